@@ -1,0 +1,21 @@
+"""The command line: thin, one module per family of commands."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+
+from halo_weave.cli.app import app
+from halo_weave.errors import HaloWeaveError
+
+
+def main() -> None:
+    """Run the command line. A user's mistake ends with one sentence and exit code 1, never a traceback."""
+    try:
+        app()
+    except HaloWeaveError as error:
+        Console(stderr=True).print(f"halo-weave: {error}", style="red", markup=False, highlight=False)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

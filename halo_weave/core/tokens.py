@@ -1,0 +1,139 @@
+"""Tokens, chunks and turns as frozen values and arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from halo_weave.errors import BadInput
+
+Ids = npt.NDArray[np.int32]
+Positions = npt.NDArray[np.int64]
+Brightness = npt.NDArray[np.float32]
+"""Whole numbers up to 2**24 are exact, more than any token can lose while it is live."""
+
+
+class Role(StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class ChunkKey(NamedTuple):
+    """A chunk's name, for ever. `chunk_id` 0 is S0, the turn's anchor."""
+
+    turn_id: int
+    chunk_id: int
+    role: Role
+
+    def __str__(self) -> str:
+        return f"{self.turn_id}.{self.chunk_id}.{self.role}"
+
+    @classmethod
+    def parse(cls, text: str) -> ChunkKey:
+        """The inverse of `str(key)`."""
+        parts = text.split(".")
+        if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts[:2]):
+            raise BadInput(f"{text!r} is not a chunk key. A key looks like 12.0.user.")
+        if parts[2] not in set(Role):
+            raise BadInput(f"{parts[2]!r} is not a role. Use system, user or assistant.")
+        return cls(int(parts[0]), int(parts[1]), Role(parts[2]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokens:
+    """A run of tokens: vocabulary ids and the bytes they stand for.
+
+    A character may be spread over several tokens, so the pieces are bytes; only the whole is text.
+    """
+
+    ids: Ids  # (n,)
+    raw: bytes  # all pieces, joined
+    ends: Ids  # (n,), where each piece ends in `raw`; counts up to len(raw)
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.ends):
+            raise BadInput(f"{len(self.ids)} token ids came with {len(self.ends)} boundaries.")
+        last = int(self.ends[-1]) if len(self.ends) else 0
+        if last != len(self.raw) or (len(self.ends) and (self.ends[0] < 0 or np.any(np.diff(self.ends) < 0))):
+            raise BadInput("The boundaries of the tokens do not fit their text.")
+        self.ids.flags.writeable = False
+        self.ends.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Tokens)
+            and self.raw == other.raw
+            and np.array_equal(self.ids, other.ids)
+            and np.array_equal(self.ends, other.ends)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def text(self) -> str:
+        return self.raw.decode("utf-8", errors="replace")
+
+    def piece(self, i: int) -> bytes:
+        return self.raw[self.ends[i - 1] if i else 0 : self.ends[i]]
+
+    def pieces(self) -> list[bytes]:
+        starts = [0, *self.ends.tolist()]
+        return [self.raw[a:b] for a, b in zip(starts, starts[1:], strict=False)]
+
+    def part(self, start: int, stop: int) -> Tokens:
+        """Tokens `start` to `stop`, with the bytes that are theirs."""
+        first = int(self.ends[start - 1]) if start else 0
+        ends = self.ends[start:stop] - np.int32(first)
+        last = first + (int(ends[-1]) if len(ends) else 0)
+        return Tokens(self.ids[start:stop].copy(), self.raw[first:last], ends)
+
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(
+            np.concatenate([self.ids, other.ids]),
+            self.raw + other.raw,
+            np.concatenate([self.ends, other.ends + np.int32(len(self.raw))]),
+        )
+
+    @classmethod
+    def of(cls, ids: npt.ArrayLike, pieces: list[bytes]) -> Tokens:
+        ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int32)
+        return cls(np.array(ids, dtype=np.int32), b"".join(pieces), ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Contiguous tokens of one turn: what falls asleep and wakes up as one."""
+
+    key: ChunkKey
+    start: int  # birth position of its first token
+    tokens: Tokens
+    answers: int | None = None  # an answer's user turn; None for a question
+    span: int = 0  # how many positions it was born with; differs from len(tokens) under another tokenizer
+
+    def __post_init__(self) -> None:
+        if self.start < 0:
+            raise BadInput(f"Chunk {self.key} starts at {self.start}; positions count up from 0.")
+        if not len(self.tokens):
+            raise BadInput(f"Chunk {self.key} has no tokens.")
+        if not self.span:
+            object.__setattr__(self, "span", len(self.tokens))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def stop(self) -> int:
+        """The first position after the chunk."""
+        return self.start + self.span
+
+    @property
+    def text(self) -> str:
+        return self.tokens.text

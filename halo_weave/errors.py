@@ -1,0 +1,83 @@
+"""Every error a user can meet. The message is a sentence that says what to do.
+
+HaloWeaveError
+├── BadInput               what was given cannot be used as it is
+│   ├── UnknownChunk       no such chunk where one is needed
+│   ├── UnknownWindow      no such window
+│   └── BadSetting         a setting out of its range, or unknown
+├── ModelError
+│   ├── ModelNotFound      no file where the model should be
+│   ├── ModelUnusable      not a GGUF, truncated, an embedding model, an unsupported architecture
+│   └── LibraryUnusable    llama.cpp is missing, or its layout is not the one we know
+├── EngineError            the model stopped in the middle of its work
+├── StoreError
+│   ├── StoreBusy          another process held the memory for too long
+│   ├── StoreCorrupt       the file is damaged, or is not a memory
+│   ├── StoreFull          no space left, read-only, or no more ids
+│   └── StoreTooNew        written by a newer version
+└── ImportRefused          a file to import does not have a form we know
+"""
+
+
+class HaloWeaveError(Exception):
+    """Something went wrong that the user can be told about in one sentence."""
+
+
+class BadInput(HaloWeaveError, ValueError):
+    pass
+
+
+class UnknownChunk(BadInput):
+    pass
+
+
+class UnknownWindow(BadInput):
+    pass
+
+
+class BadSetting(BadInput):
+    pass
+
+
+class ModelError(HaloWeaveError):
+    pass
+
+
+class ModelNotFound(ModelError):
+    pass
+
+
+class ModelUnusable(ModelError):
+    pass
+
+
+class LibraryUnusable(ModelError):
+    pass
+
+
+class EngineError(HaloWeaveError):
+    pass
+
+
+class StoreError(HaloWeaveError):
+    pass
+
+
+class StoreBusy(StoreError):
+    pass
+
+
+class StoreCorrupt(StoreError):
+    pass
+
+
+class StoreFull(StoreError):
+    pass
+
+
+class StoreTooNew(StoreError):
+    pass
+
+
+class ImportRefused(HaloWeaveError):
+    pass

@@ -1,0 +1,26 @@
+"""Where things lie: the data folder, the config file, the models."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+
+def data_folder(named: Path | None = None) -> Path:
+    """`--data`, then HALO_WEAVE_DATA, then the user's data folder."""
+    return Path(named or os.environ.get("HALO_WEAVE_DATA") or platformdirs.user_data_dir("halo-weave"))
+
+
+def models_folder() -> Path:
+    """Weights are shared by all data folders, unless HALO_WEAVE_MODELS says otherwise."""
+    return Path(os.environ.get("HALO_WEAVE_MODELS") or Path(platformdirs.user_data_dir("halo-weave")) / "models")
+
+
+def memory_file(data: Path) -> Path:
+    return data / "memory.sqlite"
+
+
+def config_file() -> Path:
+    return Path(os.environ.get("HALO_WEAVE_CONFIG") or platformdirs.user_config_path("halo-weave") / "config.toml")

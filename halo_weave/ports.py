@@ -1,0 +1,167 @@
+"""What weave needs from the outside: an engine, an embedder. The store's port stands in `stores`.
+
+Adapters implement these and import nothing of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from halo_weave.core.brightness import AttentionRow
+from halo_weave.core.tokens import Ids, Positions, Role, Tokens
+
+Vectors = npt.NDArray[np.float32]  # (n, dimension), each of length 1
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    name: str
+    architecture: str
+    layers: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    trained_context: int  # how far the model was trained
+    context: int  # how many tokens can be live in one window, on this engine
+    special: dict[str, int]  # "bos", "eos", "eot", ... as far as the model has them
+    tokenizer: str  # fingerprint: chunks with the same one share token ids
+    template: Literal["model", "chatml"]  # where the chat template comes from
+    kv: Literal["splice", "exact"]  # whether this model's KV cache can be cut and mended
+    file: str = ""
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    temperature: float = 0.7
+    top_p: float = 0.9
+    top_k: int = 0  # 0: off
+    min_p: float = 0.0  # 0: off
+    repeat_penalty: float = 1.0  # 1: off
+    seed: int | None = None  # None: random
+    max_new_tokens: int = 256
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Which attention is read, and how layers and heads become one row. Said anew for each generation."""
+
+    layers: tuple[int, ...] | None = None  # None: all
+    heads: tuple[int, ...] | None = None  # None: all
+    combine: Literal["mean", "max"] = "mean"
+    reply: bool = True  # a row for each generated token
+    reading: bool = False  # rows of the tokens in `Prompt.read_from` and after, while they are read
+    reading_surprisal: bool = False  # surprisal of those tokens too
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of tokens that should be live: the system prompt, a turn's frame, or (a part of) a chunk."""
+
+    kind: Literal["system", "frame", "chunk"]
+    labels: Positions  # (n,), unique within the prompt: a token's position, or a negative number for what has none
+    ids: Ids  # (n,)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What should be live, in time order. The engine finds the least work to get there."""
+
+    segments: Sequence[Segment]
+    next_label: int  # the first generated token's label; they count up from there
+    read_from: int | None = None  # label from which `Capture.reading` rows are wanted (the user turn's first)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The prompt is in the cache. `reused + restored + computed` is its length."""
+
+    reused: int  # cells that stayed where they were
+    restored: int  # asleep cells brought back without computing
+    computed: int  # tokens run through the model
+    shifted: bool  # holes were closed since positions ran out
+    rebuilt: str  # why the window was read anew from the start, or ""
+    seconds: float
+    rows: tuple[AttentionRow, ...] = ()  # of the tokens from `read_from` on, if captured
+    surprisal: npt.NDArray[np.float32] | None = None  # (tokens from read_from on,), nats
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One generated token and what the model looked at to choose it."""
+
+    id: int
+    label: int
+    piece: bytes
+    surprisal: float  # nats, under the model's own distribution (before temperature and cuts)
+    row: AttentionRow | None  # over the chunk tokens of the prompt and the reply so far, in time order
+
+
+Reason = Literal["stop", "eos", "length", "context", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    reason: Reason  # stop string, end of generation, max_new_tokens, no room left, aborted
+    tokens: int
+    seconds: float
+
+
+class Engine(Protocol):
+    """Where tokens become tokens. Methods may be called from any thread; the work is done by one."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def tokenize(self, text: str, *, special: bool = False) -> Tokens:
+        """Exact: the pieces join to the text. With `special`, control tokens in the text are recognised."""
+
+    def pieces(self, ids: Ids) -> Tokens:
+        """Token ids back to their bytes."""
+
+    def frame(self, role: Role, *, first: bool) -> tuple[Tokens, Tokens]:
+        """The chat template's header and footer around a turn. `first`: nothing stands before it."""
+
+    def generate(
+        self,
+        window: str,
+        prompt: Prompt,
+        sampling: Sampling,
+        capture: Capture | None,
+        *,
+        mode: Literal["splice", "exact"] = "splice",
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Read | Step | Done]:
+        """Read the prompt, then generate. `stopped` is asked before each token."""
+
+    def forget(self, window: str) -> None:
+        """Drop a window's KV. It is rebuilt on its next turn."""
+
+    def close(self) -> None: ...
+
+
+class Embedder(Protocol):
+    """Where text becomes vectors."""
+
+    @property
+    def name(self) -> str:
+        """Model and version: names the generation of vectors it makes."""
+
+    @property
+    def dimension(self) -> int: ...
+
+    @property
+    def max_tokens(self) -> int: ...
+
+    def count(self, text: str) -> int:
+        """How many of the embedder's tokens the text takes."""
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors: ...
+
+    def close(self) -> None: ...
