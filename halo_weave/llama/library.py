@@ -1,0 +1,131 @@
+"""Finds and loads llama.cpp's shared library, once per process and file."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import importlib.util
+import os
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from halo_weave.errors import LibraryUnusable
+from halo_weave.llama import abi
+
+VARIABLE = "HALO_WEAVE_LIBLLAMA"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Library:
+    """llama.cpp, loaded and checked. `c` has its functions with their signatures."""
+
+    c: Any
+    path: Path
+    complaints: collections.deque[str]  # the last warnings and errors that llama.cpp logged
+    log: Any = field(repr=False)  # the callback must live as long as the library
+
+    def complaint(self) -> str:
+        """What llama.cpp complained about last, as an end of a sentence, and forgets it."""
+        text = " ".join(line.strip() for line in self.complaints if line.strip())
+        self.complaints.clear()
+        return f" (llama.cpp says: {text})" if text else ""
+
+
+loaded: dict[Path, Library] = {}
+loading = threading.Lock()
+
+
+def load(named: str | None = None) -> Library:
+    """The library that `named` or HALO_WEAVE_LIBLLAMA says (a path or a package), else xllamacpp, else llama_cpp."""
+    wanted = named or os.environ.get(VARIABLE, "")
+    with loading:
+        if wanted:
+            return open_library(named_file(wanted))
+        found = [path for path in (package_file("xllamacpp"), package_file("llama_cpp")) if path]
+        if not found:
+            raise LibraryUnusable(f"llama.cpp is not installed. {abi.ADVICE}")
+        for path in found[:-1]:
+            try:
+                return open_library(path)
+            except LibraryUnusable:
+                continue
+        return open_library(found[-1])
+
+
+def named_file(wanted: str) -> Path:
+    package = {"xllamacpp": "xllamacpp", "llama-cpp-python": "llama_cpp", "llama_cpp": "llama_cpp"}.get(
+        wanted
+    )
+    if package:
+        path = package_file(package)
+        if path is None:
+            raise LibraryUnusable(f"{wanted} is not installed. {abi.ADVICE}")
+        return path
+    path = Path(wanted).expanduser()
+    if not path.is_file():
+        raise LibraryUnusable(f"{VARIABLE} names {path}, and there is no such file. {abi.ADVICE}")
+    return path
+
+
+def package_file(package: str) -> Path | None:
+    """The shared library inside an installed package, found without importing it."""
+    spec = importlib.util.find_spec(package)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        patterns = (
+            ("xllamacpp*.so", "xllamacpp*.pyd") if package == "xllamacpp" else tuple(
+                f"lib/{name}" for name in ("libllama.so", "libllama.dylib", "llama.dll", "libllama.dll")
+            )
+        )  # fmt: skip
+        for pattern in patterns:
+            for path in sorted(Path(folder).glob(pattern)):
+                return path
+    return None
+
+
+def open_library(path: Path) -> Library:
+    path = path.resolve()
+    if path in loaded:
+        return loaded[path]
+    if sys.platform == "win32":
+        os.add_dll_directory(str(path.parent))
+    try:
+        c = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise LibraryUnusable(f"{path} cannot be loaded: {error}. {abi.ADVICE}") from error
+    abi.declare(c, str(path))
+    complaints: collections.deque[str] = collections.deque(maxlen=4)
+    noted = False
+
+    def note(level: int, text: bytes | None, _: object) -> None:
+        nonlocal noted
+        line = (text or b"").decode("utf-8", errors="replace")
+        if level == abi.LOG_CONTINUED:
+            if noted and complaints:
+                complaints[-1] += line
+            return
+        noted = level == abi.LOG_ERROR
+        if noted:
+            complaints.append(line)
+
+    log = abi.LogCallback(note)
+    c.llama_log_set(log, None)
+    c.llama_backend_init()
+    find_devices(c, path)
+    loaded[path] = Library(c, path, complaints, log)
+    return loaded[path]
+
+
+def find_devices(c: Any, path: Path) -> None:
+    """A library built with separate backends has none until they are loaded from beside it."""
+    try:
+        count, load_all = c.ggml_backend_dev_count, c.ggml_backend_load_all_from_path
+    except AttributeError:
+        return
+    count.restype, load_all.argtypes = ctypes.c_size_t, (ctypes.c_char_p,)
+    if not count():
+        load_all(os.fsencode(path.parent))
+    if not count():
+        raise LibraryUnusable(f"{path} found no processor to compute on. {abi.ADVICE}")
