@@ -1,0 +1,157 @@
+"""A loaded model and its vocabulary: the owner of both handles."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from halo_weave.core.tokens import Ids, Tokens
+from halo_weave.errors import BadInput, EngineError, ModelUnusable
+from halo_weave.llama import abi
+from halo_weave.llama.header import Header
+from halo_weave.llama.library import Library
+
+
+def cores() -> int:
+    """Processors this process may run on: more threads than that only get in each other's way."""
+    try:
+        return max(1, len(os.sched_getaffinity(0)))
+    except AttributeError:  # not on every system
+        return max(1, os.cpu_count() or 1)
+
+
+class Model:
+    """Weights and vocabulary. Tokenizing is safe from any thread; `with` or `close` frees it."""
+
+    def __init__(self, path: Path, header: Header, library: Library, *, gpu_layers: int = -1) -> None:
+        self.path, self.header, self.library = path, header, library
+        self.c = library.c
+        self.known: dict[int, bytes] = {}
+        params = self.c.llama_model_default_params()
+        params.n_gpu_layers = gpu_layers
+        library.complaints.clear()
+        self.handle: int | None = self.c.llama_model_load_from_file(os.fsencode(path), params)
+        if not self.handle:
+            raise ModelUnusable(
+                f"llama.cpp cannot load {path} (architecture {header.architecture or 'not named'})"
+                f"{library.complaint()}. Use another model or a newer build of llama.cpp."
+            )
+        self.vocabulary = self.c.llama_model_get_vocab(self.handle)
+        self.size = self.c.llama_vocab_n_tokens(self.vocabulary)
+        if not self.size:
+            self.close()
+            raise ModelUnusable(f"{path} has no vocabulary, so it cannot be given text.")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Every context of the model must be closed before."""
+        if self.handle:
+            self.c.llama_model_free(self.handle)
+            self.handle = None
+
+    def text(self, key: str) -> str | None:
+        """A text or number of the model's metadata, as text."""
+        buffer = ctypes.create_string_buffer(1 << 16)
+        length = self.c.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", errors="replace") if length >= 0 else None
+
+    def context(self, **settings: Any) -> int:
+        """A new llama_context with these parameters; the caller owns and frees it."""
+        params = self.c.llama_context_default_params()
+        for name, value in settings.items():
+            setattr(params, name, value)
+        self.library.complaints.clear()
+        context = self.c.llama_init_from_model(self.handle, params)
+        if not context:
+            raise EngineError(
+                f"llama.cpp could not make room for {settings.get('n_ctx')} tokens{self.library.complaint()}. "
+                "Set a smaller context, or free some memory."
+            )
+        return int(context)
+
+    def tokenize_ids(self, text: str, *, special: bool = False, around: bool = False) -> Ids:
+        """Token ids. `special`: control tokens in the text are recognised; `around`: BOS, EOS and the like too."""
+        try:
+            raw = text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise BadInput("The text holds half of a surrogate pair, which is not a character.") from error
+        room = len(raw) + 8
+        ids = np.empty(room, dtype=np.int32)
+        count = self.c.llama_tokenize(
+            self.vocabulary,
+            raw,
+            len(raw),
+            ids.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            room,
+            around,
+            special,
+        )
+        if count < 0:
+            raise EngineError(f"A text of {len(raw)} bytes could not be tokenized.")
+        return ids[:count].copy()
+
+    def tokenize(self, text: str, *, special: bool = False) -> Tokens:
+        """Tokens whose pieces join to exactly the text, whatever the vocabulary adds or folds."""
+        ids = self.tokenize_ids(text, special=special)
+        tokens = self.pieces(ids)
+        raw = text.encode("utf-8")
+        return tokens if tokens.raw == raw else aligned(tokens, raw)
+
+    def pieces(self, ids: Ids) -> Tokens:
+        return Tokens.of(ids, [self.piece(id) for id in ids.tolist()])
+
+    def piece(self, id: int) -> bytes:
+        piece = self.known.get(id)
+        if piece is None:
+            if not 0 <= id < self.size:
+                raise BadInput(f"{id} is not a token of {self.path.name}: it has {self.size}.")
+            buffer = ctypes.create_string_buffer(256)
+            length = self.c.llama_token_to_piece(self.vocabulary, id, buffer, len(buffer), 0, True)
+            if length < 0:
+                buffer = ctypes.create_string_buffer(-length)
+                length = self.c.llama_token_to_piece(self.vocabulary, id, buffer, len(buffer), 0, True)
+            piece = self.known[id] = buffer.raw[:length]
+        return piece
+
+    def ends_generation(self, id: int) -> bool:
+        return bool(self.c.llama_vocab_is_eog(self.vocabulary, id))
+
+    def special(self) -> dict[str, int]:
+        """The special tokens that the model has, by name."""
+        names = ("bos", "eos", "eot", "sep", "nl", "pad", "mask")
+        found = {name: int(getattr(self.c, f"llama_vocab_{name}")(self.vocabulary)) for name in names}
+        return {name: id for name, id in found.items() if id >= 0}
+
+    @property
+    def adds_bos(self) -> bool:
+        return bool(self.c.llama_vocab_get_add_bos(self.vocabulary))
+
+    @property
+    def trained_context(self) -> int:
+        return int(self.c.llama_model_n_ctx_train(self.handle))
+
+    @property
+    def bert_like(self) -> bool:
+        return bool(self.c.llama_vocab_type(self.vocabulary) == abi.VOCABULARY_WPM)
+
+
+def aligned(tokens: Tokens, raw: bytes) -> Tokens:
+    """The same ids, their pieces laid over `raw`: for vocabularies that add a space or fold characters."""
+    ends, at = [], 0
+    for piece in tokens.pieces():
+        bare = piece if raw.startswith(piece, at) else piece.strip()
+        found = raw.find(bare, at, at + len(bare) + 16)
+        at = found + len(bare) if found >= 0 else at
+        ends.append(at)
+    if ends:
+        ends[-1] = len(raw)
+    return Tokens(tokens.ids.copy(), raw if ends else b"", np.array(ends, dtype=np.int32))
