@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -85,8 +86,7 @@ class Tokens:
         return self.raw[self.ends[i - 1] if i else 0 : self.ends[i]]
 
     def pieces(self) -> list[bytes]:
-        starts = [0, *self.ends.tolist()]
-        return [self.raw[a:b] for a, b in zip(starts, starts[1:], strict=False)]
+        return [self.raw[start:stop] for start, stop in pairwise([0, *self.ends.tolist()])]
 
     def part(self, start: int, stop: int) -> Tokens:
         """Tokens `start` to `stop`, with the bytes that are theirs."""

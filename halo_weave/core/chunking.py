@@ -1,0 +1,113 @@
+"""Where a chunk ends, decided token by token while the text streams.
+
+A chunk may end
+- after a blank line (`\\n\\n`),
+- after a `}` at the start of a line, outside a fence,
+- before the line that opens a fence and after the line that closes it, so that a code block keeps its fences,
+
+once it has `min_tokens` tokens, and only between two tokens that are also two characters: a chunk's text is
+the exact concatenation of its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from halo_weave.core.tokens import Tokens
+from halo_weave.errors import BadSetting
+
+NEWLINE, RETURN, BRACE, BACKTICK, TILDE = b"\n\r}`~"
+FENCE = 3  # marks that make a fence line
+
+
+class Chunker:
+    """Feed it tokens; `ends` are the token counts after which a chunk has ended so far.
+
+    An end may be known up to three tokens late (a fence shows with its third mark). Only `finish` takes one
+    back, when what follows it is too short to be a chunk.
+    """
+
+    def __init__(self, min_tokens: int = 64) -> None:
+        if min_tokens < 1:
+            raise BadSetting(f"min_chunk_tokens is {min_tokens}; a chunk needs at least 1 token.")
+        self.min_tokens = min_tokens
+        self.ends: list[int] = []
+        self._seen = 0  # tokens fed
+        self._character = 0  # bytes that still belong to the last character
+        self._cut = False  # a boundary was passed and waits for the end of its token and character
+        self._previous = 0  # the byte before, carriage returns left out
+        self._line = b""  # the line's first three bytes
+        self._line_token = 0  # the token count before the line's first byte's token
+        self._line_starts_clean = True  # and whether that token begins with a whole character
+        self._mark = 0  # the mark (` or ~) of the open fence, 0 outside
+        self._fence_line = False  # this line opens or closes a fence
+
+    def feed(self, piece: bytes) -> None:
+        """One more token. An empty piece (a control token) is a token like any other."""
+        starts_clean = self._character == 0
+        for byte in piece:
+            self._step(byte, starts_clean)
+        self._seen += 1
+        if self._cut and self._character == 0:
+            self._end_at(self._seen)
+            self._cut = False
+
+    def finish(self) -> list[int]:
+        """All ends, the last one included. A tail that is too short joins the chunk before it."""
+        if self._seen > self._last:
+            if self.ends and self._seen - self._last < self.min_tokens:
+                self.ends.pop()
+            self.ends.append(self._seen)
+        return self.ends
+
+    @property
+    def _last(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    def _end_at(self, count: int) -> None:
+        if count - self._last >= self.min_tokens:
+            self.ends.append(count)
+
+    def _step(self, byte: int, starts_clean: bool) -> None:
+        if self._character and 0x80 <= byte < 0xC0:
+            self._character -= 1
+        else:  # a new character; what a broken one lacks is not waited for
+            self._character = 3 if byte >= 0xF0 else 2 if byte >= 0xE0 else 1 if byte >= 0xC0 else 0
+        if byte == RETURN:
+            return
+        previous, self._previous = self._previous, byte
+        if byte == NEWLINE:
+            self._cut |= previous == NEWLINE or (self._fence_line and not self._mark)
+            self._line, self._fence_line = b"", False
+            return
+        if len(self._line) == FENCE:
+            return
+        if not self._line:
+            self._line_token, self._line_starts_clean = self._seen, starts_clean
+            self._cut |= byte == BRACE and previous == NEWLINE and not self._mark
+        self._line += bytes([byte])
+        if len(self._line) == FENCE and byte in (BACKTICK, TILDE) and self._line == bytes([byte]) * FENCE:
+            self._meet_fence(byte)
+
+    def _meet_fence(self, mark: int) -> None:
+        if not self._mark:
+            self._mark, self._fence_line = mark, True
+            if self._line_starts_clean:
+                self._end_at(self._line_token)
+        elif mark == self._mark:
+            self._mark, self._fence_line = 0, True
+
+
+def chunk_ends(pieces: Iterable[bytes], min_tokens: int = 64) -> list[int]:
+    """The token counts after which the chunks of a whole text end."""
+    chunker = Chunker(min_tokens)
+    for piece in pieces:
+        chunker.feed(piece)
+    return chunker.finish()
+
+
+def cut(tokens: Tokens, min_tokens: int = 64) -> list[Tokens]:
+    """A turn's tokens as its chunks' tokens."""
+    ends = chunk_ends(tokens.pieces(), min_tokens)
+    return [tokens.part(start, stop) for start, stop in pairwise([0, *ends])]

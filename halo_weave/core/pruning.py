@@ -1,0 +1,145 @@
+"""Which chunks fall asleep when the window is over its budget, and why."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+
+from halo_weave.core.brightness import MagnitudeVoting, Strategy
+from halo_weave.core.tokens import Chunk, ChunkKey, Role
+from halo_weave.core.window import Window
+from halo_weave.errors import BadSetting
+
+
+class Why(StrEnum):
+    DIMMEST = "dimmest"  # the lowest brightness among what could go
+    PAIR = "with its pair"  # the anchor of a turn whose question or answer went
+    USER = "by the user"
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """One chunk that goes: how bright it was, and how many could have gone in its place."""
+
+    key: ChunkKey
+    tokens: int
+    brightness: float
+    why: Why
+    rivals: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrunePlan:
+    budget: int
+    before: int  # size of the window, frames and system prompt included
+    after: int
+    goes: tuple[Prune, ...]
+
+    @property
+    def keys(self) -> tuple[ChunkKey, ...]:
+        return tuple(prune.key for prune in self.goes)
+
+    @property
+    def over(self) -> int:
+        """Tokens above the budget that nothing prunable is left for."""
+        return max(0, self.after - self.budget) if self.budget else 0
+
+
+def choose_prunes(
+    window: Window, budget: int, *, current: Collection[int] = (), strategy: Strategy | None = None
+) -> PrunePlan:
+    """The dimmest chunks, until the window's size is within the budget. A budget of 0 prunes nothing.
+
+    Never chosen: chunks of the `current` turns, pinned ones, system chunks, protected anchors, and the last
+    prunable unit.
+    """
+    if budget < 0:
+        raise BadSetting(f"max_context_tokens is {budget}; use 0 for no pruning, or a positive number.")
+    size = before = window.size
+    if budget == 0 or size <= budget:
+        return PrunePlan(budget, before, before, ())
+    ground = _Ground(window, current, strategy or MagnitudeVoting())
+    goes: list[Prune] = []
+    while size > budget and (unit := ground.take_dimmest()):
+        for place in unit:
+            chunk = window.chunks[place]
+            why = Why.DIMMEST if place == unit[0] else Why.PAIR
+            goes.append(Prune(chunk.key, len(chunk), ground.brightness[place], why, ground.rivals))
+            size -= len(chunk)
+            if not ground.left[chunk.key.turn_id]:
+                size -= window.frame_tokens.get(chunk.key.role, 0)
+    return PrunePlan(budget, before, size, tuple(goes))
+
+
+class _Ground:
+    """What could go, dimmest first. S0 of a turn is its anchor and goes last, together with its pair."""
+
+    def __init__(self, window: Window, current: Collection[int], strategy: Strategy) -> None:
+        self.chunks = window.chunks
+        self.brightness = strategy.of_chunks(window.brightness[: window.offsets[-1]], window.offsets).tolist()
+        self.left: dict[int, set[int]] = defaultdict(set)  # turn -> places of its chunks that are still live
+        self.answers: dict[int, set[int]] = defaultdict(set)  # question -> its answers' turns
+        self.safe = [
+            chunk.key.turn_id in current or chunk.key.role is Role.SYSTEM or chunk.key in window.pinned
+            for chunk in self.chunks
+        ]
+        for place, chunk in enumerate(self.chunks):
+            self.left[chunk.key.turn_id].add(place)
+            if chunk.answers is not None:
+                self.answers[chunk.answers].add(chunk.key.turn_id)
+        self.queue: list[tuple[float, int, int]] = []
+        self.open: set[int] = set()  # places that could go now
+        self.rivals = 0  # how many others could have gone in the last one's place
+        for place in range(len(self.chunks)):
+            self.offer(place)
+
+    def offer(self, place: int) -> None:
+        if place not in self.open and self.unit(place):
+            self.open.add(place)
+            heapq.heappush(self.queue, (self.brightness[place], self.chunks[place].start, place))
+
+    def unit(self, place: int) -> list[int]:
+        """What would go if this chunk went: itself, with its pair if it is an anchor; nothing if it may not."""
+        chunk = self.chunks[place]
+        places = self.partners(place, chunk) if chunk.key.chunk_id == 0 else [place]
+        return [] if any(self.safe[member] for member in places) else places
+
+    def partners(self, place: int, chunk: Chunk) -> list[int]:
+        """An anchor and those that must go with it; nothing while one of their turns has more to lose first."""
+        if chunk.answers is None:
+            question, turns = place, self.answers.get(chunk.key.turn_id, set())
+        else:
+            anchors = [p for p in self.left.get(chunk.answers, ()) if self.chunks[p].key.chunk_id == 0]
+            if not anchors:
+                return [place] if len(self.left[chunk.key.turn_id]) == 1 else []
+            question, turns = anchors[0], self.answers[chunk.answers]
+        members = [question, *sorted(p for turn in turns for p in self.left[turn])]
+        alone = len(self.left[self.chunks[question].key.turn_id]) == 1
+        if not alone or any(self.chunks[p].key.chunk_id for p in members):
+            return []
+        return [place, *(p for p in members if p != place)]
+
+    def take_dimmest(self) -> list[int]:
+        """The unit of the dimmest prunable chunk goes; nothing if no other prunable one would be left."""
+        while self.queue:
+            _, _, place = heapq.heappop(self.queue)
+            if place in self.open:
+                unit = self.unit(place)
+                self.rivals = len(self.open) - 1
+                for member in unit:
+                    self.leave(member)
+                return unit if self.open else []
+        return []
+
+    def leave(self, place: int) -> None:
+        """The chunk is gone; its turn's or its pair's anchor may be free now."""
+        chunk = self.chunks[place]
+        self.open.discard(place)
+        self.left[chunk.key.turn_id].discard(place)
+        question = chunk.key.turn_id if chunk.answers is None else chunk.answers
+        for turn in (question, *self.answers.get(question, ())):
+            if len(self.left[turn]) == 1:
+                self.offer(next(iter(self.left[turn])))

@@ -1,0 +1,178 @@
+"""Which sleeping chunks wake up for a question, and what each costs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.errors import BadInput, BadSetting, UnknownChunk
+
+PairOrder = Literal["with", "after", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A chunk that answers to the user's words, and how strongly."""
+
+    key: ChunkKey
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sleeper:
+    """What the plan needs to know of a chunk that is not live: its cost, its rank among equals, its pairs."""
+
+    key: ChunkKey
+    tokens: int
+    peak: float = 0.0  # brightness at deletion
+    start: int = 0  # later is more recent
+    across: ChunkKey | None = None  # S0 of the question for an answer, of the answer for a question
+
+
+class Part(StrEnum):
+    """Why a chunk wakes up."""
+
+    HIT = "hit"  # its own words or meaning
+    QUESTION = "question"  # it is the question to a hit
+    ANSWER = "answer"  # it is the opening of the answer to a hit
+    ANCHOR = "anchor"  # it opens the turn of a hit
+
+
+@dataclass(frozen=True, slots=True)
+class Waking:
+    key: ChunkKey
+    part: Part
+    hit: ChunkKey  # the hit that brings it
+    similarity: float  # of that hit
+    cost: int  # tokens, its turn's frame included if that was not live
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A hit that did not fit."""
+
+    key: ChunkKey
+    similarity: float
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResurrectionPlan:
+    room: int
+    cost: int
+    wakes: tuple[Waking, ...]  # in the order they were taken
+    passed_over: tuple[PassedOver, ...] = ()
+
+    @property
+    def keys(self) -> tuple[ChunkKey, ...]:
+        return tuple(waking.key for waking in self.wakes)
+
+
+def room_for(
+    *, model_context: int, live: int, user: int, max_new: int, max_context: int = 0, quota: int | None = None
+) -> int:
+    """Tokens that may wake up: the universal equation, within the window's budget and quota if it has them.
+
+    Negative when the window must be pruned before the user's words fit.
+    """
+    if min(model_context, live, user, max_new, max_context, quota or 0) < 0:
+        raise BadSetting("Token counts, budget and quota cannot be negative.")
+    room = model_context - live - user - max_new
+    if max_context:
+        room = min(room, max_context)
+    if quota is not None:
+        room = min(room, max(0, quota - user))
+    return room
+
+
+def choose_resurrections(
+    hits: Iterable[Hit],
+    sleepers: Mapping[ChunkKey, Sleeper],
+    room: int,
+    *,
+    live: Collection[ChunkKey] = (),
+    frame_tokens: Mapping[Role, int] | None = None,
+    pairs: PairOrder = "with",
+) -> ResurrectionPlan:
+    """Hits in order of similarity, brightness at deletion and recency, as far as the room goes.
+
+    A hit brings its pairs: the question of an answer or the answer's opening for a question, and the opening of
+    its own turn. What is live already is free. `with`: a hit and its pairs wake up together or not at all.
+    `after`: hits first, then their pairs with the room that is left. `off`: hits alone.
+    """
+    ranked = _ranked(hits, sleepers, live)
+    awake = {key.turn_id for key in live}
+    taken: dict[ChunkKey, Waking] = {}
+    passed: list[PassedOver] = []
+    left = room
+
+    def take(hit: Hit, members: list[tuple[ChunkKey, Part]]) -> int | None:
+        """Wake all of them if they fit; None if so, else what they would cost."""
+        nonlocal left
+        wakes: list[Waking] = []
+        turns: set[int] = set()
+        for key, part in members:
+            if key in taken or key in live:
+                continue
+            cost = sleepers[key].tokens
+            if key.turn_id not in awake and key.turn_id not in turns:
+                cost += (frame_tokens or {}).get(key.role, 0)
+                turns.add(key.turn_id)
+            wakes.append(Waking(key, part, hit.key, hit.similarity, cost))
+        total = sum(waking.cost for waking in wakes)
+        if total > left:
+            return total
+        left -= total
+        awake.update(turns)
+        taken.update((waking.key, waking) for waking in wakes)
+        return None
+
+    for hit in ranked:
+        members = [(hit.key, Part.HIT)]
+        if pairs == "with":
+            members += _pairs(sleepers[hit.key], sleepers)
+        cost = take(hit, members)
+        if cost is not None:
+            passed.append(PassedOver(hit.key, hit.similarity, cost))
+    if pairs == "after":
+        for hit in ranked:
+            if hit.key in taken:
+                for member in _pairs(sleepers[hit.key], sleepers):
+                    take(hit, [member])
+    return ResurrectionPlan(room, room - left, tuple(taken.values()), tuple(passed))
+
+
+def _ranked(
+    hits: Iterable[Hit], sleepers: Mapping[ChunkKey, Sleeper], live: Collection[ChunkKey]
+) -> list[Hit]:
+    best: dict[ChunkKey, Hit] = {}
+    for hit in hits:
+        if hit.similarity != hit.similarity:
+            raise BadInput(f"The similarity of chunk {hit.key} is not a number.")
+        if hit.key in live:
+            continue
+        if hit.key not in sleepers:
+            raise UnknownChunk(f"Chunk {hit.key} is neither live nor asleep.")
+        if hit.key not in best or best[hit.key].similarity < hit.similarity:
+            best[hit.key] = hit
+
+    def rank(hit: Hit) -> tuple[float, float, int]:
+        sleeper = sleepers[hit.key]
+        return -hit.similarity, -sleeper.peak, -sleeper.start
+
+    return sorted(best.values(), key=rank)
+
+
+def _pairs(sleeper: Sleeper, sleepers: Mapping[ChunkKey, Sleeper]) -> list[tuple[ChunkKey, Part]]:
+    """Pairs that can wake up: a deleted one, or one that never was, is not among the sleepers."""
+    key = sleeper.key
+    if key.role is Role.SYSTEM:
+        return []
+    across = Part.QUESTION if key.role is Role.ASSISTANT else Part.ANSWER
+    wanted = [(sleeper.across, across)] if sleeper.across else []
+    if key.chunk_id:
+        wanted.append((ChunkKey(key.turn_id, 0, key.role), Part.ANCHOR))
+    return [(pair, part) for pair, part in wanted if pair in sleepers]

@@ -1,0 +1,328 @@
+"""The working set of a window: live chunks in position order, each token's brightness beside them.
+
+Arrays are owned here and replaced as a whole, so a change happens completely or not at all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from halo_weave.core.brightness import INITIAL, AttentionRow, Fault, Sight, Strategy
+from halo_weave.core.chunking import cut
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Positions, Role, Tokens
+from halo_weave.errors import BadInput, UnknownChunk
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Live:
+    """A chunk with what a window knows of it: to restore one, to wake one, to put one to sleep."""
+
+    chunk: Chunk
+    brightness: Brightness  # (tokens of the chunk,)
+    pinned: bool = False
+
+    def __post_init__(self) -> None:
+        if self.brightness.shape != (len(self.chunk),):
+            raise BadInput(
+                f"Chunk {self.chunk.key} has {len(self.chunk)} tokens and {self.brightness.size} brightness values."
+            )
+
+    @property
+    def peak(self) -> float:
+        return float(self.brightness.max())
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The chat template's part before or after a turn: there while any of the turn is live."""
+
+    turn_id: int
+    role: Role
+    part: Literal["header", "footer"]
+
+
+@dataclass(slots=True)
+class Reply:
+    """The answer that is being generated: the window's last tokens, not cut into chunks yet."""
+
+    turn_id: int
+    start: int
+    answers: int | None
+    ids: list[int] = field(default_factory=list)
+    pieces: list[bytes] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> Tokens:
+        return Tokens.of(self.ids, self.pieces)
+
+
+class Window:
+    """Live chunks, their brightness, and the reply in progress."""
+
+    def __init__(
+        self,
+        live: Iterable[Live] = (),
+        *,
+        system_tokens: int = 0,
+        frame_tokens: Mapping[Role, int] | None = None,
+    ) -> None:
+        self.system_tokens = system_tokens
+        self.frame_tokens = dict(frame_tokens or {})
+        self.faults: Counter[Fault] = Counter()
+        self.reply: Reply | None = None
+        self._chunks: list[Chunk] = []
+        self._pinned: set[ChunkKey] = set()
+        self._places: dict[ChunkKey, int] = {}
+        self._offsets = np.zeros(1, np.int64)
+        self._buffer = np.zeros(
+            1024, np.float32
+        )  # brightness of chunks, then of the reply; the rest is spare
+        self._ages: npt.NDArray[np.int64] | None = None
+        self.add(live)
+
+    # What is live
+
+    @property
+    def chunks(self) -> Sequence[Chunk]:
+        return self._chunks
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._places
+
+    def __len__(self) -> int:
+        """Live tokens, the reply's included; frames and system prompt are not."""
+        return int(self._offsets[-1]) + (len(self.reply.ids) if self.reply else 0)
+
+    @property
+    def size(self) -> int:
+        """All tokens of the context: live ones, frames and system prompt."""
+        frames = sum(self.frame_tokens.get(role, 0) for _, role in self.turns)
+        if self.reply and self.reply.ids:
+            frames += self.frame_tokens.get(Role.ASSISTANT, 0)
+        return len(self) + self.system_tokens + frames
+
+    @property
+    def turns(self) -> list[tuple[int, Role]]:
+        """Turns with a live chunk, in time order."""
+        return [turn for turn, _ in groupby((chunk.key.turn_id, chunk.key.role) for chunk in self._chunks)]
+
+    @property
+    def brightness(self) -> Brightness:
+        """(live tokens,) in position order; a view that must not be kept."""
+        return self._buffer[: len(self)]
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """(chunks + 1,) where each chunk's tokens begin in `brightness`."""
+        return self._offsets
+
+    @property
+    def positions(self) -> Positions:
+        """(live tokens,) birth places. Index i of an attention row belongs to the token at positions[i]."""
+        runs = [np.arange(chunk.start, chunk.start + len(chunk), dtype=np.int64) for chunk in self._chunks]
+        if self.reply:
+            runs.append(np.arange(self.reply.start, self.reply.start + len(self.reply.ids), dtype=np.int64))
+        return np.concatenate(runs) if runs else np.zeros(0, np.int64)
+
+    @property
+    def pinned(self) -> frozenset[ChunkKey]:
+        return frozenset(self._pinned)
+
+    def address(self, index: int) -> tuple[ChunkKey, int]:
+        """The chunk of the token at this index of an attention row, and the token's index within it."""
+        if not 0 <= index < len(self):
+            raise BadInput(f"There is no token {index} among {len(self)} live ones.")
+        place = int(np.searchsorted(self._offsets, index, side="right")) - 1
+        if place == len(self._chunks):
+            assert self.reply is not None
+            return ChunkKey(self.reply.turn_id, 0, Role.ASSISTANT), index - int(self._offsets[-1])
+        return self._chunks[place].key, index - int(self._offsets[place])
+
+    def at(self, key: ChunkKey) -> Live:
+        """One live chunk with a copy of its brightness."""
+        place = self._place(key)
+        return Live(self._chunks[place], self._slice(place).copy(), key in self._pinned)
+
+    def __iter__(self) -> Iterator[Live]:
+        return (self.at(chunk.key) for chunk in self._chunks)
+
+    def layout(self) -> Iterator[Frame | Chunk]:
+        """What the model reads after the system prompt: each turn's chunks inside its frame."""
+        for (turn_id, role), chunks in groupby(
+            self._chunks, key=lambda chunk: (chunk.key.turn_id, chunk.key.role)
+        ):
+            yield Frame(turn_id, role, "header")
+            yield from chunks
+            yield Frame(turn_id, role, "footer")
+
+    # Changes
+
+    def add(self, live: Iterable[Live]) -> None:
+        """Chunks take their places in time. Nothing changes if one of them cannot."""
+        incoming: dict[ChunkKey, Live] = {}
+        for item in live:
+            if item.chunk.key in self._places or item.chunk.key in incoming:
+                raise BadInput(f"Chunk {item.chunk.key} is live already.")
+            incoming[item.chunk.key] = item
+        if not incoming:
+            return
+        chunks = sorted(
+            [*self._chunks, *(item.chunk for item in incoming.values())], key=lambda chunk: chunk.start
+        )
+        for before, after in pairwise(chunks):
+            if before.stop > after.start:
+                raise BadInput(f"Chunks {before.key} and {after.key} claim the same positions.")
+        if self.reply and chunks[-1].stop > self.reply.start:
+            raise BadInput(
+                f"Chunk {chunks[-1].key} was said after the reply in progress; it can wake up next turn."
+            )
+        brightness = [
+            incoming[chunk.key].brightness if chunk.key in incoming else self._slice(self._places[chunk.key])
+            for chunk in chunks
+        ]
+        self._lay_out(chunks, np.concatenate(brightness))
+        self._pinned |= {key for key, item in incoming.items() if item.pinned}
+
+    def remove(self, keys: Iterable[ChunkKey]) -> tuple[Live, ...]:
+        """Chunks leave the working set, as they were. Nothing changes if one is not live."""
+        leaving = {key: self._place(key) for key in keys}
+        if not leaving:
+            return ()
+        gone = tuple(self.at(key) for key in leaving)
+        stays = np.ones(len(self._chunks), bool)
+        stays[list(leaving.values())] = False
+        tokens = self._buffer[: self._offsets[-1]][np.repeat(stays, np.diff(self._offsets))]
+        self._lay_out([chunk for chunk, kept in zip(self._chunks, stays, strict=True) if kept], tokens)
+        self._pinned -= leaving.keys()
+        return gone
+
+    def pin(self, key: ChunkKey, brightness: float = INITIAL) -> None:
+        """A user's word that the chunk matters: brightest, and never pruned."""
+        self._slice(self._place(key))[:] = brightness
+        self._pinned.add(key)
+
+    def unpin(self, key: ChunkKey) -> None:
+        self._place(key)
+        self._pinned.discard(key)
+
+    def merge(self, key: ChunkKey) -> Chunk:
+        """The chunk joins the one before it in its turn and goes by that one's key."""
+        place = self._place(key)
+        after = self._chunks[place]
+        before = self._chunks[place - 1] if place else None
+        if before is None or before.key.turn_id != key.turn_id or before.stop != after.start:
+            raise BadInput(f"Chunk {key} has no live chunk of its turn right before it to merge into.")
+        merged = replace(before, tokens=before.tokens + after.tokens, span=before.span + after.span)
+        chunks = [*self._chunks[: place - 1], merged, *self._chunks[place + 1 :]]
+        pinned = key in self._pinned
+        self._lay_out(chunks, self._buffer[: self._offsets[-1]].copy())
+        self._pinned.discard(key)
+        if pinned:
+            self._pinned.add(before.key)
+        return merged
+
+    def update(
+        self, strategy: Strategy, row: AttentionRow | None, *, score_reply: bool = False
+    ) -> Fault | None:
+        """One attention row changes the brightness of all tokens outside the current turn."""
+        fault = row.fault(len(self)) if row is not None else Fault.MISSING
+        if fault or row is None:
+            self.faults[fault or Fault.MISSING] += 1
+            return fault
+        scored = len(self) if score_reply else int(self._offsets[-1])
+        sight = Sight(self.brightness, row, scored, self._offsets, self._turn_ages())
+        self._buffer[: len(self)] = strategy.brighten(sight)
+        return None
+
+    # The reply in progress
+
+    def begin_reply(self, turn_id: int, start: int, answers: int | None) -> None:
+        if self.reply:
+            raise BadInput(f"Turn {self.reply.turn_id} is still being written.")
+        if self._chunks and self._chunks[-1].stop > start:
+            raise BadInput(
+                f"A reply at position {start} would stand before live chunk {self._chunks[-1].key}."
+            )
+        self.reply = Reply(turn_id, start, answers)
+
+    def say(self, token_id: int, piece: bytes, brightness: float = INITIAL) -> None:
+        """The reply's next token."""
+        if not self.reply:
+            raise BadInput("No reply is being written.")
+        at = len(self)
+        if at == len(self._buffer):
+            self._buffer = np.concatenate([self._buffer, np.zeros(len(self._buffer), np.float32)])
+        self._buffer[at] = brightness
+        self.reply.ids.append(token_id)
+        self.reply.pieces.append(piece)
+
+    def end_reply(self, min_chunk_tokens: int = 64) -> tuple[Chunk, ...]:
+        """The reply becomes chunks of the window. An empty reply becomes nothing."""
+        if not self.reply:
+            raise BadInput("No reply is being written.")
+        reply, brightness = self.reply, self.brightness.copy()
+        self.reply = None
+        chunks = chunk_turn(
+            reply.tokens,
+            reply.turn_id,
+            Role.ASSISTANT,
+            reply.start,
+            reply.answers,
+            min_chunk_tokens=min_chunk_tokens,
+        )
+        if chunks:
+            self._lay_out([*self._chunks, *chunks], brightness)
+        return chunks
+
+    # Inside
+
+    def _place(self, key: ChunkKey) -> int:
+        try:
+            return self._places[key]
+        except KeyError:
+            raise UnknownChunk(f"Chunk {key} is not live in this window.") from None
+
+    def _slice(self, place: int) -> Brightness:
+        return self._buffer[self._offsets[place] : self._offsets[place + 1]]
+
+    def _lay_out(self, chunks: list[Chunk], brightness: Brightness) -> None:
+        """Replace the working set. `brightness` covers the chunks; the reply's stays as it is."""
+        reply = self.brightness[self._offsets[-1] :].copy()
+        self._buffer = np.concatenate([brightness, reply, np.zeros(1024 + len(brightness) // 4, np.float32)])
+        self._chunks = chunks
+        self._places = {chunk.key: place for place, chunk in enumerate(chunks)}
+        self._offsets = np.concatenate([[0], np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)])
+        self._ages = None
+
+    def _turn_ages(self) -> npt.NDArray[np.int64]:
+        if self._ages is None:
+            turns = [chunk.key.turn_id for chunk in self._chunks]
+            distinct = sorted(set(turns))
+            ranks = np.array([bisect_left(distinct, turn) for turn in turns], np.int64)
+            self._ages = len(distinct) - 1 - ranks
+        return self._ages
+
+
+def chunk_turn(
+    tokens: Tokens,
+    turn_id: int,
+    role: Role,
+    start: int,
+    answers: int | None = None,
+    *,
+    min_chunk_tokens: int = 64,
+) -> tuple[Chunk, ...]:
+    """A whole turn as its chunks, one after the other from position `start`."""
+    chunks: list[Chunk] = []
+    for part in cut(tokens, min_chunk_tokens):
+        at = chunks[-1].stop if chunks else start
+        chunks.append(Chunk(ChunkKey(turn_id, len(chunks), role), at, part, answers))
+    return tuple(chunks)

@@ -1,0 +1,52 @@
+"""How Hypothesis makes conversations: exchanges of a question and its answers, as windows hold them."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
+from halo_weave.core.window import Live, Window
+
+
+def tokens(count: int, first: int = 0) -> Tokens:
+    return Tokens.of(np.arange(first, first + count), [b"t"] * count)
+
+
+def chunk(turn: int, number: int, role: Role, start: int, count: int, answers: int | None = None) -> Chunk:
+    return Chunk(ChunkKey(turn, number, role), start, tokens(count), answers)
+
+
+def live(item: Chunk, brightness: float | np.ndarray = 10_000.0, pinned: bool = False) -> Live:
+    values = np.broadcast_to(np.asarray(brightness, np.float32), (len(item),)).copy()
+    return Live(item, values, pinned)
+
+
+BRIGHTNESS = st.integers(-500, 10_000)
+
+
+@st.composite
+def said(draw, max_exchanges: int = 6) -> list[Live]:
+    """All that was said: exchanges of 1 to 4 chunks each, with gaps between, some pinned, brightness in ties."""
+    everything: list[Live] = []
+    turn, position = 1, 0
+    for _ in range(draw(st.integers(1, max_exchanges))):
+        question = turn
+        for role in draw(st.sampled_from([[Role.USER], [Role.USER, Role.ASSISTANT], [Role.SYSTEM]])):
+            for number in range(draw(st.integers(1, 4))):
+                count = draw(st.integers(1, 5))
+                answers = question if role is Role.ASSISTANT else None
+                item = chunk(turn, number, role, position, count, answers)
+                values = draw(st.lists(BRIGHTNESS, min_size=count, max_size=count))
+                everything.append(live(item, np.array(values), draw(st.booleans()) and draw(st.booleans())))
+                position += count
+            turn += draw(st.integers(1, 3))
+            position += draw(st.integers(0, 7))
+    return everything
+
+
+FRAMES = {Role.USER: 3, Role.ASSISTANT: 2}
+
+
+def window_of(items: list[Live], **more: object) -> Window:
+    return Window(items, frame_tokens=FRAMES, system_tokens=4, **more)  # type: ignore[arg-type]

@@ -1,0 +1,156 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halo_weave.core.brightness import (
+    STRATEGIES,
+    AttentionRow,
+    Fault,
+    MagnitudeVoting,
+    Sight,
+    Surprise,
+    Wants,
+    means,
+    peaks,
+    returning,
+)
+from halo_weave.core.tokens import Role
+from halo_weave.core.window import Window
+from tests.core.strategies import chunk, live
+
+
+def row(shares: list[float], **aside: float) -> AttentionRow:
+    return AttentionRow(np.array(shares, np.float32), **aside)
+
+
+def window(tokens: int = 4, reply: int = 0) -> Window:
+    made = Window([live(chunk(1, 0, Role.USER, 0, tokens), 100.0)])
+    made.begin_reply(2, 100, 1)
+    for i in range(reply):
+        made.say(i, b"r")
+    return made
+
+
+def voted_by_hand(brightness, shares, sink, context, cap=10_000, decay=1):
+    threshold = (1 - sink) / (context - 1)
+    return [min(cap, b + (int(a / threshold) if a > threshold else -decay)) for b, a in zip(brightness, shares, strict=True)]
+
+
+@given(
+    st.lists(st.integers(0, 1000), min_size=2, max_size=60).filter(lambda votes: sum(votes) > max(votes)),
+    st.integers(0, 20),
+    st.integers(0, 500),
+    st.data(),
+)
+def test_magnitude_voting_is_the_rule_written_out_for_each_token(weights, aside, aside_weight, data):
+    total = sum(weights) + (aside_weight if aside else 0)
+    shares = (np.array(weights) / total).astype(np.float32)
+    brightness = data.draw(st.lists(st.integers(-300, 10_000), min_size=len(weights), max_size=len(weights)))
+    peak = aside_weight / total if aside else 0.0
+    scored = data.draw(st.integers(0, len(weights)))
+    seen = AttentionRow(shares, frames=peak, aside=aside, aside_peak=peak)
+    sight = Sight(np.array(brightness, np.float32), seen, scored, np.array([0, len(weights)]), np.zeros(1, np.int64))
+    exact = [float(share) for share in shares]
+    expected = voted_by_hand(brightness[:scored], exact[:scored], max([*exact, peak]), len(weights) + aside)
+    assert MagnitudeVoting().brighten(sight).tolist() == [*expected, *brightness[scored:]]
+    assert sight.brightness.tolist() == brightness  # what was seen is not changed
+
+
+def test_the_sink_may_be_the_first_token_as_in_the_prototype():
+    seen = row([0.4, 0.5, 0.06, 0.04])
+    made = window()
+    made.update(MagnitudeVoting(sink="first"), seen)  # threshold 0.2
+    assert made.brightness.tolist() == [102, 102, 99, 99]
+
+
+def test_a_first_token_outside_the_chunks_is_the_sink_of_the_prototype():
+    seen = row([0.1, 0.3, 0.1, 0.1], frames=0.4, aside=1, first=0.4)  # threshold 0.15
+    made = window()
+    made.update(MagnitudeVoting(sink="first"), seen)
+    assert made.brightness.tolist() == [99, 102, 99, 99]
+
+
+def test_brightness_is_capped_and_has_no_floor():
+    made = Window([live(chunk(1, 0, Role.USER, 0, 3), np.array([9_999, -5_000, 10]))])
+    made.update(MagnitudeVoting(), row([0.45, 0.0, 0.55]))
+    assert made.brightness.tolist() == [10_000, -5_001, 12]
+
+
+def test_all_attention_on_the_sink_dims_every_other_token():
+    made = window()
+    assert made.update(MagnitudeVoting(), row([0, 1, 0, 0])) is None
+    assert made.brightness.tolist() == [99, 10_000, 99, 99]
+
+
+def test_the_current_turn_is_scored_only_on_request():
+    seen = row([0.1, 0.1, 0.1, 0.1, 0.3, 0.3])
+    made = window(reply=2)
+    made.update(MagnitudeVoting(), seen)
+    assert made.brightness.tolist() == [99] * 4 + [10_000] * 2
+    made.update(MagnitudeVoting(), seen, score_reply=True)
+    assert made.brightness.tolist() == [98] * 4 + [10_000] * 2
+    made.update(MagnitudeVoting(), row([0.2, 0.2, 0.2, 0.2, 0.2, 0.0]), score_reply=True)
+    assert made.brightness[-1] == 9_999
+
+
+@pytest.mark.parametrize(
+    ("seen", "fault"),
+    [
+        (None, Fault.MISSING),
+        (row([]), Fault.EMPTY),
+        (AttentionRow(np.full((2, 4), 0.125, np.float32)), Fault.EMPTY),
+        (row([0.5, 0.5]), Fault.SHORT),
+        (row([0.2] * 5), Fault.LONG),
+        (row([0.5, np.nan, 0.25, 0.25]), Fault.NOT_FINITE),
+        (row([0.5, np.inf, 0.25, 0.25]), Fault.NOT_FINITE),
+        (row([0.5, -np.inf, np.inf, 0.25]), Fault.NOT_FINITE),
+        (row([0.5, 0.25, 0.25, 0.0], frames=np.nan), Fault.NOT_FINITE),
+        (row([0.75, -0.25, 0.25, 0.25]), Fault.NEGATIVE),
+        (row([0.75, 0.25, 0.25, 0.25], system=-0.5), Fault.NEGATIVE),
+        (row([0.0] * 4), Fault.ZERO),
+        (row([0.5, 0.5, 0.5, 0.5]), Fault.NOT_ONE),
+        (row([0.1] * 4), Fault.NOT_ONE),
+    ],
+)
+@pytest.mark.parametrize("strategy", [MagnitudeVoting(), Surprise()])
+def test_a_row_that_cannot_be_used_changes_nothing_and_is_counted(seen, fault, strategy):
+    made = window()
+    before = made.brightness.tobytes()
+    assert made.update(strategy, seen) is fault
+    assert made.brightness.tobytes() == before
+    assert made.faults == {fault: 1}
+
+
+def test_frames_and_system_prompt_complete_the_sum():
+    made = window()
+    assert made.update(MagnitudeVoting(), row([0.1] * 4, frames=0.4, system=0.2, aside=5, aside_peak=0.3)) is None
+    assert not made.faults
+
+
+def test_a_chunk_is_as_bright_as_its_brightest_token():
+    brightness = np.array([1, 9, 2, 3, 4], np.float32)
+    assert peaks(brightness, np.array([0, 3, 5])).tolist() == [9, 4]
+    assert means(brightness, np.array([0, 3, 5])).tolist() == [4, 3.5]
+    assert peaks(brightness[:0], np.array([0])).size == means(brightness[:0], np.array([0])).size == 0
+
+
+def test_surprise_keeps_what_was_not_expected():
+    strategy = Surprise()
+    born = strategy.born(np.array([0.5, 3.0, 50.0, np.nan], np.float32))
+    assert born.tolist() == [500, 3_000, 10_000, 10_000]
+    assert strategy.of_chunks(born, np.array([0, 2, 4])).tolist() == [1_750, 10_000]
+    assert strategy.wants == Wants(reply=False, surprisal=True)
+
+
+def test_strategies_are_found_by_name_and_magnitude_voting_is_the_first():
+    assert list(STRATEGIES) == ["magnitude_voting", "surprise"]
+    assert MagnitudeVoting().born(np.zeros(2, np.float32)).tolist() == [10_000, 10_000]
+
+
+def test_a_chunk_returns_with_what_it_earned_or_as_much_as_the_others_or_as_new():
+    earned = np.array([-50, 300, 5_000], np.float32)
+    assert returning("earned", earned, mean=400).tolist() == [-50, 300, 5_000]
+    assert returning("hybrid", earned, mean=400).tolist() == [400, 400, 5_000]
+    assert returning("hybrid", earned, mean=-9).tolist() == [255, 300, 5_000]
+    assert returning("fresh", earned, mean=400).tolist() == [10_000] * 3

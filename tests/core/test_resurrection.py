@@ -1,0 +1,179 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halo_weave.core.resurrection import Hit, Part, Sleeper, choose_resurrections, room_for
+from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.errors import BadInput, BadSetting, UnknownChunk
+
+U, A, S = Role.USER, Role.ASSISTANT, Role.SYSTEM
+
+
+def sleeper(turn: int, number: int, role: Role, tokens: int, **more) -> Sleeper:
+    return Sleeper(ChunkKey(turn, number, role), tokens, **more)
+
+
+def asleep(*sleepers: Sleeper) -> dict[ChunkKey, Sleeper]:
+    return {one.key: one for one in sleepers}
+
+
+QUESTION = sleeper(29, 0, U, 30, across=ChunkKey(30, 0, A))
+OPENING = sleeper(30, 0, A, 70, across=ChunkKey(29, 0, U))
+FIFTH = sleeper(30, 5, A, 80, across=ChunkKey(29, 0, U))
+GRAVEYARD = asleep(QUESTION, OPENING, FIFTH)
+
+
+@pytest.mark.parametrize(("live", "user", "room"), [(0, 200, 31_600), (25_000, 200, 6_600)])
+def test_the_universal_equation(live, user, room):
+    assert room_for(model_context=32_000, live=live, user=user, max_new=200) == room
+
+
+@pytest.mark.parametrize(("user", "room"), [(40, 472), (200, 312), (512, 0), (800, 0)])
+def test_the_quota_of_the_graveyard(user, room):
+    assert room_for(model_context=32_000, live=0, user=user, max_new=200, quota=512) == room
+
+
+def test_the_windows_budget_limits_the_room_and_zero_does_not():
+    assert room_for(model_context=8_192, live=1_900, user=50, max_new=256, max_context=2_000) == 2_000
+    assert room_for(model_context=8_192, live=1_900, user=50, max_new=256, max_context=0) == 5_986
+
+
+def test_negative_room_says_that_something_must_sleep_first():
+    assert room_for(model_context=2_048, live=1_900, user=100, max_new=256) == -208
+    with pytest.raises(BadSetting, match="negative"):
+        room_for(model_context=-1, live=0, user=0, max_new=0)
+
+
+def test_the_cost_of_an_s5_hit_is_its_question_its_opening_and_itself():
+    plan = choose_resurrections([Hit(FIFTH.key, 0.9)], GRAVEYARD, 500)
+    assert plan.cost == 30 + 70 + 80
+    assert {(waking.key, waking.part) for waking in plan.wakes} == {
+        (FIFTH.key, Part.HIT),
+        (QUESTION.key, Part.QUESTION),
+        (OPENING.key, Part.ANCHOR),
+    }
+
+
+def test_the_opening_counts_once_when_it_is_the_hit():
+    plan = choose_resurrections([Hit(OPENING.key, 0.9)], GRAVEYARD, 500)
+    assert plan.cost == 30 + 70
+
+
+def test_a_question_brings_the_opening_of_its_answer():
+    plan = choose_resurrections([Hit(QUESTION.key, 0.9)], GRAVEYARD, 500)
+    assert [(waking.key, waking.part) for waking in plan.wakes] == [
+        (QUESTION.key, Part.HIT),
+        (OPENING.key, Part.ANSWER),
+    ]
+
+
+def test_what_is_live_is_free():
+    plan = choose_resurrections([Hit(FIFTH.key, 0.9)], asleep(FIFTH, OPENING), 500, live={QUESTION.key})
+    assert plan.cost == 150
+
+
+def test_a_hit_and_its_pairs_wake_up_together_or_not_at_all():
+    plan = choose_resurrections([Hit(FIFTH.key, 0.9)], GRAVEYARD, 179)
+    assert plan.wakes == ()
+    assert plan.passed_over[0].cost == 180
+
+
+def test_a_smaller_hit_takes_the_room_that_a_larger_one_could_not():
+    small = sleeper(99, 0, U, 20)
+    plan = choose_resurrections([Hit(FIFTH.key, 0.9), Hit(small.key, 0.1)], {**GRAVEYARD, **asleep(small)}, 100)
+    assert plan.keys == (small.key,)
+
+
+def test_pairs_after_the_hits_leave_no_hit_behind():
+    small = sleeper(99, 0, U, 50)
+    hits = [Hit(FIFTH.key, 0.9), Hit(small.key, 0.1)]
+    plan = choose_resurrections(hits, {**GRAVEYARD, **asleep(small)}, 165, pairs="after")
+    assert plan.keys == (FIFTH.key, small.key, QUESTION.key)
+
+
+def test_pairs_off_wakes_the_hits_alone():
+    assert choose_resurrections([Hit(FIFTH.key, 0.9)], GRAVEYARD, 500, pairs="off").keys == (FIFTH.key,)
+
+
+def test_system_chunks_come_alone():
+    alone = sleeper(1, 1, S, 10, across=QUESTION.key)
+    everything = {**GRAVEYARD, **asleep(alone, sleeper(1, 0, S, 10))}
+    assert choose_resurrections([Hit(alone.key, 1.0)], everything, 500).keys == (alone.key,)
+
+
+def test_equals_go_by_brightness_at_deletion_then_by_recency():
+    one = sleeper(1, 0, U, 10, peak=5, start=0)
+    two = sleeper(3, 0, U, 10, peak=9, start=10)
+    three = sleeper(5, 0, U, 10, peak=5, start=20)
+    hits = [Hit(item.key, 0.5) for item in (one, two, three)]
+    assert choose_resurrections(hits, asleep(one, two, three), 30).keys == (two.key, three.key, one.key)
+
+
+def test_a_frame_is_paid_once_for_a_turn_that_is_not_live():
+    frames = {U: 3, A: 5}
+    plan = choose_resurrections([Hit(FIFTH.key, 0.9)], GRAVEYARD, 500, frame_tokens=frames)
+    assert plan.cost == 180 + 3 + 5
+    plan = choose_resurrections(
+        [Hit(FIFTH.key, 0.9)], asleep(FIFTH, QUESTION), 500, live={OPENING.key}, frame_tokens=frames
+    )
+    assert plan.cost == 80 + 30 + 3
+
+
+def test_a_pair_that_was_deleted_is_not_missed():
+    plan = choose_resurrections([Hit(FIFTH.key, 0.9)], asleep(FIFTH, OPENING), 500)
+    assert plan.keys == (FIFTH.key, OPENING.key)
+
+
+def test_an_unknown_chunk_is_refused():
+    with pytest.raises(UnknownChunk, match=r"7\.0\.user"):
+        choose_resurrections([Hit(ChunkKey(7, 0, U), 0.5)], GRAVEYARD, 500)
+    with pytest.raises(BadInput, match="not a number"):
+        choose_resurrections([Hit(FIFTH.key, float("nan"))], GRAVEYARD, 500)
+
+
+@st.composite
+def graveyards(draw):
+    sleepers, live = {}, set()
+    for exchange in range(draw(st.integers(1, 8))):
+        turns = [(2 * exchange + 1, U), (2 * exchange + 2, A)]
+        for (turn, role), (other, other_role) in zip(turns, reversed(turns), strict=True):
+            for number in range(draw(st.integers(1, 3))):
+                key = ChunkKey(turn, number, role)
+                if draw(st.integers(0, 3)) == 0 and (number == 0 or ChunkKey(turn, 0, role) in live):
+                    live.add(key)
+                else:
+                    peak = draw(st.integers(-5, 5))
+                    sleepers[key] = Sleeper(key, draw(st.integers(1, 90)), peak, turn * 100 + number, ChunkKey(other, 0, other_role))
+    hits = [Hit(key, draw(st.integers(0, 4)) / 4) for key in draw(st.permutations(sorted(sleepers)))]
+    return hits[: draw(st.integers(0, len(hits)))], sleepers, live
+
+
+@given(graveyards(), st.integers(-10, 400), st.sampled_from(["with", "after", "off"]))
+def test_a_plan_stays_in_the_room_and_wakes_nothing_twice(graveyard, room, pairs):
+    hits, sleepers, live = graveyard
+    plan = choose_resurrections(hits, sleepers, room, live=live, frame_tokens={U: 4, A: 3}, pairs=pairs)
+    assert plan.cost <= max(0, room)
+    assert plan.cost == sum(waking.cost for waking in plan.wakes)
+    assert len(set(plan.keys)) == len(plan.keys)
+    assert not set(plan.keys) & live
+    new_turns = {key.turn_id for key in plan.keys} - {key.turn_id for key in live}
+    frames = sum(4 if turn % 2 else 3 for turn in new_turns)
+    assert plan.cost == sum(sleepers[key].tokens for key in plan.keys) + frames
+
+
+@given(graveyards(), st.integers(0, 400))
+def test_an_answer_never_wakes_up_without_its_question(graveyard, room):
+    hits, sleepers, live = graveyard
+    awake = set(choose_resurrections(hits, sleepers, room, live=live).keys) | live
+    for key in awake - live:
+        if key.role is A:
+            assert ChunkKey(key.turn_id - 1, 0, U) in awake
+        assert ChunkKey(key.turn_id, 0, key.role) in awake
+
+
+@given(graveyards(), st.integers(0, 400), st.randoms())
+def test_the_order_in_which_hits_come_does_not_matter(graveyard, room, random):
+    hits, sleepers, live = graveyard
+    shuffled = list(hits)
+    random.shuffle(shuffled)
+    assert choose_resurrections(hits, sleepers, room, live=live) == choose_resurrections(shuffled, sleepers, room, live=live)
