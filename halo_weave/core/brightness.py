@@ -147,17 +147,26 @@ class MagnitudeVoting:
         if not sight.scored or row.length < 2:
             return after
         threshold = max(1 - row.sink(self.sink), 0.0) / (row.length - 1)
-        shares = row.tokens[: sight.scored].astype(np.float64)
-        looked_at = shares > threshold
+        # Few tokens are looked at, so only those are divided, in float64; the comparison is exact in float32.
+        looked_at = np.flatnonzero(row.tokens[: sight.scored] > _not_above(threshold))
+        shares = row.tokens[looked_at].astype(np.float64)
         # All attention on the sink makes the threshold 0: the sink then simply reaches the cap.
-        votes = np.floor(shares / threshold) if threshold > 0 else np.full(sight.scored, 2.0**24)
+        votes = np.floor(shares / threshold) if threshold > 0 else np.full(shares.shape, 2.0**24)
+        earned = np.minimum(after[looked_at] + votes, self.cap)
         scored = after[: sight.scored]
-        scored += np.where(looked_at, votes, -self.decay).astype(np.float32)
-        np.minimum(scored, self.cap, out=scored)
+        scored -= np.float32(self.decay)
+        scored[looked_at] = earned
+        np.minimum(scored, np.float32(self.cap), out=scored)
         return after
 
     def of_chunks(self, brightness: Brightness, offsets: npt.NDArray[np.int64]) -> Floats:
         return peaks(brightness, offsets)
+
+
+def _not_above(threshold: float) -> np.float32:
+    """The largest float32 that is not above it: the same float32 values lie above both."""
+    near = np.float32(threshold)
+    return near if near <= threshold else np.nextafter(near, np.float32(-np.inf))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,10 @@ def window(tokens: int = 4, reply: int = 0) -> Window:
 
 def voted_by_hand(brightness, shares, sink, context, cap=10_000, decay=1):
     threshold = (1 - sink) / (context - 1)
-    return [min(cap, b + (int(a / threshold) if a > threshold else -decay)) for b, a in zip(brightness, shares, strict=True)]
+    return [
+        min(cap, b + (int(a / threshold) if a > threshold else -decay))
+        for b, a in zip(brightness, shares, strict=True)
+    ]
 
 
 @given(
@@ -50,7 +53,9 @@ def test_magnitude_voting_is_the_rule_written_out_for_each_token(weights, aside,
     peak = aside_weight / total if aside else 0.0
     scored = data.draw(st.integers(0, len(weights)))
     seen = AttentionRow(shares, frames=peak, aside=aside, aside_peak=peak)
-    sight = Sight(np.array(brightness, np.float32), seen, scored, np.array([0, len(weights)]), np.zeros(1, np.int64))
+    sight = Sight(
+        np.array(brightness, np.float32), seen, scored, np.array([0, len(weights)]), np.zeros(1, np.int64)
+    )
     exact = [float(share) for share in shares]
     expected = voted_by_hand(brightness[:scored], exact[:scored], max([*exact, peak]), len(weights) + aside)
     assert MagnitudeVoting().brighten(sight).tolist() == [*expected, *brightness[scored:]]
@@ -124,7 +129,10 @@ def test_a_row_that_cannot_be_used_changes_nothing_and_is_counted(seen, fault, s
 
 def test_frames_and_system_prompt_complete_the_sum():
     made = window()
-    assert made.update(MagnitudeVoting(), row([0.1] * 4, frames=0.4, system=0.2, aside=5, aside_peak=0.3)) is None
+    assert (
+        made.update(MagnitudeVoting(), row([0.1] * 4, frames=0.4, system=0.2, aside=5, aside_peak=0.3))
+        is None
+    )
     assert not made.faults
 
 

@@ -10,7 +10,22 @@ from halo_weave.core.tokens import Tokens
 from halo_weave.errors import BadSetting
 
 LINES = st.sampled_from(
-    ["", "", "text", "}", "} else {", "```", "```python", "~~~", "  }", "héllo wörld", "日本語", "🙂🙃", "`code`", "\r"]
+    [
+        "",
+        "",
+        "text",
+        "}",
+        "} else {",
+        "```",
+        "```python",
+        "~~~",
+        "  }",
+        "héllo wörld",
+        "日本語",
+        "🙂🙃",
+        "`code`",
+        "\r",
+    ]
 )
 TEXTS = st.lists(LINES, max_size=25).map("\n".join)
 

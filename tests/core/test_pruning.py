@@ -49,14 +49,20 @@ def test_the_anchors_of_turns_3_and_4_go_together():
 
 def test_an_anchor_whose_pair_is_gone_goes_alone_once_it_is_the_last_of_its_turn():
     window = Window(
-        [live(chunk(2, 0, A, 0, 5, answers=1), 1), live(chunk(2, 1, A, 5, 5, answers=1), 2), live(chunk(9, 0, U, 50, 5))]
+        [
+            live(chunk(2, 0, A, 0, 5, answers=1), 1),
+            live(chunk(2, 1, A, 5, 5, answers=1), 2),
+            live(chunk(9, 0, U, 50, 5)),
+        ]
     )
     assert names(choose_prunes(window, 12)) == ["AT2S1"]
     assert names(choose_prunes(window, 5)) == ["AT2S1", "AT2S0"]
 
 
 def test_a_question_stays_while_any_chunk_of_its_answer_is_live():
-    window = Window([live(chunk(1, 0, U, 0, 5), 1), live(chunk(2, 3, A, 30, 5, answers=1), 9_000, pinned=True)])
+    window = Window(
+        [live(chunk(1, 0, U, 0, 5), 1), live(chunk(2, 3, A, 30, 5, answers=1), 9_000, pinned=True)]
+    )
     window.add([live(chunk(5, 0, U, 100, 5), 50), live(chunk(6, 0, U, 200, 5), 60)])
     assert names(choose_prunes(window, 1)) == ["UT5S0"]
 
@@ -100,7 +106,13 @@ def test_the_last_prunable_chunk_stays_and_what_is_over_is_said():
 
 
 def test_a_budget_below_the_protected_part_prunes_what_it_can():
-    window = Window([live(chunk(1, 0, U, 0, 50), pinned=True), live(chunk(3, 0, U, 100, 50), 1), live(chunk(5, 0, U, 200, 9), 2)])
+    window = Window(
+        [
+            live(chunk(1, 0, U, 0, 50), pinned=True),
+            live(chunk(3, 0, U, 100, 50), 1),
+            live(chunk(5, 0, U, 200, 9), 2),
+        ]
+    )
     window.add([live(chunk(7, 0, U, 300, 20))])
     plan = choose_prunes(window, 10, current={7})
     assert names(plan) == ["UT3S0"]
@@ -122,7 +134,9 @@ def test_the_plan_says_how_bright_each_was_among_how_many():
 
 
 def test_the_frame_of_a_turn_that_is_gone_counts():
-    window = Window([live(chunk(1, 0, U, 0, 5), 1), live(chunk(3, 0, U, 10, 5), 2)], frame_tokens={U: 4}, system_tokens=3)
+    window = Window(
+        [live(chunk(1, 0, U, 0, 5), 1), live(chunk(3, 0, U, 10, 5), 2)], frame_tokens={U: 4}, system_tokens=3
+    )
     assert window.size == 21
     assert choose_prunes(window, 12).after == 12
 

@@ -80,7 +80,9 @@ def test_a_hit_and_its_pairs_wake_up_together_or_not_at_all():
 
 def test_a_smaller_hit_takes_the_room_that_a_larger_one_could_not():
     small = sleeper(99, 0, U, 20)
-    plan = choose_resurrections([Hit(FIFTH.key, 0.9), Hit(small.key, 0.1)], {**GRAVEYARD, **asleep(small)}, 100)
+    plan = choose_resurrections(
+        [Hit(FIFTH.key, 0.9), Hit(small.key, 0.1)], {**GRAVEYARD, **asleep(small)}, 100
+    )
     assert plan.keys == (small.key,)
 
 
@@ -143,7 +145,13 @@ def graveyards(draw):
                     live.add(key)
                 else:
                     peak = draw(st.integers(-5, 5))
-                    sleepers[key] = Sleeper(key, draw(st.integers(1, 90)), peak, turn * 100 + number, ChunkKey(other, 0, other_role))
+                    sleepers[key] = Sleeper(
+                        key,
+                        draw(st.integers(1, 90)),
+                        peak,
+                        turn * 100 + number,
+                        ChunkKey(other, 0, other_role),
+                    )
     hits = [Hit(key, draw(st.integers(0, 4)) / 4) for key in draw(st.permutations(sorted(sleepers)))]
     return hits[: draw(st.integers(0, len(hits)))], sleepers, live
 
@@ -176,4 +184,6 @@ def test_the_order_in_which_hits_come_does_not_matter(graveyard, room, random):
     hits, sleepers, live = graveyard
     shuffled = list(hits)
     random.shuffle(shuffled)
-    assert choose_resurrections(hits, sleepers, room, live=live) == choose_resurrections(shuffled, sleepers, room, live=live)
+    assert choose_resurrections(hits, sleepers, room, live=live) == choose_resurrections(
+        shuffled, sleepers, room, live=live
+    )

@@ -1,0 +1,341 @@
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from halo_weave.core.brightness import AttentionRow, MagnitudeVoting, returning
+from halo_weave.core.pruning import choose_prunes
+from halo_weave.core.resurrection import Hit, Sleeper, choose_resurrections
+from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
+from halo_weave.core.window import Frame, Live, Window, chunk_turn
+from halo_weave.errors import BadInput, UnknownChunk
+from tests.core.strategies import chunk, live, tokens
+
+U, A = Role.USER, Role.ASSISTANT
+
+
+def two_turns() -> Window:
+    return Window(
+        [
+            live(chunk(1, 0, U, 0, 3), np.array([1, 2, 3])),
+            live(chunk(2, 0, A, 10, 2, answers=1), np.array([4, 5])),
+            live(chunk(2, 1, A, 12, 2, answers=1), np.array([6, 7])),
+        ],
+        frame_tokens={U: 3, A: 2},
+    )
+
+
+def test_an_attention_index_finds_its_token_after_a_prune():
+    window = two_turns()
+    window.remove([ChunkKey(2, 0, A)])
+    assert window.positions.tolist() == [0, 1, 2, 12, 13]
+    assert window.address(3) == (ChunkKey(2, 1, A), 0)
+    window.update(MagnitudeVoting(), AttentionRow(np.array([0.5, 0.05, 0.05, 0.35, 0.05], np.float32)))
+    assert window.at(ChunkKey(2, 1, A)).brightness.tolist() == [8, 6]  # 6 + 2 votes, 7 - 1
+    with pytest.raises(BadInput, match="no token 5"):
+        window.address(5)
+
+
+def test_a_woken_chunk_stands_at_its_original_place():
+    window = two_turns()
+    (gone,) = window.remove([ChunkKey(2, 0, A)])
+    window.add([gone])
+    assert [one.key for one in window.chunks] == [ChunkKey(1, 0, U), ChunkKey(2, 0, A), ChunkKey(2, 1, A)]
+    assert window.brightness.tolist() == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_frames_stand_around_a_turn_exactly_while_any_of_it_is_live():
+    window = two_turns()
+    header, footer = Frame(2, A, "header"), Frame(2, A, "footer")
+    assert [x if isinstance(x, Frame) else x.key for x in window.layout()] == [
+        Frame(1, U, "header"),
+        ChunkKey(1, 0, U),
+        Frame(1, U, "footer"),
+        header,
+        ChunkKey(2, 0, A),
+        ChunkKey(2, 1, A),
+        footer,
+    ]
+    assert window.size == 7 + 3 + 2
+    window.remove([ChunkKey(2, 0, A)])
+    assert header in list(window.layout())
+    window.remove([ChunkKey(2, 1, A)])
+    assert header not in list(window.layout())
+    assert window.size == 3 + 3
+
+
+def test_a_window_is_restored_bit_by_bit():
+    window = two_turns()
+    window.update(MagnitudeVoting(), AttentionRow(np.array([0.9, 0.04, 0, 0, 0.06, 0, 0], np.float32)))
+    window.pin(ChunkKey(2, 1, A), brightness=np.nextafter(np.float32(1), np.float32(2)))
+    again = Window(
+        Live(one.chunk, np.frombuffer(one.brightness.tobytes(), np.float32), one.pinned) for one in window
+    )
+    assert again.brightness.tobytes() == window.brightness.tobytes()
+    assert again.pinned == window.pinned
+    assert [one.key for one in again.chunks] == [one.key for one in window.chunks]
+
+
+def test_a_pin_is_brightest_and_can_be_taken_back():
+    window = two_turns()
+    window.pin(ChunkKey(2, 0, A))
+    assert window.at(ChunkKey(2, 0, A)).brightness.tolist() == [10_000, 10_000]
+    assert window.pinned == {ChunkKey(2, 0, A)}
+    window.unpin(ChunkKey(2, 0, A))
+    assert not window.pinned
+
+
+def test_a_merged_chunk_goes_by_the_key_of_the_one_before():
+    window = two_turns()
+    window.pin(ChunkKey(2, 1, A))
+    merged = window.merge(ChunkKey(2, 1, A))
+    assert (merged.key, merged.start, len(merged), merged.stop) == (ChunkKey(2, 0, A), 10, 4, 14)
+    assert window.brightness.tolist() == [1, 2, 3, 4, 5, 10_000, 10_000]
+    assert window.pinned == {ChunkKey(2, 0, A)}
+
+
+@pytest.mark.parametrize("key", [ChunkKey(1, 0, U), ChunkKey(2, 0, A)])
+def test_a_merge_needs_a_live_chunk_of_the_turn_right_before(key):
+    window = two_turns()
+    with pytest.raises(BadInput, match="right before it"):
+        window.merge(key)
+    window.remove([ChunkKey(2, 0, A)])
+    with pytest.raises(BadInput, match="right before it"):
+        window.merge(ChunkKey(2, 1, A))
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda w: w.remove([ChunkKey(1, 0, U), ChunkKey(9, 0, U)]),
+        lambda w: w.pin(ChunkKey(9, 0, U)),
+        lambda w: w.unpin(ChunkKey(9, 0, U)),
+        lambda w: w.merge(ChunkKey(9, 0, U)),
+        lambda w: w.at(ChunkKey(9, 0, U)),
+        lambda w: w.add([live(chunk(7, 0, U, 70, 2)), live(chunk(1, 0, U, 90, 3))]),
+        lambda w: w.add([live(chunk(7, 0, U, 70, 2)), live(chunk(7, 0, U, 80, 2))]),
+        lambda w: w.add([live(chunk(7, 0, U, 70, 2)), live(chunk(8, 0, U, 2, 3))]),
+        lambda w: w.begin_reply(5, 13, 1),
+        lambda w: w.say(1, b"x"),
+        lambda w: w.end_reply(),
+    ],
+)
+def test_a_refused_change_leaves_nothing_behind(act):
+    window = two_turns()
+    before = [(one.chunk, one.brightness.tobytes(), one.pinned) for one in window]
+    with pytest.raises(BadInput):
+        act(window)
+    assert [(one.chunk, one.brightness.tobytes(), one.pinned) for one in window] == before
+    assert window.reply is None
+
+
+def test_positions_that_are_claimed_twice_are_refused():
+    with pytest.raises(BadInput, match="same positions"):
+        Window([live(chunk(1, 0, U, 0, 3)), live(chunk(3, 0, U, 2, 3))])
+    with pytest.raises(UnknownChunk, match=r"9\.0\.user is not live"):
+        two_turns().at(ChunkKey(9, 0, U))
+    with pytest.raises(BadInput, match="3 tokens and 2 brightness"):
+        Live(chunk(1, 0, U, 0, 3), np.zeros(2, np.float32))
+
+
+def test_a_reply_grows_token_by_token_and_becomes_chunks():
+    window = two_turns()
+    window.begin_reply(4, 20, 3)
+    for i in range(3_000):  # beyond the spare room of the buffer
+        window.say(i, b"word\n\n" if i % 100 == 99 else b"word ", brightness=float(i))
+    assert len(window) == 3_007
+    assert window.address(3_006) == (ChunkKey(4, 0, A), 2_999)
+    assert window.positions[-1] == 20 + 2_999
+    chunks = window.end_reply()
+    assert [len(one) for one in chunks] == [100] * 30
+    assert [one.key.chunk_id for one in chunks] == list(range(30))
+    assert all(one.answers == 3 and one.key.role is A for one in chunks)
+    assert window.at(ChunkKey(4, 29, A)).brightness.tolist() == list(range(2_900, 3_000))
+    assert window.brightness[:7].tolist() == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_reply_without_a_token_becomes_nothing():
+    window = two_turns()
+    window.begin_reply(4, 20, 3)
+    assert window.end_reply() == ()
+    assert len(window.chunks) == 3
+
+
+def test_what_was_said_after_the_reply_in_progress_wakes_up_next_turn():
+    window = two_turns()
+    window.begin_reply(4, 20, 3)
+    window.say(1, b"x")
+    with pytest.raises(BadInput, match="next turn"):
+        window.add([live(chunk(8, 0, U, 50, 3))])
+    with pytest.raises(BadInput, match="still being written"):
+        window.begin_reply(6, 60, None)
+    window.add([live(chunk(3, 0, U, 15, 2), 8)])
+    assert window.brightness.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 8, 10_000]
+
+
+def test_a_turn_is_cut_into_chunks_at_neighbouring_positions():
+    pieces = [b"a "] * 70 + [b"\n\n"] + [b"b "] * 70
+    chunks = chunk_turn(Tokens.of(range(141), pieces), 5, U, 1_000)
+    assert [(one.start, one.stop) for one in chunks] == [(1_000, 1_071), (1_071, 1_141)]
+    assert "".join(one.text for one in chunks) == b"".join(pieces).decode()
+
+
+def test_a_chunk_under_another_tokenizer_keeps_its_place():
+    foreign = Chunk(ChunkKey(1, 0, U), 0, tokens(9), span=3)
+    window = Window([live(foreign), live(chunk(2, 0, A, 3, 2, answers=1))])
+    assert len(window) == 11
+    assert window.chunks[1].start == foreign.stop
+
+
+class Conversation(RuleBasedStateMachine):
+    """Any sequence of what can happen to a window; the graveyard is a plain dictionary beside it."""
+
+    @initialize()
+    def begin(self):
+        self.window = Window(frame_tokens={U: 3, A: 2}, system_tokens=2)
+        self.asleep: dict[ChunkKey, Live] = {}
+        self.said: dict[ChunkKey, Chunk] = {}
+        self.by_hand: set[int] = set()  # exchanges that the user took apart
+        self.pins: set[ChunkKey] = set()
+        self.turn, self.position = 1, 0
+
+    def exchange(self, key: ChunkKey) -> int:
+        answers = self.said[key].answers
+        return key.turn_id if answers is None else answers
+
+    @rule(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=3), gap=st.integers(0, 9))
+    def user_speaks(self, sizes, gap):
+        chunks = []
+        for number, count in enumerate(sizes):
+            chunks.append(chunk(self.turn, number, U, self.position, count))
+            self.position += count
+        self.window.add([live(one) for one in chunks])
+        self.said |= {one.key: one for one in chunks}
+        self.turn, self.position = self.turn + 1, self.position + gap
+
+    @precondition(lambda self: any(key.role is U for key in self.said))
+    @rule(count=st.integers(0, 30))
+    def model_answers(self, count):
+        question = max(key.turn_id for key in self.said if key.role is U)
+        self.window.begin_reply(self.turn, self.position, question)
+        rng = np.random.default_rng(count)
+        for i in range(count):
+            row = rng.dirichlet(np.ones(len(self.window) + 1)).astype(np.float32)
+            assert not self.window.update(
+                MagnitudeVoting(), AttentionRow(row[1:], frames=float(row[0]), aside=1)
+            ) or not len(self.window)
+            self.window.say(i, b"\n\n" if i % 4 == 3 else b"w")
+        chunks = self.window.end_reply(min_chunk_tokens=3)
+        self.said |= {one.key: one for one in chunks}
+        self.turn, self.position = self.turn + 1, self.position + count
+
+    @rule(budget=st.integers(1, 60))
+    def prune(self, budget):
+        plan = choose_prunes(self.window, budget)
+        assert plan == choose_prunes(self.window, budget)
+        gone = self.window.remove(plan.keys)
+        self.asleep |= {one.chunk.key: one for one in gone}
+        assert self.window.size == plan.after
+
+    @precondition(lambda self: self.asleep)
+    @rule(data=st.data(), room=st.integers(0, 60), mode=st.sampled_from(["earned", "hybrid", "fresh"]))
+    def recall(self, data, room, mode):
+        keys = data.draw(st.lists(st.sampled_from(sorted(self.asleep)), unique=True))
+        sleepers = {}
+        for key, one in self.asleep.items():
+            turns = {other.turn_id for other, c in self.said.items() if c.answers == key.turn_id}
+            question = one.chunk.answers
+            across = (
+                ChunkKey(question, 0, U)
+                if question is not None
+                else ChunkKey(min(turns), 0, A)
+                if turns
+                else None
+            )
+            sleepers[key] = Sleeper(key, len(one.chunk), one.peak, one.chunk.start, across)
+        hits = [Hit(key, i / 7) for i, key in enumerate(keys)]
+        live_keys = {one.key for one in self.window.chunks}
+        plan = choose_resurrections(
+            hits, sleepers, room, live=live_keys, frame_tokens=self.window.frame_tokens
+        )
+        before = self.window.size
+        mean = float(self.window.brightness.mean()) if len(self.window) else 0.0
+        waking = [self.asleep.pop(key) for key in plan.keys]
+        self.window.add(Live(one.chunk, returning(mode, one.brightness, mean=mean)) for one in waking)
+        assert self.window.size == before + plan.cost
+        for one in waking:
+            now = self.window.at(one.chunk.key).brightness
+            if mode == "earned":
+                assert now.tobytes() == one.brightness.tobytes()
+            assert (now >= one.brightness).all() or mode == "earned"
+
+    @precondition(lambda self: len(self.window.chunks))
+    @rule(data=st.data())
+    def user_pins(self, data):
+        key = data.draw(st.sampled_from([one.key for one in self.window.chunks]))
+        self.window.pin(key)
+        self.pins.add(key)
+
+    @precondition(lambda self: len(self.window.chunks))
+    @rule(data=st.data())
+    def user_puts_to_sleep(self, data):
+        key = data.draw(st.sampled_from([one.key for one in self.window.chunks]))
+        self.asleep |= {one.chunk.key: one for one in self.window.remove([key])}
+        self.pins.discard(key)
+        self.by_hand.add(self.exchange(key))
+
+    @precondition(lambda self: self.asleep)
+    @rule(data=st.data())
+    def user_wakes(self, data):
+        key = data.draw(st.sampled_from(sorted(self.asleep)))
+        one = self.asleep.pop(key)
+        self.window.add([Live(one.chunk, np.full(len(one.chunk), 10_000, np.float32), pinned=True)])
+        self.pins.add(key)
+        self.by_hand.add(self.exchange(key))
+
+    @precondition(lambda self: len(self.window.chunks))
+    @rule(data=st.data())
+    def user_merges(self, data):
+        key = data.draw(st.sampled_from([one.key for one in self.window.chunks]))
+        try:
+            merged = self.window.merge(key)
+        except BadInput:
+            return
+        del self.said[key]
+        self.said[merged.key] = merged
+        if key in self.pins:
+            self.pins.discard(key)
+            self.pins.add(merged.key)
+
+    @invariant()
+    def positions_are_unique_and_ordered(self):
+        assert (np.diff(self.window.positions) > 0).all()
+
+    @invariant()
+    def everything_said_is_live_or_asleep(self):
+        live_now = {one.key: one for one in self.window.chunks}
+        assert not live_now.keys() & self.asleep.keys()
+        everything = live_now | {key: one.chunk for key, one in self.asleep.items()}
+        assert everything == self.said
+
+    @invariant()
+    def pins_survive(self):
+        assert self.window.pinned == self.pins
+        assert all(key in self.window for key in self.pins)
+
+    @invariant()
+    def no_answer_is_live_without_its_question_unless_the_user_did_it(self):
+        for one in self.window.chunks:
+            if one.answers is not None and one.answers not in self.by_hand:
+                assert ChunkKey(one.answers, 0, U) in self.window
+
+    @invariant()
+    def frames_stand_exactly_around_live_turns(self):
+        frames = [item.turn_id for item in self.window.layout() if isinstance(item, Frame)]
+        turns = list(dict.fromkeys(one.key.turn_id for one in self.window.chunks))
+        assert frames == [turn for turn in turns for _ in range(2)]
+
+
+Conversation.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestConversation = Conversation.TestCase

@@ -1,0 +1,110 @@
+"""Imports point down only, and the core touches nothing outside itself."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "halo_weave"
+
+# From the bottom up. A part may import those below it, and itself.
+LAYERS = [
+    {"errors"},
+    {"core"},
+    {"ports", "places", "settings"},
+    {"llama"},  # the binding of llama.cpp, shared by engine and embedder
+    {"engines", "embedders", "index", "stores", "memory", "weave"},
+    {"assemble"},
+    {"server", "cli", "mcp", "lab"},
+]
+TOP = {"__init__", "__main__"}
+IMPURE = {
+    "os",
+    "io",
+    "pathlib",
+    "time",
+    "random",
+    "logging",
+    "socket",
+    "sqlite3",
+    "subprocess",
+    "threading",
+    "tempfile",
+}
+IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Full names of the modules that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write the whole name of the module"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def layer(part: str) -> int:
+    return next(i for i, parts in enumerate(LAYERS) if part in parts)
+
+
+def upward(part: str, target: str) -> bool:
+    """Whether a part reaches up, or sideways to another part of its own layer."""
+    return part != target and layer(target) >= layer(part)
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_down(path):
+    part = part_of(path)
+    if part in TOP:
+        return
+    for name in imported(path):
+        if name.startswith("halo_weave."):
+            target = name.split(".")[1]
+            assert target == "__version__" or not upward(part, target), f"{path.name} imports {name}"
+
+
+def test_the_guard_sees_an_upward_and_a_sideways_import():
+    assert upward("core", "stores")
+    assert upward("stores", "engines")
+    assert upward("ports", "weave")
+    assert not upward("weave", "core")
+    assert not upward("server", "assemble")
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.name)
+def test_the_core_is_pure(path):
+    for name in imported(path):
+        root = name.split(".")[0]
+        assert root in {"numpy", "halo_weave"} or root in sys.stdlib_module_names
+        assert root not in IMPURE, f"{path.name} imports {name}"
+        assert not name.startswith("numpy.random")
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in IMPURE_CALLS, f"{path.name} calls {node.func.id}"
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in {"now", "utcnow", "today"}, f"{path.name} asks for the time"
+
+
+def test_importing_does_nothing():
+    """No module reads the environment or a file, or sets up logging, when it is imported."""
+    for path in sources():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.If):
+                continue
+            for call in (inner for inner in ast.walk(node) if isinstance(inner, ast.Call)):
+                name = ast.unparse(call.func)
+                assert name not in {"open", "os.getenv", "logging.basicConfig"}, f"{path.name}: {name}"
+                assert not name.startswith("os.environ"), f"{path.name}: {name}"
