@@ -1,0 +1,322 @@
+"""What a store takes and gives: frozen values. Times are aware datetimes; ids are integers, of windows short text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Tokens
+from halo_weave.core.window import Live
+
+Json = Any  # what json.loads gives
+Numbers = npt.NDArray[np.int64]  # of chunks, within one store
+Vectors = npt.NDArray[np.float32]  # (n, dimension)
+
+
+# Said
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Ids for one exchange, given once and never again."""
+
+    user_turn: int
+    assistant_turn: int
+    start: int
+    stop: int  # the first position after the range
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRecord:
+    """A chunk as memory holds it, with where and when it was said."""
+
+    number: int  # short name within this store, for search and vectors
+    chunk: Chunk
+    window: str  # where it was said
+    speaker: str
+    said: datetime
+    tokenizer: str
+    tags: tuple[str, ...] = ()
+    deleted: datetime | None = None
+    undeleted: datetime | None = None
+    merged_into: ChunkKey | None = None
+
+    @property
+    def key(self) -> ChunkKey:
+        return self.chunk.key
+
+    @property
+    def gone(self) -> bool:
+        """Deleted, or part of another chunk by now."""
+        return self.deleted is not None or self.merged_into is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTokens:
+    """A run of tokens asked for by position, with the chunk they belong to."""
+
+    key: ChunkKey
+    start: int  # position of the first one
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What was stored of a reply that was never finished."""
+
+    window: str
+    turn_id: int
+    start: int
+    answers: int | None
+    tokens: Tokens
+    tokenizer: str
+    begun: datetime
+    saved: datetime
+
+
+# Windows
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRecord:
+    id: str
+    name: str
+    system_prompt: str
+    user_name: str
+    ai_name: str
+    settings: Mapping[str, Json]
+    created: datetime
+    modified: datetime
+    deleted: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveChunk:
+    """A chunk in a window's working set. Its tokens are the window's own, if it reads with another tokenizer."""
+
+    number: int
+    live: Live
+    tokenizer: str  # of the tokens in `live`
+    window: str  # where it was said
+    speaker: str
+    said: datetime
+    since: datetime  # live without a break
+    woken: Mapping[str, Json] | None = None  # why it woke up; None if it never slept since it was said
+    tags: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> ChunkKey:
+        return self.live.chunk.key
+
+
+@dataclass(frozen=True, slots=True)
+class Sleeping:
+    """A chunk in a window's graveyard."""
+
+    record: ChunkRecord  # with the window's own tokens, if it reads with another tokenizer
+    brightness: Brightness  # at deletion
+    peak: float
+    slept: datetime
+    reason: Mapping[str, Json]
+
+    @property
+    def key(self) -> ChunkKey:
+        return self.record.key
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of the graveyard, and how much there is in all."""
+
+    items: tuple[Sleeping, ...]
+    total: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asleep:
+    """Put this chunk to sleep."""
+
+    key: ChunkKey
+    brightness: Brightness  # (live tokens of the chunk,)
+    reason: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Woken:
+    """Wake this chunk up."""
+
+    key: ChunkKey
+    brightness: Brightness
+    reason: Mapping[str, Json] = field(default_factory=dict)
+    pinned: bool = False
+    tokens: Tokens | None = (
+        None  # the window's own reading, under another tokenizer than the chunk was said with
+    )
+    tokenizer: str | None = None  # of `tokens`
+
+
+Happening = Literal["said", "slept", "woke", "pinned", "unpinned", "merged", "deleted", "undeleted", "reread"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    key: ChunkKey
+    window: str | None  # None: in all of memory
+    happened: datetime
+    event: Happening
+    detail: Mapping[str, Json]
+
+
+# Search
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """The chunks that belong to one: what stands before and after, its turn's opening, its pair's opening."""
+
+    before: int | None
+    after: int | None
+    anchor: int | None  # S0 of its own turn; itself if it is one
+    across: int | None  # S0 of the question for an answer, of the answer for a question
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """All vectors made by one embedder."""
+
+    id: int
+    model: str
+    dimension: int
+    state: Literal["building", "current", "retired"]
+    created: datetime
+    completed: datetime | None
+    vectors: int
+    wanted: int  # chunks that lack a vector, or whose vector is out of date
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """Chunks to embed. `seen` says how far the record was read; give it back with the vectors."""
+
+    numbers: Numbers
+    seen: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Changes:
+    """Chunks whose words, vector or existence changed, as they are now."""
+
+    sequence: int
+    present: Numbers
+    gone: Numbers
+    generation: int | None  # the current one: when it is another, load all its vectors
+
+
+# The AI's own memory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """An entry of the structured memory, with the chunks that explain it."""
+
+    path: str
+    content: Json
+    snapshot: Sequence[Mapping[str, Json]]
+    model: str  # of the vectors
+    vectors: Vectors  # (len(snapshot), dimension), or empty
+    created: datetime
+    modified: datetime
+    accessed: datetime
+    version: int
+    ended: datetime | None = None  # when an older version was replaced or deleted
+
+    @property
+    def heading(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def parent(self) -> str:
+        return self.path.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    name: str
+    content: Json
+    created: datetime
+    modified: datetime
+
+
+# Upkeep
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStats:
+    window: WindowRecord
+    live_chunks: int
+    live_tokens: int
+    asleep_chunks: int
+    said_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    id: str
+    created: datetime
+    next_turn: int
+    next_position: int
+    turns: int
+    chunks: int
+    tokens: int
+    deleted_chunks: int
+    windows: int
+    drafts: int
+    entries: int
+    notes: int
+    generations: tuple[Generation, ...]
+    schema: int
+    bytes: int  # of the file and its write-ahead log
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something `verify` found to be wrong."""
+
+    check: str
+    sentence: str
+    repaired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """Which part of a memory is exported. A question and its answer are never parted."""
+
+    window: str | None = None
+    first_turn: int | None = None
+    last_turn: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def everything(self) -> bool:
+        return self == Subset()
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import brought."""
+
+    turns: int
+    chunks: int
+    tokens: int
+    windows: int
+    entries: int
+    notes: int
+    known_turns: int  # were here already
+    kept_ids: bool  # False: turns and positions got new ids since theirs were taken

@@ -1,0 +1,33 @@
+"""One memory in one SQLite file, shared by many windows, threads and processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from halo_weave.stores.sqlite.connection import Database
+from halo_weave.stores.sqlite.said import Said
+from halo_weave.stores.sqlite.search import Search
+from halo_weave.stores.sqlite.windows import Windows
+
+
+class SqliteStore(Said, Windows, Search):
+    """All that was ever said, what each window knows of it, and the ways to find it again."""
+
+    def __init__(self, path: Path, *, busy_seconds: float = 5.0, read_only: bool = False) -> None:
+        self._db = Database(path, busy_seconds=busy_seconds, read_only=read_only)
+
+    @property
+    def path(self) -> Path:
+        return self._db.path
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> SqliteStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

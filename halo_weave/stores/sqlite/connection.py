@@ -1,0 +1,226 @@
+"""One SQLite file: a writer that takes turns, readers that never wait, and errors as sentences."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from halo_weave.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull
+from halo_weave.stores.sqlite.schema import APPLICATION, migrate
+
+T = TypeVar("T")
+
+PAGE_BYTES = 8192  # five MiniLM vectors to a page; with 4096 a quarter of each page would stay empty
+LOG_BYTES = 64 << 20  # the write-ahead log is cut back to this after a checkpoint
+CACHE_KIB = 16 << 10
+
+
+class Database:
+    """Connections to one memory file. Any thread may read or write; writes happen one at a time.
+
+    A commit is in the operating system's hands when `writing` ends, so it survives the death of this process. With
+    `durable` it is also on the disk, so it survives a loss of power.
+    """
+
+    def __init__(self, path: Path, *, busy_seconds: float = 5.0, read_only: bool = False) -> None:
+        self.path = path
+        self.busy_seconds = busy_seconds
+        self.read_only = read_only
+        self._turn = threading.Lock()  # one writer at a time within the process
+        self._idle: list[sqlite3.Connection] = []
+        self._all: list[sqlite3.Connection] = []
+        self._guard = threading.Lock()
+        self._closed = False
+        self._durable = True
+        if path.is_dir():
+            raise StoreError(f"{path} is a folder. Name a file, such as {path / 'memory.sqlite'}.")
+        with self.spoken():
+            if read_only:
+                self._open_to_read()
+            else:
+                self._open_to_write()
+
+    # Using it
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection that sees one state of the memory until the block ends."""
+        with self.spoken():
+            db = self._take()
+            try:
+                db.execute("BEGIN")
+                yield db
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                self._give_back(db)
+
+    @contextmanager
+    def writing(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        """A transaction: all of the block, or nothing."""
+        if self.read_only:
+            raise StoreFull(f"{self.path} was opened for reading only.")
+        if not self._turn.acquire(timeout=self.busy_seconds):
+            raise StoreBusy(self._busy())
+        try:
+            with self.spoken():
+                self._check_open()
+                db = self._writer
+                if durable is not self._durable:
+                    db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                    self._durable = durable
+                db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield db
+                    db.execute("COMMIT")
+                except BaseException:
+                    if db.in_transaction:
+                        db.execute("ROLLBACK")
+                    raise
+        finally:
+            self._turn.release()
+
+    def close(self) -> None:
+        with self._turn, self._guard:
+            self._closed = True
+            for db in self._all:
+                db.close()
+            self._all.clear()
+            self._idle.clear()
+
+    @contextmanager
+    def spoken(self) -> Iterator[None]:
+        """SQLite's errors as sentences that say what to do: the one place where they are translated."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._sentence(error) from error
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be used: {error.strerror or error}.") from error
+
+    def _busy(self) -> str:
+        return (
+            f"Another process held {self.path} for more than {self.busy_seconds:g} seconds. Nothing was changed; "
+            "try again, or close the other program."
+        )
+
+    def _sentence(self, error: sqlite3.Error) -> StoreError:
+        name: str = getattr(error, "sqlite_errorname", "") or ""
+        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            return StoreBusy(self._busy())
+        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT")):
+            return StoreCorrupt(
+                f"{self.path} is damaged, or is not a memory ({error}). Run: halo-weave verify. If that does not "
+                "help, put a backup in its place."
+            )
+        if name.startswith("SQLITE_READONLY"):
+            return StoreFull(
+                f"{self.path} is read-only, so nothing was changed. Make the file and its folder writable."
+            )
+        if name == "SQLITE_FULL" or name.startswith(("SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE")):
+            return StoreFull(
+                f"No space is left for {self.path}, so nothing was changed. Free some, then try again."
+            )
+        if name.startswith("SQLITE_CANTOPEN"):
+            return StoreError(
+                f"{self.path} cannot be opened. Check that its folder exists and that you may use it."
+            )
+        if name.startswith("SQLITE_IOERR"):
+            return StoreError(
+                f"{self.path} cannot be read or written ({error}). Nothing was changed; check the disk."
+            )
+        return StoreError(f"{self.path} refused a step ({error}). Nothing was changed.")
+
+    # Opening it
+
+    def _open_to_write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._writer = self._connect()
+        if self._patiently(lambda: self._pragma("application_id")) != APPLICATION:
+            self._writer.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # heeded by a new file only
+        self._patiently(lambda: migrate(self._writer, self.path))
+        self._patiently(lambda: self._pragma("journal_mode = WAL"))
+        self._writer.execute("PRAGMA synchronous = FULL")
+        self._writer.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+
+    def _open_to_read(self) -> None:
+        if not self.path.exists():
+            raise StoreError(
+                f"There is no memory at {self.path}. Talk to a model first, or name another with --data."
+            )
+        db = self._take()
+        try:
+            self._patiently(lambda: migrate(db, self.path, look_only=True))
+        finally:
+            self._give_back(db)
+
+    def _connect(self) -> sqlite3.Connection:
+        mode = "ro" if self.read_only else "rwc"
+        if self.read_only and not self._log_usable():
+            mode += "&immutable=1"
+        db = sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=self.busy_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+        try:
+            db.execute("PRAGMA foreign_keys = ON")
+            db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        except BaseException:
+            db.close()
+            raise
+        with self._guard:
+            self._all.append(db)
+        return db
+
+    def _log_usable(self) -> bool:
+        """Readers share an index of the log. On a read-only disk it cannot be made, and without a log is not needed."""
+        log = self.path.with_name(self.path.name + "-wal")
+        index = self.path.with_name(self.path.name + "-shm")
+        if log.exists() and log.stat().st_size:
+            return True
+        try:
+            with index.open("ab"):
+                return True
+        except OSError:
+            return False
+
+    def _take(self) -> sqlite3.Connection:
+        with self._guard:
+            self._check_open()
+            if self._idle:
+                return self._idle.pop()
+        return self._connect()
+
+    def _give_back(self, db: sqlite3.Connection) -> None:
+        with self._guard:
+            if not self._closed:
+                self._idle.append(db)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self.path} was closed.")
+
+    def _pragma(self, pragma: str) -> object:
+        row = self._writer.execute(f"PRAGMA {pragma}").fetchone()
+        return row[0] if row else None
+
+    def _patiently(self, step: Callable[[], T]) -> T:
+        """Changing the journal's kind does not wait for others by itself."""
+        deadline = time.monotonic() + self.busy_seconds
+        while True:
+            try:
+                return step()
+            except sqlite3.OperationalError as error:
+                name = getattr(error, "sqlite_errorname", "")
+                if not name.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)

@@ -1,0 +1,121 @@
+"""The schema as numbered migrations: each in one transaction with its record."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from halo_weave.errors import StoreCorrupt, StoreTooNew
+
+APPLICATION = 0x48414C4F  # "HALO", in the file's header
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    number: int
+    name: str
+    sql: str
+
+
+def migrations() -> tuple[Migration, ...]:
+    """The files of `migrations/`, in order."""
+    found = []
+    for file in sorted(files(__package__).joinpath("migrations").iterdir(), key=lambda file: file.name):
+        number, _, name = file.name.removesuffix(".sql").partition("_")
+        if file.name.endswith(".sql"):
+            found.append(Migration(int(number), name, file.read_text(encoding="utf-8")))
+    return tuple(found)
+
+
+def migrate(
+    db: sqlite3.Connection, path: Path, *, look_only: bool = False, steps: Sequence[Migration] | None = None
+) -> None:
+    """Bring the file to the newest schema. An older one is first copied beside itself."""
+    steps = migrations() if steps is None else steps
+    newest = steps[-1].number
+    version = schema_of(db, path)
+    if version > newest:
+        raise StoreTooNew(
+            f"{path} was written by a newer Halo Weave (schema {version}, this one knows {newest}). "
+            "Install the newer version."
+        )
+    if version == newest:
+        return
+    if look_only:
+        raise StoreTooNew(
+            f"{path} has an older schema ({version}). Open it once for writing to bring it up to date."
+        )
+    if version:
+        copy_beside(db, path, version)
+    for step in steps:
+        if step.number > version:
+            apply(db, step)
+
+
+def schema_of(db: sqlite3.Connection, path: Path) -> int:
+    """The number of the last migration; 0 for an empty file. Anything else than a memory is refused."""
+    application = int(db.execute("PRAGMA application_id").fetchone()[0])
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if application != APPLICATION and (
+        application or version or db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+    ):
+        raise StoreCorrupt(f"{path} is a database, but not a memory of Halo Weave. Name another file.")
+    return version
+
+
+def apply(db: sqlite3.Connection, step: Migration) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if (
+            int(db.execute("PRAGMA user_version").fetchone()[0]) < step.number
+        ):  # another process may have been faster
+            for statement in statements(step.sql):
+                db.execute(statement)
+            if step.number == 1:
+                db.execute(
+                    "INSERT INTO memory (one, id, created, next_turn, next_position) VALUES (1, ?, ?, 1, 0)",
+                    (uuid.uuid4().hex, time.time_ns() // 1000),
+                )
+                db.execute(
+                    "CREATE TABLE migrations (number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied INTEGER NOT NULL)"
+                )
+            db.execute(
+                "INSERT INTO migrations (number, name, applied) VALUES (?, ?, ?)",
+                (step.number, step.name, time.time_ns() // 1000),
+            )
+            db.execute(f"PRAGMA application_id = {APPLICATION}")
+            db.execute(f"PRAGMA user_version = {step.number}")
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def statements(sql: str) -> Iterator[str]:
+    """One statement at a time, since running a whole script would end the transaction."""
+    statement = ""
+    for line in sql.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def copy_beside(db: sqlite3.Connection, path: Path, version: int) -> Path:
+    """A backup named after the schema it has, made before that changes."""
+    copy = path.with_name(f"{path.name}.schema-{version}.backup")
+    partial = path.with_name(copy.name + ".partial")
+    partial.unlink(missing_ok=True)
+    target = sqlite3.connect(partial)
+    try:
+        db.backup(target)
+    finally:
+        target.close()
+    partial.replace(copy)
+    return copy

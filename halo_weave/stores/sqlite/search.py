@@ -1,0 +1,292 @@
+"""What recall needs: words, vectors by generation, what changed, and which chunks belong together."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+
+import numpy as np
+
+from halo_weave.core.resurrection import Sleeper
+from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.errors import BadInput
+from halo_weave.stores.packing import maybe_moment, micros, moment, pack_floats
+from halo_weave.stores.records import Changes, Generation, Kin, Numbers, Vectors, Wanted
+from halo_weave.stores.sqlite.rows import FEW, PRESENT, Part, listed, note_changed, pack_json, want_vectors
+
+STREAM = 2_000  # vectors read at a time
+
+
+class Search(Part):
+    # Words
+
+    def search_words(self, match: str, limit: int, *, window: str | None = None) -> list[tuple[int, float]]:
+        """Chunk numbers and their BM25, best (highest) first. `match` is an expression of FTS5, made by the caller."""
+        where = "AND (SELECT c.window FROM chunks c WHERE c.number = words.rowid) = ?" if window else ""
+        with self._db.reading() as db:
+            try:
+                rows = db.execute(
+                    f"SELECT rowid, -bm25(words) FROM words WHERE words MATCH ? {where} ORDER BY rank LIMIT ?",
+                    (match, *([window] if window else ()), limit),
+                ).fetchall()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorname != "SQLITE_ERROR":
+                    raise
+                raise BadInput(
+                    f"{match[:80]!r} is not something the word index can be asked: {error}."
+                ) from error
+        return [(number, score) for number, score in rows]
+
+    # Vectors
+
+    def generations(self) -> list[Generation]:
+        with self._db.reading() as db:
+            rows = db.execute(
+                """SELECT id, model, dimension, state, created, completed,
+                       (SELECT count(*) FROM vectors WHERE generation = g.id),
+                       (SELECT count(*) FROM wanted WHERE generation = g.id)
+                   FROM generations g ORDER BY id"""
+            ).fetchall()
+        return [
+            Generation(
+                number, model, dimension, state, moment(created), maybe_moment(completed), vectors, wanted
+            )
+            for number, model, dimension, state, created, completed, vectors, wanted in rows
+        ]
+
+    def begin_generation(self, model: str, dimension: int, *, now: datetime) -> Generation:
+        """The generation of this embedder: the current one, one half built, or a new one that wants every chunk.
+
+        The first generation of a memory is current at once; a later one is built beside it until `complete_generation`.
+        """
+        if dimension < 1:
+            raise BadInput(f"An embedder with {dimension} dimensions cannot be used.")
+        with self._db.writing() as db:
+            row = db.execute(
+                "SELECT id FROM generations WHERE model = ? AND dimension = ? AND state <> 'retired' ORDER BY state DESC",
+                (model, dimension),
+            ).fetchone()
+            if row is None:
+                first = db.execute("SELECT 1 FROM generations WHERE state = 'current'").fetchone() is None
+                row = db.execute(
+                    "INSERT INTO generations (model, dimension, state, created) VALUES (?, ?, ?, ?) RETURNING id",
+                    (model, dimension, "current" if first else "building", micros(now)),
+                ).fetchone()
+                db.execute(
+                    f"""INSERT INTO wanted (generation, chunk, sequence)
+                        SELECT ?, c.number, n.sequence FROM chunks c JOIN changes n ON n.chunk = c.number WHERE {PRESENT}""",
+                    row,
+                )
+        return next(generation for generation in self.generations() if generation.id == row[0])
+
+    def wanted(self, generation: int, limit: int) -> Wanted:
+        """Chunks whose vector is missing or out of date, newest first: what was just said is asked for soonest."""
+        with self._db.reading() as db:
+            rows = db.execute(
+                "SELECT chunk FROM wanted WHERE generation = ? ORDER BY chunk DESC LIMIT ?",
+                (generation, limit),
+            ).fetchall()
+            return Wanted(np.array([row[0] for row in rows], np.int64), _sequence(db))
+
+    def add_vectors(self, generation: int, wanted: Wanted, vectors: Vectors) -> int:
+        """Vectors of `wanted.numbers`, in that order. A chunk deleted meanwhile gets none; one changed stays wanted."""
+        with self._db.writing() as db:
+            row = db.execute(
+                "SELECT dimension, model FROM generations WHERE id = ?", (generation,)
+            ).fetchone()
+            if row is None:
+                raise BadInput(f"There is no generation {generation} of vectors.")
+            if vectors.shape != (len(wanted.numbers), row[0]):
+                raise BadInput(
+                    f"Vectors of shape {vectors.shape} do not fit {len(wanted.numbers)} chunks of {row[1]}, which has "
+                    f"{row[0]} dimensions. With another embedder, run: halo-weave reindex"
+                )
+            if not np.isfinite(vectors).all():
+                raise BadInput("A vector with a value that is not a number cannot be stored.")
+            numbers = wanted.numbers.tolist()
+            present = {
+                number
+                for (number,) in db.execute(
+                    f"SELECT c.number FROM chunks c WHERE c.number IN (SELECT value FROM json_each(?)) AND {PRESENT}",
+                    (listed(numbers),),
+                )
+            }
+            rows = [
+                (generation, number, pack_floats(vector))
+                for number, vector in zip(numbers, vectors, strict=True)
+                if number in present
+            ]
+            db.executemany(
+                "INSERT OR REPLACE INTO vectors (generation, chunk, vector) VALUES (?, ?, ?)", rows
+            )
+            db.executemany(
+                "DELETE FROM wanted WHERE generation = ? AND chunk = ? AND sequence <= ?",
+                [(generation, number, wanted.seen) for number in numbers],
+            )
+            note_changed(db, [number for _, number, _ in rows])
+        return len(rows)
+
+    def want_again(self, numbers: Iterable[int]) -> None:
+        """Ask for new vectors of these chunks, in every generation that serves or is being built."""
+        with self._db.writing() as db:
+            touched = [int(number) for number in numbers]
+            note_changed(db, touched)
+            want_vectors(db, touched)
+
+    def vectors(self, generation: int) -> Iterator[tuple[Numbers, Vectors]]:
+        """All vectors of a generation in blocks, as of one moment."""
+        with self._db.reading() as db:
+            row = db.execute("SELECT dimension FROM generations WHERE id = ?", (generation,)).fetchone()
+            if row is None:
+                raise BadInput(f"There is no generation {generation} of vectors.")
+            cursor = db.execute("SELECT chunk, vector FROM vectors WHERE generation = ?", (generation,))
+            while rows := cursor.fetchmany(STREAM):
+                yield _block(rows, row[0])
+
+    def vectors_of(self, generation: int, numbers: Iterable[int]) -> tuple[Numbers, Vectors]:
+        """The vectors that these chunks have, with the numbers of those chunks."""
+        with self._db.reading() as db:
+            row = db.execute("SELECT dimension FROM generations WHERE id = ?", (generation,)).fetchone()
+            if row is None:
+                raise BadInput(f"There is no generation {generation} of vectors.")
+            rows = db.execute(
+                """SELECT chunk, vector FROM vectors
+                   WHERE generation = ? AND chunk IN (SELECT value FROM json_each(?))""",
+                (generation, listed(int(number) for number in numbers)),
+            ).fetchall()
+        return _block(rows, row[0])
+
+    def complete_generation(self, generation: int, *, now: datetime) -> None:
+        """From now on this generation serves. Refused while it still wants chunks."""
+        with self._db.writing() as db:
+            row = db.execute("SELECT state FROM generations WHERE id = ?", (generation,)).fetchone()
+            if row is None or row[0] == "retired":
+                raise BadInput(f"There is no generation {generation} of vectors that could serve.")
+            missing = db.execute(
+                """SELECT count(*) FROM wanted w WHERE w.generation = ?
+                   AND NOT EXISTS (SELECT 1 FROM vectors v WHERE v.generation = w.generation AND v.chunk = w.chunk)""",
+                (generation,),
+            ).fetchone()[0]
+            if missing:
+                raise BadInput(
+                    f"Generation {generation} still lacks {missing} vectors. Run: halo-weave reindex"
+                )
+            db.execute(
+                "UPDATE generations SET state = 'retired' WHERE state = 'current' AND id <> ?", (generation,)
+            )
+            db.execute(
+                "UPDATE generations SET state = 'current', completed = ? WHERE id = ?",
+                (micros(now), generation),
+            )
+            db.execute(
+                "DELETE FROM wanted WHERE generation IN (SELECT id FROM generations WHERE state = 'retired')"
+            )
+
+    def drop_generation(self, generation: int) -> None:
+        """Give up a generation that is being built."""
+        with self._db.writing() as db:
+            db.execute(
+                "UPDATE generations SET state = 'retired' WHERE id = ? AND state = 'building'", (generation,)
+            )
+            db.execute(
+                "DELETE FROM wanted WHERE generation IN (SELECT id FROM generations WHERE state = 'retired')"
+            )
+
+    def sweep_vectors(self) -> int:
+        """Remove vectors of retired generations, in small steps that let others write. Gives how many went."""
+        swept = 0
+        while True:
+            with self._db.writing() as db:
+                gone = db.execute(
+                    """DELETE FROM vectors WHERE id IN (SELECT v.id FROM vectors v JOIN generations g
+                       ON g.id = v.generation WHERE g.state = 'retired' LIMIT ?)""",
+                    (FEW,),
+                ).rowcount
+            if not gone:
+                return swept
+            swept += gone
+
+    # What changed
+
+    def sequence(self) -> int:
+        """How many changes there were: when it is the same, nothing changed."""
+        with self._db.reading() as db:
+            return _sequence(db)
+
+    def changes(self, since: int) -> Changes:
+        """Chunks said, changed, embedded, merged, deleted or undeleted after this point of the sequence."""
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"""SELECT n.chunk, {PRESENT} FROM changes n JOIN chunks c ON c.number = n.chunk
+                    WHERE n.sequence > ? ORDER BY n.sequence""",
+                (since,),
+            ).fetchall()
+            current = db.execute("SELECT id FROM generations WHERE state = 'current'").fetchone()
+            return Changes(
+                _sequence(db),
+                np.array([number for number, present in rows if present], np.int64),
+                np.array([number for number, present in rows if not present], np.int64),
+                current[0] if current else None,
+            )
+
+    # What belongs together
+
+    def kin(self, numbers: Iterable[int]) -> dict[int, Kin]:
+        """For each chunk the ones before and after it in the window it was said in, and the openings of its pair."""
+        with self._db.reading() as db:
+            rows = db.execute(
+                """SELECT c.number,
+                       (SELECT p.number FROM chunks p WHERE p.window = c.window AND p.start < c.start
+                        AND p.deleted IS NULL AND p.merged IS NULL ORDER BY p.start DESC LIMIT 1),
+                       (SELECT n.number FROM chunks n WHERE n.window = c.window AND n.start > c.start
+                        AND n.deleted IS NULL AND n.merged IS NULL ORDER BY n.start LIMIT 1),
+                       (SELECT s.number FROM chunks s WHERE s.turn = c.turn AND s.chunk = 0 AND s.deleted IS NULL),
+                       (SELECT a.number FROM chunks a WHERE a.chunk = 0 AND a.deleted IS NULL AND a.turn =
+                        coalesce(t.answers, (SELECT max(r.id) FROM turns r WHERE r.answers = t.id)))
+                   FROM chunks c JOIN turns t ON t.id = c.turn WHERE c.number IN (SELECT value FROM json_each(?))""",
+                (listed(int(number) for number in numbers),),
+            ).fetchall()
+        return {number: Kin(*rest) for number, *rest in rows}
+
+    def sleepers(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Sleeper]:
+        """What a resurrection plan needs of these chunks and of the openings that come with them.
+
+        Live, deleted and merged chunks are left out.
+        """
+        with self._db.reading() as db:
+            rows = db.execute(
+                """WITH asked AS (
+                       SELECT t.id AS turn, j.value ->> 1 AS chunk,
+                           coalesce(t.answers, (SELECT max(r.id) FROM turns r WHERE r.answers = t.id)) AS pair
+                       FROM json_each(:keys) j JOIN turns t ON t.id = j.value ->> 0),
+                   family AS (
+                       SELECT turn, chunk FROM asked UNION SELECT turn, 0 FROM asked UNION SELECT pair, 0 FROM asked)
+                   SELECT c.turn, c.chunk, t.role, c.start,
+                       coalesce(length(a.brightness) / 4, c.span), coalesce(a.peak, 0),
+                       o.turn, p.role
+                   FROM family f JOIN chunks c ON c.turn = f.turn AND c.chunk = f.chunk JOIN turns t ON t.id = c.turn
+                   LEFT JOIN asleep a ON a.window = :window AND a.start = c.start
+                   LEFT JOIN turns p ON p.id =
+                       coalesce(t.answers, (SELECT max(r.id) FROM turns r WHERE r.answers = t.id))
+                   LEFT JOIN chunks o ON o.turn = p.id AND o.chunk = 0 AND o.deleted IS NULL
+                   WHERE c.deleted IS NULL AND c.merged IS NULL
+                   AND NOT EXISTS (SELECT 1 FROM live l WHERE l.window = :window AND l.start = c.start)""",
+                {"keys": pack_json([key[:2] for key in keys]), "window": window_id},
+            ).fetchall()
+        found = {}
+        for turn, chunk, role, start, tokens, peak, other, other_role in rows:
+            key = ChunkKey(turn, chunk, Role(role))
+            across = None if other is None else ChunkKey(other, 0, Role(other_role))
+            found[key] = Sleeper(key, tokens, peak, start, across)
+        return found
+
+
+def _sequence(db: sqlite3.Connection) -> int:
+    return int(db.execute("SELECT coalesce(max(sequence), 0) FROM changes").fetchone()[0])
+
+
+def _block(rows: Sequence[tuple[int, bytes]], dimension: int) -> tuple[Numbers, Vectors]:
+    numbers = np.array([number for number, _ in rows], np.int64)
+    vectors = np.frombuffer(b"".join([blob for _, blob in rows]), "<f4").reshape(len(rows), dimension)
+    return numbers, vectors

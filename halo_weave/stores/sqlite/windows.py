@@ -1,0 +1,136 @@
+"""Windows: their names, prompts and settings."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from halo_weave.errors import UnknownWindow
+from halo_weave.stores.packing import maybe_moment, micros, moment
+from halo_weave.stores.records import Json, WindowRecord, WindowStats
+from halo_weave.stores.sqlite.rows import Part, check_window, pack_json
+
+COLUMNS = "id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted"
+
+
+class Windows(Part):
+    def create_window(
+        self,
+        name: str,
+        *,
+        now: datetime,
+        system_prompt: str = "",
+        user_name: str = "User",
+        ai_name: str = "AI",
+        settings: Mapping[str, Json] | None = None,
+    ) -> WindowRecord:
+        window_id = secrets.token_hex(4)
+        with self._db.writing(durable=True) as db:
+            while db.execute("SELECT 1 FROM windows WHERE id = ?", (window_id,)).fetchone():
+                window_id = secrets.token_hex(4)
+            row = db.execute(
+                f"INSERT INTO windows ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL) RETURNING {COLUMNS}",
+                (
+                    window_id,
+                    name,
+                    system_prompt,
+                    user_name,
+                    ai_name,
+                    pack_json(dict(settings or {})),
+                    micros(now),
+                    micros(now),
+                ),
+            ).fetchone()
+        return _window(row)
+
+    def window(self, window_id: str) -> WindowRecord:
+        """A window, deleted or not."""
+        with self._db.reading() as db:
+            row = db.execute(f"SELECT {COLUMNS} FROM windows WHERE id = ?", (window_id,)).fetchone()
+        if row is None:
+            raise UnknownWindow(f"There is no window {window_id!r}. To see them: halo-weave windows")
+        return _window(row)
+
+    def windows(self, *, deleted: bool = False) -> list[WindowRecord]:
+        """In the order they were made; deleted ones on request."""
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"SELECT {COLUMNS} FROM windows WHERE deleted IS NULL OR ? ORDER BY created, id", (deleted,)
+            ).fetchall()
+        return [_window(row) for row in rows]
+
+    def change_window(
+        self,
+        window_id: str,
+        *,
+        now: datetime,
+        name: str | None = None,
+        system_prompt: str | None = None,
+        user_name: str | None = None,
+        ai_name: str | None = None,
+        settings: Mapping[str, Json] | None = None,
+    ) -> WindowRecord:
+        """Change what is given; `settings` replaces all of them. What was said keeps the names it was said under."""
+        with self._db.writing(durable=True) as db:
+            check_window(db, window_id)
+            row = db.execute(
+                f"""UPDATE windows SET name = coalesce(?, name), system_prompt = coalesce(?, system_prompt),
+                        user_name = coalesce(?, user_name), ai_name = coalesce(?, ai_name),
+                        settings = coalesce(?, settings), modified = ?
+                    WHERE id = ? RETURNING {COLUMNS}""",
+                (
+                    name,
+                    system_prompt,
+                    user_name,
+                    ai_name,
+                    None if settings is None else pack_json(dict(settings)),
+                    micros(now),
+                    window_id,
+                ),
+            ).fetchone()
+        return _window(row)
+
+    def delete_window(self, window_id: str, *, now: datetime) -> None:
+        """The window closes; what was said in it stays in memory, and the window can be undeleted."""
+        with self._db.writing(durable=True) as db:
+            check_window(db, window_id)
+            db.execute("UPDATE windows SET deleted = ? WHERE id = ?", (micros(now), window_id))
+
+    def undelete_window(self, window_id: str) -> None:
+        with self._db.writing(durable=True) as db:
+            if not db.execute("UPDATE windows SET deleted = NULL WHERE id = ?", (window_id,)).rowcount:
+                raise UnknownWindow(f"There is no window {window_id!r}. To see them: halo-weave windows")
+
+    def window_stats(self, window_id: str) -> WindowStats:
+        window = self.window(window_id)
+        with self._db.reading() as db:
+            live, tokens = db.execute(
+                "SELECT count(*), coalesce(sum(length(brightness)), 0) / 4 FROM live WHERE window = ?",
+                (window_id,),
+            ).fetchone()
+            asleep = db.execute(
+                "SELECT count(*) FROM asleep WHERE window = ? AND gone = 0", (window_id,)
+            ).fetchone()[0]
+            said = db.execute(
+                "SELECT coalesce(sum(span), 0) FROM chunks INDEXED BY chunks_by_place WHERE window = ?",
+                (window_id,),
+            ).fetchone()[0]
+        return WindowStats(window, live, tokens, asleep, said)
+
+
+def _window(row: tuple[Any, ...]) -> WindowRecord:
+    window_id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted = row
+    return WindowRecord(
+        window_id,
+        name,
+        system_prompt,
+        user_name,
+        ai_name,
+        json.loads(settings),
+        moment(created),
+        moment(modified),
+        maybe_moment(deleted),
+    )
