@@ -1,0 +1,1 @@
+"""The turn: core, store, engine and recall as one conversation that never ends."""
