@@ -1,4 +1,4 @@
-"""What weave needs from the outside: an engine, an embedder. The store's port stands in `stores`.
+"""What weave needs from the outside: an engine, an embedder. The store's port stands in `store`.
 
 Adapters implement these and import nothing of each other.
 """

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "halo_weave"
 LAYERS = [
     {"errors"},
     {"core"},
-    {"ports", "places", "settings"},
+    {"ports", "store", "places", "settings"},
     {"llama"},  # the binding of llama.cpp, shared by engine and embedder
     {"engines", "embedders", "index", "stores", "memory", "weave"},
     {"assemble"},

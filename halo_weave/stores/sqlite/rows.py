@@ -10,8 +10,8 @@ from typing import Any
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.words import index_terms
 from halo_weave.errors import BadInput, UnknownChunk, UnknownWindow
+from halo_weave.store import ChunkRecord, Json
 from halo_weave.stores.packing import maybe_moment, moment, unpack_runs
-from halo_weave.stores.records import ChunkRecord, Json
 from halo_weave.stores.sqlite.connection import Database
 
 CHUNK_COLUMNS = """

@@ -11,9 +11,9 @@ from itertools import groupby
 from halo_weave.core.tokens import ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import BadInput, StoreFull, UnknownChunk
+from halo_weave.store import ChunkRecord, Draft, PlacedTokens, Reservation
 from halo_weave.stores.owners import alive, this_process
 from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, unpack_runs
-from halo_weave.stores.records import ChunkRecord, Draft, PlacedTokens, Reservation
 from halo_weave.stores.sqlite.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,

@@ -11,8 +11,8 @@ import numpy as np
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput
+from halo_weave.store import Changes, Generation, Kin, Numbers, Vectors, Wanted
 from halo_weave.stores.packing import maybe_moment, micros, moment, pack_floats
-from halo_weave.stores.records import Changes, Generation, Kin, Numbers, Vectors, Wanted
 from halo_weave.stores.sqlite.rows import FEW, PRESENT, Part, listed, note_changed, pack_json, want_vectors
 
 STREAM = 2_000  # vectors read at a time

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from halo_weave.errors import UnknownWindow
+from halo_weave.store import Json, WindowRecord, WindowStats
 from halo_weave.stores.packing import maybe_moment, micros, moment
-from halo_weave.stores.records import Json, WindowRecord, WindowStats
 from halo_weave.stores.sqlite.rows import Part, check_window, pack_json
 
 COLUMNS = "id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted"

@@ -1,0 +1,366 @@
+"""The working set of each window: what is live, what sleeps, and how it came to be so."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import numpy as np
+
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
+from halo_weave.core.window import Live
+from halo_weave.errors import BadInput, UnknownChunk
+from halo_weave.store import Asleep, Event, LiveChunk, Page, Sleeping, Woken
+from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, unpack_floats, unpack_runs
+from halo_weave.stores.sqlite.rows import (
+    CHUNK_COLUMNS,
+    CHUNK_TABLES,
+    Part,
+    check_window,
+    listed,
+    note_event,
+    number_of,
+    pack_json,
+    record,
+    tokenizer_of,
+    unpack_tags,
+)
+
+ROLES = {str(role): role for role in Role}
+SORTS = {"position": "a.start", "slept": "a.slept", "peak": "a.peak", "tokens": "length(a.brightness)"}
+
+
+class Working(Part):
+    # What is live
+
+    def live(self, window_id: str) -> list[LiveChunk]:
+        """The window's live chunks in position order, bit by bit as they were saved."""
+        with self._db.reading() as db:
+            rows = db.execute(
+                """SELECT l.chunk, c.turn, c.chunk, t.role, c.start, c.span, t.answers, c.window, t.speaker, t.said,
+                       k.fingerprint, c.tags, l.pinned, l.since, l.woken, l.brightness, length(l.brightness) / 4,
+                       coalesce(l.ids, c.ids), coalesce(l.lengths, c.lengths), coalesce(l.raw, c.raw)
+                   FROM live l CROSS JOIN chunks c ON c.number = l.chunk CROSS JOIN turns t ON t.id = c.turn
+                   CROSS JOIN tokenizers k ON k.id = coalesce(l.tokenizer, c.tokenizer)
+                   WHERE l.window = ? ORDER BY l.start""",
+                (window_id,),
+            ).fetchall()
+        runs = unpack_runs([(row[17], row[18], row[19], row[16]) for row in rows])
+        brightness = np.frombuffer(b"".join([row[15] for row in rows]), "<f4")
+        found = []
+        at = 0
+        for row, tokens in zip(rows, runs, strict=True):
+            number, turn, chunk_id, role, start, span, answers, window, speaker, said, tokenizer, tags = row[
+                :12
+            ]
+            chunk = Chunk(ChunkKey(turn, chunk_id, ROLES[role]), start, tokens, answers, span)
+            stop = at + row[16]
+            found.append(
+                LiveChunk(
+                    number,
+                    Live(chunk, brightness[at:stop], bool(row[12])),
+                    tokenizer,
+                    window,
+                    speaker,
+                    moment(said),
+                    moment(row[13]),
+                    None if row[14] is None else json.loads(row[14]),
+                    unpack_tags(tags),
+                )
+            )
+            at = stop
+        return found
+
+    def save_brightness(self, window_id: str, chunks: Sequence[Chunk], brightness: Brightness) -> None:
+        """The brightness of these live chunks, one after the other in one array. All of it, or nothing."""
+        sizes = [len(chunk) for chunk in chunks]
+        if brightness.shape != (sum(sizes),):
+            raise BadInput(f"{brightness.size} brightness values do not fit {sum(sizes)} live tokens.")
+        blob = pack_floats(brightness)
+        rows = []
+        at = 0
+        for chunk, size in zip(chunks, sizes, strict=True):
+            rows.append((blob[at : at + 4 * size], window_id, chunk.start, 4 * size))
+            at += 4 * size
+        with self._db.writing() as db:
+            cursor = db.executemany(
+                "UPDATE live SET brightness = ? WHERE window = ? AND start = ? AND length(brightness) = ?",
+                rows,
+            )
+            if rows and cursor.rowcount != len(rows):
+                raise BadInput(
+                    f"Not all of the {len(rows)} chunks are live in window {window_id}; nothing was saved."
+                )
+
+    # Falling asleep and waking up
+
+    def prune(self, window_id: str, asleep: Sequence[Asleep], *, now: datetime) -> None:
+        """Live chunks fall asleep, with the brightness they have. All of them, or none."""
+        when = micros(now)
+        with self._db.writing() as db:
+            for item in asleep:
+                start, number, size = _live_row(db, window_id, item.key)
+                if item.brightness.shape != (size,):
+                    raise BadInput(f"Chunk {item.key} has {size} live tokens, not {item.brightness.size}.")
+                peak = float(item.brightness.max())
+                reason = pack_json(dict(item.reason))
+                db.execute(
+                    """INSERT OR REPLACE INTO asleep
+                           (window, start, chunk, gone, peak, slept, reason, tokenizer, brightness, ids, lengths, raw)
+                       SELECT window, start, chunk, 0, ?, ?, ?, tokenizer, ?, ids, lengths, raw
+                       FROM live WHERE window = ? AND start = ?""",
+                    (peak, when, reason, pack_floats(item.brightness), window_id, start),
+                )
+                db.execute("DELETE FROM live WHERE window = ? AND start = ?", (window_id, start))
+                note_event(db, [(window_id, number, when, "slept", reason)])
+
+    def wake(self, window_id: str, woken: Sequence[Woken], *, now: datetime) -> None:
+        """Chunks of the graveyard or of another window become live here. All of them, or none."""
+        when = micros(now)
+        with self._db.writing() as db:
+            check_window(db, window_id)
+            for item in woken:
+                number, start = _wakeable(db, window_id, item.key)
+                reading = _reading(db, window_id, start, number, item)
+                reason = pack_json(dict(item.reason))
+                db.execute(
+                    """INSERT INTO live
+                           (window, start, chunk, pinned, since, woken, brightness, tokenizer, ids, lengths, raw)
+                       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+                    (
+                        window_id,
+                        start,
+                        number,
+                        item.pinned,
+                        when,
+                        reason,
+                        pack_floats(item.brightness),
+                        *reading,
+                    ),
+                )
+                db.execute("DELETE FROM asleep WHERE window = ? AND start = ?", (window_id, start))
+                note_event(db, [(window_id, number, when, "woke", reason)])
+
+    def pin(self, window_id: str, key: ChunkKey, *, now: datetime, brightness: float | None = None) -> None:
+        """The chunk stays live until it is unpinned; with `brightness`, all its tokens get that."""
+        with self._db.writing() as db:
+            start, number, size = _live_row(db, window_id, key)
+            bright = None if brightness is None else pack_floats(np.full(size, brightness, np.float32))
+            db.execute(
+                """UPDATE live SET pinned = 1, brightness = coalesce(?, brightness)
+                   WHERE window = ? AND start = ?""",
+                (bright, window_id, start),
+            )
+            note_event(db, [(window_id, number, micros(now), "pinned", "{}")])
+
+    def unpin(self, window_id: str, key: ChunkKey, *, now: datetime) -> None:
+        with self._db.writing() as db:
+            start, number, _ = _live_row(db, window_id, key)
+            db.execute("UPDATE live SET pinned = 0 WHERE window = ? AND start = ?", (window_id, start))
+            note_event(db, [(window_id, number, micros(now), "unpinned", "{}")])
+
+    def reread(self, window_id: str, live: Sequence[Live], *, tokenizer: str, now: datetime) -> None:
+        """The window reads these live chunks with another tokenizer. Memory keeps the tokens they were said with."""
+        with self._db.writing() as db:
+            fingerprint = tokenizer_of(db, tokenizer)
+            for item in live:
+                start, number, _ = _live_row(db, window_id, item.chunk.key)
+                born = db.execute("SELECT tokenizer FROM chunks WHERE number = ?", (number,)).fetchone()[0]
+                own = (None, None, None, None)
+                if born != fingerprint:
+                    own = (fingerprint, *pack_tokens(item.chunk.tokens))  # type: ignore[assignment]
+                db.execute(
+                    """UPDATE live SET brightness = ?, tokenizer = ?, ids = ?, lengths = ?, raw = ?
+                       WHERE window = ? AND start = ?""",
+                    (pack_floats(item.brightness), *own, window_id, start),
+                )
+                note_event(db, [(window_id, number, micros(now), "reread", "{}")])
+
+    # What sleeps
+
+    def graveyard(
+        self,
+        window_id: str,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        sort: Literal["position", "slept", "peak", "tokens"] = "position",
+        descending: bool = True,
+        role: Role | None = None,
+        text: str | None = None,
+        origin: str | None = None,
+        turns: tuple[int | None, int | None] = (None, None),
+        said: tuple[datetime | None, datetime | None] = (None, None),
+    ) -> Page:
+        """Sleeping chunks of a window, by page. `turns` and `said` are first and last, `origin` a window's id."""
+        if sort not in SORTS:
+            raise BadInput(f"The graveyard cannot be sorted by {sort!r}. Use one of: {', '.join(SORTS)}.")
+        if offset < 0 or limit < 0:
+            raise BadInput("A page begins at 0 or later and has at least no chunks.")
+        where, values = ["a.window = ?", "a.gone = 0"], [window_id]  # type: list[str], list[Any]
+        for condition, value in (
+            ("t.role = ?", role),
+            (r"CAST(c.raw AS TEXT) LIKE ? ESCAPE '\'", None if not text else f"%{_escaped(text)}%"),
+            ("c.window = ?", origin),
+            ("t.id >= ?", turns[0]),
+            ("t.id <= ?", turns[1]),
+            ("t.said >= ?", None if said[0] is None else micros(said[0])),
+            ("t.said <= ?", None if said[1] is None else micros(said[1])),
+        ):
+            if value is not None:
+                where.append(condition)
+                values.append(value)
+        way = "DESC" if descending else "ASC"
+        tables = "asleep a"
+        if len(where) > 2:
+            tables += " JOIN chunks c ON c.number = a.chunk JOIN turns t ON t.id = c.turn"
+        conditions = " AND ".join(where)
+        with self._db.reading() as db:
+            total = db.execute(f"SELECT count(*) FROM {tables} WHERE {conditions}", values).fetchone()[0]
+            starts = db.execute(
+                f"SELECT a.start FROM {tables} WHERE {conditions} ORDER BY {SORTS[sort]} {way}, a.start {way} LIMIT ? OFFSET ?",
+                (*values, limit, offset),
+            ).fetchall()
+            rows = db.execute(
+                f"""SELECT {CHUNK_COLUMNS}, a.brightness, a.peak, a.slept, a.reason, a.ids, a.lengths, a.raw,
+                        (SELECT fingerprint FROM tokenizers WHERE id = a.tokenizer)
+                    FROM asleep a CROSS JOIN {CHUNK_TABLES} AND c.number = a.chunk
+                    WHERE a.window = ? AND a.start IN (SELECT value FROM json_each(?))""",
+                (window_id, listed(start for (start,) in starts)),
+            ).fetchall()
+        found = {row[4]: item for row, item in zip(rows, _sleeping(rows), strict=True)}
+        return Page(tuple(found[start] for (start,) in starts), total, offset)
+
+    def sleeping(self, window_id: str, key: ChunkKey) -> Sleeping:
+        """One chunk of the graveyard."""
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"""SELECT {CHUNK_COLUMNS}, a.brightness, a.peak, a.slept, a.reason, a.ids, a.lengths, a.raw,
+                        (SELECT fingerprint FROM tokenizers WHERE id = a.tokenizer)
+                    FROM {CHUNK_TABLES} JOIN asleep a ON a.window = ? AND a.start = c.start
+                    WHERE c.turn = ? AND c.chunk = ? AND t.role = ? AND a.gone = 0""",
+                (window_id, *key),
+            ).fetchall()
+        if not rows:
+            raise UnknownChunk(f"Chunk {key} does not sleep in window {window_id}.")
+        return _sleeping(rows)[0]
+
+    def states(self, window_id: str, numbers: Iterable[int]) -> dict[int, Literal["live", "asleep"]]:
+        """Which of these chunks are live or asleep in a window; the others it never saw."""
+        wanted = listed(int(number) for number in numbers)
+        with self._db.reading() as db:
+            rows = db.execute(
+                """SELECT c.number, EXISTS (SELECT 1 FROM live WHERE window = :window AND start = c.start),
+                       EXISTS (SELECT 1 FROM asleep WHERE window = :window AND start = c.start AND gone = 0)
+                   FROM chunks c WHERE c.number IN (SELECT value FROM json_each(:numbers))""",
+                {"window": window_id, "numbers": wanted},
+            ).fetchall()
+        return {number: "live" if live else "asleep" for number, live, asleep in rows if live or asleep}
+
+    # How it came to be so
+
+    def history(
+        self, *, window: str | None = None, key: ChunkKey | None = None, limit: int = 100
+    ) -> list[Event]:
+        """What happened, newest first: of a window, of a chunk, of a chunk in a window, or of all."""
+        where, values = ["1"], []  # type: list[str], list[Any]
+        with self._db.reading() as db:
+            if window is not None:
+                where.append("(h.window = ?)" if key is None else "(h.window = ? OR h.window IS NULL)")
+                values.append(window)
+            if key is not None:
+                where.append("h.chunk = ?")
+                values.append(number_of(db, key))
+            rows = db.execute(
+                f"""SELECT c.turn, c.chunk, t.role, h.window, h.happened, h.event, h.detail FROM history h
+                    JOIN chunks c ON c.number = h.chunk JOIN turns t ON t.id = c.turn
+                    WHERE {" AND ".join(where)} ORDER BY h.id DESC LIMIT ?""",
+                (*values, limit),
+            ).fetchall()
+        return [
+            Event(ChunkKey(turn, chunk, ROLES[role]), where_, moment(when), event, json.loads(detail))
+            for turn, chunk, role, where_, when, event, detail in rows
+        ]
+
+
+def _live_row(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[int, int, int]:
+    """Start, number and live tokens of a live chunk."""
+    row = db.execute(
+        """SELECT c.start, c.number, length(l.brightness) / 4 FROM chunks c JOIN turns t ON t.id = c.turn
+           JOIN live l ON l.window = ? AND l.start = c.start WHERE c.turn = ? AND c.chunk = ? AND t.role = ?""",
+        (window_id, *key),
+    ).fetchone()
+    if row is None:
+        raise UnknownChunk(f"Chunk {key} is not live in window {window_id}.")
+    return row  # type: ignore[no-any-return]
+
+
+def _wakeable(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[int, int]:
+    number = number_of(db, key)
+    start, deleted, merged, live = db.execute(
+        """SELECT start, deleted, merged, EXISTS (SELECT 1 FROM live l WHERE l.window = ? AND l.start = c.start)
+           FROM chunks c WHERE number = ?""",
+        (window_id, number),
+    ).fetchone()
+    if deleted is not None or merged is not None:
+        raise BadInput(
+            f"Chunk {key} was {'deleted' if deleted is not None else 'merged into another'}; it cannot wake up."
+        )
+    if live:
+        raise BadInput(f"Chunk {key} is live in window {window_id} already.")
+    return number, start
+
+
+def _reading(
+    db: sqlite3.Connection, window_id: str, start: int, number: int, item: Woken
+) -> tuple[int | None, bytes | None, bytes | None, bytes | None]:
+    """Tokenizer, ids, lengths and bytes if the window reads the chunk in its own way; else nothing."""
+    span, born = db.execute("SELECT span, tokenizer FROM chunks WHERE number = ?", (number,)).fetchone()
+    size = item.brightness.size
+    if item.tokens is not None:
+        if item.tokenizer is None or len(item.tokens) != size:
+            raise BadInput(
+                f"Chunk {item.key} came with tokens that do not fit its brightness, or of no tokenizer."
+            )
+        tokenizer = tokenizer_of(db, item.tokenizer)
+        if tokenizer != born:
+            return (tokenizer, *pack_tokens(item.tokens))
+    else:
+        own = db.execute(
+            """SELECT tokenizer, ids, lengths, raw FROM asleep
+               WHERE window = ? AND start = ? AND ids IS NOT NULL AND length(brightness) = ?""",
+            (window_id, start, 4 * size),
+        ).fetchone()
+        if own is not None:
+            return own  # type: ignore[no-any-return]
+    if size != span:
+        raise BadInput(f"Chunk {item.key} has {span} tokens, not {size}.")
+    return None, None, None, None
+
+
+def _sleeping(rows: Sequence[tuple[Any, ...]]) -> list[Sleeping]:
+    runs = unpack_runs(
+        [
+            (row[22], row[23], row[24], len(row[18]) // 4) if row[22] is not None else (*row[15:18], row[5])
+            for row in rows
+        ]
+    )
+    return [
+        Sleeping(
+            record(row, tokens, row[25]),
+            unpack_floats(row[18]),
+            row[19],
+            moment(row[20]),
+            json.loads(row[21]),
+        )
+        for row, tokens in zip(rows, runs, strict=True)
+    ]
+
+
+def _escaped(text: str) -> str:
+    for sign in "\\%_":
+        text = text.replace(sign, "\\" + sign)
+    return text
