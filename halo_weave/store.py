@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -95,23 +96,27 @@ class WindowRecord:
     deleted: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LiveChunk:
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveChunk(Live):
     """A chunk in a window's working set. Its tokens are the window's own, if it reads with another tokenizer."""
 
-    number: int
-    live: Live
-    tokenizer: str  # of the tokens in `live`
-    window: str  # where it was said
-    speaker: str
-    said: datetime
-    since: datetime  # live without a break
-    woken: Mapping[str, Json] | None = None  # why it woke up; None if it never slept since it was said
+    number: int = 0
+    tokenizer: str = ""  # of the tokens
+    window: str = ""  # where it was said
+    speaker: str = ""
+    said: datetime = datetime.min
+    since: datetime = datetime.min  # live without a break
+    woken_json: str | None = None
     tags: tuple[str, ...] = ()
 
     @property
     def key(self) -> ChunkKey:
-        return self.live.chunk.key
+        return self.chunk.key
+
+    @property
+    def woken(self) -> Mapping[str, Json] | None:
+        """Why it woke up; None if it is live since it was said."""
+        return None if self.woken_json is None else json.loads(self.woken_json)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from halo_weave.core.tokens import Brightness, Tokens
 from halo_weave.errors import BadInput
 
+new, put = object.__new__, object.__setattr__
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
@@ -21,6 +23,7 @@ def micros(moment: datetime) -> int:
     return (moment - EPOCH) // MICROSECOND
 
 
+@lru_cache(maxsize=4096)  # the chunks of a turn share their time
 def moment(micros: int) -> datetime:
     return EPOCH + timedelta(microseconds=micros)
 
@@ -52,13 +55,10 @@ def unpack_runs(runs: Sequence[tuple[bytes, bytes, bytes, int]]) -> list[Tokens]
     """
     if not runs:
         return []
-    ids = np.concatenate(
-        [np.frombuffer(ids, "<u2" if len(ids) == 2 * n else "<i4") for ids, _, _, n in runs], dtype=np.int32
-    )
-    lengths = np.concatenate(
-        [np.frombuffer(blob, "u1" if len(blob) == n else "<i4") for _, blob, _, n in runs], dtype=np.int32
-    )
-    counts = np.array([n for *_, n in runs])
+    blobs, pieces, raws, sizes = zip(*runs, strict=True)
+    ids = _widened(blobs, sizes, "<u2")
+    lengths = _widened(pieces, sizes, "u1")
+    counts = np.array(sizes)
     stops = np.cumsum(counts)
     sums = np.cumsum(lengths, dtype=np.int64)
     before = np.concatenate([[0], sums])[stops - counts]  # bytes of all runs before each one
@@ -67,14 +67,27 @@ def unpack_runs(runs: Sequence[tuple[bytes, bytes, bytes, int]]) -> list[Tokens]
     ends.flags.writeable = False
     found = []
     at = 0
-    for run, stop in zip(runs, stops.tolist(), strict=True):
-        tokens = object.__new__(Tokens)
-        object.__setattr__(tokens, "ids", ids[at:stop])
-        object.__setattr__(tokens, "raw", run[2])
-        object.__setattr__(tokens, "ends", ends[at:stop])
+    for raw, stop in zip(raws, stops.tolist(), strict=True):
+        tokens = new(Tokens)
+        put(tokens, "ids", ids[at:stop])
+        put(tokens, "raw", raw)
+        put(tokens, "ends", ends[at:stop])
         found.append(tokens)
         at = stop
     return found
+
+
+def _widened(blobs: Sequence[bytes], counts: Sequence[int], narrow: str) -> npt.NDArray[np.int32]:
+    """Blobs of numbers, each narrow or of four bytes, as one array. Mostly all are narrow."""
+    joined = b"".join(blobs)
+    width = np.dtype(narrow).itemsize
+    if len(joined) == width * sum(counts):
+        return np.frombuffer(joined, narrow).astype(np.int32)
+    parts = [
+        np.frombuffer(blob, narrow if len(blob) == width * n else "<i4")
+        for blob, n in zip(blobs, counts, strict=True)
+    ]
+    return np.concatenate(parts, dtype=np.int32)
 
 
 def pack_floats(values: npt.NDArray[np.float32]) -> bytes:

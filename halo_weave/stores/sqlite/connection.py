@@ -85,6 +85,15 @@ class Database:
         finally:
             self._turn.release()
 
+    def vacuum(self) -> None:
+        """Give the space of what was wiped back to the disk."""
+        if self._turn.acquire(timeout=self.busy_seconds):
+            try:
+                self._writer.execute("VACUUM")
+                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                self._turn.release()
+
     def close(self) -> None:
         with self._turn, self._guard:
             self._closed = True

@@ -60,15 +60,17 @@ class Working(Part):
             stop = at + row[16]
             found.append(
                 LiveChunk(
+                    chunk,
+                    brightness[at:stop],
+                    row[12] == 1,
                     number,
-                    Live(chunk, brightness[at:stop], bool(row[12])),
                     tokenizer,
                     window,
                     speaker,
                     moment(said),
                     moment(row[13]),
-                    None if row[14] is None else json.loads(row[14]),
-                    unpack_tags(tags),
+                    row[14],
+                    () if tags is None else unpack_tags(tags),
                 )
             )
             at = stop

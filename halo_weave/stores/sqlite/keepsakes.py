@@ -1,0 +1,194 @@
+"""What the AI and the user keep on purpose: structured memory, notes, settings."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from halo_weave.errors import BadInput
+from halo_weave.store import Entry, Json, Note, Vectors
+from halo_weave.stores.packing import maybe_moment, micros, moment, pack_floats, unpack_floats
+from halo_weave.stores.sqlite.rows import Part, pack_json
+
+ENTRY = "path, content, snapshot, model, vectors, created, modified, accessed, version"
+
+
+class Keepsakes(Part):
+    # Structured memory. Paths look like "Project/Goals/First".
+
+    def entry(self, path: str, *, now: datetime | None = None) -> Entry | None:
+        """An entry, or None. With `now`, it counts as accessed then."""
+        if now is not None:
+            with self._db.writing() as db:
+                db.execute("UPDATE entries SET accessed = ? WHERE path = ?", (micros(now), path))
+        with self._db.reading() as db:
+            row = db.execute(f"SELECT {ENTRY}, NULL FROM entries WHERE path = ?", (path,)).fetchone()
+        return _entry(row) if row else None
+
+    def save_entry(
+        self,
+        path: str,
+        content: Json,
+        *,
+        now: datetime,
+        snapshot: Sequence[Mapping[str, Json]] = (),
+        vectors: Vectors | None = None,
+        model: str = "",
+    ) -> Entry:
+        """Make an entry or a new version of it; the older version is kept."""
+        parent, _, heading = path.rpartition("/")
+        if not heading:
+            raise BadInput(f"{path!r} does not name an entry. A path looks like Project/Goals/First.")
+        if vectors is not None and len(vectors) != len(snapshot):
+            raise BadInput(f"{len(vectors)} vectors came with {len(snapshot)} chunks of the snapshot.")
+        blob = b"" if vectors is None else pack_floats(vectors)
+        when = micros(now)
+        with self._db.writing(durable=True) as db:
+            version, created = _end_version(db, path, when)
+            db.execute(
+                f"INSERT INTO entries ({ENTRY}, parent, heading) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    path,
+                    pack_json(content),
+                    pack_json([dict(chunk) for chunk in snapshot]),
+                    model,
+                    blob,
+                    created or when,
+                    when,
+                    when,
+                    version + 1,
+                    parent,
+                    heading,
+                ),
+            )
+            row = db.execute(f"SELECT {ENTRY}, NULL FROM entries WHERE path = ?", (path,)).fetchone()
+        return _entry(row)
+
+    def entries(self, under: str = "", *, children_only: bool = False) -> list[Entry]:
+        """Entries below a path, in order of paths; all of them for an empty one."""
+        where = (
+            "parent = :under"
+            if children_only
+            else ":under = '' OR path > :under || '/' AND path < :under || '0'"
+        )
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"SELECT {ENTRY}, NULL FROM entries WHERE {where} ORDER BY path", {"under": under}
+            ).fetchall()
+        return [_entry(row) for row in rows]
+
+    def delete_entry(self, path: str, *, now: datetime, recursive: bool = False) -> int:
+        """Delete an entry and, on request, all below it. Their versions are kept. Gives how many went."""
+        with self._db.writing(durable=True) as db:
+            below = "OR path > :path || '/' AND path < :path || '0'" if recursive else ""
+            paths = db.execute(
+                f"SELECT path FROM entries WHERE path = :path {below}", {"path": path}
+            ).fetchall()
+            for (one,) in paths:
+                _end_version(db, one, micros(now))
+        return len(paths)
+
+    def entry_versions(self, path: str) -> list[Entry]:
+        """Older versions, newest first."""
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"SELECT {ENTRY}, ended FROM entry_versions WHERE path = ? ORDER BY version DESC", (path,)
+            ).fetchall()
+        return [_entry(row) for row in rows]
+
+    # Notes: JSON documents by name
+
+    def note(self, name: str) -> Note | None:
+        with self._db.reading() as db:
+            row = db.execute(
+                "SELECT name, content, created, modified FROM notes WHERE name = ?", (name,)
+            ).fetchone()
+        return _note(row) if row else None
+
+    def notes(self) -> list[Note]:
+        with self._db.reading() as db:
+            rows = db.execute("SELECT name, content, created, modified FROM notes ORDER BY name").fetchall()
+        return [_note(row) for row in rows]
+
+    def save_note(
+        self, name: str, content: Json, *, now: datetime, unless_modified_since: datetime | None = None
+    ) -> Note:
+        """Write a note. With `unless_modified_since`, refused if another process wrote it after that time."""
+        with self._db.writing(durable=True) as db:
+            row = db.execute("SELECT modified FROM notes WHERE name = ?", (name,)).fetchone()
+            if row and unless_modified_since is not None and row[0] > micros(unless_modified_since):
+                raise BadInput(f"The note {name!r} was changed meanwhile. Read it again, then write.")
+            row = db.execute(
+                """INSERT INTO notes (name, content, created, modified) VALUES (?, ?, ?, ?)
+                   ON CONFLICT (name) DO UPDATE SET content = excluded.content, modified = excluded.modified
+                   RETURNING name, content, created, modified""",
+                (name, pack_json(content), micros(now), micros(now)),
+            ).fetchone()
+        return _note(row)
+
+    def delete_note(self, name: str) -> bool:
+        with self._db.writing(durable=True) as db:
+            return db.execute("DELETE FROM notes WHERE name = ?", (name,)).rowcount > 0
+
+    # Settings for all windows
+
+    def settings(self) -> dict[str, Json]:
+        with self._db.reading() as db:
+            rows = db.execute("SELECT key, value FROM settings ORDER BY key").fetchall()
+        return {key: json.loads(value) for key, value in rows}
+
+    def save_settings(self, values: Mapping[str, Json], *, now: datetime) -> None:
+        """Set these, leave the others. A value of None removes one."""
+        with self._db.writing(durable=True) as db:
+            db.executemany(
+                "DELETE FROM settings WHERE key = ?",
+                [(key,) for key, value in values.items() if value is None],
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO settings (key, value, modified) VALUES (?, ?, ?)",
+                [(key, pack_json(value), micros(now)) for key, value in values.items() if value is not None],
+            )
+
+
+def _end_version(db: sqlite3.Connection, path: str, when: int) -> tuple[int, int | None]:
+    """Move the present version among the older ones. Gives the last version's number, and when the entry was made."""
+    row = db.execute(
+        """INSERT INTO entry_versions
+               (path, version, content, snapshot, model, vectors, created, modified, accessed, ended)
+           SELECT path, version, content, snapshot, model, vectors, created, modified, accessed, ?
+           FROM entries WHERE path = ? RETURNING created""",
+        (when, path),
+    ).fetchone()
+    db.execute("DELETE FROM entries WHERE path = ?", (path,))
+    version = db.execute(
+        "SELECT coalesce(max(version), 0) FROM entry_versions WHERE path = ?", (path,)
+    ).fetchone()[0]
+    return version, row[0] if row else None
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    path, content, snapshot, model, blob, created, modified, accessed, version, ended = row
+    chunks = json.loads(snapshot)
+    vectors = unpack_floats(blob)
+    shaped = vectors.reshape(len(chunks), -1) if len(vectors) else np.zeros((0, 0), np.float32)
+    return Entry(
+        path,
+        json.loads(content),
+        tuple(chunks),
+        model,
+        shaped,
+        moment(created),
+        moment(modified),
+        moment(accessed),
+        version,
+        maybe_moment(ended),
+    )
+
+
+def _note(row: tuple[Any, ...]) -> Note:
+    return Note(row[0], json.loads(row[1]), moment(row[2]), moment(row[3]))

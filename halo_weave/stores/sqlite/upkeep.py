@@ -1,0 +1,93 @@
+"""Figures, backup and clearing."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from halo_weave.errors import BadInput
+from halo_weave.store import Stats
+from halo_weave.stores.packing import moment
+from halo_weave.stores.sqlite.search import Search
+
+Progress = Callable[[int, int], None]  # done, of how many
+STEP = 512  # pages copied at a time
+KEPT = {"memory", "migrations"}
+
+
+class Upkeep(Search):
+    def stats(self) -> Stats:
+        generations = tuple(self.generations())
+        with self._db.reading() as db:
+
+            def one(sql: str) -> int:
+                return int(db.execute(sql).fetchone()[0])
+
+            name, created, next_turn, next_position = db.execute(
+                "SELECT id, created, next_turn, next_position FROM memory"
+            ).fetchone()
+            merged = one("SELECT coalesce(sum(span), 0) FROM chunks WHERE merged_into IS NOT NULL")
+            return Stats(
+                id=name,
+                created=moment(created),
+                next_turn=next_turn,
+                next_position=next_position,
+                turns=one("SELECT count(*) FROM turns"),
+                chunks=one("SELECT count(*) FROM chunks WHERE merged_into IS NULL"),
+                tokens=one("SELECT coalesce(sum(span), 0) FROM chunks INDEXED BY chunks_by_place") - merged,
+                deleted_chunks=one("SELECT count(*) FROM chunks WHERE deleted IS NOT NULL"),
+                windows=one("SELECT count(*) FROM windows WHERE deleted IS NULL"),
+                drafts=one("SELECT count(*) FROM drafts"),
+                entries=one("SELECT count(*) FROM entries"),
+                notes=one("SELECT count(*) FROM notes"),
+                generations=generations,
+                schema=one("PRAGMA user_version"),
+                bytes=sum(file.stat().st_size for file in self._files() if file.exists()),
+            )
+
+    def _files(self) -> tuple[Path, Path]:
+        path = self._db.path
+        return path, path.with_name(path.name + "-wal")
+
+    def backup(self, target: Path, *, progress: Progress = lambda done, total: None) -> None:
+        """A copy of the memory as it is at this moment, while others go on writing. Never half a file in place."""
+        if target.is_dir():
+            raise BadInput(f"{target} is a folder. Name a file for the backup.")
+        if target.exists():
+            raise BadInput(f"{target} exists already. Name another file for the backup.")
+        partial = target.with_name(target.name + ".partial")
+        with self._db.spoken():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial.unlink(missing_ok=True)
+            copy = sqlite3.connect(partial, isolation_level=None)
+            try:
+                with self._db.reading() as db:
+                    db.execute("SELECT 1 FROM memory").fetchone()  # from here on this reader sees one moment
+                    db.backup(copy, pages=STEP, progress=lambda _, left, total: progress(total - left, total))
+                copy.execute("PRAGMA journal_mode = DELETE")  # one file, whole in itself
+                copy.close()
+                with partial.open("rb") as file:
+                    os.fsync(file.fileno())
+                partial.replace(target)
+            finally:
+                copy.close()
+                partial.unlink(missing_ok=True)
+
+    def clear(self, *, confirm: bool = False) -> None:
+        """Wipe everything. Ids go on counting, so that nothing said later is taken for something said before."""
+        if not confirm:
+            raise BadInput("Clearing a memory cannot be undone. Confirm it explicitly.")
+        with self._db.writing(durable=True) as db:
+            db.execute("PRAGMA defer_foreign_keys = ON")
+            tables = db.execute(
+                "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+            ).fetchall()
+            for (table,) in tables:
+                if table not in KEPT and not table.startswith(("sqlite_", "words")):
+                    db.execute(f"DELETE FROM {table}")
+            db.execute("DELETE FROM words")
+            db.execute("UPDATE memory SET cleared_turn = next_turn")
+        with self._db.spoken():
+            self._db.vacuum()
