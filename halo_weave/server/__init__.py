@@ -1,0 +1,1 @@
+"""Halo Weave over HTTP: a thin skin over weave."""

@@ -1,0 +1,104 @@
+"""One shape for every error: a status, a code for programs, a sentence for people."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from halo_weave import errors
+
+log = logging.getLogger(__name__)
+
+# The nearest of an error's classes decides.
+KNOWN: dict[type[Exception], tuple[int, str]] = {
+    errors.BadInput: (422, "bad_input"),
+    errors.BadSetting: (422, "bad_setting"),
+    errors.UnknownChunk: (404, "unknown_chunk"),
+    errors.UnknownWindow: (404, "unknown_window"),
+    errors.ModelError: (503, "model_unusable"),
+    errors.ModelNotFound: (503, "model_missing"),
+    errors.EngineError: (500, "engine_failed"),
+    errors.StoreError: (500, "store_failed"),
+    errors.StoreBusy: (503, "store_busy"),
+    errors.StoreFull: (507, "store_full"),
+    errors.ImportRefused: (422, "import_refused"),
+    errors.HaloWeaveError: (500, "failed"),
+}
+BY_STATUS = {
+    400: ("bad_input", "The request could not be read. Send what /api/openapi.json describes."),
+    404: ("not_found", "There is nothing at this address. /api/openapi.json names all addresses."),
+    405: ("method_not_allowed", "This address does not take that method. See /api/openapi.json."),
+    413: ("too_large", "The request is larger than this address takes."),
+}
+INTERNAL = "Something went wrong inside Halo Weave; its log has the details. What was stored is safe."
+
+
+class Refusal(errors.HaloWeaveError):
+    """The server's own word that a request is not answered."""
+
+    def __init__(self, status: int, code: str, sentence: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(sentence)
+        self.status, self.code, self.headers = status, code, headers or {}
+
+
+def json_bytes(value: Any) -> bytes:
+    """JSON as bytes, whatever stands in the strings: half a surrogate pair becomes a question mark."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
+        "utf-8", "replace"
+    )
+
+
+def refuse(status: int, code: str, sentence: str, headers: dict[str, str] | None = None) -> Response:
+    body = {"error": {"code": code, "sentence": sentence}}
+    return Response(json_bytes(body), status, headers, media_type="application/json")
+
+
+def refused(error: errors.HaloWeaveError) -> Response:
+    """The answer to an error the user can be told about."""
+    if isinstance(error, Refusal):
+        return refuse(error.status, error.code, str(error), error.headers)
+    status, code = kind(error)
+    if status == 500:
+        log.error("%s", error, exc_info=error)
+    return refuse(status, code, str(error))
+
+
+def kind(error: errors.HaloWeaveError) -> tuple[int, str]:
+    return next(KNOWN[ancestor] for ancestor in type(error).__mro__ if ancestor in KNOWN)
+
+
+def sentence_of(error: RequestValidationError) -> str:
+    """What is wrong with a request, field by field."""
+    found = []
+    for one in error.errors()[:5]:
+        place = ".".join(str(part) for part in one["loc"] if part not in ("body", "query", "path"))[:200]
+        message = str(one["msg"]).removeprefix("Value error, ").rstrip(".")
+        found.append(f"{place}: {message}" if place else message)
+    return "; ".join(found) + "."
+
+
+def install(app: FastAPI) -> None:
+    """Every error leaves in the one shape, also those of the framework."""
+
+    @app.exception_handler(errors.HaloWeaveError)
+    async def known(request: Request, error: errors.HaloWeaveError) -> Response:
+        return refused(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return refuse(422, "bad_input", sentence_of(error))
+
+    @app.exception_handler(HTTPException)
+    async def framework(request: Request, error: HTTPException) -> Response:
+        code, sentence = BY_STATUS.get(error.status_code, ("failed", str(error.detail)))
+        return refuse(error.status_code, code, sentence, dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    async def unknown(request: Request, error: Exception) -> Response:
+        return refuse(500, "internal", INTERNAL)
