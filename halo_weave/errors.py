@@ -4,6 +4,7 @@ HaloWeaveError
 ├── BadInput               what was given cannot be used as it is
 │   ├── UnknownChunk       no such chunk where one is needed
 │   ├── UnknownWindow      no such window
+│   ├── WindowBusy         the window is being written to
 │   └── BadSetting         a setting out of its range, or unknown
 ├── ModelError
 │   ├── ModelNotFound      no file where the model should be
@@ -32,6 +33,10 @@ class UnknownChunk(BadInput):
 
 
 class UnknownWindow(BadInput):
+    pass
+
+
+class WindowBusy(BadInput):
     pass
 
 

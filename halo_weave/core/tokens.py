@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -87,6 +88,14 @@ class Tokens:
 
     def pieces(self) -> list[bytes]:
         return [self.raw[start:stop] for start, stop in pairwise([0, *self.ends.tolist()])]
+
+    def spelled(self) -> list[str]:
+        """Each token's text; a character that is spread over tokens stands with the last of them."""
+        decoder = getincrementaldecoder("utf-8")(errors="replace")
+        words = [decoder.decode(piece) for piece in self.pieces()]
+        if words:
+            words[-1] += decoder.decode(b"", final=True)
+        return words
 
     def part(self, start: int, stop: int) -> Tokens:
         """Tokens `start` to `stop`, with the bytes that are theirs."""

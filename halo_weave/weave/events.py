@@ -127,5 +127,15 @@ class Done:
 
 
 Event = (
-    Searching | Woken | Asleep | Heard | Reading | Token | Brightened | ToolCalled | ToolAnswered | Spoken | Done
+    Searching
+    | Woken
+    | Asleep
+    | Heard
+    | Reading
+    | Token
+    | Brightened
+    | ToolCalled
+    | ToolAnswered
+    | Spoken
+    | Done
 )

@@ -1,0 +1,372 @@
+"""One turn: the user speaks, memory wakes up, the model answers, the dimmest falls asleep.
+
+Each step is in the store before the next one begins, so a process that dies at any line loses at most the
+brightness that the unfinished reply had earned.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Event as Flag
+
+import numpy as np
+
+from halo_weave.core.pruning import PrunePlan, choose_prunes
+from halo_weave.core.resurrection import ResurrectionPlan, room_for
+from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
+from halo_weave.core.window import Live, chunk_turn
+from halo_weave.errors import BadInput
+from halo_weave.ports import Capture, Done, Engine, Read, Reason, Sampling, Step
+from halo_weave.store import Reservation
+from halo_weave.weave import events
+from halo_weave.weave.desk import About, Desk, strategy_of
+from halo_weave.weave.needs import Call, Memory, Recall, RecallHit, Toolbox
+from halo_weave.weave.prompt import Scribe
+
+OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
+COUNTS = ("tokens", "woken", "asleep", "reused", "restored", "computed")
+FRAME = 0.1  # seconds between two reports of brightness
+DRAFT = 0.25  # seconds between two saves of the reply in progress
+
+
+@dataclass(slots=True)
+class Clockwork:
+    """Where a turn's time goes: the model's part, and ours."""
+
+    model: float = 0.0
+    before: float = 0.0  # ours until the prompt was handed to the model
+    per_token: float = 0.0  # ours while tokens came
+
+
+class Turn:
+    """One exchange in one window. `run` is the whole of it; `flag` stops it at the next token."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        text: str,
+        *,
+        engine: Engine,
+        store: Memory,
+        recall: Recall,
+        toolbox: Toolbox | None,
+        scribe: Scribe,
+        pen: ThreadPoolExecutor,
+        now: Callable[[], datetime],
+    ) -> None:
+        self.desk, self.text = desk, text
+        self.engine, self.store, self.recall, self.toolbox = engine, store, recall, toolbox
+        self.scribe, self.pen, self.now = scribe, pen, now
+        self.settings = desk.settings
+        self.strategy = strategy_of(desk.settings)
+        self.flag = Flag()
+        self.clock = Clockwork()
+        self.stats = Counter[str]()
+        self._draft: Future[None] | None = None
+        self._drafted = self._shown = 0.0
+
+    def run(self) -> Iterator[events.Event]:
+        began = time.perf_counter()
+        said = self._tokens_of_user()
+        ids = self.store.reserve(len(said) + self.settings.max_new_tokens + OVERHEAD + MARGIN)
+        yield from self._make_room(len(said))
+        yield from self._remember(len(said), ids)
+        yield self._hear(said, ids)
+        self.clock.before = time.perf_counter() - began
+        with self.desk.guard:
+            self.desk.window.begin_reply(ids.assistant_turn, ids.start + len(said), ids.user_turn)
+        reason: Reason = "abort"
+        try:
+            for event in self._answer(ids):
+                if isinstance(event, Done):
+                    reason = event.reason
+                else:
+                    yield event
+        finally:
+            # Also when the model failed or nobody listens any more: what was said is kept.
+            spoken = self._keep_reply()
+        yield spoken
+        yield from self._fall_asleep(ids)
+        self.recall.note_said()
+        yield events.Done(reason, self._sum_up(time.perf_counter() - began))
+
+    # Before the model speaks
+
+    def _tokens_of_user(self) -> Tokens:
+        said = self.engine.tokenize(self.text)
+        most = self._model_room(0)
+        if len(said) > most:
+            raise BadInput(
+                f"Your message has {len(said)} tokens; this model has room for {most}. Send it in parts."
+            )
+        return said
+
+    def _model_room(self, live: int) -> int:
+        """What the model's context leaves for words, next to the longest reply and the frames of this exchange."""
+        frames = sum(self.desk.window.frame_tokens.values())
+        return self.engine.info.context - live - self.settings.max_new_tokens - frames
+
+    def _make_room(self, user: int) -> Iterator[events.Event]:
+        """If the user's words would not fit into the model's context, the dimmest sleep first."""
+        window = self.desk.window
+        if window.size + user > self._model_room(0):
+            plan = choose_prunes(window, max(1, self._model_room(0) - user), strategy=self.strategy)
+            if plan.over:
+                raise BadInput(
+                    f"Your message does not fit: {plan.over} tokens of pinned chunks and system prompt are too many. "
+                    "Unpin something, or lower max_new_tokens."
+                )
+            yield self._put_to_sleep(plan, before_turn=True)
+
+    def _remember(self, user: int, ids: Reservation) -> Iterator[events.Event]:
+        room = room_for(
+            model_context=self.engine.info.context,
+            live=self.desk.window.size + sum(self.desk.window.frame_tokens.values()),
+            user=user,
+            max_new=self.settings.max_new_tokens,
+            max_context=self.settings.max_context_tokens,
+            quota=self.settings.resurrection_budget,
+        )
+        yield events.Searching(max(0, room))
+        if room <= 0:
+            return
+        hits, plan = self.desk.plan_recall(
+            self.text, room, recall=self.recall, now=self.now(), before=ids.start
+        )
+        if plan.wakes:
+            yield self._wake(plan, hits)
+
+    def _wake(self, plan: ResurrectionPlan, hits: Mapping[ChunkKey, RecallHit]) -> events.Woken:
+        chunks = self.desk.wake(plan, hits, now=self.now())
+        self.stats["woken"] += len(chunks)
+        return events.Woken(chunks, plan.cost, plan.room, len(plan.passed_over))
+
+    def _hear(self, said: Tokens, ids: Reservation) -> events.Heard:
+        """The user's turn is stored and searchable, and only then shown."""
+        now = self.now()
+        chunks = chunk_turn(
+            said, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=self.settings.min_chunk_tokens
+        )
+        unknown = np.full(len(said), np.nan, np.float32)
+        live = [Live(chunk, self.strategy.born(unknown[: len(chunk)])) for chunk in chunks]
+        self.store.append(self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now)
+        with self.desk.guard:
+            self.desk.window.add(live)
+            self._note(chunks, self.desk.record.user_name, now)
+        self.recall.note_said()
+        return events.Heard(ids.user_turn, chunks, now, ids.assistant_turn)
+
+    def _note(self, chunks: Iterable[Chunk], speaker: str, now: datetime) -> None:
+        for chunk in chunks:
+            self.desk.note(chunk, About(self.desk.record.id, speaker, now))
+
+    # While the model speaks
+
+    def _answer(self, ids: Reservation) -> Iterator[events.Event | Done]:
+        """The reply, with the tools it calls. A tool's answer becomes part of the reply, and the model goes on."""
+        rounds = self.settings.tool_rounds
+        while True:
+            detector = self.toolbox.detector() if self.toolbox and rounds else None
+            calls: Sequence[Call] = ()
+            for event in self._generate(ids, first=not self.stats["tokens"]):
+                yield event
+                if isinstance(event, Done):
+                    return
+                if detector and isinstance(event, events.Token) and (calls := detector.feed(event.piece)):
+                    break
+            if not calls:
+                return
+            for call in calls:
+                yield from self._use_tool(call, ids)
+            rounds -= 1
+
+    def _generate(self, ids: Reservation, *, first: bool) -> Iterator[events.Event | Done]:
+        window, wants = self.desk.window, self.strategy.wants
+        assert window.reply is not None
+        left = min(
+            self.settings.max_new_tokens - len(window.reply.ids),
+            ids.stop - window.reply.start - len(window.reply.ids),
+        )
+        if left < 1:
+            yield Done("length", 0, 0.0)
+            return
+        sampling = Sampling(
+            temperature=self.settings.temperature,
+            top_p=self.settings.top_p,
+            top_k=self.settings.top_k,
+            min_p=self.settings.min_p,
+            repeat_penalty=self.settings.repeat_penalty,
+            seed=self.settings.seed,
+            max_new_tokens=left,
+        )
+        capture = Capture(
+            layers=wants.layers,
+            heads=wants.heads,
+            combine=wants.combine,
+            reply=wants.reply,
+            reading=wants.reading,
+            reading_surprisal=wants.surprisal and first,
+        )
+        prompt = self.scribe.prompt(window, self.desk.system, self.desk.origins, frozenset(self.desk.foreign))
+        steps = self.engine.generate(
+            self.desk.record.id,
+            prompt,
+            sampling,
+            capture,
+            mode=self.settings.kv_mode,
+            stopped=self.flag.is_set,
+        )
+        handed = time.perf_counter()
+        for step in steps:
+            got = time.perf_counter()
+            self.clock.model += got - handed
+            match step:
+                case Read():
+                    yield self._have_read(step)
+                case Step():
+                    yield from self._take(step)
+                case Done():
+                    yield step
+            handed = time.perf_counter()
+            self.clock.per_token += handed - got if isinstance(step, Step) else 0.0
+
+    def _have_read(self, read: Read) -> events.Reading:
+        for name, count in (
+            ("reused", read.reused),
+            ("restored", read.restored),
+            ("computed", read.computed),
+        ):
+            self.stats[name] += count
+        window = self.desk.window
+        if read.surprisal is not None and window.reply is not None:
+            self._learn_surprisal(read.surprisal, window.reply.answers)
+        for row in read.rows:
+            if len(row.tokens) == len(window):
+                window.update(self.strategy, row)
+        return events.Reading(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
+
+    def _learn_surprisal(self, surprisal: np.ndarray, turn_id: int | None) -> None:
+        """The user's words were read: now it is known how little the model expected them."""
+        window, at = self.desk.window, 0
+        for place, chunk in enumerate(window.chunks):
+            if chunk.key.turn_id == turn_id and at + len(chunk) <= len(surprisal):
+                first = int(window.offsets[place])
+                window.brightness[first : first + len(chunk)] = self.strategy.born(
+                    surprisal[at : at + len(chunk)]
+                )
+                at += len(chunk)
+
+    def _take(self, step: Step) -> Iterator[events.Event]:
+        window = self.desk.window
+        born = float(self.strategy.born(np.array([step.surprisal], np.float32))[0])
+        with self.desk.guard:
+            if self.strategy.wants.reply:
+                window.update(self.strategy, step.row, score_reply=self.settings.score_current_turn)
+            window.say(step.id, step.piece, born)
+        self.stats["tokens"] += 1
+        now = time.perf_counter()
+        if now - self._drafted > DRAFT:
+            self._drafted = now
+            self._save_draft()
+        yield events.Token(step.id, step.label, step.piece)
+        if now - self._shown > FRAME:
+            self._shown = now
+            yield events.Brightened(window.brightness.copy())
+
+    def _save_draft(self) -> None:
+        """Off the stream's thread. One at a time: the next one holds all tokens anyway."""
+        reply = self.desk.window.reply
+        if reply is None or not reply.ids or (self._draft and not self._draft.done()):
+            return
+        self._draft = self.pen.submit(
+            self.store.save_draft,
+            self.desk.record.id,
+            reply.turn_id,
+            reply.start,
+            reply.answers,
+            reply.tokens,
+            tokenizer=self.engine.info.tokenizer,
+            now=self.now(),
+        )
+
+    # Tools
+
+    def _use_tool(self, call: Call, ids: Reservation) -> Iterator[events.Event]:
+        assert self.toolbox is not None
+        yield events.ToolCalled(call.command)
+        answer = self.toolbox.run(call, window=self.desk.record.id, now=self.now())
+        yield events.ToolAnswered(answer.text, answer.ok)
+        if answer.wake:
+            yield from self._wake_for_tool(answer.wake, ids)
+        yield from self._say_for_tool(answer.text, ids)
+
+    def _say_for_tool(self, text: str, ids: Reservation) -> Iterator[events.Event]:
+        """The tool's answer as tokens of the reply, as many as there are positions for."""
+        window = self.desk.window
+        assert window.reply is not None
+        answer = self.engine.tokenize(f"\n{text}\n")
+        free = ids.stop - window.reply.start - len(window.reply.ids)
+        for i, piece in enumerate(answer.pieces()[:free]):
+            position = window.reply.start + len(window.reply.ids)
+            with self.desk.guard:
+                window.say(int(answer.ids[i]), piece, self.settings.initial_brightness)
+            yield events.Token(int(answer.ids[i]), position, piece, tool=True)
+
+    def _wake_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> Iterator[events.Event]:
+        """A memory's snapshot returns to its place, as far as the model's context has room."""
+        room = self._model_room(self.desk.window.size)
+        plan = self.desk.plan_snapshot(keys, room, before=ids.start)
+        if plan.wakes:
+            yield self._wake(plan, {})
+
+    # When the model has spoken
+
+    def _keep_reply(self) -> events.Spoken:
+        window = self.desk.window
+        assert window.reply is not None
+        turn_id = window.reply.turn_id
+        if self._draft:
+            self._draft.exception()
+        now = self.now()
+        with self.desk.guard:
+            chunks = window.end_reply(self.settings.min_chunk_tokens)
+            self._note(chunks, self.desk.record.ai_name, now)
+        if chunks:
+            live = [window.at(chunk.key) for chunk in chunks]
+            self.store.append(self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now)
+        else:
+            self.store.drop_draft(turn_id)
+        self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness)
+        return events.Spoken(turn_id, chunks)
+
+    def _fall_asleep(self, ids: Reservation) -> Iterator[events.Event]:
+        window = self.desk.window
+        plan = choose_prunes(
+            window,
+            self.settings.max_context_tokens,
+            current={ids.user_turn, ids.assistant_turn},
+            strategy=self.strategy,
+        )
+        if plan.goes or plan.over:
+            yield self._put_to_sleep(plan, before_turn=False)
+
+    def _put_to_sleep(self, plan: PrunePlan, *, before_turn: bool) -> events.Asleep:
+        slept = self.desk.prune(plan, now=self.now())
+        self.stats["asleep"] += len(slept)
+        return events.Asleep(slept, plan.budget, plan.over, before_turn)
+
+    def _sum_up(self, seconds: float) -> dict[str, float]:
+        tokens = self.stats["tokens"]
+        return {
+            **{name: self.stats[name] for name in COUNTS},
+            "seconds": round(seconds, 3),
+            "tokens_per_second": round(tokens / self.clock.model, 1) if self.clock.model else 0.0,
+            "own_ms_per_turn": round(self.clock.before * 1e3, 3),
+            "own_ms_per_token": round(self.clock.per_token / tokens * 1e3, 4) if tokens else 0.0,
+            "faults": sum(self.desk.window.faults.values()),
+        }
