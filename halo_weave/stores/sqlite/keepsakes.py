@@ -82,6 +82,16 @@ class Keepsakes(Part):
             ).fetchall()
         return [_entry(row) for row in rows]
 
+    def entry_paths(self, under: str = "") -> list[tuple[str, int, datetime]]:
+        """Path, version and time of change of the entries below a path, without reading what they hold."""
+        with self._db.reading() as db:
+            rows = db.execute(
+                """SELECT path, version, modified FROM entries
+                   WHERE :under = '' OR path > :under || '/' AND path < :under || '0' ORDER BY path""",
+                {"under": under},
+            ).fetchall()
+        return [(path, version, moment(modified)) for path, version, modified in rows]
+
     def delete_entry(self, path: str, *, now: datetime, recursive: bool = False) -> int:
         """Delete an entry and, on request, all below it. Their versions are kept. Gives how many went."""
         with self._db.writing(durable=True) as db:
