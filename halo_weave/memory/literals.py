@@ -1,0 +1,261 @@
+"""Values as a model writes them: JSON, Python and JavaScript literals. Nothing is ever evaluated."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from halo_weave.errors import BadInput
+
+Json = Any  # what json.loads gives
+
+DEPTH = 64  # of lists and objects within each other
+SPACE = re.compile(r"\s*")
+NUMBER = re.compile(r"[+-]?(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])")
+NAME = re.compile(r"[A-Za-z_$][\w$]*")
+PLAIN = re.compile(r"""[^\\'"`]+""")
+HEX = {"x": 2, "u": 4, "U": 8}
+ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0", "\n": ""}
+WORDS = {
+    "true": True,
+    "True": True,
+    "false": False,
+    "False": False,
+    "null": None,
+    "None": None,
+    "undefined": None,
+}
+DIGITS = 300  # more is no number anyone wrote on purpose
+LEFT_SURROGATE, RIGHT_SURROGATE = (0xD800, 0xDBFF), (0xDC00, 0xDFFF)
+
+
+class Reader:
+    """Reads literals out of a text, from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    # Arguments of a call
+
+    def arguments(self) -> tuple[list[Json], dict[str, Json]]:
+        """`(1, "a", key=2)`, with `=` or `:` after a key; from the opening parenthesis to the closing one."""
+        self.expect("(")
+        places: list[Json] = []
+        named: dict[str, Json] = {}
+        while not self.skip(")"):
+            if places or named:
+                self.expect(",")
+                if self.skip(")"):
+                    break
+            name = self._keyword()
+            if name is not None:
+                if name in named:
+                    raise self.broken(f"{name} is given twice")
+                named[name] = self.value()
+            elif named:
+                raise self.broken("a value without a name follows one with a name")
+            else:
+                places.append(self.value())
+        return places, named
+
+    def _keyword(self) -> str | None:
+        start = self.space()
+        name = NAME.match(self.text, start)
+        if name is None:
+            return None
+        self.at = name.end()
+        if self.skip("=") or self.skip(":"):
+            return name.group()
+        self.at = start
+        return None
+
+    # Values
+
+    def value(self, depth: int = 0) -> Json:
+        if depth > DEPTH:
+            raise self.broken(f"it is nested more than {DEPTH} deep")
+        start = self.space()
+        mark = self.text[start : start + 1]
+        if mark in ('"', "'", "`") and mark:
+            return self._strings()
+        if mark == "{":
+            return self._object(depth)
+        if mark in ("[", "(") and mark:
+            return self._list(depth)
+        if number := NUMBER.match(self.text, start):
+            self.at = number.end()
+            return self._number(number.group().replace("_", ""))
+        if name := NAME.match(self.text, start):
+            if name.group() not in WORDS:
+                raise self.broken(f"{name.group()[:40]} is not a value; put text in quotes")
+            self.at = name.end()
+            return WORDS[name.group()]
+        raise self.broken("a value is missing")
+
+    def _number(self, text: str) -> Json:
+        if len(text) > DIGITS:
+            raise self.broken("a number is too long")
+        if text.lstrip("+-").isdigit():
+            return int(text)
+        number = float(text)
+        if number in (float("inf"), float("-inf")):
+            raise self.broken("a number is too large")
+        return number
+
+    def _list(self, depth: int) -> Json:
+        """A list; a tuple is one too, and a value in parentheses is itself."""
+        closing = {"[": "]", "(": ")"}[self.text[self.at]]
+        self.at += 1
+        values: list[Json] = []
+        comma = True
+        while not self.skip(closing):
+            if not comma:
+                raise self.broken(f"a comma or {closing} is missing")
+            values.append(self.value(depth + 1))
+            comma = self.skip(",")
+        if closing == ")" and len(values) == 1 and not comma:
+            return values[0]
+        return values
+
+    def _object(self, depth: int) -> dict[str, Json]:
+        self.at += 1
+        found: dict[str, Json] = {}
+        comma = True
+        while not self.skip("}"):
+            if not comma:
+                raise self.broken("a comma or } is missing")
+            key = self._key()
+            self.expect(":")
+            found[key] = self.value(depth + 1)
+            comma = self.skip(",")
+        return found
+
+    def _key(self) -> str:
+        start = self.space()
+        if self.text[start : start + 1] in ('"', "'", "`"):
+            return self._string()
+        name = NAME.match(self.text, start) or NUMBER.match(self.text, start)
+        if name is None:
+            raise self.broken("a key is missing")
+        self.at = name.end()
+        return name.group()
+
+    def _strings(self) -> str:
+        """One string, or several that stand side by side, as in Python."""
+        text = self._string()
+        while self.text[self.space() : self.at + 1] in ('"', "'") and self.at < len(self.text):
+            text += self._string()
+        return text
+
+    def _string(self) -> str:
+        mark = self.text[self.at]
+        if self.text.startswith(mark * 3, self.at) and mark != "`":
+            mark *= 3
+        self.at += len(mark)
+        parts: list[str] = []
+        while not self.text.startswith(mark, self.at):
+            if plain := PLAIN.match(self.text, self.at):
+                parts.append(plain.group())
+                self.at = plain.end()
+            elif self.at >= len(self.text):
+                raise self.broken("a quote is not closed")
+            elif self.text[self.at] == "\\":
+                parts.append(self._escape())
+            else:  # another kind of quote
+                parts.append(self.text[self.at])
+                self.at += 1
+        self.at += len(mark)
+        return "".join(parts)
+
+    def _escape(self) -> str:
+        kind = self.text[self.at + 1 : self.at + 2]
+        self.at += 2
+        if kind in HEX:
+            code = self._hex(HEX[kind])
+            if between(code, LEFT_SURROGATE) and self.text.startswith("\\u", self.at):
+                back = self.at
+                self.at += 2
+                second = self._hex(4)
+                if between(second, RIGHT_SURROGATE):
+                    return chr(0x10000 + ((code - 0xD800) << 10) + (second - 0xDC00))
+                self.at = back
+            if between(code, LEFT_SURROGATE) or between(code, RIGHT_SURROGATE):
+                return "\N{REPLACEMENT CHARACTER}"  # half a character cannot be stored
+            return chr(code)
+        if kind in ESCAPES:
+            return ESCAPES[kind]
+        return kind if kind in ("\\", "/", '"', "'", "`") else "\\" + kind
+
+    def _hex(self, length: int) -> int:
+        digits = self.text[self.at : self.at + length]
+        if not re.fullmatch(rf"[0-9a-fA-F]{{{length}}}", digits) or int(digits, 16) > 0x10FFFF:
+            raise self.broken("an escape in a string is broken")
+        self.at += length
+        return int(digits, 16)
+
+    # Steps
+
+    def space(self) -> int:
+        match = SPACE.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return self.at
+
+    def skip(self, mark: str) -> bool:
+        if not self.text.startswith(mark, self.space()):
+            return False
+        self.at += len(mark)
+        return True
+
+    def expect(self, mark: str) -> None:
+        if not self.skip(mark):
+            raise self.broken(f"{mark} is missing")
+
+    def end(self) -> None:
+        if self.space() < len(self.text):
+            raise self.broken("there is more after its end")
+
+    def broken(self, problem: str) -> BadInput:
+        return BadInput(f"This cannot be read at character {self.at + 1}: {problem}.")
+
+
+def between(code: int, bounds: tuple[int, int]) -> bool:
+    return bounds[0] <= code <= bounds[1]
+
+
+def read_literal(text: str) -> Json:
+    """One literal that is the whole text."""
+    reader = Reader(text)
+    value = reader.value()
+    reader.end()
+    return value
+
+
+# What can be kept
+
+
+def json_size(value: Json) -> int:
+    """Bytes of a value as compact JSON. What JSON cannot hold, or is nested too deeply, is refused."""
+    if not shallow(value):
+        raise BadInput(f"This is nested more than {DEPTH} deep, so it cannot be kept.")
+    try:
+        return len(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode())
+    except (TypeError, ValueError):
+        raise BadInput("This cannot be kept as JSON: a number is too large, or text is broken.") from None
+
+
+def shallow(value: Json) -> bool:
+    """Whether lists and objects lie at most `DEPTH` deep; found level by level, so that no depth hurts."""
+    level = [value]
+    for _ in range(DEPTH + 1):
+        inner: list[Json] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner.extend(one.values())
+            elif isinstance(one, list | tuple):
+                inner.extend(one)
+        if not inner:
+            return True
+        level = inner
+    return False

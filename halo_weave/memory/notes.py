@@ -1,0 +1,136 @@
+"""The AI's notes: one JSON document, read and changed by jq programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from halo_weave.errors import BadInput
+from halo_weave.memory.literals import Json, json_size
+from halo_weave.memory.results import changes
+from halo_weave.memory.sandbox import JqSandbox, Output
+from halo_weave.store import Note
+
+NAME = "notes.json"
+SIZE_LIMIT = 256 << 10  # bytes
+DESCRIPTION = "AI assistant's persistent notes"
+METADATA = "_metadata"
+TRIES = 5
+MOMENT = timedelta(microseconds=1)  # the store's smallest step in time
+BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class NoteStore(Protocol):
+    def note(self, name: str) -> Note | None: ...
+
+    def save_note(
+        self, name: str, content: Json, *, now: datetime, unless_modified_since: datetime | None = None
+    ) -> Note:
+        """Write a note; BadInput if it was written after the time given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The notes after a change, and what it changed."""
+
+    document: dict[str, Json]
+    changes: str
+
+
+class Notes:
+    """Several windows and processes may write: each write is made on the latest notes, or made again."""
+
+    def __init__(
+        self, store: NoteStore, sandbox: JqSandbox | None = None, *, size_limit: int = SIZE_LIMIT
+    ) -> None:
+        self._store = store
+        self._sandbox = sandbox or JqSandbox()
+        self._size_limit = size_limit
+
+    def document(self, *, now: datetime) -> dict[str, Json]:
+        """The notes as they are; before the first write, the empty ones."""
+        return content_of(self._store.note(NAME), now)
+
+    def read(self, program: str, *, now: datetime) -> Output:
+        """The values that a jq program gives for the notes."""
+        return self._sandbox.run(program, json.dumps(self.document(now=now)))
+
+    def write(self, program: str, *, now: datetime) -> Written:
+        """Make the one object that a jq program gives the notes."""
+
+        def result(document: dict[str, Json]) -> Json:
+            return only_value(self._sandbox.run(program, json.dumps(document)))
+
+        return self._change(result, now)
+
+    def replace(self, document: Json, *, now: datetime) -> Written:
+        """Make this document the notes, as when it is edited by hand."""
+        return self._change(lambda _: document, now)
+
+    def _change(self, change: Callable[[dict[str, Json]], Json], now: datetime) -> Written:
+        for _ in range(TRIES):
+            note = self._store.note(NAME)
+            old = content_of(note, now)
+            kept = {**blank(now)[METADATA], **(old.get(METADATA) or {}), "last_modified": stamp(now)}
+            new = {METADATA: kept, **without_metadata(checked(change(old), self._size_limit))}
+            # Time never stands still between two versions, so that each writer sees the other's.
+            when = max(now, note.modified + MOMENT) if note else now
+            seen = note.modified if note else BEFORE_ALL
+            try:
+                self._store.save_note(NAME, new, now=when, unless_modified_since=seen)
+            except BadInput:  # the content is fit to be stored: another writer was faster
+                continue
+            return Written(new, changes(without_metadata(old), without_metadata(new)))
+        raise BadInput("The notes were changed by others at the same time, again and again. Try once more.")
+
+
+def content_of(note: Note | None, now: datetime) -> dict[str, Json]:
+    return blank(now) if note is None else note.content
+
+
+def blank(now: datetime) -> dict[str, Json]:
+    metadata = {"created": stamp(now), "last_modified": stamp(now), "description": DESCRIPTION}
+    return {METADATA: metadata, "topics": {}, "reminders": [], "context": {}, "scratch": {}}
+
+
+def stamp(now: datetime) -> str:
+    return now.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def without_metadata(document: dict[str, Json]) -> dict[str, Json]:
+    return {key: value for key, value in document.items() if key != METADATA}
+
+
+def only_value(output: Output) -> Json:
+    if len(output.values) != 1 and not output.cut:
+        count = len(output.values)
+        raise BadInput(
+            f"To write, a program gives one object; this one gave {count or 'no'} values. Nothing was changed."
+        )
+    if output.cut:
+        raise BadInput("The result is too large for the notes. Nothing was changed.")
+    try:
+        return json.loads(output.values[0])
+    except (ValueError, RecursionError):
+        raise BadInput(
+            "The result is nested too deeply or holds a number that is too large. Nothing was changed."
+        ) from None
+
+
+def checked(document: Json, size_limit: int) -> dict[str, Json]:
+    if not isinstance(document, dict):
+        raise BadInput(f"The notes stay an object, not {kind_of(document)}. Nothing was changed.")
+    size = json_size(document)
+    if size > size_limit:
+        raise BadInput(
+            f"The notes would have {size} bytes; at most {size_limit} are kept. Delete something first. Nothing was changed."
+        )
+    return document
+
+
+def kind_of(value: Json) -> str:
+    names = {str: "text", list: "a list", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,126 @@
+"""jq programs run in a process of their own, so that a hostile or endless one costs an error sentence.
+
+A new process for each call: it starts in about 30 ms, which is little beside the tokens of the call itself, and
+nothing of one program can reach the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from halo_weave.errors import BadInput, HaloWeaveError
+
+CHILD = Path(__file__).with_name("jq_child.py")
+PROGRAM_LIMIT = 20_000  # characters
+
+
+class JqError(BadInput):
+    """jq could not do what the program asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The program's values as JSON texts; `cut` if there were more than fit."""
+
+    values: tuple[str, ...]
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JqSandbox:
+    """What one program may use."""
+
+    seconds: float = 2.0
+    memory_bytes: int = 256 << 20
+    result_characters: int = 1 << 20
+
+    def run(self, program: str, document: str) -> Output:
+        """Run a jq program on a JSON text. It sees no file, no environment and no other input."""
+        if len(program) > PROGRAM_LIMIT:
+            raise JqError(
+                f"This jq program is longer than {PROGRAM_LIMIT} characters. Use several shorter ones."
+            )
+        if "\0" in program:
+            raise JqError("A jq program cannot hold a NUL character.")
+        question = [
+            extension_file(),
+            program,
+            document,
+            self.memory_bytes,
+            int(self.seconds) + 1,
+            self.result_characters,
+        ]
+        return self._answer(self._talk(json.dumps(question).encode("ascii") + b"\n"))
+
+    def _talk(self, question: bytes) -> bytes:
+        with start_child() as child:
+            try:
+                return child.communicate(question, timeout=self.seconds)[0]
+            except subprocess.TimeoutExpired:
+                raise JqError(
+                    f"jq took longer than {self.seconds:g} seconds and was stopped. Use a simpler program."
+                ) from None
+            finally:
+                end(child)
+
+    def _answer(self, answer: bytes) -> Output:
+        try:
+            parsed = json.loads(answer)
+        except ValueError:  # it died before it could answer
+            raise JqError(
+                f"jq was stopped: it needed too much time, more than {self.memory_bytes >> 20} MB, or too deep a stack."
+            ) from None
+        if "error" in parsed:
+            raise JqError(f"jq cannot do this: {first_line(parsed['error'])}.")
+        return Output(tuple(parsed["values"]), parsed["cut"])
+
+
+def start_child() -> subprocess.Popen[bytes]:
+    """An interpreter with nothing of ours in it: no environment, no packages, its own session."""
+    environment = {"SYSTEMROOT": os.environ.get("SYSTEMROOT", "")} if os.name == "nt" else {}
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", str(CHILD)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            cwd=os.path.abspath(os.sep),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise JqError(f"jq could not be started: {error.strerror or error}.") from error
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """Kill the child with its group, if it is still there."""
+    if child.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            if hasattr(os, "killpg"):
+                os.killpg(child.pid, signal.SIGKILL)
+            else:
+                child.kill()
+        child.wait()
+
+
+def extension_file() -> str:
+    """Where the `jq` package's compiled module lies; the child loads it from there, and nothing else."""
+    spec = find_spec("jq")
+    if spec is None or spec.origin is None:
+        raise HaloWeaveError("Notes need the package jq. Try: pip install jq")
+    return spec.origin
+
+
+def first_line(message: str) -> str:
+    """jq's message without its prefixes and the picture of the place."""
+    line = message.strip().splitlines()[0] if message.strip() else "no reason given"
+    line = line.removeprefix("jq: error: ").removeprefix("jq: ")
+    return line.split(" at <top-level>")[0].rstrip(".:")
