@@ -233,7 +233,7 @@ class Working(Part):
                     WHERE a.window = ? AND a.start IN (SELECT value FROM json_each(?))""",
                 (window_id, listed(start for (start,) in starts)),
             ).fetchall()
-        found = {row[4]: item for row, item in zip(rows, _sleeping(rows), strict=True)}
+        found = {row[4]: item for row, item in zip(rows, sleeping_of(rows), strict=True)}
         return Page(tuple(found[start] for (start,) in starts), total, offset)
 
     def sleeping(self, window_id: str, key: ChunkKey) -> Sleeping:
@@ -248,7 +248,7 @@ class Working(Part):
             ).fetchall()
         if not rows:
             raise UnknownChunk(f"Chunk {key} does not sleep in window {window_id}.")
-        return _sleeping(rows)[0]
+        return sleeping_of(rows)[0]
 
     def states(self, window_id: str, numbers: Iterable[int]) -> dict[int, Literal["live", "asleep"]]:
         """Which of these chunks are live or asleep in a window; the others it never saw."""
@@ -343,7 +343,7 @@ def _reading(
     return None, None, None, None
 
 
-def _sleeping(rows: Sequence[tuple[Any, ...]]) -> list[Sleeping]:
+def sleeping_of(rows: Sequence[tuple[Any, ...]]) -> list[Sleeping]:
     runs = unpack_runs(
         [
             (row[22], row[23], row[24], len(row[18]) // 4) if row[22] is not None else (*row[15:18], row[5])
