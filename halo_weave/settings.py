@@ -202,14 +202,18 @@ class Settings:
 
 
 FIELDS = {one.name: one for one in fields(Settings)}
-NAMES = frozenset(FIELDS)
+
+
+def known(name: str) -> Mapping[str, Any]:
+    """What there is to say of a setting."""
+    if name not in FIELDS:
+        raise BadSetting(f"There is no setting {name!r}. Known: {', '.join(FIELDS)}.")
+    return FIELDS[name].metadata
 
 
 def checked(name: str, value: Any) -> Any:
     """The value in its right type, or a sentence that says what it may be."""
-    if name not in FIELDS:
-        raise BadSetting(f"There is no setting {name!r}. Known: {', '.join(FIELDS)}.")
-    about = FIELDS[name].metadata
+    about = known(name)
     if value is None:
         if about["optional"]:
             return None

@@ -17,7 +17,7 @@ from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput, HaloWeaveError, UnknownChunk, UnknownWindow, WindowBusy
 from halo_weave.ports import Engine
-from halo_weave.settings import Settings, checked
+from halo_weave.settings import Settings, checked, known
 from halo_weave.store import ChunkRecord, Page, Sleeping, WindowRecord, WindowStats
 from halo_weave.weave.context import Context, Deletion, Why, see
 from halo_weave.weave.desk import Desk
@@ -28,7 +28,7 @@ from halo_weave.weave.turn import Turn
 
 DEFAULT_PROMPT = "You are a helpful assistant with a long memory. Answer plainly and briefly."
 GAP_LIMIT = 200
-SETTINGS_KEY = "settings"
+SHARED = "windows"  # the key of the settings that all windows share
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Weave:
             system_prompt=_plain(system_prompt),
             user_name=_named(user_name),
             ai_name=_named(ai_name),
-            settings=_own(settings or {}),
+            settings=_changed({}, settings or {}, ()),
         )
 
     def change_window(
@@ -120,13 +120,13 @@ class Weave:
         user_name: str | None = None,
         ai_name: str | None = None,
         settings: Mapping[str, Any] | None = None,
+        reset: Sequence[str] = (),
     ) -> WindowRecord:
-        """Change what is given. A setting of None goes back to the setting for all windows."""
+        """Change what is given. Settings to `reset` go back to those that all windows share."""
         record = self.window(window_id)
         own = None
-        if settings is not None:
-            merged = {**record.settings, **settings}
-            own = _own({key: value for key, value in merged.items() if settings.get(key, value) is not None})
+        if settings is not None or reset:
+            own = _changed(record.settings, settings or {}, reset)
         return self.store.change_window(
             window_id,
             now=self.now(),
@@ -145,17 +145,13 @@ class Weave:
             self.engine.forget(window_id)
 
     def settings(self, window_id: str | None = None) -> Settings:
-        shared = self._defaults.changed(self.store.setting(SETTINGS_KEY) or {})
+        shared = self._defaults.changed(self.store.settings().get(SHARED, {}))
         return shared if window_id is None else shared.changed(self.window(window_id).settings)
 
     def change_settings(self, changes: Mapping[str, Any], reset: Sequence[str] = ()) -> Settings:
         """Settings for all windows that do not have their own."""
-        stored = {**(self.store.setting(SETTINGS_KEY) or {}), **_own(changes)}
-        for name in reset:
-            if name not in Settings.__dataclass_fields__:
-                checked(name, None)
-            stored.pop(name, None)
-        self.store.set_setting(SETTINGS_KEY, stored, now=self.now())
+        stored = _changed(self.store.settings().get(SHARED, {}), changes, reset)
+        self.store.save_settings({SHARED: stored}, now=self.now())
         return self.settings()
 
     # The turn
@@ -424,8 +420,11 @@ class Weave:
                 self.store.drop_draft(draft.turn_id)
 
 
-def _own(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: checked(name, value) for name, value in settings.items()}
+def _changed(stored: Mapping[str, Any], changes: Mapping[str, Any], reset: Sequence[str]) -> dict[str, Any]:
+    for name in reset:
+        known(name)
+    checked_changes = {name: checked(name, value) for name, value in changes.items()}
+    return {name: value for name, value in {**stored, **checked_changes}.items() if name not in reset}
 
 
 def _plain(text: str) -> str:

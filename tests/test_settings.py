@@ -1,0 +1,51 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halo_weave.errors import BadSetting
+from halo_weave.settings import FIELDS, Settings, checked, described
+
+
+def test_every_setting_has_a_meaning_and_a_default_that_it_accepts():
+    for about in described():
+        assert len(about["meaning"]) > 20
+        assert about["group"]
+        assert checked(about["name"], about["default"]) == about["default"]
+        assert (about["low"] is None) == (about["type"] in {"boolean", "choice"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("temperature", 9, "0 to 5"),
+        ("temperature", "hot", "use a number"),
+        ("temperature", float("nan"), "use a number"),
+        ("temperature", True, "use a number"),
+        ("top_k", 1.5, "whole number"),
+        ("max_context_tokens", -1, "0 to 1e\\+06"),
+        ("sink", "last", "max, first"),
+        ("timestamps", 1, "true or false"),
+        ("decay", None, "cannot be empty"),
+        ("colour", 1, "no setting 'colour'"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_what_it_may_be(name, value, sentence):
+    with pytest.raises(BadSetting, match=sentence):
+        Settings().changed({name: value})
+
+
+def test_what_is_optional_may_be_empty():
+    assert Settings().changed({"resurrection_budget": None, "seed": None}).resurrection_budget is None
+
+
+@given(
+    st.sampled_from(sorted(FIELDS)),
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
+)
+def test_any_value_is_taken_or_refused_with_a_sentence(name, value):
+    try:
+        taken = checked(name, value)
+    except BadSetting as error:
+        assert name in str(error)
+    else:
+        assert checked(name, taken) == taken
