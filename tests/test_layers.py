@@ -14,6 +14,7 @@ LAYERS = [
     {"errors"},
     {"core"},
     {"ports", "store", "places", "settings"},
+    {"config"},
     {"llama"},  # the binding of llama.cpp, shared by engine and embedder
     {"engines", "embedders", "index", "stores", "memory", "weave"},
     {"assemble"},
