@@ -56,8 +56,9 @@ class Capture:
     heads: tuple[int, ...] | None = None  # None: all
     combine: Literal["mean", "max"] = "mean"
     reply: bool = True  # a row for each generated token
-    reading: bool = False  # rows of the tokens in `Prompt.read_from` and after, while they are read
+    reading: bool = False  # rows of the chunk tokens from `Prompt.read_from` on, while they are read
     reading_surprisal: bool = False  # surprisal of those tokens too
+    raw: bool = False  # with each generated token also the rows of each layer and head
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ class Read:
     shifted: bool  # holes were closed since positions ran out
     rebuilt: str  # why the window was read anew from the start, or ""
     seconds: float
-    rows: tuple[AttentionRow, ...] = ()  # of the tokens from `read_from` on, if captured
-    surprisal: npt.NDArray[np.float32] | None = None  # (tokens from read_from on,), nats
+    rows: tuple[AttentionRow, ...] = ()  # of the chunk tokens from `read_from` on; each reaches up to its own token
+    surprisal: npt.NDArray[np.float32] | None = None  # (chunk tokens from read_from on,), nats
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,8 @@ class Step:
     label: int
     piece: bytes
     surprisal: float  # nats, under the model's own distribution (before temperature and cuts)
-    row: AttentionRow | None  # over the chunk tokens of the prompt and the reply so far, in time order
+    row: AttentionRow | None  # over the chunk tokens of the prompt and the reply before this token, in time order
+    raw: npt.NDArray[np.float32] | None = None  # (layers, heads, tokens of the row), if asked for
 
 
 Reason = Literal["stop", "eos", "length", "context", "abort"]
