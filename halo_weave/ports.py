@@ -58,7 +58,7 @@ class Capture:
     reply: bool = True  # a row for each generated token
     reading: bool = False  # rows of the chunk tokens from `Prompt.read_from` on, while they are read
     reading_surprisal: bool = False  # surprisal of those tokens too
-    raw: bool = False  # with each generated token also the rows of each layer and head
+    raw: bool = False  # with each generated token also the rows of the chosen layers and heads: `AttentionRow.raw`
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,6 @@ class Step:
     piece: bytes
     surprisal: float  # nats, under the model's own distribution (before temperature and cuts)
     row: AttentionRow | None  # over the chunk tokens of the prompt and the reply before this token, in time order
-    raw: npt.NDArray[np.float32] | None = None  # (layers, heads, tokens of the row), if asked for
 
 
 Reason = Literal["stop", "eos", "length", "context", "abort"]
