@@ -268,6 +268,7 @@ class WindowStats:
     live_tokens: int
     asleep_chunks: int
     said_tokens: int
+    last_text: str = ""  # of the chunk said last in it
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,13 @@ class Windows(Part):
                 "SELECT coalesce(sum(span), 0) FROM chunks INDEXED BY chunks_by_place WHERE window = ?",
                 (window_id,),
             ).fetchone()[0]
-        return WindowStats(window, live, tokens, asleep, said)
+            last = db.execute(
+                """SELECT raw FROM chunks INDEXED BY chunks_by_place
+                   WHERE window = ? AND deleted IS NULL AND merged_into IS NULL ORDER BY start DESC LIMIT 1""",
+                (window_id,),
+            ).fetchone()
+        text = last[0].decode("utf-8", errors="replace") if last else ""
+        return WindowStats(window, live, tokens, asleep, said, text)
 
 
 def _window(row: tuple[Any, ...]) -> WindowRecord:
