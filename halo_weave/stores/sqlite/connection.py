@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from halo_weave.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull
+from halo_weave.errors import BadInput, StoreBusy, StoreCorrupt, StoreError, StoreFull
 from halo_weave.stores.sqlite.schema import APPLICATION, migrate
 
 T = TypeVar("T")
@@ -109,6 +109,8 @@ class Database:
             yield
         except sqlite3.Error as error:
             raise self._sentence(error) from error
+        except (UnicodeEncodeError, OverflowError) as error:
+            raise BadInput(f"This cannot be stored: {error}.") from error
         except OSError as error:
             raise StoreError(f"{self.path} cannot be used: {error.strerror or error}.") from error
 

@@ -59,7 +59,9 @@ def unpack_tags(tags: str | None) -> tuple[str, ...]:
 def pack_json(value: Json) -> str:
     """Compact, and exact: what is read again equals what was given."""
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text.encode("utf-8")
+        return text
     except (TypeError, ValueError, RecursionError) as error:
         raise BadInput(f"This cannot be kept as JSON: {error}.") from error
 

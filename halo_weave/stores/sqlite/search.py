@@ -283,7 +283,8 @@ class Search(Part):
 
 
 def _sequence(db: sqlite3.Connection) -> int:
-    return int(db.execute("SELECT coalesce(max(sequence), 0) FROM changes").fetchone()[0])
+    row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'changes'").fetchone()
+    return int(row[0]) if row else 0
 
 
 def _block(rows: Sequence[tuple[int, bytes]], dimension: int) -> tuple[Numbers, Vectors]:

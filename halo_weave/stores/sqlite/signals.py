@@ -88,7 +88,7 @@ class Signals(Part):
             write_words(db, [first])
             note_changed(db, [first, second])
             want_vectors(db, [first])
-            note_event(db, [(None, first, when, "merged", pack_json({"chunk": str(key)}))])
+            note_event(db, [(None, first, when, "merged", pack_json({"chunk_id": key.chunk_id}))])
         return into
 
     def deletion_of(self, key: ChunkKey) -> tuple[ChunkKey, ...]:

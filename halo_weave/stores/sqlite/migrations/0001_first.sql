@@ -225,3 +225,4 @@ CREATE TABLE imported (
     shift INTEGER NOT NULL,              -- of its positions
     PRIMARY KEY (source, turn, mark)
 ) WITHOUT ROWID;
+CREATE UNIQUE INDEX imported_by_here ON imported(here);

@@ -1,0 +1,135 @@
+"""One large JSON object, written and read a piece at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TextIO
+
+from halo_weave.errors import ImportRefused
+
+STEP = 1 << 16
+LIMIT = 1 << 28  # characters of one element; no chunk comes near it
+SPACE = " \t\n\r"
+
+
+def write_object(members: Iterable[tuple[str, Any]], write: Callable[[str], object]) -> None:
+    """Members in order. A list or dict is written as it is, an iterator as an array with one element a line."""
+    write("{")
+    comma = ""
+    for key, value in members:
+        write(f"{comma}\n{json.dumps(key)}: ")
+        comma = ","
+        if isinstance(value, Iterator):
+            write("[")
+            between = ""
+            for element in value:
+                write(f"{between}\n{json.dumps(element, ensure_ascii=False, allow_nan=False)}")
+                between = ","
+            write("\n]")
+        else:
+            write(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    write("\n}\n")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ImportRefused(f"The file has the value {name}, which is not JSON.")
+
+
+class JsonReader:
+    """The members of a file's one object. Whitespace and the order of members do not matter."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.read = 0  # characters taken from the file
+        self._file = file
+        self._buffer = ""
+        self._at = 0
+        self._ended = False
+        self._decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """(key, value) of each member; of an array, (key, element) of each element."""
+        self._expect("{")
+        if self._next() == "}":
+            self._at += 1
+        else:
+            while True:
+                key = self._value()
+                if not isinstance(key, str):
+                    raise self._refused("a name was expected")
+                self._expect(":")
+                if self._next() == "[":
+                    yield from ((key, element) for element in self._elements())
+                else:
+                    yield key, self._value()
+                if self._expect(",}") == "}":
+                    break
+        if self._next():
+            raise self._refused("something follows after the end")
+
+    def _elements(self) -> Iterator[Any]:
+        self._expect("[")
+        if self._next() == "]":
+            self._at += 1
+            return
+        while True:
+            yield self._value()
+            if self._expect(",]") == "]":
+                return
+
+    def _value(self) -> Any:
+        self._next()
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self._buffer, self._at)
+            except json.JSONDecodeError as error:
+                if not self._more():
+                    raise self._refused(f"it breaks off or is malformed ({error.msg})") from error
+            except RecursionError as error:
+                raise self._refused("it is nested too deeply") from error
+            except ValueError as error:
+                raise self._refused(str(error)) from error
+            else:
+                # A number at the end of what was read may go on.
+                if end < len(self._buffer) or not self._more():
+                    self._at = end
+                    return value
+
+    def _next(self) -> str:
+        """The next character that is not space, "" at the end of the file. It is not taken."""
+        while True:
+            while self._at < len(self._buffer):
+                if self._buffer[self._at] not in SPACE:
+                    return self._buffer[self._at]
+                self._at += 1
+            if not self._more():
+                return ""
+
+    def _expect(self, choices: str) -> str:
+        found = self._next()
+        if not found or found not in choices:
+            raise self._refused(f"{' or '.join(choices)} was expected")
+        self._at += 1
+        return found
+
+    def _more(self) -> bool:
+        """Read on; twice as much each time, so that a long element is not decoded too often."""
+        if self._ended:
+            return False
+        rest = self._buffer[self._at :]
+        if len(rest) > LIMIT:
+            raise self._refused("an element is larger than can be read, or malformed")
+        try:
+            text = self._file.read(max(STEP, len(rest)))
+        except UnicodeDecodeError as error:
+            raise ImportRefused("The file is not text in UTF-8, so it cannot be imported.") from error
+        self.read += len(text)
+        self._ended = not text
+        self._buffer, self._at = rest + text, 0
+        return bool(text)
+
+    def _refused(self, why: str) -> ImportRefused:
+        at = self.read - len(self._buffer) + self._at
+        return ImportRefused(
+            f"The file is not JSON that can be imported: {why}, at character {at}. Nothing was changed."
+        )

@@ -1,0 +1,440 @@
+"""What arrives from another memory: which of it is new, and under which ids it will be known here."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from halo_weave.core.tokens import Tokens
+from halo_weave.errors import StoreFull
+from halo_weave.store import Imported
+from halo_weave.stores.exchange import LIMIT, ChunkIn, Header, Reading, TurnIn, read_turn
+from halo_weave.stores.packing import pack_tokens, unpack_floats
+from halo_weave.stores.sqlite.connection import Database
+from halo_weave.stores.sqlite.rows import note_changed, pack_json, tokenizer_of, want_vectors, write_words
+
+
+class Arrivals:
+    """One import. Turns that are new keep their ids if these are free here; else all get new ones, in order."""
+
+    def __init__(self, database: Database, header: Header) -> None:
+        self._db = database
+        self.header = header
+        self.own = ""  # this memory's id
+        self.shifts: tuple[int, int] | None = (
+            None  # of turn ids and positions, once the first new turn is seen
+        )
+        self.counts = dict.fromkeys(
+            ("turns", "chunks", "tokens", "windows", "entries", "notes", "known_turns"), 0
+        )
+        self.kept_ids = True
+        self.generation: int | None = None  # the one here that takes the vectors
+        self.dimension = 0
+
+    def begin(self, db: sqlite3.Connection) -> None:
+        db.execute("DROP TABLE IF EXISTS temp.arrived")
+        db.execute("CREATE TEMP TABLE arrived (turn INTEGER PRIMARY KEY, here INTEGER NOT NULL)")
+        self.own = db.execute("SELECT id FROM memory").fetchone()[0]
+
+    def end(self, db: sqlite3.Connection) -> None:
+        db.execute("DROP TABLE IF EXISTS temp.arrived")
+
+    def result(self) -> Imported:
+        return Imported(**self.counts, kept_ids=self.kept_ids)
+
+    def bring(self, db: sqlite3.Connection, section: str, elements: Sequence[Any]) -> None:
+        step = getattr(self, f"_bring_{section}")
+        for element in elements:
+            step(db, Reading(section, element))
+
+    @staticmethod
+    def check(section: str, field: Reading) -> None:
+        """Refuse an element that `bring` could not use."""
+        CHECKS[section](field)
+
+    # Windows
+
+    def _bring_windows(self, db: sqlite3.Connection, field: Reading) -> None:
+        cursor = db.execute(
+            """INSERT OR IGNORE INTO windows
+                   (id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted)
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+            read_window(field),
+        )
+        self.counts["windows"] += cursor.rowcount
+
+    # Turns
+
+    def _bring_turns(self, db: sqlite3.Connection, field: Reading) -> None:
+        turn = read_turn(field.element, self.header)
+        here = self._known(db, turn)
+        if here is not None:
+            self.counts["known_turns"] += 1
+        else:
+            here = self._insert(db, turn)
+        db.execute("INSERT OR REPLACE INTO arrived (turn, here) VALUES (?, ?)", (turn.turn, here))
+
+    def _known(self, db: sqlite3.Connection, turn: TurnIn) -> int | None:
+        row = db.execute(
+            "SELECT here FROM imported WHERE source = ? AND turn = ? AND mark = ?",
+            (turn.memory, turn.first_turn, turn.mark),
+        ).fetchone()
+        if row is None and turn.memory == self.own:
+            row = db.execute(
+                "SELECT id FROM turns WHERE id = ? AND role = ? AND said = ?",
+                (turn.first_turn, turn.role, turn.said),
+            ).fetchone()
+        return int(row[0]) if row else None
+
+    def _insert(self, db: sqlite3.Connection, turn: TurnIn) -> int:
+        turn_shift, shift = self._place(db, turn)
+        here = turn.turn + turn_shift
+        answers = None
+        if turn.answers is not None:
+            row = db.execute("SELECT here FROM arrived WHERE turn = ?", (turn.answers,)).fetchone()
+            answers = row[0] if row else None
+        db.execute(
+            "INSERT INTO turns (id, window, role, answers, speaker, said) VALUES (?, ?, ?, ?, ?, ?)",
+            (here, turn.window, turn.role, answers, turn.speaker, turn.said),
+        )
+        if (turn.memory, turn.first_turn) != (self.own, here):
+            db.execute(
+                "INSERT INTO imported (source, turn, mark, here, shift) VALUES (?, ?, ?, ?, ?)",
+                (turn.memory, turn.first_turn, turn.mark, here, shift),
+            )
+        numbers: dict[int, int] = {}
+        for chunk in turn.chunks:
+            numbers[chunk.chunk] = insert_chunk(db, here, turn.window, chunk, chunk.start + shift, numbers)
+        note_changed(db, list(numbers.values()))
+        present = [
+            numbers[part.chunk] for part in turn.chunks if part.deleted is None and part.merged is None
+        ]
+        write_words(db, present)
+        want_vectors(db, present)
+        self.counts["turns"] += 1
+        self.counts["chunks"] += len(turn.chunks)
+        self.counts["tokens"] += sum(len(part.tokens) for part in turn.chunks if part.merged is None)
+        return here
+
+    def _place(self, db: sqlite3.Connection, turn: TurnIn) -> tuple[int, int]:
+        """How far its ids must move. Those of our own past that a clear wiped are free for it."""
+        next_turn, next_position, cleared = db.execute(
+            "SELECT next_turn, next_position, cleared_turn FROM memory"
+        ).fetchone()
+        if self.header.id == self.own == turn.memory and turn.turn < cleared:
+            return 0, 0
+        if self.shifts is None:
+            start = min(chunk.start for chunk in turn.chunks)
+            free = turn.turn >= next_turn and start >= next_position
+            self.shifts = (0, 0) if free else (next_turn - turn.turn, next_position - start)
+            self.kept_ids = free
+            end_turn = max(next_turn, self.header.next_turn + self.shifts[0])
+            end_position = max(next_position, self.header.next_position + self.shifts[1])
+            if max(end_turn, end_position) > LIMIT:
+                raise StoreFull("There are not enough ids left for this import: they end at 2^63.")
+            db.execute("UPDATE memory SET next_turn = ?, next_position = ?", (end_turn, end_position))
+        return self.shifts
+
+    # What windows know
+
+    def _bring_live(self, db: sqlite3.Connection, field: Reading) -> None:
+        window, number, start, gone = self._spot(db, field)
+        if number is None:
+            return
+        pinned, since, woken, brightness, own = read_live(field)
+        reading = pack_reading(db, own)
+        if gone:
+            db.execute(
+                ASLEEP,
+                (
+                    window,
+                    start,
+                    number,
+                    1,
+                    peak(brightness),
+                    since,
+                    '{"why":"deleted"}',
+                    brightness,
+                    *reading,
+                ),
+            )
+        else:
+            db.execute(
+                """INSERT INTO live (window, start, chunk, pinned, since, woken, brightness, tokenizer, ids, lengths, raw)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+                (window, start, number, pinned, since, woken, brightness, *reading),
+            )
+
+    def _bring_asleep(self, db: sqlite3.Connection, field: Reading) -> None:
+        window, number, start, gone = self._spot(db, field)
+        if number is not None:
+            slept, reason, brightness, own = read_asleep(field)
+            reading = pack_reading(db, own)
+            db.execute(
+                ASLEEP, (window, start, number, gone, peak(brightness), slept, reason, brightness, *reading)
+            )
+
+    def _spot(self, db: sqlite3.Connection, field: Reading) -> tuple[str, int | None, int, bool]:
+        """Where a chunk stands in a window, if the window does not hold it yet. (window, number, start, deleted)"""
+        window = field.text("window")
+        row = db.execute(
+            """SELECT c.number, c.start, c.deleted IS NOT NULL, c.span FROM arrived a JOIN chunks c ON c.turn = a.here
+               JOIN windows w ON w.id = :window WHERE a.turn = :turn AND c.chunk = :chunk AND c.merged IS NULL
+               AND NOT EXISTS (SELECT 1 FROM live WHERE window = :window AND start = c.start)
+               AND NOT EXISTS (SELECT 1 FROM asleep WHERE window = :window AND start = c.start)""",
+            {"window": window, "turn": field.whole("turn"), "chunk": field.whole("chunk")},
+        ).fetchone()
+        if row is None or (
+            field.element.get("reading") is None and len(field.floats("brightness")) != 4 * row[3]
+        ):
+            return window, None, 0, False
+        return window, row[0], row[1], bool(row[2])
+
+    def _bring_history(self, db: sqlite3.Connection, field: Reading) -> None:
+        turn, chunk, window, happened, event, detail = read_event(field)
+        db.execute(
+            """INSERT INTO history (window, chunk, happened, event, detail)
+               SELECT :window, c.number, :happened, :event, :detail FROM arrived a JOIN chunks c ON c.turn = a.here
+               WHERE a.turn = :turn AND c.chunk = :chunk
+               AND (:window IS NULL OR EXISTS (SELECT 1 FROM windows WHERE id = :window))
+               AND NOT EXISTS (SELECT 1 FROM history h WHERE h.chunk = c.number AND h.window IS :window
+                               AND h.happened = :happened AND h.event = :event AND h.detail = :detail)""",
+            {
+                "turn": turn,
+                "chunk": chunk,
+                "window": window,
+                "happened": happened,
+                "event": event,
+                "detail": detail,
+            },
+        )
+
+    # Keepsakes
+
+    def _bring_entries(self, db: sqlite3.Connection, field: Reading) -> None:
+        path, versions = read_entry(field)
+        if db.execute(
+            "SELECT 1 FROM entries WHERE path = ?1 UNION SELECT 1 FROM entry_versions WHERE path = ?1",
+            (path,),
+        ).fetchone():
+            return
+        parent, _, heading = path.rpartition("/")
+        for *version, ended in versions:
+            if ended is None:
+                db.execute(
+                    """INSERT INTO entries (path, version, content, snapshot, model, vectors, created, modified, accessed,
+                           parent, heading) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+                    (path, *version, parent, heading),
+                )
+            else:
+                db.execute(
+                    """INSERT INTO entry_versions (path, version, content, snapshot, model, vectors, created, modified,
+                           accessed, ended) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+                    (path, *version, ended),
+                )
+        self.counts["entries"] += 1
+
+    def _bring_notes(self, db: sqlite3.Connection, field: Reading) -> None:
+        cursor = db.execute(
+            "INSERT OR IGNORE INTO notes (name, content, created, modified) VALUES (?, ?, ?, ?)",
+            read_note(field),
+        )
+        self.counts["notes"] += cursor.rowcount
+
+    def _bring_settings(self, db: sqlite3.Connection, field: Reading) -> None:
+        db.execute(
+            "INSERT OR IGNORE INTO settings (key, value, modified) VALUES (?, ?, ?)", read_setting(field)
+        )
+
+    # Vectors serve if they are of the embedder that serves here, or if there is none yet.
+
+    def _bring_generations(self, db: sqlite3.Connection, field: Reading) -> None:
+        _, model, dimension, created, completed = read_generation(field)
+        if db.execute("SELECT 1 FROM generations WHERE state = 'current'").fetchone() is None:
+            number = db.execute(
+                """INSERT INTO generations (model, dimension, state, created, completed)
+                   VALUES (?, ?, 'current', ?, ?) RETURNING id""",
+                (model, dimension, created, completed),
+            ).fetchone()
+            db.execute(
+                """INSERT INTO wanted (generation, chunk, sequence) SELECT ?, c.number, n.sequence
+                   FROM chunks c JOIN changes n ON n.chunk = c.number WHERE c.deleted IS NULL AND c.merged IS NULL""",
+                number,
+            )
+        row = db.execute(
+            "SELECT id FROM generations WHERE state = 'current' AND model = ? AND dimension = ?",
+            (model, dimension),
+        ).fetchone()
+        self.generation, self.dimension = (row[0], dimension) if row else (None, 0)
+
+    def _bring_vectors(self, db: sqlite3.Connection, field: Reading) -> None:
+        vector = field.floats("vector")
+        if self.generation is None or len(vector) != 4 * self.dimension:
+            return
+        row = db.execute(
+            """SELECT c.number FROM arrived a JOIN chunks c ON c.turn = a.here WHERE a.turn = ? AND c.chunk = ?
+               AND c.deleted IS NULL AND c.merged IS NULL
+               AND NOT EXISTS (SELECT 1 FROM vectors v WHERE v.generation = ? AND v.chunk = c.number)""",
+            (field.whole("turn"), field.whole("chunk"), self.generation),
+        ).fetchone()
+        if row is None:
+            return
+        db.execute(
+            "INSERT INTO vectors (generation, chunk, vector) VALUES (?, ?, ?)",
+            (self.generation, row[0], vector),
+        )
+        note_changed(db, row)
+        if not field.flag("stale"):
+            db.execute("DELETE FROM wanted WHERE generation = ? AND chunk = ?", (self.generation, row[0]))
+
+
+ASLEEP = """INSERT INTO asleep (window, start, chunk, gone, peak, slept, reason, brightness, tokenizer, ids, lengths, raw)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+
+
+def insert_chunk(
+    db: sqlite3.Connection, turn: int, window: str, chunk: ChunkIn, start: int, numbers: dict[int, int]
+) -> int:
+    cursor = db.execute(
+        """INSERT INTO chunks (turn, chunk, window, start, span, tokenizer, deleted, undeleted, merged, merged_into, tags,
+               ids, lengths, raw) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (
+            turn,
+            chunk.chunk,
+            window,
+            start,
+            len(chunk.tokens),
+            tokenizer_of(db, chunk.tokenizer),
+            chunk.deleted,
+            chunk.undeleted,
+            chunk.merged,
+            None if chunk.merged_into is None else numbers[chunk.merged_into],
+            pack_json(list(chunk.tags)) if chunk.tags else None,
+            *pack_tokens(chunk.tokens),
+        ),
+    )
+    return int(cursor.lastrowid or 0)
+
+
+def peak(brightness: bytes) -> float:
+    return float(unpack_floats(brightness).max()) if brightness else 0.0
+
+
+def pack_reading(db: sqlite3.Connection, own: tuple[str, Tokens] | None) -> tuple[Any, ...]:
+    return (None,) * 4 if own is None else (tokenizer_of(db, own[0]), *pack_tokens(own[1]))
+
+
+# One element of each section as the values of its row
+
+
+def read_window(field: Reading) -> tuple[Any, ...]:
+    texts = [field.text(name) for name in ("id", "name", "system_prompt", "user_name", "ai_name")]
+    times = (field.time("created"), field.time("modified"), field.maybe_time("deleted"))
+    return (*texts, pack_json(field.object("settings")), *times)
+
+
+def read_own_tokens(field: Reading) -> tuple[bytes, tuple[str, Tokens] | None]:
+    own = None
+    if field.element.get("reading") is not None:
+        inner = Reading(field.section, field.element["reading"])
+        own = (inner.text("tokenizer"), inner.tokens())
+    brightness = field.floats("brightness", None if own is None else len(own[1]))
+    if not brightness or not np.isfinite(unpack_floats(brightness)).all():
+        raise field.refuse("brightness", "at least one number for each token")
+    return brightness, own
+
+
+def read_live(field: Reading) -> tuple[bool, int, str | None, bytes, tuple[str, Tokens] | None]:
+    woken = field.element.get("woken")
+    since = field.time("since")
+    return (
+        field.flag("pinned"),
+        since,
+        None if woken is None else pack_json(field.object("woken")),
+        *read_own_tokens(field),
+    )
+
+
+def read_asleep(field: Reading) -> tuple[int, str, bytes, tuple[str, Tokens] | None]:
+    return field.time("slept"), pack_json(field.object("reason")), *read_own_tokens(field)
+
+
+def read_event(field: Reading) -> tuple[int, int, str | None, int, str, str]:
+    return (
+        field.whole("turn", least=1),
+        field.whole("chunk"),
+        field.maybe_text("window"),
+        field.time("happened"),
+        field.text("event"),
+        pack_json(field.object("detail")),
+    )
+
+
+def read_entry(field: Reading) -> tuple[str, list[tuple[Any, ...]]]:
+    versions = []
+    for inner in field.list("versions"):
+        snapshot = inner.any("snapshot")
+        vectors = inner.floats("vectors")
+        if not isinstance(snapshot, list) or (
+            vectors and (not snapshot or len(vectors) % (4 * len(snapshot)))
+        ):
+            raise inner.refuse("snapshot", "a list, with as many vectors")
+        versions.append(
+            (
+                inner.whole("version", least=1),
+                pack_json(inner.any("content")),
+                pack_json(snapshot),
+                inner.text("model"),
+                vectors,
+                inner.time("created"),
+                inner.time("modified"),
+                inner.time("accessed"),
+                inner.maybe_time("ended"),
+            )
+        )
+    return field.text("path"), versions
+
+
+def read_note(field: Reading) -> tuple[Any, ...]:
+    return field.text("name"), pack_json(field.any("content")), field.time("created"), field.time("modified")
+
+
+def read_setting(field: Reading) -> tuple[Any, ...]:
+    return field.text("key"), pack_json(field.any("value")), field.time("modified")
+
+
+def read_generation(field: Reading) -> tuple[int, str, int, int, int | None]:
+    return (
+        field.whole("generation"),
+        field.text("model"),
+        field.whole("dimension", least=1),
+        field.time("created"),
+        field.maybe_time("completed"),
+    )
+
+
+def read_vector(field: Reading) -> None:
+    field.whole("generation"), field.whole("turn", least=1), field.whole("chunk"), field.flag("stale")
+    if not np.isfinite(unpack_floats(field.floats("vector"))).all():
+        raise field.refuse("vector", "numbers")
+
+
+def read_held(field: Reading) -> None:
+    field.text("window"), field.whole("turn", least=1), field.whole("chunk")
+    (read_live if field.section == "live" else read_asleep)(field)
+
+
+CHECKS = {
+    "windows": read_window,
+    "live": read_held,
+    "asleep": read_held,
+    "history": read_event,
+    "entries": read_entry,
+    "notes": read_note,
+    "settings": read_setting,
+    "generations": read_generation,
+    "vectors": read_vector,
+}

@@ -1,0 +1,260 @@
+"""Does the file hold together? Each check gives sentences; what can be rebuilt from the record is repaired."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from halo_weave.core.brightness import INITIAL
+from halo_weave.errors import StoreCorrupt
+from halo_weave.store import Finding
+from halo_weave.stores.packing import pack_floats
+from halo_weave.stores.sqlite.rows import (
+    FEW,
+    Part,
+    note_changed,
+    remove_words,
+    want_vectors,
+    word_terms,
+    write_words,
+)
+
+Mend = Callable[[sqlite3.Connection], object]
+Fault = tuple[str, Mend | None]  # what is wrong, and what would mend it
+
+
+class Verify(Part):
+    def verify(
+        self, *, repair: bool = False, progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> list[Finding]:
+        """Everything that is wrong with the memory; an empty list if nothing is."""
+        findings: list[Finding] = []
+        for done, (name, check) in enumerate(CHECKS.items()):
+            progress(done, len(CHECKS))
+            try:
+                with self._db.reading() as db:
+                    faults = list(check(db))
+            except StoreCorrupt as error:
+                return [*findings, Finding(name, str(error))]
+            for sentence, mend in faults:
+                if repair and mend is not None:
+                    with self._db.writing(durable=True) as db:
+                        mend(db)
+                findings.append(Finding(name, sentence, repair and mend is not None))
+        progress(len(CHECKS), len(CHECKS))
+        return findings
+
+
+def statement(sql: str, *values: object) -> Mend:
+    return lambda db: db.execute(sql, values)
+
+
+def check_file(db: sqlite3.Connection) -> Iterator[Fault]:
+    for (sentence,) in db.execute("PRAGMA integrity_check(20)"):
+        if sentence != "ok":
+            yield f"The file is damaged: {sentence}.", None
+    for table, row, parent, _ in db.execute("PRAGMA foreign_key_check"):
+        yield f"Row {row} of {table} points to something in {parent} that is not there.", None
+
+
+def check_ids(db: sqlite3.Connection) -> Iterator[Fault]:
+    next_turn, next_position = db.execute("SELECT next_turn, next_position FROM memory").fetchone()
+    turn = db.execute("SELECT coalesce(max(id), 0) FROM turns").fetchone()[0]
+    stop = db.execute("SELECT coalesce(max(start + span), 0) FROM chunks").fetchone()[0]
+    if turn >= next_turn or stop > next_position:
+        yield (
+            f"Turn {turn} or position {stop} is stored but was never reserved (next are {next_turn}, {next_position}).",
+            statement(
+                "UPDATE memory SET next_turn = max(next_turn, ?), next_position = max(next_position, ?)",
+                turn + 1,
+                stop,
+            ),
+        )
+    for first, second in db.execute(
+        """SELECT before, number FROM (SELECT number, start, lag(number) OVER place AS before,
+               lag(start + span) OVER place AS stop FROM chunks WHERE merged IS NULL WINDOW place AS (ORDER BY start))
+           WHERE stop > start LIMIT 20"""
+    ):
+        yield f"Chunks number {first} and {second} claim the same positions.", None
+    for answer, question in db.execute(
+        """SELECT a.id, q.id FROM turns a JOIN turns q ON q.id = a.answers
+           WHERE a.role <> 'assistant' OR q.role <> 'user' OR q.id >= a.id LIMIT 20"""
+    ):
+        yield f"Turn {answer} is stored as the answer to turn {question}, which cannot be.", None
+
+
+def check_tokens(db: sqlite3.Connection) -> Iterator[Fault]:
+    for number, span, ids, lengths, size in db.execute(
+        "SELECT number, span, ids, lengths, length(raw) FROM chunks"
+    ):
+        sound = len(ids) in {2 * span, 4 * span} and len(lengths) in {span, 4 * span}
+        if not sound or int(np.frombuffer(lengths, "u1" if len(lengths) == span else "<i4").sum()) != size:
+            yield f"The tokens of chunk number {number} do not fit its text.", None
+
+
+def check_words(db: sqlite3.Connection) -> Iterator[Fault]:
+    rows = db.execute(
+        """SELECT c.number, c.raw, t.speaker, t.said, w.terms FROM chunks c JOIN turns t ON t.id = c.turn
+           LEFT JOIN words w ON w.rowid = c.number WHERE c.deleted IS NULL AND c.merged IS NULL"""
+    )
+    wrong = [number for number, raw, speaker, said, terms in rows if terms != word_terms(raw, speaker, said)]
+    extra = [
+        number
+        for (number,) in db.execute(
+            """SELECT w.rowid FROM words w LEFT JOIN chunks c ON c.number = w.rowid
+               WHERE c.number IS NULL OR c.deleted IS NOT NULL OR c.merged IS NOT NULL"""
+        )
+    ]
+
+    def mend(db: sqlite3.Connection) -> None:
+        remove_words(db, extra)
+        for at in range(0, len(wrong), FEW):
+            write_words(db, wrong[at : at + FEW])
+
+    if wrong or extra:
+        yield (
+            f"The word index lacks or has other words for {len(wrong)} chunks, and has {len(extra)} too many.",
+            mend,
+        )
+
+
+def check_word_index(db: sqlite3.Connection) -> Iterator[Fault]:
+    """FTS5 compares its index with the words it holds. This is a write as SQLite sees it, so it has its own reader."""
+    file = next(name for _, schema, name in db.execute("PRAGMA database_list") if schema == "main")
+    own = sqlite3.connect(file, isolation_level=None)
+    try:
+        own.execute("INSERT INTO words (words) VALUES ('integrity-check')")
+    except sqlite3.DatabaseError as error:
+        name = getattr(error, "sqlite_errorname", "")
+        if name.startswith(("SQLITE_READONLY", "SQLITE_BUSY")):
+            return
+        yield (
+            "The word index does not fit the words it holds.",
+            statement("INSERT INTO words (words) VALUES ('rebuild')"),
+        )
+    finally:
+        own.close()
+
+
+def check_vectors(db: sqlite3.Connection) -> Iterator[Fault]:
+    wrong = db.execute(
+        """SELECT v.id, v.chunk FROM vectors v JOIN generations g ON g.id = v.generation
+           JOIN chunks c ON c.number = v.chunk
+           WHERE g.state <> 'retired' AND (length(v.vector) <> 4 * g.dimension
+               OR c.deleted IS NOT NULL OR c.merged IS NOT NULL)"""
+    ).fetchall()
+    missing = [
+        number
+        for (number,) in db.execute(
+            """SELECT DISTINCT c.number FROM chunks c JOIN generations g ON g.state <> 'retired'
+               LEFT JOIN vectors v ON v.generation = g.id AND v.chunk = c.number
+               LEFT JOIN wanted w ON w.generation = g.id AND w.chunk = c.number
+               WHERE c.deleted IS NULL AND c.merged IS NULL AND v.id IS NULL AND w.chunk IS NULL"""
+        )
+    ]
+
+    def mend(db: sqlite3.Connection) -> None:
+        db.executemany("DELETE FROM vectors WHERE id = ?", [(row,) for row, _ in wrong])
+        again = sorted({*missing, *(number for _, number in wrong)})
+        present = {
+            number
+            for number in again
+            if db.execute(
+                "SELECT 1 FROM chunks WHERE number = ? AND deleted IS NULL AND merged IS NULL", (number,)
+            ).fetchone()
+        }
+        note_changed(db, again)
+        want_vectors(db, sorted(present))
+
+    if wrong or missing:
+        yield (
+            f"{len(wrong)} vectors do not fit their chunk or generation, and {len(missing)} are missing.",
+            mend,
+        )
+
+
+def check_changes(db: sqlite3.Connection) -> Iterator[Fault]:
+    lost = [
+        number
+        for (number,) in db.execute(
+            "SELECT c.number FROM chunks c LEFT JOIN changes n ON n.chunk = c.number WHERE n.chunk IS NULL"
+        )
+    ]
+    if lost:
+        yield f"{len(lost)} chunks are not in the list of changes.", lambda db: note_changed(db, lost)
+
+
+def check_working_sets(db: sqlite3.Connection) -> Iterator[Fault]:
+    for table in ("live", "asleep"):
+        rows = db.execute(
+            f"""SELECT h.window, h.start, c.number, c.span FROM {table} h JOIN chunks c ON c.number = h.chunk
+                WHERE (h.ids IS NULL AND length(h.brightness) <> 4 * c.span)
+                OR (h.ids IS NOT NULL AND length(h.brightness) NOT IN (length(h.ids), 2 * length(h.ids)))"""
+        )
+        for window, start, number, span in rows:
+            yield (
+                f"The brightness of chunk number {number}, {table} in window {window}, does not fit its tokens.",
+                statement(
+                    f"""UPDATE {table} SET brightness = ?, tokenizer = NULL, ids = NULL, lengths = NULL, raw = NULL
+                        WHERE window = ? AND start = ?""",
+                    pack_floats(np.full(span, INITIAL, np.float32)),
+                    window,
+                    start,
+                ),
+            )
+        for (number,) in db.execute(
+            f"""SELECT DISTINCT c.number FROM {table} h JOIN chunks c ON c.number = h.chunk
+                WHERE h.start <> c.start OR c.merged IS NOT NULL"""
+        ):
+            yield f"Chunk number {number} is {table} where it was not born, or after it was merged.", None
+    for window, start in db.execute(
+        "SELECT l.window, l.start FROM live l JOIN asleep a ON a.window = l.window AND a.start = l.start"
+    ):
+        yield (
+            f"The chunk at position {start} is both live and asleep in window {window}.",
+            statement("DELETE FROM asleep WHERE window = ? AND start = ?", window, start),
+        )
+    for (number,) in db.execute(
+        "SELECT DISTINCT c.number FROM live l JOIN chunks c ON c.number = l.chunk WHERE c.deleted IS NOT NULL"
+    ):
+        yield (
+            f"Chunk number {number} is deleted but live.",
+            statement("DELETE FROM live WHERE chunk = ?", number),
+        )
+    deleted = "(SELECT c.deleted IS NOT NULL FROM chunks c WHERE c.number = asleep.chunk)"
+    if db.execute(f"SELECT 1 FROM asleep WHERE gone <> {deleted} LIMIT 1").fetchone():
+        yield (
+            "The graveyard shows deleted chunks or hides others.",
+            statement(f"UPDATE asleep SET gone = {deleted}"),
+        )
+
+
+def check_drafts(db: sqlite3.Connection) -> Iterator[Fault]:
+    for turn, tokens, parts in db.execute(
+        """SELECT d.turn, d.tokens, coalesce(sum(p.span), 0) FROM drafts d LEFT JOIN draft_parts p ON p.turn = d.turn
+           GROUP BY d.turn HAVING d.tokens <> coalesce(sum(p.span), 0)"""
+    ):
+        yield (
+            f"The draft of turn {turn} should have {tokens} tokens and has {parts}.",
+            statement("UPDATE drafts SET tokens = ? WHERE turn = ?", parts, turn),
+        )
+    for (turn,) in db.execute("SELECT d.turn FROM drafts d JOIN turns t ON t.id = d.turn"):
+        yield (
+            f"Turn {turn} is stored, and still a draft too.",
+            statement("DELETE FROM drafts WHERE turn = ?", turn),
+        )
+
+
+CHECKS: dict[str, Callable[[sqlite3.Connection], Iterator[Fault]]] = {
+    "file": check_file,
+    "ids": check_ids,
+    "tokens": check_tokens,
+    "words": check_words,
+    "word index": check_word_index,
+    "vectors": check_vectors,
+    "changes": check_changes,
+    "working sets": check_working_sets,
+    "drafts": check_drafts,
+}
