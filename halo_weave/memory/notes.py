@@ -18,7 +18,7 @@ NAME = "notes.json"
 SIZE_LIMIT = 256 << 10  # bytes
 DESCRIPTION = "AI assistant's persistent notes"
 METADATA = "_metadata"
-TRIES = 5
+TRIES = 20
 MOMENT = timedelta(microseconds=1)  # the store's smallest step in time
 BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -62,7 +62,14 @@ class Notes:
         """Make the one object that a jq program gives the notes."""
 
         def result(document: dict[str, Json]) -> Json:
-            return only_value(self._sandbox.run(program, json.dumps(document)))
+            value = only_value(self._sandbox.run(program, json.dumps(document)))
+            # `.topics` with `> output` would wipe all the rest, and is more likely a slip than meant.
+            if isinstance(value, dict) and METADATA not in value:
+                raise BadInput(
+                    "This gives only a part of the notes, so nothing was changed. To write, change the whole, "
+                    "such as: .topics.name = 1"
+                )
+            return value
 
         return self._change(result, now)
 

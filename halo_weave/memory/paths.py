@@ -49,8 +49,3 @@ def check_heading(heading: str) -> None:
 def is_root(path: object) -> bool:
     """Whether this means all of the memory."""
     return path is None or (isinstance(path, str) and path.strip() in ("", "/", "."))
-
-
-def is_under(path: str, heading: str) -> bool:
-    """Whether a path lies below a heading. `UserData` does not lie below `User`."""
-    return not heading or path.startswith(heading + "/")

@@ -9,13 +9,12 @@ from halo_weave.memory.tree import Branch
 
 OVERVIEW_LENGTH = 800  # characters
 INSTRUCTIONS = """\
-You keep notes and a memory that outlast this conversation. To use them, write one of these and wait:
-<tool>jq '.topics' notes.json</tool> reads notes (topics, reminders, context, scratch)
+You keep notes and a memory that outlast this conversation. To use them, write a call like these and wait:
+<tool>jq '.topics' notes.json</tool> reads your notes (topics, reminders, context, scratch)
 <tool>jq '.topics.NAME = "TEXT"' notes.json > output</tool> writes them
 <tool>save_memory("Heading/Name", {"key": "value"})</tool> saves a memory
-<tool>query_memory("Heading/Name")</tool> reads one, <tool>query_heading("Heading", "words")</tool> searches
-<tool>list_memory()</tool>, <tool>delete_memory("Heading/Name")</tool>
-<tool>inject_memory("Heading/Name")</tool> recalls what was said when it was saved
+In the same tags: query_memory("Heading/Name"), query_heading("Heading", "words"), list_memory(), \
+delete_memory("Heading/Name"), inject_memory("Heading/Name") to recall what was said when it was saved.
 The answer appears as ⚙️【call】→ answer; never write it yourself."""
 
 
