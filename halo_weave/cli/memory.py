@@ -1,0 +1,250 @@
+"""Commands that look after the memory: status, windows, export, import, backup, verify, clear."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from halo_weave.cli.app import app
+from halo_weave.cli.options import Data, Json, Yes
+from halo_weave.errors import BadInput, StoreTooNew
+from halo_weave.places import data_folder, memory_file
+from halo_weave.store import Subset
+from halo_weave.stores.sqlite import SqliteStore
+
+Target = Annotated[Path, typer.Argument(help="File to write. It must not exist yet.")]
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def opened(data: Path | None) -> SqliteStore:
+    return SqliteStore(memory_file(data_folder(data)))
+
+
+def opened_to_read(data: Path | None) -> SqliteStore:
+    """For commands that change nothing: they never make a memory, and work on a read-only disk."""
+    path = memory_file(data_folder(data))
+    try:
+        return SqliteStore(path, read_only=True)
+    except StoreTooNew:
+        return SqliteStore(path)  # an older schema, which is brought up to date; a newer one is refused again
+
+
+def shown(value: Any) -> Any:
+    """A record as JSON: ids that count up for ever as text, times in ISO form."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: shown(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return [shown(item) for item in value]
+    return value
+
+
+def say(value: Any) -> None:
+    typer.echo(json.dumps(shown(value), ensure_ascii=False))
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on the error stream; a total of 0 means that the end is not known."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total or None)
+
+
+def moment_of(text: str | None, option: str) -> datetime | None:
+    """A date or a time; without a zone, the computer's own."""
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise BadInput(
+            f"{text!r} is not a time for {option}. Write it like 2026-01-31 or 2026-01-31T12:00."
+        ) from None
+
+
+@app.command()
+def status(data: Data = None, as_json: Json = False) -> None:
+    """What the memory holds."""
+    with opened_to_read(data) as store:
+        stats = store.stats()
+        path = store.path
+    if as_json:
+        figures = {
+            **shown(stats),
+            "next_turn": str(stats.next_turn),
+            "next_position": str(stats.next_position),
+        }
+        say({"memory": str(path), **figures})
+        return
+    table = Table(show_header=False, box=None)
+    table.add_row("memory", str(path))
+    table.add_row("size", f"{stats.bytes / 1e6:,.1f} MB")
+    table.add_row("said", f"{stats.tokens:,} tokens in {stats.chunks:,} chunks and {stats.turns:,} turns")
+    table.add_row("deleted", f"{stats.deleted_chunks:,} chunks")
+    table.add_row("windows", f"{stats.windows:,}")
+    table.add_row("next", f"turn {stats.next_turn}, position {stats.next_position}")
+    table.add_row("structured memory", f"{stats.entries:,} entries, {stats.notes:,} notes")
+    if stats.drafts:
+        table.add_row("unfinished replies", f"{stats.drafts:,}")
+    for generation in stats.generations:
+        if generation.state != "retired":
+            left = f", {generation.wanted:,} to do" if generation.wanted else ""
+            table.add_row(
+                f"vectors, {generation.state}", f"{generation.vectors:,} by {generation.model}{left}"
+            )
+    Console().print(table)
+
+
+@app.command()
+def windows(
+    data: Data = None,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Show deleted windows too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """The windows, and how much is live and asleep in each."""
+    with opened_to_read(data) as store:
+        found = [store.window_stats(window.id) for window in store.windows(deleted=deleted)]
+    if as_json:
+        say({"windows": [{**shown(item.window), **shown(item), "window": item.window.id} for item in found]})
+        return
+    table = Table("id", "name", "live tokens", "live chunks", "asleep chunks", "said tokens", "created")
+    for item in found:
+        name = item.window.name + (" (deleted)" if item.window.deleted else "")
+        figures = (item.live_tokens, item.live_chunks, item.asleep_chunks, item.said_tokens)
+        created = item.window.created.astimezone().strftime("%Y-%m-%d %H:%M")
+        table.add_row(item.window.id, name, *(f"{figure:,}" for figure in figures), created)
+    Console().print(table)
+
+
+@app.command("export")
+def export_memory(
+    target: Annotated[
+        Path, typer.Argument(help="File to write, or - for standard output. It must not exist yet.")
+    ],
+    data: Data = None,
+    window: Annotated[
+        str | None, typer.Option(help="Only what was said or woke up in this window (its id).")
+    ] = None,
+    first_turn: Annotated[int | None, typer.Option(help="Only from this turn on.")] = None,
+    last_turn: Annotated[int | None, typer.Option(help="Only up to this turn.")] = None,
+    since: Annotated[str | None, typer.Option(help="Only what was said at this time or later.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only what was said at this time or before.")] = None,
+    vectors: Annotated[
+        bool, typer.Option("--vectors", help="With the embeddings, which can be made again.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write the memory, or a part of it, as JSON."""
+    subset = Subset(window, first_turn, last_turn, moment_of(since, "--since"), moment_of(until, "--until"))
+    to_stdout = str(target) == "-"
+    if target.exists():
+        raise BadInput(f"{target} exists already. Name another file for the export.")
+    with opened_to_read(data) as store, bar("Exporting turns") as progress:
+        if to_stdout:
+            store.export(sys.stdout.write, now=now(), subset=subset, vectors=vectors, progress=progress)
+            return
+        partial = target.with_name(target.name + ".partial")
+        try:
+            with partial.open("w", encoding="utf-8") as file:
+                store.export(file.write, now=now(), subset=subset, vectors=vectors, progress=progress)
+            partial.replace(target)
+        except OSError as error:
+            raise BadInput(f"{target} cannot be written: {error.strerror}.") from error
+        finally:
+            partial.unlink(missing_ok=True)
+    if as_json:
+        say({"file": str(target), "bytes": target.stat().st_size})
+    else:
+        typer.echo(f"Exported to {target} ({target.stat().st_size / 1e6:,.1f} MB).")
+
+
+@app.command("import")
+def import_memory(
+    source: Annotated[Path, typer.Argument(help="An export of Halo Weave, or of its prototype.")],
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Add what an export holds. What is here already stays as it is, so importing twice changes nothing."""
+    with opened(data) as store, bar("Importing") as progress:
+        result = store.import_file(source, now=now(), progress=progress)
+    if as_json:
+        say(result)
+        return
+    typer.echo(f"Imported {result.tokens:,} tokens in {result.turns:,} turns, {result.windows:,} windows.")
+    if result.known_turns:
+        typer.echo(f"{result.known_turns:,} turns were here already and were left as they are.")
+    if not result.kept_ids:
+        typer.echo("Their ids were taken here, so turns and positions got new ones.")
+
+
+@app.command()
+def backup(target: Target, data: Data = None, as_json: Json = False) -> None:
+    """Copy the memory as it is at this moment, while it is in use."""
+    with opened_to_read(data) as store, bar("Copying pages") as progress:
+        store.backup(target, progress=progress)
+    if as_json:
+        say({"file": str(target), "bytes": target.stat().st_size})
+    else:
+        typer.echo(f"Backed up to {target} ({target.stat().st_size / 1e6:,.1f} MB).")
+
+
+@app.command()
+def verify(
+    data: Data = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Rebuild what can be rebuilt from the record.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Check the memory's file, ids, ranges and indexes against the record."""
+    with opened(data) if repair else opened_to_read(data) as store, bar("Checking") as progress:
+        findings = store.verify(repair=repair, progress=progress)
+    left = [finding for finding in findings if not finding.repaired]
+    if as_json:
+        say({"ok": not left, "findings": findings})
+    else:
+        for finding in findings:
+            typer.echo(f"{finding.check}: {finding.sentence}{' Repaired.' if finding.repaired else ''}")
+        typer.echo(
+            "The memory is sound."
+            if not left
+            else "The memory is not sound. Some of it can be rebuilt: --repair"
+        )
+    if left:
+        raise typer.Exit(1)
+
+
+@app.command()
+def clear(data: Data = None, yes: Yes = False, as_json: Json = False) -> None:
+    """Wipe everything that was said and kept. It cannot be undone."""
+    with opened(data) as store:
+        stats = store.stats()
+        if not yes:
+            typer.confirm(
+                f"Wipe {stats.tokens:,} tokens in {stats.turns:,} turns, {stats.windows:,} windows, "
+                f"{stats.entries:,} entries and {stats.notes:,} notes from {store.path}?",
+                abort=True,
+                err=True,
+            )
+        store.clear(confirm=True)
+    if as_json:
+        say({"cleared_turns": stats.turns, "cleared_tokens": stats.tokens})
+    else:
+        typer.echo("Cleared.")
