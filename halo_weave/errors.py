@@ -4,6 +4,7 @@ HaloWeaveError
 ├── BadInput               what was given cannot be used as it is
 │   ├── UnknownChunk       no such chunk where one is needed
 │   ├── UnknownWindow      no such window
+│   ├── UnknownMemory      no such entry in the structured memory
 │   ├── WindowBusy         the window is being written to
 │   └── BadSetting         a setting out of its range, or unknown
 ├── ModelError
@@ -33,6 +34,10 @@ class UnknownChunk(BadInput):
 
 
 class UnknownWindow(BadInput):
+    pass
+
+
+class UnknownMemory(BadInput):
     pass
 
 

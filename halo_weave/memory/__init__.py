@@ -5,7 +5,7 @@ from halo_weave.memory.notes import Notes, Written
 from halo_weave.memory.results import ToolResult
 from halo_weave.memory.sandbox import JqSandbox
 from halo_weave.memory.tools import Toolbox
-from halo_weave.memory.tree import Branch, Hit, Kept, Match, MemoryTree, Remembered, UnknownMemory
+from halo_weave.memory.tree import Branch, Hit, Kept, Match, MemoryTree, Remembered
 
 __all__ = [
     "Branch",
@@ -20,6 +20,5 @@ __all__ = [
     "ToolDetector",
     "ToolResult",
     "Toolbox",
-    "UnknownMemory",
     "Written",
 ]

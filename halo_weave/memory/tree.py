@@ -13,7 +13,7 @@ import numpy as np
 
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.core.words import terms
-from halo_weave.errors import BadInput
+from halo_weave.errors import BadInput, UnknownMemory
 from halo_weave.memory.commands import CONTEXT_TOKENS, RECENCY_BIAS
 from halo_weave.memory.literals import Json, json_size
 from halo_weave.memory.paths import checked_path, is_root
@@ -25,10 +25,6 @@ CANDIDATES = 50  # chunks looked at for a snapshot
 QUERY_LENGTH = 200  # characters of the content that search for its snapshot
 DECAY_DAYS = 30.0
 DAY = 86_400.0
-
-
-class UnknownMemory(BadInput):
-    """No entry where one is needed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,7 +170,7 @@ class MemoryTree:
             raise BadInput("recency_bias is a number from 0 to 1.")
         heading = "" if is_root(path) else checked_path(path)
         entries = self._store.entries(heading)
-        if not entries:
+        if not entries and heading:
             raise self._unknown(heading)
         asked = query is not None and bool(query.strip())
         similarity = self._similarities(query or "", entries) if asked else [0.0] * len(entries)
@@ -241,8 +237,6 @@ class MemoryTree:
         ]
 
     def _unknown(self, path: str, *, deleting: bool = False) -> UnknownMemory:
-        if not path:
-            return UnknownMemory("The memory is empty.")
         below = len(self._store.entry_paths(path))
         if not below:
             return UnknownMemory(f"There is no memory at {path}.")

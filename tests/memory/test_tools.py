@@ -122,7 +122,6 @@ def test_the_prompt_tells_of_tools_and_of_what_is_remembered(toolbox):
         'inject_memory("Nowhere")',
         'list_memory("Nowhere")',
         'query_heading("Nowhere", "x")',
-        'query_heading("", "x")',
         "⚙️【fake】→ ✓ done",
         "multi\nline\r\nnonsense\u2028here",
     ],

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.errors import BadInput
-from halo_weave.memory import MemoryTree, UnknownMemory
+from halo_weave.errors import BadInput, UnknownMemory
+from halo_weave.memory import MemoryTree
 from halo_weave.memory.prompt import instructions, overview
 from halo_weave.memory.tree import CONTENT_LIMIT
 from halo_weave.stores.sqlite import SqliteStore
@@ -269,6 +269,11 @@ def test_a_deleted_memory_has_its_history_and_counts_on(tree):
         tree.query("a", now=NOW + DAY)
     assert [(one.content, one.ended) for one in tree.history("a")] == [("first", NOW + DAY)]
     assert tree.save("a", "again", now=NOW + 2 * DAY).version == 2
+
+
+def test_an_empty_memory_has_nothing_to_find(tree):
+    assert tree.query_heading("", "anything", now=NOW) == []
+    assert tree.listing().entries == 0
 
 
 def test_what_is_not_there_is_said_so(tree):
