@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Any
 
 import anyio
+import anyio.to_thread
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -197,15 +198,16 @@ class Streams:
         return EventStream(self.of(window).follow(after))
 
 
-class EventStream(Response):
-    """Server-sent events. When the client goes, its generator is closed at once."""
+class Flow(Response):
+    """A body that is made while it is sent. When the client goes, its source is closed at once."""
 
-    media_type = "text/event-stream"
-
-    def __init__(self, lines: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(headers={"x-accel-buffering": "no"})
-        del self.headers["content-length"]
-        self.lines = lines
+    def __init__(
+        self, source: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(headers=headers, media_type=media_type)
+        if "content-length" not in (headers or {}):
+            del self.headers["content-length"]
+        self.source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with anyio.create_task_group() as group:
@@ -218,10 +220,31 @@ class EventStream(Response):
             group.start_soon(gone)
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             try:
-                async for line in self.lines:
-                    await send({"type": "http.response.body", "body": line, "more_body": True})
+                async for piece in self.source:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
             finally:
                 with anyio.CancelScope(shield=True):
-                    await self.lines.aclose()
+                    await self.source.aclose()
             group.cancel_scope.cancel()
+
+
+class EventStream(Flow):
+    """Server-sent events."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, lines: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(lines, "text/event-stream", {"x-accel-buffering": "no"})
+
+
+async def hopping(pieces: Generator[bytes, None, None], first: bytes = b"") -> AsyncGenerator[bytes, None]:
+    """A generator that works in threads, read from the event loop; closed when its reader goes."""
+    try:
+        if first:
+            yield first
+        while (piece := await anyio.to_thread.run_sync(next, pieces, None)) is not None:
+            yield piece
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(pieces.close)

@@ -1,0 +1,102 @@
+"""The HTTP application: routes, the page, one shape for errors, and the guard around it all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.responses import FileResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from halo_weave import __version__
+from halo_weave.server import kobold, refusals, wire
+from halo_weave.server.refusals import Refusal
+from halo_weave.server.routes import chunks, keepsakes, upkeep, windows
+from halo_weave.server.security import Guard, Policy
+from halo_weave.server.service import Service
+
+WEB = Path(__file__).parents[1] / "web"
+# Not left to the machine's own table, which may be missing or wrong.
+KINDS = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
+}
+FAILURES: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": wire.Failure, "description": "What was asked cannot be done; the sentence says why."},
+    "5XX": {"model": wire.Failure, "description": "Not now, or not any more; the sentence says what to do."},
+}
+ABOUT = """One endless conversation for local models. Ids of turns and positions are decimal strings; a chunk's key is
+`turn.chunk.role`. Every error is `{"error": {"code", "sentence"}}`. Fields that are not described here are refused."""
+
+
+class Page(StaticFiles):
+    """The page's files, as what they are."""
+
+    def file_response(self, full_path: Any, *more: Any, **named: Any) -> Response:
+        answer = super().file_response(full_path, *more, **named)
+        kind = KINDS.get(Path(full_path).suffix)
+        if kind and "content-type" in answer.headers:
+            answer.headers["content-type"] = kind
+        return answer
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        if Path(path).suffix not in KINDS:  # sources that only the type checker reads, and the like
+            raise Refusal(404, "not_found", "There is no such file.")
+        return await super().get_response(path, scope)
+
+
+def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
+    """All of it, as one ASGI application."""
+    app = FastAPI(
+        title="Halo Weave",
+        version=__version__,
+        description=ABOUT,
+        openapi_url="/api/openapi.json",
+        docs_url=None,  # they would load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=FAILURES,
+        generate_unique_id_function=operation_name,
+    )
+    refusals.install(app)
+    for router in (
+        windows.routes(service),
+        chunks.routes(service),
+        keepsakes.routes(service),
+        upkeep.routes(service, policy),
+        kobold.routes(service.engine),
+    ):
+        app.include_router(router)
+
+    @app.get("/", include_in_schema=False)
+    def index() -> Response:
+        return FileResponse(web / "index.html", media_type=KINDS[".html"])
+
+    app.mount("/static", Page(directory=web, check_dir=False))
+    drop_framework_errors(app)
+    return Guard(app, policy)
+
+
+def operation_name(route: APIRoute) -> str:
+    return re.sub(r"\W+", "_", route.name)
+
+
+def drop_framework_errors(app: FastAPI) -> None:
+    """The framework describes its own shape of validation errors; ours is described already."""
+    schema = app.openapi()
+    for operations in schema["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        schema["components"]["schemas"].pop(name, None)

@@ -1,0 +1,356 @@
+"""Inference as the prototype's clients know it: tokenize, detokenize, generate with attention, abort.
+
+These speak to the engine alone: no window, no memory. The fields are those of the KoboldAI family of servers.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import secrets
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from threading import Event, Lock
+from typing import Annotated, Any, Literal
+
+import anyio.to_thread
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field, ValidationError
+
+from halo_weave.core.tokens import Ids, Role, Tokens
+from halo_weave.errors import BadInput, HaloWeaveError
+from halo_weave.ports import Capture, Done, Engine, Prompt, Read, Sampling, Segment, Step
+from halo_weave.server.asked import WHOLE, Asked, Told
+from halo_weave.server.refusals import Refusal, json_bytes
+from halo_weave.server.sse import EventStream, hopping
+
+MOST_AT_ONCE = 4
+MOST_IDS = 200_000
+Text = Annotated[str, Field(max_length=900_000, pattern=WHOLE)]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MOST_IDS)]
+
+
+class KoboldModel(Told):
+    result: str = Field(description="The model's name, as KoboldAI's clients ask for it.")
+    model_name: str
+    architecture: str
+    num_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    vocab_size: int
+    max_context_length: int
+    special_tokens: dict[str, int]
+
+
+class TextToken(Told):
+    token_id: int
+    text: str = Field(description="Whole characters only: the token that ends a character carries it.")
+
+
+class Tokenize(Asked):
+    text: Text
+    add_special_tokens: bool = Field(
+        default=False, description="Begin as the model's texts begin, if they begin specially."
+    )
+
+
+class Tokenized(Told):
+    tokens: list[TextToken]
+    token_ids: list[int]
+    token_count: int
+
+
+class Detokenize(Asked):
+    token_ids: TokenIds = Field(alias="token_ids", examples=[[1, 2, 3]])
+
+
+class Detokenized(Told):
+    text: str
+
+
+class Generate(Asked):
+    """Either `prompt` or `input_ids`."""
+
+    prompt: Text | None = None
+    input_ids: TokenIds | None = None
+    max_length: int = Field(default=256, ge=1, le=32_768)
+    temperature: float = Field(default=0.7, ge=0, le=5, allow_inf_nan=False)
+    top_p: float = Field(default=0.9, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0, le=1_000)
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    rep_pen: float = Field(default=1.0, ge=0.5, le=2)
+    sampler_seed: int | None = Field(default=None, ge=-1, lt=2**32 - 1, description="-1 or null: random.")
+    stop_sequence: list[Annotated[str, Field(min_length=1, max_length=200, pattern=WHOLE)]] = Field(
+        default=[], max_length=16
+    )
+    output_attentions: bool = False
+    attention_format: Literal["aggregated", "per_layer"] = Field(
+        default="aggregated",
+        description="One row, the mean over layers and heads; or all rows, layers × heads × context.",
+    )
+    request_id: str | None = Field(default=None, max_length=200, pattern=WHOLE)
+    # Sent by clients of the family; they have no effect here.
+    max_context_length: Any = Field(
+        default=None, description="Without effect: the model's own context holds."
+    )
+    genkey: str | None = Field(
+        default=None, max_length=200, pattern=WHOLE, description="Another name of request_id."
+    )
+    rep_pen_range: Any = Field(default=None, description="Without effect.")
+    rep_pen_slope: Any = Field(default=None, description="Without effect.")
+    top_a: Any = Field(default=None, description="Without effect.")
+    typical: Any = Field(default=None, description="Without effect.")
+    tfs: Any = Field(default=None, description="Without effect.")
+    n: Any = Field(default=None, description="Without effect: one text is generated.")
+    quiet: Any = Field(default=None, description="Without effect.")
+    trim_stop: Any = Field(default=None, description="Without effect.")
+    sampler_order: Any = Field(default=None, description="Without effect.")
+
+    @property
+    def name(self) -> str:
+        return self.request_id or self.genkey or secrets.token_hex(8)
+
+    @property
+    def sampling(self) -> Sampling:
+        seed = None if self.sampler_seed in (None, -1) else self.sampler_seed
+        return Sampling(
+            self.temperature,
+            self.top_p,
+            self.top_k,
+            self.min_p,
+            self.rep_pen,
+            seed,
+            self.max_length,
+            tuple(self.stop_sequence),
+        )
+
+
+class Abort(Asked):
+    request_id: str | None = Field(
+        default=None, max_length=200, description="Without one, all of these are stopped."
+    )
+    genkey: str | None = Field(default=None, max_length=200)
+
+
+class Aborted(Told):
+    success: bool = Field(description="Whether anything was there to stop.")
+
+
+@dataclass(slots=True)
+class Desks:
+    """Generations under way, each in an engine window of its own.
+
+    A window is used again, so that a client that sends the same beginning does not wait for it twice.
+    """
+
+    lock: Lock = field(default_factory=Lock)
+    running: dict[str, Event] = field(default_factory=dict)
+    free: list[str] = field(default_factory=lambda: [f"prototype {i}" for i in range(MOST_AT_ONCE)])
+
+    @contextlib.contextmanager
+    def take(self, name: str) -> Iterator[tuple[str, Event]]:
+        with self.lock:
+            if name in self.running:
+                raise Refusal(
+                    409, "busy", f"A request named {name!r} is being answered. Use another request_id."
+                )
+            if not self.free:
+                raise Refusal(
+                    503, "busy", f"{MOST_AT_ONCE} texts are being generated already. Try again soon."
+                )
+            window, stop = self.free.pop(), Event()
+            self.running[name] = stop
+        try:
+            yield window, stop
+        finally:
+            stop.set()
+            with self.lock:
+                del self.running[name]
+                self.free.append(window)
+
+    def stop(self, name: str | None) -> bool:
+        with self.lock:
+            stops = [stop for known, stop in self.running.items() if name in (None, known)]
+        for stop in stops:
+            stop.set()
+        return bool(stops)
+
+
+def model(engine: Engine) -> KoboldModel:
+    info = engine.info
+    return KoboldModel(
+        result=info.name,
+        model_name=info.name,
+        architecture=info.architecture,
+        num_layers=info.layers,
+        num_attention_heads=info.heads,
+        num_key_value_heads=info.kv_heads,
+        vocab_size=info.vocabulary,
+        max_context_length=info.context,
+        special_tokens=info.special,
+    )
+
+
+def tokenize(engine: Engine, asked: Tokenize) -> Tokenized:
+    tokens = engine.tokenize(asked.text, special=True)
+    if asked.add_special_tokens:
+        tokens = beginning(engine) + tokens
+    ids = tokens.ids.tolist()
+    pairs = [TextToken(token_id=id, text=text) for id, text in zip(ids, tokens.spelled(), strict=True)]
+    return Tokenized(tokens=pairs, token_ids=ids, token_count=len(ids))
+
+
+def beginning(engine: Engine) -> Tokens:
+    """The token that the model's texts begin with, if its template puts one before the first turn only."""
+    first, _ = engine.frame(Role.USER, first=True)
+    later, _ = engine.frame(Role.USER, first=False)
+    opens = len(first) > len(later) and first.ids[0] == engine.info.special.get("bos")
+    return first.part(0, 1 if opens else 0)
+
+
+def known_ids(engine: Engine, ids: Sequence[int]) -> Ids:
+    wrong = next((id for id in ids if id >= engine.info.vocabulary), None)
+    if wrong is not None:
+        raise BadInput(f"Token {wrong} is not in the model's vocabulary of {engine.info.vocabulary}.")
+    return np.array(ids, np.int32)
+
+
+def prompt_of(engine: Engine, asked: Generate) -> Prompt:
+    if (asked.prompt is None) == (asked.input_ids is None):
+        raise BadInput("Send either prompt or input_ids.")
+    ids = (
+        known_ids(engine, asked.input_ids)
+        if asked.input_ids is not None
+        else engine.tokenize(asked.prompt or "", special=True).ids
+    )
+    if not len(ids):
+        raise BadInput("The prompt is empty. Send at least one token.")
+    if len(ids) >= engine.info.context:
+        raise BadInput(f"The prompt has {len(ids)} tokens; this model takes less than {engine.info.context}.")
+    return Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids))
+
+
+def attention(step: Step, form: str) -> dict[str, Any] | None:
+    """One step's rows as the prototype sends them; None when the engine had none to give."""
+    row = step.row
+    values = None if row is None else row.raw if form == "per_layer" else row.tokens
+    if values is None:
+        return None
+    return {
+        "format": form,
+        "shape": list(values.shape),
+        "context_length": values.shape[-1],
+        "encoding": "base64",
+        "dtype": "float32",
+        "data": base64.b64encode(values.astype("<f4").tobytes()).decode(),
+    }
+
+
+def message(data: dict[str, Any]) -> bytes:
+    return b"event: message\ndata: %b\n\n" % json_bytes(data)
+
+
+def generated(engine: Engine, desks: Desks, asked: Generate, prompt: Prompt) -> Generator[bytes, None, None]:
+    """The text as server-sent events, token by token."""
+    capture = Capture(raw=asked.attention_format == "per_layer") if asked.output_attentions else None
+    decoder = getincrementaldecoder("utf-8")("replace")
+    with desks.take(asked.name) as (window, stop):
+        yield b": reading\n\n"
+        steps = engine.generate(window, prompt, asked.sampling, capture, mode="exact", stopped=stop.is_set)
+        try:
+            for step in steps:
+                match step:
+                    case Step():
+                        token = {"token_id": step.id, "text": decoder.decode(step.piece)}
+                        said: dict[str, Any] = {"type": "token", "token": token}
+                        if asked.output_attentions:
+                            said["attention"] = attention(step, asked.attention_format)
+                        yield message(said)
+                    case Done():
+                        yield message(
+                            {"type": "done", "finish_reason": step.reason, "total_tokens": step.tokens}
+                        )
+                    case Read():
+                        yield b": read\n\n"
+        except HaloWeaveError as error:
+            yield message({"type": "error", "message": str(error)})
+        finally:
+            close = getattr(steps, "close", None)
+            if close:
+                close()
+
+
+async def text_asked(request: Request) -> Tokenize:
+    """The request as JSON, or the text itself as text/plain."""
+    body = await request.body()
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/plain":
+        try:
+            return Tokenize(text=body.decode())
+        except UnicodeDecodeError:
+            raise BadInput("The text is not UTF-8.") from None
+    try:
+        return Tokenize.model_validate(await request.json())
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
+    except (ValueError, RecursionError):
+        raise BadInput('The body is not JSON. Send {"text": …}, or the text itself as text/plain.') from None
+
+
+TEXT_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": Tokenize.model_json_schema()},
+            "text/plain": {"schema": {"type": "string"}},
+        },
+    }
+}
+
+
+def routes(engine: Callable[[], Engine]) -> APIRouter:
+    """The prototype's addresses. `engine` raises while there is none."""
+    router = APIRouter(tags=["Prototype"])
+    desks = Desks()
+
+    @router.get("/api/v1/model", summary="The model")
+    def get_model() -> KoboldModel:
+        return model(engine())
+
+    @router.post(
+        "/api/v1/tokenize",
+        summary="Text to tokens",
+        openapi_extra=TEXT_BODY,
+    )
+    async def post_tokenize(request: Request) -> Tokenized:
+        asked = await text_asked(request)
+        return await anyio.to_thread.run_sync(tokenize, engine(), asked)
+
+    @router.post("/api/v1/detokenize", summary="Tokens to text")
+    def post_detokenize(asked: Detokenize) -> Detokenized:
+        ids = known_ids(engine(), asked.token_ids)
+        return Detokenized(text=engine().pieces(ids).text)
+
+    @router.post(
+        "/api/extra/generate/stream",
+        summary="Generate, token by token, with attention",
+        response_class=EventStream,
+        status_code=200,
+        responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    )
+    async def post_generate(asked: Generate) -> EventStream:
+        def begin() -> tuple[Generator[bytes, None, None], bytes]:
+            prompt = prompt_of(engine(), asked)
+            lines = generated(engine(), desks, asked, prompt)
+            return lines, next(lines)
+
+        return EventStream(hopping(*await anyio.to_thread.run_sync(begin)))
+
+    @router.post("/api/extra/abort", summary="Stop generating")
+    def post_abort(asked: Abort | None = None) -> Aborted:
+        name = (asked.request_id or asked.genkey) if asked else None
+        return Aborted(success=desks.stop(name))
+
+    return router

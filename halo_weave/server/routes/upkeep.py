@@ -1,0 +1,148 @@
+"""Status, settings, figures; memory out of and into files; the key."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Generator
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from halo_weave.server import shapes, wire
+from halo_weave.server.asked import Id
+from halo_weave.server.security import Policy
+from halo_weave.server.service import Service
+from halo_weave.server.sse import Flow, hopping
+from halo_weave.server.wire import WindowId
+from halo_weave.settings import described
+from halo_weave.store import Subset
+
+BLOCK = 1 << 18
+FILE = {
+    "description": "One JSON object, made to be read as a stream.",
+    "content": {"application/json": {"schema": {"type": "object"}}},
+}
+FILE_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "An export of Halo Weave, or of its prototype.",
+        "content": {
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            "application/json": {"schema": {"type": "object"}},
+        },
+    }
+}
+
+
+def routes(service: Service, policy: Policy) -> APIRouter:
+    router = APIRouter(tags=["Upkeep"])
+
+    def settings_told(values: dict[str, Any]) -> wire.SettingsTold:
+        about = [wire.Described(**{**one, "choices": list(one["choices"])}) for one in described()]
+        return wire.SettingsTold(described=about, values=values)
+
+    @router.get("/api/status", summary="How the parts of the system are")
+    def get_status() -> wire.Status:
+        return service.status()
+
+    @router.post("/api/model/retry", summary="Try again to load the model, if it is missing", status_code=202)
+    def post_retry() -> wire.Status:
+        service.begin()
+        return service.status()
+
+    @router.get("/api/settings", summary="Every setting, and what holds for all windows")
+    def get_settings() -> wire.SettingsTold:
+        return settings_told(service.weave.settings().as_mapping())
+
+    @router.patch("/api/settings", summary="Change what holds for all windows")
+    def patch_settings(asked: wire.SettingsChange) -> wire.SettingsTold:  # type: ignore[valid-type]
+        changes = wire.given(asked)
+        values = service.weave.change_settings(changes, reset=asked.reset)  # type: ignore[attr-defined]
+        return settings_told(values.as_mapping())
+
+    @router.get("/api/stats", summary="Figures of the memory")
+    def get_stats() -> wire.StatsTold:
+        return shapes.stats(service.weave.store.stats(), service.streams.watchers)
+
+    @router.get(
+        "/api/export",
+        summary="The memory as a file",
+        response_class=Flow,
+        status_code=200,
+        responses={200: FILE},
+    )
+    def get_export(
+        window: WindowId | None = None,
+        first_turn: Id | None = None,
+        last_turn: Id | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        embeddings: bool = False,
+    ) -> Flow:
+        """Times without a zone are UTC. A question and its answer are never parted."""
+        subset = Subset(
+            window,
+            None if first_turn is None else wire.position(first_turn),
+            None if last_turn is None else wire.position(last_turn),
+            wire.moment(since),
+            wire.moment(until),
+        )
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - `blocks` closes it
+        try:
+            service.archive.export(
+                lambda text: file.write(text.encode()),
+                now=service.weave.now(),
+                subset=subset,
+                vectors=embeddings,
+            )
+        except BaseException:
+            file.close()
+            raise
+        size = file.tell()
+        name = f"halo-weave-{service.weave.now():%Y-%m-%d}.json"
+        headers = {"content-disposition": f'attachment; filename="{name}"', "content-length": str(size)}
+        return Flow(hopping(blocks(file)), "application/json", headers)
+
+    @router.post("/api/import", summary="Add what a file holds to the memory", openapi_extra=FILE_BODY)
+    async def post_import(request: Request) -> wire.ImportedTold:
+        """What is here already is left as it is; importing twice changes nothing."""
+        archive = service.archive
+        with tempfile.TemporaryDirectory(prefix="halo-weave-import-") as folder:
+            path = Path(folder) / "import.json"
+            with path.open("wb") as file:
+                async for piece in request.stream():
+                    await run_in_threadpool(file.write, piece)
+            brought = await run_in_threadpool(archive.import_file, path, now=service.weave.now())
+        service.weave.recall.note_said()
+        return shapes.imported(brought)
+
+    @router.post("/api/clear", summary="Delete everything, for ever", status_code=204)
+    def post_clear(asked: wire.Clear) -> None:
+        service.clear()
+
+    @router.post("/api/session", summary="Trade the key for a cookie", status_code=204)
+    def post_session() -> Response:
+        """For what cannot send the key itself: links and event sources of our own page."""
+        answer = Response(status_code=204)
+        if policy.key:
+            answer.set_cookie(policy.cookie, policy.session, httponly=True, samesite="strict")
+        return answer
+
+    @router.delete("/api/session", summary="Give the cookie back", status_code=204)
+    def delete_session() -> Response:
+        answer = Response(status_code=204)
+        answer.delete_cookie(policy.cookie, httponly=True, samesite="strict")
+        return answer
+
+    return router
+
+
+def blocks(file: IO[bytes]) -> Generator[bytes, None, None]:
+    with file:
+        file.seek(0)
+        while block := file.read(BLOCK):
+            yield block
