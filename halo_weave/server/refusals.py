@@ -12,7 +12,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from halo_weave import errors
-from halo_weave.memory.tree import UnknownMemory
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +22,7 @@ KNOWN: dict[type[Exception], tuple[int, str]] = {
     errors.UnknownChunk: (404, "unknown_chunk"),
     errors.UnknownWindow: (404, "unknown_window"),
     errors.WindowBusy: (409, "window_busy"),
-    UnknownMemory: (404, "unknown_memory"),
+    errors.UnknownMemory: (404, "unknown_memory"),
     errors.ModelError: (503, "model_unusable"),
     errors.ModelNotFound: (503, "model_missing"),
     errors.EngineError: (500, "engine_failed"),
