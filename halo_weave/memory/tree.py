@@ -240,12 +240,8 @@ class MemoryTree:
         below = len(self._store.entry_paths(path))
         if not below:
             return UnknownMemory(f"There is no memory at {path}.")
-        how = (
-            "delete_memory with recursive=true deletes them"
-            if deleting
-            else f'query_heading("{path}") shows them'
-        )
-        return UnknownMemory(f"{path} is a heading with {below} memories below it; {how}.")
+        how = "Delete them with recursive" if deleting else "List or query the heading"
+        return UnknownMemory(f"{path} is a heading; memories below it: {below}. {how}.")
 
 
 # Entries

@@ -38,4 +38,4 @@ class BagOfWords:
 
 
 def hit(turn: int, text: str, *, tokens: int = 100, similarity: float = 0.5, vector=None) -> Hit:
-    return Hit(ChunkKey(turn, 0, Role.USER), text, tokens, similarity, vector, NOW - turn * DAY)
+    return Hit(ChunkKey(turn, 0, Role.USER), text, tokens, similarity, vector, NOW - turn % 100 * DAY)

@@ -1,0 +1,198 @@
+"""Commands for the AI's own memory: `memory` for what it keeps under headings, `notes` for its notes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from halo_weave.cli.app import app
+from halo_weave.cli.memory import now, opened, opened_to_read, say, shown
+from halo_weave.cli.options import Data, Json, Yes
+from halo_weave.errors import BadInput
+from halo_weave.memory import Branch, MemoryTree, Notes, Remembered
+
+memory = typer.Typer(help="What the AI keeps on purpose, under headings.", no_args_is_help=True)
+app.add_typer(memory, name="memory")
+
+PathOf = Annotated[str, typer.Argument(metavar="PATH", help="Such as Project/Goals/First.")]
+Heading = Annotated[str, typer.Argument(metavar="[PATH]", help="A heading; without one, all of the memory.")]
+
+
+@memory.command("list")
+def list_memories(path: Heading = "", data: Data = None, as_json: Json = False) -> None:
+    """Show the memory as a tree."""
+    with opened_to_read(data) as store:
+        found = MemoryTree(store).listing(path)
+    if as_json:
+        say(found)
+    elif not found.entries:
+        typer.echo("The memory is empty.")
+    else:
+        Console().print(drawn(found, Tree(Text(found.path or "memory"))))
+
+
+@memory.command("show")
+def show_memory(
+    path: PathOf,
+    data: Data = None,
+    snapshot: Annotated[bool, typer.Option("--snapshot", help="With the talk that explains it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show one memory. It does not count as the AI's own access."""
+    with opened_to_read(data) as store:
+        entry = MemoryTree(store).history(path)[0]
+    if entry.ended:
+        raise BadInput(f"{path} was deleted. Its versions: halo-weave memory history {path}")
+    if as_json:
+        say(told(entry))
+        return
+    typer.echo(json.dumps(entry.content, ensure_ascii=False, indent=2))
+    typer.echo(
+        f"version {entry.version}, saved {day(entry)}, {len(entry.snapshot)} chunks kept with it", err=True
+    )
+    for chunk in entry.snapshot if snapshot else ():
+        typer.echo(f"\n{chunk.key}  similarity {chunk.similarity:.2f}, {chunk.tokens} tokens\n{chunk.text}")
+
+
+@memory.command("find")
+def find_memories(
+    query: Annotated[str, typer.Argument(help="Words to look for.")],
+    data: Data = None,
+    under: Annotated[str, typer.Option("--under", metavar="PATH", help="Only below this heading.")] = "",
+    recency_bias: Annotated[
+        float, typer.Option(min=0, max=1, help="How much it counts that a memory is new, from 0 to 1.")
+    ] = 0.3,
+    as_json: Json = False,
+) -> None:
+    """Find memories by their words and by their age."""
+    with opened_to_read(data) as store:
+        matches = MemoryTree(store).query_heading(under, query, now=now(), recency_bias=recency_bias)
+    if as_json:
+        say(
+            {
+                "matches": [
+                    {**told(one.entry), "score": one.score, "similarity": one.similarity} for one in matches
+                ]
+            }
+        )
+        return
+    for one in matches[:20]:
+        typer.echo(
+            f"{one.score:.2f}  {one.entry.path} = {json.dumps(one.entry.content, ensure_ascii=False)[:200]}"
+        )
+
+
+@memory.command("save")
+def save_memory(
+    path: PathOf,
+    content: Annotated[str, typer.Argument(help="JSON, or text as it is; - reads it from standard input.")],
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Make a memory or a new version of it. Older versions are kept."""
+    with opened(data) as store:
+        saved = MemoryTree(store).save(path, value_of(content), now=now())
+    if as_json:
+        say(told(saved))
+    else:
+        typer.echo(f"Saved {saved.path}, version {saved.version}.")
+
+
+@memory.command("delete")
+def delete_memory(
+    path: PathOf,
+    data: Data = None,
+    recursive: Annotated[bool, typer.Option("--recursive", help="With all that lies below it.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Delete a memory. Its versions stay in its history."""
+    with opened(data) as store:
+        tree = MemoryTree(store)
+        count = tree.listing(path).entries if recursive else 1
+        if count > 1 and not yes:
+            typer.confirm(f"Delete {count} memories at and below {path}?", abort=True, err=True)
+        gone = tree.delete(path, now=now(), recursive=recursive)
+    if as_json:
+        say({"deleted": gone})
+    else:
+        typer.echo(f"Deleted {gone}.")
+
+
+@memory.command("history")
+def show_history(path: PathOf, data: Data = None, as_json: Json = False) -> None:
+    """Show all versions of a memory, the newest first; also of a deleted one."""
+    with opened_to_read(data) as store:
+        versions = MemoryTree(store).history(path)
+    if as_json:
+        say({"versions": [told(version) for version in versions]})
+        return
+    for version in versions:
+        until = f" to {version.ended.astimezone():%Y-%m-%d %H:%M}" if version.ended else ""
+        typer.echo(
+            f"{version.version}  {day(version)}{until}  {json.dumps(version.content, ensure_ascii=False)}"
+        )
+
+
+@app.command()
+def notes(
+    program: Annotated[str, typer.Argument(metavar="[FILTER]", help="A jq program.")] = ".",
+    data: Data = None,
+    write: Annotated[bool, typer.Option("--write", help="Make its result the notes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Read the AI's notes, or change them, with jq."""
+    if write:
+        with opened(data) as store:
+            written = Notes(store).write(program, now=now())
+        if as_json:
+            say({"changes": written.changes, "notes": written.document})
+        else:
+            typer.echo(written.changes)
+        return
+    with opened_to_read(data) as store:
+        output = Notes(store).read(program, now=now())
+    if output.cut:
+        raise BadInput("The result is too large to show. Use a filter that gives less.")
+    values = [json.loads(value) for value in output.values]
+    if as_json:
+        say({"values": values})
+        return
+    for value in values:
+        typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def value_of(text: str) -> Any:
+    """JSON if it is some, else text."""
+    text = sys.stdin.read() if text == "-" else text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+    except RecursionError:
+        raise BadInput("This is nested too deeply to be kept.") from None
+
+
+def told(entry: Remembered) -> dict[str, Any]:
+    chunks = [{**asdict(chunk), "key": str(chunk.key)} for chunk in entry.snapshot]
+    return {**shown(entry), "snapshot": chunks}
+
+
+def day(entry: Remembered) -> str:
+    return f"{entry.modified.astimezone():%Y-%m-%d %H:%M}"
+
+
+def drawn(branch: Branch, node: Tree) -> Tree:
+    for child in branch.children:
+        label = Text(child.heading)
+        if child.version and child.modified:
+            label.append(f"  version {child.version}, {child.modified.astimezone():%Y-%m-%d}", style="dim")
+        drawn(child, node.add(label))
+    return node

@@ -1,0 +1,105 @@
+"""The AI's own memory on the command line."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from halo_weave.cli import app
+from halo_weave.memory import MemoryTree
+from halo_weave.stores.sqlite import SqliteStore
+from tests.memory.places import NOW, hit
+
+
+@pytest.fixture
+def halo(tmp_path):
+    def run(*arguments, said=None):
+        result = CliRunner().invoke(app, [*arguments, "--data", str(tmp_path)], input=said)
+        run.failure = result.exception
+        return result.output
+
+    run.folder = tmp_path
+    return run
+
+
+def test_a_memory_is_saved_shown_and_listed(halo):
+    assert "version 1" in halo("memory", "save", "User/Pets/Cat", '{"name": "Miso"}')
+    assert "version 2" in halo("memory", "save", "User/Pets/Cat", "plain [bold]text[/bold]")
+    assert '"plain [bold]text[/bold]"' in halo("memory", "show", "User/Pets/Cat")
+    listed = halo("memory", "list")
+    assert all(word in listed for word in ("User", "Pets", "Cat", "version 2"))
+    tree = json.loads(halo("memory", "list", "User", "--json"))
+    assert tree["children"][0]["children"][0]["path"] == "User/Pets/Cat"
+
+
+def test_content_comes_from_standard_input(halo):
+    halo("memory", "save", "a", "-", said='{"x": [1, 2]}')
+    assert json.loads(halo("memory", "show", "a", "--json"))["content"] == {"x": [1, 2]}
+
+
+def test_a_snapshot_is_shown_with_its_keys_as_text(halo):
+    with SqliteStore(halo.folder / "memory.sqlite") as store:
+        MemoryTree(store, search=lambda text, limit: [hit(2**60, "long ago")]).save("a", 1, now=NOW)
+    shown = json.loads(halo("memory", "show", "a", "--json"))
+    assert shown["snapshot"][0]["key"] == f"{2**60}.0.user"
+    assert "long ago" in halo("memory", "show", "a", "--snapshot")
+    assert "long ago" not in halo("memory", "show", "a")
+
+
+def test_looking_does_not_count_as_access(halo):
+    halo("memory", "save", "a", "1")
+    before = json.loads(halo("memory", "show", "a", "--json"))["accessed"]
+    assert json.loads(halo("memory", "show", "a", "--json"))["accessed"] == before
+
+
+def test_memories_are_found_by_their_words(halo):
+    halo("memory", "save", "User/Cat", "Miso is black")
+    halo("memory", "save", "User/Work", "Oslo")
+    found = json.loads(halo("memory", "find", "black Miso", "--json"))["matches"]
+    assert [match["path"] for match in found] == ["User/Cat", "User/Work"]
+    assert (
+        halo("memory", "find", "Miso", "--under", "User")
+        .splitlines()[0]
+        .endswith('User/Cat = "Miso is black"')
+    )
+
+
+def test_deleting_asks_before_it_takes_more_than_one(halo):
+    for path in ("User", "User/Cat", "UserData"):
+        halo("memory", "save", path, "1")
+    halo("memory", "delete", "User", "--recursive", said="n\n")
+    assert json.loads(halo("memory", "list", "--json"))["children"][0]["children"]
+    assert "Deleted 2" in halo("memory", "delete", "User", "--recursive", "--yes")
+    assert [child["path"] for child in json.loads(halo("memory", "list", "--json"))["children"]] == [
+        "UserData"
+    ]
+    assert "Deleted 1" in halo("memory", "delete", "UserData")
+    assert "empty" in halo("memory", "list")
+    halo("memory", "show", "User")
+    assert "was deleted" in str(halo.failure)
+
+
+def test_history_shows_all_versions(halo):
+    halo("memory", "save", "a", "first")
+    halo("memory", "save", "a", "second")
+    halo("memory", "delete", "a")
+    versions = json.loads(halo("memory", "history", "a", "--json"))["versions"]
+    assert [(one["version"], one["content"]) for one in versions] == [(2, "second"), (1, "first")]
+    assert halo("memory", "history", "a").splitlines()[1].endswith('"first"')
+
+
+def test_notes_are_read_and_written_with_jq(halo):
+    assert halo("notes", '.topics.cat = "Miso"', "--write").strip() == '.topics.cat = "Miso"'
+    assert json.loads(halo("notes", ".topics")) == {"cat": "Miso"}
+    assert json.loads(halo("notes", ".topics, 1", "--json")) == {"values": [{"cat": "Miso"}, 1]}
+    assert "last_modified" in halo("notes")
+    halo("notes", "nosuch")
+    assert "jq cannot do this" in str(halo.failure)
+
+
+def test_reading_makes_no_memory(halo):
+    halo("memory", "list")
+    assert "no memory" in str(halo.failure)
+    halo("notes")
+    assert "no memory" in str(halo.failure)
+    assert not (halo.folder / "memory.sqlite").exists()
