@@ -26,11 +26,15 @@ def instructions(tree: Branch, *, length: int = OVERVIEW_LENGTH) -> str:
 
 def overview(tree: Branch, *, length: int = OVERVIEW_LENGTH) -> str:
     """As many levels of the tree as fit; what lies deeper is counted."""
-    for depth in range(DEPTH, 0, -1):
+    best = ""
+    for depth in range(1, DEPTH + 1):
         text = "\n".join(outline(tree, depth))
-        if len(text) <= length:
-            return text
-    return newest(tree, length)
+        if len(text) > length:
+            return best or newest(tree, length)
+        if text == best:
+            break
+        best = text
+    return best
 
 
 def outline(tree: Branch, depth: int, indent: str = "") -> Iterator[str]:

@@ -173,10 +173,10 @@ class MemoryTree:
         if not entries and heading:
             raise self._unknown(heading)
         asked = query is not None and bool(query.strip())
-        similarity = self._similarities(query or "", entries) if asked else [0.0] * len(entries)
+        similarity = self._similarities(query or "", entries) if asked else {}
         matches = []
-        for entry, similar in zip(entries, similarity, strict=True):
-            recent = recency(entry.modified, now)
+        for entry in entries:
+            similar, recent = similarity.get(entry.path, 0.0), recency(entry.modified, now)
             score = (1 - recency_bias) * similar + recency_bias * recent if asked else recent
             matches.append(Match(remembered(entry), score, similar, recent))
         return sorted(
@@ -223,18 +223,16 @@ class MemoryTree:
                 left -= hit.tokens
         return chosen
 
-    def _similarities(self, query: str, entries: Sequence[Entry]) -> list[float]:
-        words = word_similarities(query, entries)
-        if self._embedder is None:
-            return words
-        asked = self._embedder.embed([query], query=True)[0]
-        return [
-            # Vectors of another embedder say nothing to this one; until the entry is saved again, its words do.
-            max(0.0, float((entry.vectors @ asked).max()))
-            if len(entry.vectors) and entry.model == self._embedder.name
-            else words[i]
-            for i, entry in enumerate(entries)
-        ]
+    def _similarities(self, query: str, entries: Sequence[Entry]) -> dict[str, float]:
+        """By vectors. Those of another embedder say nothing to this one; until it is saved again, words decide."""
+        model = self._embedder.name if self._embedder else None
+        spoken = [entry for entry in entries if entry.model == model and len(entry.vectors)]
+        silent = [entry for entry in entries if entry.model != model or not len(entry.vectors)]
+        similar = word_similarities(query, silent)
+        if self._embedder and spoken:
+            asked = self._embedder.embed([query], query=True)[0]
+            similar |= {entry.path: max(0.0, float((entry.vectors @ asked).max())) for entry in spoken}
+        return similar
 
     def _unknown(self, path: str, *, deleting: bool = False) -> UnknownMemory:
         below = len(self._store.entry_paths(path))
@@ -297,13 +295,14 @@ def recency(modified: datetime, now: datetime) -> float:
     return math.exp(-max(0.0, (now - modified).total_seconds()) / DAY / DECAY_DAYS)
 
 
-def word_similarities(query: str, entries: Sequence[Entry]) -> list[float]:
+def word_similarities(query: str, entries: Sequence[Entry]) -> dict[str, float]:
     """The share of the query's words that an entry or its snapshot holds; words that few entries hold weigh more."""
-    held = [set(terms(words_of(entry))) for entry in entries]
+    held = {entry.path: set(terms(words_of(entry))) for entry in entries}
     asked = set(terms(query))
-    weights = {word: math.log(1 + len(held) / (0.5 + sum(word in words for words in held))) for word in asked}
+    rarity = {word: len(held) / (0.5 + sum(word in words for words in held.values())) for word in asked}
+    weights = {word: math.log1p(rare) for word, rare in rarity.items()}
     total = sum(weights.values()) or 1.0
-    return [sum(weights[word] for word in asked & words) / total for words in held]
+    return {path: sum(weights[word] for word in asked & words) / total for path, words in held.items()}
 
 
 def words_of(entry: Entry) -> str:
