@@ -1,0 +1,177 @@
+// The server's API: one method per request, errors as sentences.
+
+export class ApiError extends Error {
+  /** @param {number} status @param {string} code @param {string} sentence */
+  constructor(status, code, sentence) {
+    super(sentence);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+/** @typedef {Record<string, string | number | boolean | null | undefined>} Query */
+
+/** A path with its parts escaped. @param {TemplateStringsArray} texts @param {...string} values */
+export function path(texts, ...values) {
+  return texts.reduce((whole, text, i) => whole + encodeURIComponent(values[i - 1]) + text);
+}
+
+/** @param {string} address @param {Query} query */
+export function withQuery(address, query) {
+  const search = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== null && value !== undefined && value !== "") search.set(name, String(value));
+  }
+  const text = search.toString();
+  return text ? `${address}?${text}` : address;
+}
+
+export class Api {
+  /** @param {typeof fetch} [send] @param {() => string} [key] */
+  constructor(send = (input, init) => fetch(input, init), key = () => "") {
+    this.send = send;
+    this.key = key;
+  }
+
+  /**
+   * @param {string} method @param {string} address
+   * @param {{body?: unknown, signal?: AbortSignal, headers?: Record<string, string>}} [more]
+   */
+  async request(method, address, more = {}) {
+    /** @type {Record<string, string>} */
+    const headers = { accept: "application/json", ...more.headers };
+    if (this.key()) headers.authorization = `Bearer ${this.key()}`;
+    if (more.body !== undefined) headers["content-type"] = "application/json";
+    let response;
+    try {
+      response = await this.send(address, {
+        method, headers, signal: more.signal, body: more.body === undefined ? undefined : JSON.stringify(more.body), cache: "no-store",
+      });
+    } catch (error) {
+      if (/** @type {Error} */ (error).name === "AbortError") throw error;
+      throw new ApiError(0, "unreachable", "The server cannot be reached. Is halo-weave still running?");
+    }
+    if (!response.ok) throw await refusal(response);
+    return response;
+  }
+
+  /** @param {string} method @param {string} address @param {{body?: unknown, signal?: AbortSignal}} [more] */
+  async json(method, address, more) {
+    const response = await this.request(method, address, more);
+    return response.status === 204 ? null : response.json();
+  }
+
+  /** @returns {Promise<Status>} */
+  status() { return this.json("GET", "/api/status"); }
+  /** @returns {Promise<SettingsInfo>} */
+  settings() { return this.json("GET", "/api/settings"); }
+  /** @param {Record<string, unknown>} changes @returns {Promise<SettingsInfo>} */
+  changeSettings(changes) { return this.json("PATCH", "/api/settings", { body: changes }); }
+
+  /** @returns {Promise<WindowInfo[]>} */
+  async windows() { return (await this.json("GET", "/api/windows")).windows; }
+  /** @param {string} id @returns {Promise<WindowInfo>} */
+  window(id) { return this.json("GET", path`/api/windows/${id}`); }
+  /** @param {Record<string, unknown>} about @returns {Promise<WindowInfo>} */
+  createWindow(about) { return this.json("POST", "/api/windows", { body: about }); }
+  /** @param {string} id @param {Record<string, unknown>} changes @returns {Promise<WindowInfo>} */
+  changeWindow(id, changes) { return this.json("PATCH", path`/api/windows/${id}`, { body: changes }); }
+  /** @param {string} id */
+  deleteWindow(id) { return this.json("DELETE", path`/api/windows/${id}`); }
+
+  /** @param {string} id @param {AbortSignal} [signal] @returns {Promise<WireContext>} */
+  context(id, signal) { return this.json("GET", path`/api/windows/${id}/context`, { signal }); }
+  /** @param {string} id @param {string} text @returns {Promise<{turn: string}>} */
+  say(id, text) { return this.json("POST", path`/api/windows/${id}/say`, { body: { text } }); }
+  /** @param {string} id */
+  abort(id) { return this.json("POST", path`/api/windows/${id}/abort`); }
+  /** @param {string} id @param {string} lastId @param {AbortSignal} signal */
+  events(id, lastId, signal) {
+    /** @type {Record<string, string>} */
+    const headers = lastId ? { accept: "text/event-stream", "last-event-id": lastId } : { accept: "text/event-stream" };
+    return this.request("GET", path`/api/windows/${id}/events`, { signal, headers });
+  }
+
+  /** @param {string} id @param {Query} query @param {AbortSignal} [signal] @returns {Promise<{total: number, items: Sleeping[]}>} */
+  graveyard(id, query, signal) { return this.json("GET", withQuery(path`/api/windows/${id}/graveyard`, query), { signal }); }
+  /** @param {string} id @param {string | null} after @param {string | null} before @returns {Promise<{items: Sleeping[]}>} */
+  gap(id, after, before) { return this.json("GET", withQuery(path`/api/windows/${id}/gap`, { after, before })); }
+  /** @param {string} id @param {string} key @param {"pin" | "unpin" | "sleep" | "wake" | "merge"} act */
+  act(id, key, act) { return this.json("POST", path`/api/windows/${id}/chunks/${key}/${act}`); }
+  /** @param {string} id @param {string} key @returns {Promise<Why>} */
+  why(id, key) { return this.json("GET", path`/api/windows/${id}/chunks/${key}/why`); }
+  /** @param {string} id @param {string} key @returns {Promise<Deletion>} */
+  wouldDelete(id, key) { return this.json("GET", path`/api/windows/${id}/chunks/${key}/delete`); }
+  /** @param {string} id @param {string} key @returns {Promise<Deletion>} */
+  delete(id, key) { return this.json("DELETE", path`/api/windows/${id}/chunks/${key}`); }
+  /** @param {string} id @param {string[]} keys */
+  undelete(id, keys) { return this.json("POST", path`/api/windows/${id}/chunks/undelete`, { body: { keys } }); }
+
+  /** @param {Query} query @param {AbortSignal} [signal] @returns {Promise<{hits: Hit[]}>} */
+  search(query, signal) { return this.json("GET", withQuery("/api/search", query), { signal }); }
+  /** @param {string} id @param {string} text @param {AbortSignal} [signal] @returns {Promise<Preview>} */
+  preview(id, text, signal) { return this.json("GET", withQuery(path`/api/windows/${id}/preview`, { q: text }), { signal }); }
+
+  /** @param {string} [under] */
+  memory(under = "") { return this.json("GET", withQuery("/api/memory", { path: under })); }
+  /** @param {string} at */
+  entry(at) { return this.json("GET", withQuery("/api/memory/entry", { path: at })); }
+  /** @param {string} at @param {unknown} content */
+  saveEntry(at, content) { return this.json("PUT", "/api/memory/entry", { body: { path: at, content } }); }
+  /** @param {string} at @param {boolean} recursive */
+  deleteEntry(at, recursive) { return this.json("DELETE", withQuery("/api/memory/entry", { path: at, recursive })); }
+  /** @param {string} at */
+  entryHistory(at) { return this.json("GET", withQuery("/api/memory/history", { path: at })); }
+  /** @param {string} under @param {string} text */
+  queryMemory(under, text) { return this.json("GET", withQuery("/api/memory/query", { path: under, q: text })); }
+  /** @param {string} id @param {string} at */
+  inject(id, at) { return this.json("POST", path`/api/windows/${id}/inject`, { body: { path: at } }); }
+
+  notes() { return this.json("GET", "/api/notes"); }
+  /** @param {unknown} content */
+  saveNotes(content) { return this.json("PUT", "/api/notes", { body: { content } }); }
+
+  /** @param {string} confirm */
+  clear(confirm) { return this.json("POST", "/api/clear", { body: { confirm } }); }
+  reindex() { return this.json("POST", "/api/reindex"); }
+  reindexing() { return this.json("GET", "/api/reindex"); }
+  stats() { return this.json("GET", "/api/stats"); }
+  /** @param {Query} query */
+  exportAddress(query) { return withQuery("/api/export", query); }
+
+  /**
+   * Sends a file as it is; `progress` hears the share that is sent.
+   * @param {File} file @param {(share: number) => void} progress @returns {Promise<Record<string, any>>}
+   */
+  import(file, progress) {
+    return new Promise((done, failed) => {
+      const request = new XMLHttpRequest();
+      request.open("POST", "/api/import");
+      request.setRequestHeader("content-type", "application/octet-stream");
+      if (this.key()) request.setRequestHeader("authorization", `Bearer ${this.key()}`);
+      request.upload.onprogress = (event) => progress(event.total ? event.loaded / event.total : 0);
+      request.onerror = () => failed(new ApiError(0, "unreachable", "The connection broke while the file was sent."));
+      request.onload = () => {
+        const answer = safely(request.responseText);
+        if (request.status < 300) done(answer ?? {});
+        else failed(new ApiError(request.status, answer?.error?.code ?? "failed", answer?.error?.sentence ?? `The server answered ${request.status}.`));
+      };
+      request.send(file);
+    });
+  }
+}
+
+/** @param {Response} response */
+async function refusal(response) {
+  const said = safely(await response.text())?.error;
+  return new ApiError(response.status, said?.code ?? "failed", said?.sentence ?? `The server answered ${response.status} and gave no reason.`);
+}
+
+/** @param {string} text */
+function safely(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,417 @@
+// What the page can do: each act asks the server, then tells the store. Views call these and nothing else.
+
+import { Api, ApiError } from "./api.js";
+import { Store } from "./store.js";
+import { Follower } from "./stream.js";
+import { counted, extent, parts } from "./words.js";
+
+const LET_GO = 30_000; // a hidden tab lets go of its stream after this
+const LOOK_AGAIN = 15_000;
+
+export class App {
+  store = new Store();
+  api;
+  /** @type {Follower | null} */
+  follower = null;
+  #loading = false;
+  #again = false;
+  /** @type {StreamEvent[]} */
+  #waiting = [];
+  #hidden = 0;
+
+  /**
+   * @param {import("./preferences.js").Preferences} preferences
+   * @param {import("./views/toasts.js").Toasts} toasts
+   * @param {import("./views/dialogs.js").Dialogs} dialogs
+   */
+  constructor(preferences, toasts, dialogs) {
+    this.preferences = preferences;
+    this.toasts = toasts;
+    this.dialogs = dialogs;
+    this.api = new Api(undefined, () => preferences.key);
+    addEventListener("hashchange", () => this.#followHash());
+    document.addEventListener("visibilitychange", () => this.#visibility());
+    addEventListener("online", () => this.follower?.retryNow());
+    setInterval(() => document.hidden || this.refresh(), LOOK_AGAIN);
+  }
+
+  // Loading
+
+  /** @returns {Promise<void>} */
+  async start() {
+    try {
+      this.store.setStatus(await this.api.status());
+      this.store.setConnection("online");
+      this.store.setSettings(await this.api.settings());
+      this.store.setWindows(await this.api.windows());
+      this.#followHash();
+    } catch (error) {
+      if (await this.#unlocked(error)) return this.start();
+      // While the model is being loaded or is missing, the status is all there is.
+      if (/** @type {ApiError} */ (error).status === 503) return this.#later(1500);
+      this.store.setConnection("lost", Date.now() + 3000);
+      return this.#later(3000);
+    }
+  }
+
+  /** @param {number} milliseconds */
+  async #later(milliseconds) {
+    await new Promise((done) => setTimeout(done, milliseconds));
+    return this.start();
+  }
+
+  /** Loads the model again, after what was missing has been put right. */
+  async retryModel() {
+    await this.attempt(() => this.api.json("POST", "/api/model/retry"));
+    await this.refresh();
+  }
+
+  /** Status and windows, quietly. */
+  async refresh() {
+    try {
+      const status = await this.api.status();
+      const back = this.store.status?.model.state !== "ready" && status.model.state === "ready";
+      this.store.setStatus(status);
+      if (!this.follower && this.store.connection.state === "lost") this.store.setConnection("online");
+      if (!this.store.windowsKnown) return;
+      this.store.setWindows(await this.api.windows());
+      if (back && this.store.current) this.reload();
+      if (this.store.current && !this.store.window) this.#windowGone();
+    } catch (error) {
+      if (!this.follower && error instanceof ApiError && error.status === 0) this.store.setConnection("lost", Date.now() + LOOK_AGAIN);
+    }
+  }
+
+  /** Asks for the key when the server wants one. @param {unknown} error */
+  async #unlocked(error) {
+    if (!(error instanceof ApiError) || error.status !== 401) return false;
+    this.store.setConnection("locked");
+    const key = await this.dialogs.ask({
+      title: "This server is locked", sentence: "Enter the key it was started with. It is kept until you close this tab.",
+      label: "Key", secret: true, confirm: "Unlock", must: true,
+    });
+    this.preferences.key = key ?? "";
+    return true;
+  }
+
+  #followHash() {
+    const wanted = decodeURIComponent(location.hash.match(/^#\/w\/([^/]+)/)?.[1] ?? "");
+    const known = this.store.windows.find((one) => one.id === wanted) ?? newest(this.store.windows);
+    if (known && known.id !== this.store.current) this.open(known.id);
+    else if (!known) this.store.tell("windows");
+  }
+
+  /** @param {string} id @param {string} [key] a chunk to go to */
+  async open(id, key) {
+    if (id === this.store.current) {
+      if (key) this.store.tell("goto", key);
+      return;
+    }
+    this.follower?.stop();
+    this.#waiting = [];
+    this.store.show(id);
+    const address = `#/w/${encodeURIComponent(id)}`;
+    if (location.hash !== address) history.pushState(null, "", address);
+    await this.reload();
+    if (key) this.store.tell("goto", key);
+  }
+
+  #windowGone() {
+    this.follower?.stop();
+    this.follower = null;
+    const next = newest(this.store.windows);
+    if (next) this.open(next.id);
+    else {
+      this.store.show("");
+      history.replaceState(null, "", "#");
+    }
+  }
+
+  /** The whole context anew. Calls while one is on its way become one more. */
+  async reload() {
+    if (this.#loading) {
+      this.#again = true;
+      return;
+    }
+    this.#loading = true;
+    const id = this.store.current;
+    try {
+      const wire = await this.api.context(id);
+      if (id === this.store.current) {
+        this.store.setContext(wire);
+        if (!this.follower || this.followed !== id) this.#follow(id, /** @type {any} */ (wire).last_event ?? "");
+      }
+    } catch (error) {
+      if (id === this.store.current) {
+        if (await this.#unlocked(error)) this.#again = true;
+        else if (error instanceof ApiError && error.status === 404) await this.refresh();
+        else if (error instanceof ApiError && error.status === 503) setTimeout(() => this.store.current === id && this.reload(), 1500);
+        else if (error instanceof ApiError && error.status === 0) {
+          this.store.setConnection("lost", Date.now() + 3000);
+          setTimeout(() => this.store.current === id && this.reload(), 3000);
+        } else this.store.tell("unloadable", /** @type {Error} */ (error).message);
+      }
+    } finally {
+      this.#loading = false;
+    }
+    const waiting = this.#waiting.splice(0);
+    if (id === this.store.current) for (const event of waiting) this.#hear(event);
+    if (this.#again || id !== this.store.current) {
+      this.#again = false;
+      if (this.store.current) await this.reload();
+    }
+  }
+
+  /** @param {string} id @param {string} lastId */
+  #follow(id, lastId) {
+    this.follower?.stop();
+    this.followed = id;
+    const follower = new Follower(
+      (last, signal) => this.api.events(id, last, signal),
+      (event) => follower === this.follower && this.#hear(event),
+      (state) => {
+        if (follower !== this.follower) return;
+        if (state === "gone") this.refresh();
+        else if (state === "locked") this.start();
+        else this.#connected(state, follower);
+      },
+      lastId,
+    );
+    this.follower = follower;
+    follower.run();
+  }
+
+  /** @param {"connecting" | "online" | "lost"} state @param {Follower} follower */
+  #connected(state, follower) {
+    const before = this.store.connection.state;
+    if (state === "connecting") return;
+    this.store.setConnection(state, state === "lost" ? Date.now() + 1000 : 0);
+    if (before === "lost" && state === "online") {
+      this.refresh();
+      if (!follower.lastId) this.reload();
+    }
+  }
+
+  /** @param {StreamEvent} event */
+  #hear(event) {
+    if (this.#loading) {
+      this.#waiting.push(event);
+      return;
+    }
+    if (event.event === "deleted") {
+      this.refresh();
+      return;
+    }
+    if (this.store.apply(event)) this.reload();
+    if (event.event === "done" || event.event === "failed" || event.event === "heard") this.refresh();
+  }
+
+  #visibility() {
+    clearTimeout(this.#hidden);
+    if (document.hidden) {
+      this.#hidden = window.setTimeout(() => this.follower?.stop(), LET_GO);
+    } else if (this.follower && this.store.current) {
+      this.#follow(this.store.current, this.follower.lastId);
+      this.refresh();
+    }
+  }
+
+  /** Runs an act; a refusal becomes a message. @template T @param {() => Promise<T>} act @returns {Promise<T | undefined>} */
+  async attempt(act) {
+    try {
+      return await act();
+    } catch (error) {
+      if (await this.#unlocked(error)) return this.attempt(act);
+      this.toasts.show(/** @type {Error} */ (error).message, { kind: "bad" });
+      return undefined;
+    }
+  }
+
+  // Speaking
+
+  /** @param {string} text @returns {Promise<boolean>} whether it is on its way */
+  async say(text) {
+    if (!this.store.current) {
+      const made = await this.newWindow();
+      if (!made) return false;
+    }
+    this.store.sending(text);
+    const answer = await this.attempt(() => this.api.say(this.store.current, text));
+    if (!answer) this.store.notSent();
+    return Boolean(answer);
+  }
+
+  abort() {
+    return this.attempt(() => this.api.abort(this.store.current));
+  }
+
+  // Windows
+
+  async newWindow() {
+    const made = await this.attempt(() => this.api.createWindow({ name: freeName(this.store.windows) }));
+    if (!made) return undefined;
+    this.store.setWindow(made);
+    await this.open(made.id);
+    return made;
+  }
+
+  /** @param {WindowInfo} window */
+  async renameWindow(window) {
+    const name = await this.dialogs.ask({ title: "Rename this window", label: "Name", value: window.name, confirm: "Rename" });
+    if (name?.trim()) await this.changeWindow(window.id, { name: name.trim() });
+  }
+
+  /** @param {string} id @param {Record<string, unknown>} changes */
+  async changeWindow(id, changes) {
+    const changed = await this.attempt(() => this.api.changeWindow(id, changes));
+    if (changed) this.store.setWindow(changed);
+    return changed;
+  }
+
+  /** @param {WindowInfo} window */
+  async deleteWindow(window) {
+    const sure = await this.dialogs.confirm({
+      title: `Delete the window “${window.name}”?`,
+      sentence: `Its ${counted(window.live_chunks, "live chunk")} (${counted(window.live_tokens, "token")}) and ${counted(window.asleep_chunks, "sleeping chunk")} stay in memory and can wake up in other windows. Its name, system prompt and settings go.`,
+      confirm: "Delete window", danger: true,
+    });
+    if (!sure) return;
+    await this.attempt(async () => {
+      await this.api.deleteWindow(window.id);
+      this.store.setWindows(this.store.windows.filter((one) => one.id !== window.id));
+      if (window.id === this.store.current) this.#windowGone();
+    });
+  }
+
+  // Chunks
+
+  /** @param {string} key @param {"pin" | "unpin" | "sleep" | "wake" | "merge"} act @param {string} said @param {{label: string, act: () => void}} [undo] */
+  async #chunkAct(key, act, said, undo) {
+    const done = await this.attempt(async () => {
+      await this.api.act(this.store.current, key, act);
+      return true;
+    });
+    if (!done) return false;
+    await this.reload();
+    this.store.tell("graveyard");
+    this.toasts.show(said, undo ? { label: undo.label, act: undo.act } : {});
+    return true;
+  }
+
+  /** @param {string} key */
+  pin(key) {
+    return this.#chunkAct(key, "pin", "Pinned: brightest, and never put to sleep.", { label: "Undo", act: () => this.unpin(key) });
+  }
+
+  /** @param {string} key */
+  unpin(key) {
+    return this.#chunkAct(key, "unpin", "Unpinned.");
+  }
+
+  /** @param {string} key */
+  sleep(key) {
+    return this.#chunkAct(key, "sleep", "Asleep. It can still wake up when you speak of it.", { label: "Wake it again", act: () => this.wake(key) });
+  }
+
+  /** @param {string} key */
+  async wake(key) {
+    const done = await this.#chunkAct(key, "wake", "Awake at its place, and pinned.", { label: "Put back to sleep", act: () => this.sleep(key) });
+    if (done) this.store.tell("woke", key);
+    return done;
+  }
+
+  /** @param {string} key */
+  merge(key) {
+    return this.#chunkAct(key, "merge", "Merged with the chunk before it.");
+  }
+
+  /** @param {string} key @param {{title?: string}} [more] */
+  async delete(key, more = {}) {
+    const window = this.store.current;
+    const cost = await this.attempt(() => this.api.wouldDelete(window, key));
+    if (!cost) return false;
+    const sure = await this.dialogs.confirm({
+      title: more.title ?? "Delete for ever?",
+      sentence: `Deletes ${extent(cost)}. They can no longer be found or woken up.${cost.text ? " Your text goes back into the input box." : ""}`,
+      confirm: "Delete", danger: true,
+    });
+    if (!sure) return false;
+    const done = await this.attempt(() => this.api.delete(window, key));
+    if (!done) return false;
+    await this.reload();
+    if (done.text) this.store.tell("given-back", done.text);
+    this.store.tell("graveyard");
+    const keys = done.keys ?? cost.keys ?? [key];
+    this.toasts.show(`Deleted ${extent(done)}.`, {
+      label: "Undo", long: true,
+      act: () => this.attempt(async () => {
+        await this.api.undelete(window, keys);
+        if (done.text) this.store.tell("taken-back", done.text);
+        await this.reload();
+        this.store.tell("graveyard");
+        this.toasts.show("Deletion undone.");
+      }),
+    });
+    return true;
+  }
+
+  /** The last thing the user said goes back into the input box. */
+  async editLast() {
+    const said = this.store.live?.chunks.findLast((chunk) => chunk.turn.role === "user" && chunk.turn.window === this.store.current);
+    if (!said || this.store.busy) return false;
+    const { turn } = parts(said.key);
+    const first = this.store.live?.chunks.find((chunk) => chunk.turn.turn_id === turn) ?? said;
+    const text = this.store.live?.chunks.filter((chunk) => chunk.turn.turn_id === turn).map((chunk) => chunk.pieces.join("")).join("") ?? "";
+    let given = "";
+    const hear = (/** @type {Event} */ event) => (given = /** @type {CustomEvent} */ (event).detail);
+    this.store.addEventListener("given-back", hear, { once: true });
+    const done = await this.delete(first.key, { title: "Edit your last message?" });
+    this.store.removeEventListener("given-back", hear);
+    if (done && !given) this.store.tell("given-back", text);
+    return done;
+  }
+
+  /** @param {string} key */
+  async why(key) {
+    const why = await this.attempt(() => this.api.why(this.store.current, key));
+    if (why) this.store.tell("why", why);
+  }
+
+  /** @param {string} text */
+  async copy(text) {
+    try {
+      await navigator.clipboard.writeText(text);
+      this.toasts.show("Copied.");
+    } catch {
+      this.toasts.show("The browser did not allow copying.", { kind: "bad" });
+    }
+  }
+
+  // Settings
+
+  /** @param {"window" | "all"} scope @param {string} name @param {SettingValue | undefined} value undefined: back to the default */
+  async setSetting(scope, name, value) {
+    if (scope === "all") {
+      const changed = await this.api.changeSettings(value === undefined ? { reset: [name] } : { [name]: value });
+      this.store.setSettings(changed);
+      await this.refresh();
+    } else {
+      this.store.setWindow(await this.api.changeWindow(this.store.current, value === undefined ? { reset: [name] } : { settings: { [name]: value } }));
+    }
+    if (this.store.current) await this.reload();
+  }
+}
+
+/** @param {WindowInfo[]} windows */
+function newest(windows) {
+  return windows.reduce((/** @type {WindowInfo | null} */ best, one) => (!best || one.modified > best.modified ? one : best), null);
+}
+
+/** @param {WindowInfo[]} windows */
+function freeName(windows) {
+  const taken = new Set(windows.map((one) => one.name));
+  for (let i = 1; ; i++) {
+    const name = i === 1 ? "New window" : `New window ${i}`;
+    if (!taken.has(name)) return name;
+  }
+}

@@ -1,0 +1,57 @@
+// The page begins here: views are put into their places and the app is started.
+
+import { App } from "./app.js";
+import { byId } from "./dom.js";
+import { Preferences } from "./preferences.js";
+import { BudgetView } from "./views/budget.js";
+import { ComposerView } from "./views/composer.js";
+import { ContextView } from "./views/context.js";
+import { Dialogs } from "./views/dialogs.js";
+import { DrawerView } from "./views/drawer.js";
+import { GraveyardView } from "./views/graveyard.js";
+import { HeaderView } from "./views/header.js";
+import { KeysView } from "./views/keys.js";
+import { LabView } from "./views/lab.js";
+import { MemoryView } from "./views/memory.js";
+import { NotesView } from "./views/notes.js";
+import { SearchView } from "./views/search.js";
+import { SettingsView } from "./views/settings.js";
+import { Toasts } from "./views/toasts.js";
+import { WhyView } from "./views/why.js";
+import { WindowsView } from "./views/windows.js";
+
+const preferences = new Preferences();
+const app = new App(preferences, new Toasts(byId("toasts")), new Dialogs(byId("dialogs")));
+const search = new SearchView(app);
+const drawer = new DrawerView(app, byId("drawer"), byId("dock"), {
+  graveyard: () => new GraveyardView(app),
+  memory: () => new MemoryView(app),
+  notes: () => new NotesView(app),
+  settings: () => new SettingsView(app),
+  lab: () => new LabView(app),
+});
+const composer = new ComposerView(app, byId("composer"));
+const keys = new KeysView(app, {
+  search: () => search.open(),
+  compose: () => composer.input.focus(),
+  graveyard: () => drawer.toggle("graveyard"),
+  heat: () => header.toggleHeat(),
+});
+const header = new HeaderView(app, byId("header"), { keys: () => keys.show() });
+const context = new ContextView(app, byId("context"), byId("centre"));
+new WindowsView(app, byId("rail"), () => search.open());
+new BudgetView(app, byId("budget"));
+new WhyView(app);
+
+byId("scrim").addEventListener("click", () => document.body.classList.remove("rail-open"));
+const spoken = byId("spoken");
+app.store.on("done", () => {
+  // Read out once, whole: token by token a screen reader would stammer.
+  const last = app.store.live?.chunks.at(-1)?.turn;
+  if (last?.role !== "assistant") return;
+  spoken.textContent = (app.store.live?.chunks ?? []).filter((chunk) => chunk.turn.turn_id === last.turn_id).map((chunk) => chunk.pieces.join("")).join("").slice(0, 4000);
+});
+
+// For the console: what the page knows and can do.
+Object.assign(window, { app: Object.assign(app, { views: { context, composer, drawer, search, header, keys } }) });
+app.start();

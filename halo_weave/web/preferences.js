@@ -1,0 +1,76 @@
+// What this browser remembers of the page: theme, heat, drawer, drafts. Works without storage too.
+
+const NAME = "halo-weave";
+
+/** @typedef {{theme: "auto" | "dark" | "light", heat: "readable" | "original" | "off", drawer: string, text: "small" | "normal" | "large", scope: "window" | "all"}} Saved */
+
+/** @type {Saved} */
+const FIRST = { theme: "auto", heat: "readable", drawer: "", text: "normal", scope: "window" };
+
+export class Preferences extends EventTarget {
+  /** @type {Saved} */
+  values;
+
+  constructor() {
+    super();
+    this.values = { ...FIRST, ...read(localStorage, NAME) };
+    addEventListener("storage", (event) => {
+      if (event.key === NAME) this.#adopt({ ...FIRST, ...read(localStorage, NAME) });
+    });
+    this.show();
+  }
+
+  /** @template {keyof Saved} K @param {K} name @param {Saved[K]} value */
+  set(name, value) {
+    this.#adopt({ ...this.values, [name]: value });
+    write(localStorage, NAME, this.values);
+  }
+
+  /** @param {Saved} values */
+  #adopt(values) {
+    this.values = values;
+    this.show();
+    this.dispatchEvent(new Event("change"));
+  }
+
+  show() {
+    Object.assign(document.documentElement.dataset, { theme: this.values.theme, heat: this.values.heat, text: this.values.text });
+  }
+
+  /** The text not yet sent in a window. @param {string} window */
+  draft(window) {
+    return String(read(sessionStorage, `${NAME}-draft-${window}`)?.text ?? "");
+  }
+
+  /** @param {string} window @param {string} text */
+  saveDraft(window, text) {
+    write(sessionStorage, `${NAME}-draft-${window}`, text ? { text } : null);
+  }
+
+  get key() {
+    return String(read(sessionStorage, `${NAME}-key`)?.key ?? "");
+  }
+
+  set key(key) {
+    write(sessionStorage, `${NAME}-key`, { key });
+  }
+}
+
+/** @param {Storage} place @param {string} name */
+function read(place, name) {
+  try {
+    return JSON.parse(place.getItem(name) ?? "null");
+  } catch {
+    return null;
+  }
+}
+
+/** @param {Storage} place @param {string} name @param {unknown} value */
+function write(place, name, value) {
+  try {
+    if (value === null) place.removeItem(name);
+    else place.setItem(name, JSON.stringify(value));
+  } catch {
+    // A browser that keeps nothing still shows the page.
+  }
+}

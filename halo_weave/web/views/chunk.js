@@ -1,0 +1,107 @@
+// One chunk on the page: its tokens as spans, recoloured by writing only what changed.
+
+import { chunkLevel, tokenLevels } from "../colour.js";
+import { fill, h, icon } from "../dom.js";
+import { number, parts, roleName, similarity } from "../words.js";
+
+export class ChunkView {
+  /** @type {HTMLSpanElement[]} */
+  spans = [];
+  #levels = new Uint8Array(0);
+  #next = new Uint8Array(0);
+  #level = -1;
+  #badges = "";
+
+  /** @param {LiveChunk} chunk */
+  constructor(chunk) {
+    this.chunk = chunk;
+    this.text = h("div", { class: "text" });
+    this.badges = h("div", { class: "badges" });
+    this.node = h("article", { class: `chunk ${chunk.draft ? "draft" : ""}`, tabindex: "-1", data: { key: chunk.key } }, this.badges, this.text);
+    this.grow();
+    this.describe();
+  }
+
+  /** Whether the same tokens stand here, so that the node can stay. @param {LiveChunk} chunk */
+  shows(chunk) {
+    return this.chunk.start === chunk.start && this.chunk.tool === chunk.tool && this.spans.length === chunk.pieces.length && this.spans.every((span, i) => span.textContent === chunk.pieces[i]);
+  }
+
+  /** @param {LiveChunk} chunk */
+  adopt(chunk) {
+    this.chunk = chunk;
+    this.describe();
+  }
+
+  /** Tokens that came since the last time. */
+  grow() {
+    const { pieces, tools } = this.chunk;
+    const fresh = document.createDocumentFragment();
+    for (let i = this.spans.length; i < pieces.length; i++) {
+      const span = document.createElement("span");
+      span.textContent = pieces[i];
+      if (tools[i]) span.className = "tool";
+      this.spans.push(span);
+      fresh.append(span);
+    }
+    this.text.append(fresh);
+    if (this.#levels.length < this.spans.length) {
+      const room = this.chunk.draft ? 2 * this.spans.length : this.spans.length;
+      const levels = new Uint8Array(room);
+      levels.set(this.#levels);
+      this.#levels = levels;
+      this.#next = new Uint8Array(room);
+    }
+  }
+
+  /** Name, pin and badge. */
+  describe() {
+    const { chunk } = this;
+    const woken = chunk.woken;
+    const state = JSON.stringify([chunk.pinned, woken, chunk.fresh, Math.round(chunk.peak)]);
+    if (state === this.#badges) return;
+    this.#badges = state;
+    const name = chunk.draft ? "Reply in progress" : `Chunk ${parts(chunk.key).chunk} of turn ${parts(chunk.key).turn}, ${roleName(chunk.turn.role)}`;
+    this.node.setAttribute("aria-label", `${name}, ${number(chunk.pieces.length)} tokens, peak brightness ${number(chunk.peak)}${chunk.pinned ? ", pinned" : ""}${woken ? `, ${wokenWords(woken)}` : ""}`);
+    this.node.classList.toggle("pinned", chunk.pinned);
+    if (chunk.fresh) this.node.classList.add("glow");
+    fill(
+      this.badges,
+      chunk.pinned ? h("span", { class: "badge pin-badge" }, icon("pin"), "pinned") : null,
+      woken ? h("span", { class: "badge wake-badge", title: "Came back from sleep" }, icon("wake"), wokenWords(woken)) : null,
+    );
+  }
+
+  /**
+   * @param {number} low @param {number} high @param {boolean} grounded whether its tokens may get a ground
+   * @returns {number} how many nodes were written to
+   */
+  recolour(low, high, grounded) {
+    let written = 0;
+    const level = chunkLevel(this.chunk.peak, low, high);
+    if (level !== this.#level) {
+      this.#level = level;
+      this.node.style.setProperty("--heat", String(level / 31));
+      written += 1;
+    }
+    const { brightness, tools } = this.chunk;
+    const shown = Math.min(brightness.length, this.spans.length);
+    const next = this.#next, levels = this.#levels;
+    if (grounded) tokenLevels(brightness.subarray(0, shown), low, high, next);
+    else next.fill(0, 0, shown);
+    for (let i = 0; i < shown; i++) {
+      if (next[i] === levels[i]) continue;
+      levels[i] = next[i];
+      if (tools[i]) continue;
+      this.spans[i].className = next[i] ? `hot${next[i]}` : "";
+      written += 1;
+    }
+    return written;
+  }
+}
+
+/** @param {WhyWoken} woken */
+export function wokenWords(woken) {
+  const words = woken.words?.length ? `woken by “${woken.words.slice(0, 4).join(", ")}”` : woken.part && woken.part !== "hit" ? "woken with its pair" : /** @type {any} */ (woken).by === "user" ? "woken by you" : "woken";
+  return woken.similarity && /** @type {any} */ (woken).by !== "user" ? `${words} · ${similarity(woken.similarity)}` : words;
+}

@@ -1,0 +1,168 @@
+// The foot: what the user writes, what would wake up for it, and what is going on.
+
+import { debounced, fill, h, icon } from "../dom.js";
+import { clip, counted, ending, similarity, turnSentence } from "../words.js";
+
+const PREVIEW_AFTER = 350;
+
+export class ComposerView {
+  #asked = new AbortController();
+  #ticking = 0;
+
+  /** @param {import("../app.js").App} app @param {HTMLElement} place */
+  constructor(app, place) {
+    this.app = app;
+    this.input = h("textarea", { class: "say", rows: "1", "aria-label": "Your message", placeholder: "Say something…", spellcheck: "true" });
+    this.send = h("button", { type: "submit", class: "send", "aria-label": "Send", title: "Send (Enter)" }, icon("send"));
+    this.stop = h("button", { type: "button", class: "send stop", "aria-label": "Stop", title: "Stop (Esc)", on: { click: () => app.abort() } }, icon("stop"));
+    this.status = h("p", { class: "status", role: "status" });
+    this.preview = h("details", { class: "preview", hidden: true });
+    this.form = h("form", { class: "composer", "aria-label": "Say something" }, h("div", { class: "box" }, this.input, this.send, this.stop));
+    place.append(this.preview, this.form, this.status);
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.say();
+    });
+    this.input.addEventListener("keydown", (event) => this.#key(event));
+    const look = debounced(() => this.look(), PREVIEW_AFTER);
+    this.input.addEventListener("input", () => {
+      this.#fit();
+      app.preferences.saveDraft(app.store.current, this.input.value);
+      look();
+    });
+    const { store } = app;
+    store.on("turn", () => this.show());
+    store.on("status", () => this.show());
+    store.on("connection", () => this.show());
+    store.on("token", () => this.#tick());
+    store.on("window", () => this.set(app.preferences.draft(store.current), false));
+    store.on("given-back", (text) => this.set(this.input.value.trim() ? `${text}\n${this.input.value}` : text));
+    store.on("taken-back", (text) => this.input.value === text && this.set("", false));
+    store.on("failed", ({ sentence }) => {
+      app.toasts.show(sentence, { kind: "bad" });
+      if (this.unheard && !this.input.value) this.set(this.unheard);
+      this.unheard = "";
+    });
+    store.on("heard", () => (this.unheard = ""));
+    this.unheard = "";
+    this.show();
+  }
+
+  async say() {
+    const text = this.input.value;
+    if (!text.trim() || this.app.store.busy || this.send.disabled) return;
+    this.set("", false);
+    this.unheard = text;
+    if (await this.app.say(text)) return;
+    this.unheard = "";
+    if (!this.input.value) this.set(text);
+  }
+
+  /** @param {string} text @param {boolean} [focus] */
+  set(text, focus = true) {
+    this.input.value = text;
+    this.app.preferences.saveDraft(this.app.store.current, text);
+    this.#fit();
+    this.look();
+    if (!focus) return;
+    this.input.focus();
+    this.input.setSelectionRange(text.length, text.length);
+  }
+
+  #fit() {
+    this.input.style.height = "auto";
+    this.input.style.height = `${Math.min(this.input.scrollHeight, window.innerHeight * 0.35)}px`;
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    if (event.isComposing) return;
+    if (event.key === "Enter" && !event.shiftKey) {
+      event.preventDefault();
+      this.say();
+    } else if (event.key === "ArrowUp" && !this.input.value && !event.shiftKey) {
+      event.preventDefault();
+      this.app.editLast();
+    }
+  }
+
+  /** What would wake up for the text as it stands. */
+  async look() {
+    this.#asked.abort();
+    const text = this.input.value.trim();
+    const { store, api } = this.app;
+    if (text.length < 3 || !store.current || store.busy) {
+      this.preview.hidden = true;
+      return;
+    }
+    this.#asked = new AbortController();
+    try {
+      const found = await api.preview(store.current, text, this.#asked.signal);
+      if (this.input.value.trim() === text && !store.busy) this.#preview(found);
+    } catch (error) {
+      if (/** @type {Error} */ (error).name !== "AbortError") this.preview.hidden = true;
+    }
+  }
+
+  /** @param {Preview} found */
+  #preview(found) {
+    const open = this.preview.open;
+    this.preview.hidden = false;
+    const words = found.wakes.length
+      ? `Would wake ${counted(found.wakes.length, "chunk")}, ${counted(found.cost, "token")}`
+      : found.room > 0 ? "Nothing asleep matches this yet" : "No room for anything to wake up";
+    const over = found.passed_over ? `; ${counted(found.passed_over, "more match", "more match")} without room` : "";
+    fill(this.preview,
+      h("summary", {}, icon("wake"), h("span", { text: `${words}${over}` })),
+      h("ul", {}, found.wakes.map((one) => h("li", {},
+        h("span", { class: "preview-text", text: clip(one.text, 160) }),
+        h("span", { class: "quiet", text: [one.words.length ? `“${one.words.slice(0, 5).join(", ")}”` : one.part === "hit" ? "by meaning" : "comes with its pair", similarity(one.similarity), extentOf(one.cost)].filter(Boolean).join(" · ") })))));
+    this.preview.open = open && found.wakes.length > 0;
+    this.preview.classList.toggle("nothing", !found.wakes.length);
+  }
+
+  #tick() {
+    this.#ticking ||= window.setTimeout(() => {
+      this.#ticking = 0;
+      this.#sentence();
+    }, 250);
+  }
+
+  show() {
+    const { store } = this.app;
+    const ready = store.status?.model.state === "ready";
+    this.stop.hidden = !store.busy || store.turn.phase === "sending";
+    this.send.hidden = !this.stop.hidden;
+    this.send.disabled = store.busy || !ready || store.connection.state !== "online";
+    if (store.busy) this.preview.hidden = true;
+    this.#sentence();
+  }
+
+  #sentence() {
+    const { turn, status, connection } = this.app.store;
+    let words = turnSentence(turn, Date.now());
+    if (connection.state === "lost") words = "Connection lost. Trying again…";
+    else if (!words && status?.model.state === "loading") words = status.model.sentence || "Loading the model…";
+    else if (!words && status?.model.state === "missing") words = "No model: nothing can be said yet.";
+    else if (!words && turn.failed) words = turn.failed;
+    else if (!words && turn.reason) words = [ending(turn.reason), doneWords(turn)].filter(Boolean).join(" ");
+    if (this.status.textContent !== words) this.status.textContent = words;
+    this.status.classList.toggle("at-work", turn.phase !== "idle");
+    this.status.classList.toggle("bad", connection.state === "lost" || (turn.phase === "idle" && Boolean(turn.failed)));
+  }
+}
+
+/** @param {number} cost */
+function extentOf(cost) {
+  return cost ? counted(cost, "token") : "";
+}
+
+/** @param {TurnState} turn */
+function doneWords(turn) {
+  const { stats } = turn;
+  if (!stats.tokens) return "";
+  const read = stats.computed !== undefined ? `, read ${counted(stats.computed, "token")} anew` : "";
+  const woke = stats.woken ? `, woke ${stats.woken}` : "";
+  const slept = stats.asleep ? `, put ${stats.asleep} to sleep` : "";
+  return `Wrote ${counted(stats.tokens, "token")}${stats.tokens_per_second ? ` at ${Math.round(stats.tokens_per_second)} tok/s` : ""}${read}${woke}${slept}.`;
+}

@@ -1,0 +1,60 @@
+// The right drawer: one panel at a time, remembered, closed with the same button that opened it.
+
+import { fill, h, icon, iconButton } from "../dom.js";
+
+/** @typedef {{title: string, node: HTMLElement, shown: () => void}} Panel */
+
+export class DrawerView {
+  /** @type {Map<string, Panel>} */
+  #panels = new Map();
+
+  /**
+   * @param {import("../app.js").App} app @param {HTMLElement} drawer @param {HTMLElement} dock
+   * @param {Record<string, () => Panel>} panels made when first opened
+   */
+  constructor(app, drawer, dock, panels) {
+    this.app = app;
+    this.drawer = drawer;
+    this.makers = panels;
+    this.heading = h("h2", {});
+    this.body = h("div", { class: "drawer-place" });
+    drawer.append(h("header", { class: "drawer-head" }, this.heading, iconButton("close", "Close the panel", () => this.toggle(this.open))), this.body);
+    this.buttons = new Map(Object.keys(panels).map((name) => {
+      const label = name[0].toUpperCase() + name.slice(1);
+      return [name, h("button", { type: "button", class: "dock-button", "aria-expanded": "false", "aria-controls": drawer.id, on: { click: () => this.toggle(name) } }, icon(name), h("span", { text: label }))];
+    }));
+    fill(dock, [...this.buttons.values()]);
+    this.open = "";
+    const before = app.preferences.values.drawer;
+    if (before in panels && matchMedia("(min-width: 1100px)").matches) this.show(before);
+    else this.show("");
+  }
+
+  /** @param {string} name */
+  toggle(name) {
+    this.show(this.open === name ? "" : name);
+    if (this.open) this.heading.closest("aside")?.querySelector(/** @type {"button"} */ ("button, input, select, textarea"))?.focus({ preventScroll: true });
+    else this.buttons.get(name)?.focus();
+  }
+
+  /** @param {string} name "" closes it */
+  show(name) {
+    const began = performance.now();
+    this.open = name;
+    this.app.preferences.set("drawer", name);
+    for (const [other, button] of this.buttons) button.setAttribute("aria-expanded", String(other === name));
+    this.drawer.hidden = !name;
+    document.body.classList.toggle("drawer-open", Boolean(name));
+    if (!name) {
+      fill(this.body);
+      return;
+    }
+    let panel = this.#panels.get(name);
+    if (!panel) this.#panels.set(name, (panel = this.makers[name]()));
+    this.heading.textContent = panel.title;
+    this.drawer.setAttribute("aria-label", panel.title);
+    fill(this.body, panel.node);
+    panel.shown();
+    performance.measure(`open ${name}`, { start: began, end: performance.now() });
+  }
+}

@@ -1,0 +1,68 @@
+// Above the conversation: its name, the brightness legend, the lost connection.
+
+import { fill, h, iconButton } from "../dom.js";
+import { number } from "../words.js";
+
+export class HeaderView {
+  /** @param {import("../app.js").App} app @param {HTMLElement} place @param {{keys: () => void}} acts */
+  constructor(app, place, acts) {
+    this.app = app;
+    const { preferences } = app;
+    this.name = h("h2", { class: "window-title" });
+    this.low = h("span", {});
+    this.high = h("span", {});
+    this.heat = iconButton("heat", "Show brightness", () => this.toggleHeat());
+    this.theme = iconButton("theme", "Change the theme", () => preferences.set("theme", dark() ? "light" : "dark"));
+    this.legend = h("div", { class: "legend", role: "img", title: "Text: a chunk's brightest token, from dim to gold. Ground: tokens in the top fifth. Scaled to what is live now." },
+      this.low, h("span", { class: "ramp" }), this.high, h("span", { class: "legend-hot hot6", text: "top 20 %" }), h("span", { class: "legend-tool tool", text: "tool" }));
+    this.banner = h("div", { class: "banner", role: "alert", hidden: true });
+    place.append(
+      iconButton("menu", "Windows", () => document.body.classList.add("rail-open"), { class: "rail-open-button" }),
+      this.name, this.legend, h("div", { class: "header-acts" }, this.heat, this.theme, iconButton("keys", "Keys (?)", acts.keys, { class: "wide-only" })));
+    place.after(this.banner);
+    preferences.addEventListener("change", () => this.show());
+    for (const topic of ["windows", "window", "live", "connection", "status"]) app.store.on(topic, () => this.show());
+    app.store.on("brightness", () => this.#scale());
+    this.show();
+  }
+
+  toggleHeat() {
+    const { preferences } = this.app;
+    preferences.set("heat", preferences.values.heat === "off" ? "readable" : "off");
+  }
+
+  #scale() {
+    const live = this.app.store.live;
+    const [low, high] = live?.tokens ? [number(live.low), number(live.high)] : ["dim", "bright"];
+    if (this.low.textContent !== low) this.low.textContent = low;
+    if (this.high.textContent !== high) this.high.textContent = high;
+    this.legend.setAttribute("aria-label", `Brightness scale from ${low} to ${high}; tokens in the top 20 percent have a ground; tool results are cyan`);
+  }
+
+  show() {
+    const { store, preferences } = this.app;
+    const name = store.window?.name ?? "Halo Weave";
+    if (this.name.textContent !== name) this.name.textContent = name;
+    document.title = store.window ? `${name} · Halo Weave` : "Halo Weave";
+    const off = preferences.values.heat === "off";
+    this.heat.setAttribute("aria-pressed", String(!off));
+    this.heat.classList.toggle("on", !off);
+    this.legend.hidden = off || !store.live?.tokens;
+    this.#scale();
+    this.#banner();
+  }
+
+  #banner() {
+    const { connection, status } = this.app.store;
+    const lost = connection.state === "lost" && status;
+    const missing = status?.model.state === "missing" && this.app.store.live?.chunks.length;
+    this.banner.hidden = !lost && !missing;
+    if (lost) fill(this.banner, h("span", { text: "The connection to the server is lost. Nothing is lost with it; the page goes on where it stopped." }), h("button", { type: "button", class: "button small", text: "Try now", on: { click: () => this.app.follower?.retryNow() } }));
+    else if (missing) fill(this.banner, h("span", { text: status.model.sentence }));
+  }
+}
+
+function dark() {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen === "dark" || (chosen !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
+}

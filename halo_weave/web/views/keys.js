@@ -1,0 +1,46 @@
+// Keys that work everywhere, and the sheet that names them all.
+
+import { h } from "../dom.js";
+
+/** @type {[string, [string, string][]][]} */
+const KEYS = [
+  ["Speaking", [["Enter", "Send"], ["Shift Enter", "New line"], ["Esc", "Stop the reply"], ["↑ in an empty box", "Edit your last message"], ["/", "Go to the input box"]]],
+  ["Everywhere", [["Ctrl K or ⌘ K", "Search the whole memory"], ["?", "These keys"], ["G", "Graveyard"], ["H", "Show or hide brightness"], ["N", "New window"]]],
+  ["On a chunk", [["↑ ↓ or J K", "Previous, next chunk"], ["P", "Pin or unpin"], ["S", "Put to sleep"], ["M", "Merge into previous"], ["C", "Copy"], ["W", "Why?"], ["Del", "Delete…"]]],
+];
+
+export class KeysView {
+  /**
+   * @param {import("../app.js").App} app
+   * @param {{search: () => void, compose: () => void, graveyard: () => void, heat: () => void}} acts
+   */
+  constructor(app, acts) {
+    this.app = app;
+    document.addEventListener("keydown", (event) => {
+      if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
+        event.preventDefault();
+        acts.search();
+        return;
+      }
+      if (document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === "Escape") {
+        if (app.store.busy) {
+          event.preventDefault();
+          app.abort();
+        } else if (document.body.classList.contains("rail-open")) document.body.classList.remove("rail-open");
+        return;
+      }
+      if (/** @type {HTMLElement} */ (event.target).closest("input, textarea, select")) return;
+      /** @type {Record<string, () => void>} */
+      const keys = { "?": () => this.show(), "/": acts.compose, g: acts.graveyard, h: acts.heat, n: () => app.newWindow() };
+      const act = keys[event.key];
+      if (!act) return;
+      event.preventDefault();
+      act();
+    });
+  }
+
+  show() {
+    this.app.dialogs.sheet("Keys", "wide", h("div", { class: "keys" }, KEYS.map(([title, keys]) => h("section", {}, h("h3", { text: title }), h("dl", {}, keys.map(([key, meaning]) => h("div", {}, h("dt", {}, h("kbd", { text: key })), h("dd", { text: meaning }))))))));
+  }
+}

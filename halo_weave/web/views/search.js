@@ -1,0 +1,99 @@
+// Search over the whole memory, from anywhere with Ctrl/⌘+K.
+
+import { debounced, fill, h, iconButton } from "../dom.js";
+import { clip, counted, highlighted, moment, roleName, similarity } from "../words.js";
+
+const LIMIT = 30;
+
+export class SearchView {
+  #asked = new AbortController();
+  /** @type {{dialog: HTMLDialogElement, close: () => void} | null} */
+  #sheet = null;
+
+  /** @param {import("../app.js").App} app */
+  constructor(app) {
+    this.app = app;
+    this.input = h("input", { type: "search", class: "field big", placeholder: "What was said about…", "aria-label": "Search the whole memory", "aria-controls": "hits", autocomplete: "off" });
+    this.here = h("input", { type: "checkbox", on: { change: () => this.look() } });
+    this.count = h("p", { class: "quiet", role: "status" });
+    this.list = h("ul", { id: "hits", class: "hits", "aria-label": "Found" });
+    this.input.addEventListener("input", debounced(() => this.look(), 200));
+    this.input.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  open() {
+    if (this.#sheet?.dialog.open) return this.#sheet.close();
+    this.#sheet = this.app.dialogs.sheet("Search memory", "search", this.input, h("div", { class: "search-line" }, this.count, h("label", { class: "check" }, this.here, h("span", { text: "Said in this window" }))), this.list);
+    this.input.focus();
+    this.input.select();
+    if (this.input.value) this.look();
+  }
+
+  async look() {
+    this.#asked.abort();
+    const text = this.input.value.trim();
+    if (!text) {
+      fill(this.list);
+      this.count.textContent = "By meaning and by words, over everything ever said.";
+      return;
+    }
+    this.#asked = new AbortController();
+    this.count.textContent = "Searching…";
+    try {
+      const { store, api } = this.app;
+      const found = await api.search({ q: text, window: store.current, only_window: this.here.checked && Boolean(store.current), limit: LIMIT }, this.#asked.signal);
+      fill(this.list, found.hits.map((hit) => this.#item(hit)));
+      this.count.textContent = found.hits.length ? `${counted(found.hits.length, "chunk")} found` : "Nothing found.";
+    } catch (error) {
+      if (/** @type {Error} */ (error).name !== "AbortError") this.count.textContent = /** @type {Error} */ (error).message;
+    }
+  }
+
+  /** @param {Hit} hit */
+  #item(hit) {
+    const { app } = this;
+    const here = Boolean(app.store.live?.find(hit.key));
+    const parts = Object.entries(hit.parts ?? {}).map(([name, value]) => `${name} ${similarity(value)}`).join(", ");
+    return h("li", { class: "hit" },
+      h("div", { class: "hit-head" },
+        h("span", { text: `${hit.speaker || roleName(hit.role)} · ${moment(hit.said)}` }),
+        hit.window_name ? h("span", { class: "badge", text: hit.window_name }) : null,
+        here ? h("span", { class: "badge live-badge", text: "live here" }) : null,
+        h("span", { class: "quiet", title: parts, text: `${similarity(hit.similarity)} · ${counted(hit.tokens, "token")}` })),
+      h("p", { class: "hit-text" }, highlighted(around(hit.text, hit.words), hit.words).map((piece) => (piece.hit ? h("mark", { text: piece.text }) : piece.text))),
+      h("div", { class: "answers start" },
+        iconButton("search", here ? "Go there" : "Open", () => this.#go(hit), { text: true, class: "small go" }),
+        here || !app.store.current ? null : iconButton("wake", "Wake up here", () => { this.#sheet?.close(); app.wake(hit.key); }, { text: true, class: "small" }),
+        iconButton("why", "Why?", () => app.why(hit.key), { class: "small" })));
+  }
+
+  /** @param {Hit} hit */
+  #go(hit) {
+    const { app } = this;
+    if (app.store.live?.find(hit.key)) {
+      this.#sheet?.close();
+      app.open(app.store.current, hit.key);
+    } else if (hit.window && hit.window !== app.store.current && app.store.windows.some((one) => one.id === hit.window)) {
+      this.#sheet?.close();
+      app.open(hit.window, hit.key).then(() => {
+        if (!app.store.live?.find(hit.key)) app.why(hit.key);
+      });
+    } else app.why(hit.key);
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    if (event.key !== "ArrowDown" && event.key !== "Enter") return;
+    event.preventDefault();
+    /** @type {HTMLElement | null} */ (this.list.querySelector(".go"))?.[event.key === "Enter" ? "click" : "focus"]();
+  }
+}
+
+/** The part of a long text where the words stand. @param {string} text @param {string[]} words */
+function around(text, words) {
+  const flat = text.replace(/\s+/g, " ").trim();
+  if (flat.length <= 320) return flat;
+  const at = Math.max(0, ...words.slice(0, 1).map((word) => flat.toLowerCase().indexOf(word.toLowerCase())));
+  const from = Math.max(0, at - 80);
+  return `${from ? "…" : ""}${clip(flat.slice(from), 320)}`;
+}

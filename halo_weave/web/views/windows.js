@@ -1,0 +1,60 @@
+// The left rail: all windows, and the way into the whole memory.
+
+import { fill, h, icon, iconButton } from "../dom.js";
+import { clip, counted, moment, number } from "../words.js";
+
+export class WindowsView {
+  /** @param {import("../app.js").App} app @param {HTMLElement} place @param {() => void} search */
+  constructor(app, place, search) {
+    this.app = app;
+    this.list = h("ul", { class: "windows", "aria-label": "Windows" });
+    this.foot = h("div", { class: "rail-foot" });
+    place.append(
+      h("div", { class: "brand" }, h("span", { class: "halo small", "aria-hidden": "true" }), h("h1", { text: "Halo Weave" }),
+        iconButton("close", "Close the list of windows", () => document.body.classList.remove("rail-open"), { class: "rail-close" })),
+      h("button", { type: "button", class: "search-open", on: { click: search } }, icon("search"), h("span", { text: "Search memory" }), h("kbd", { text: navigator.platform.startsWith("Mac") ? "⌘K" : "Ctrl K" })),
+      h("div", { class: "rail-head" }, h("h2", { text: "Windows" }), iconButton("plus", "New window", () => { document.body.classList.remove("rail-open"); app.newWindow(); }, { text: true, class: "small" })),
+      this.list, this.foot,
+    );
+    for (const topic of ["windows", "window", "status"]) app.store.on(topic, () => this.show());
+    this.show();
+  }
+
+  show() {
+    const { store } = this.app;
+    const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.closest?.("li[data-id]")?.getAttribute("data-id");
+    const windows = [...store.windows].sort((a, b) => (a.modified < b.modified ? 1 : -1));
+    fill(this.list, windows.map((one) => this.#item(one)));
+    if (focused) this.list.querySelector(`li[data-id="${CSS.escape(focused)}"] .window-open`)?.dispatchEvent(new Event("refocus"));
+    if (store.windowsKnown && !windows.length) fill(this.list, h("li", { class: "quiet pad", text: "No windows yet." }));
+    const { status } = store;
+    fill(this.foot, status
+      ? [h("p", { class: "model", title: status.model.sentence }, h("span", { class: `dot ${status.model.state}` }), clip(status.model.name || "No model", 40)),
+        h("p", { class: "quiet", text: `${counted(status.memory.chunks, "chunk")}, ${counted(status.memory.tokens, "token")} in memory` }),
+        status.embedder.state !== "ready" || status.embedder.wanted ? h("p", { class: "quiet", text: embedderWords(status.embedder) }) : null]
+      : h("p", { class: "quiet", text: "Connecting…" }));
+  }
+
+  /** @param {WindowInfo} one */
+  #item(one) {
+    const { app } = this;
+    const current = one.id === app.store.current;
+    const open = h(
+      "button", { type: "button", class: "window-open", "aria-current": current ? "true" : null, on: { click: () => { document.body.classList.remove("rail-open"); app.open(one.id); }, refocus: (/** @type {Event} */ event) => /** @type {HTMLElement} */ (event.target).focus() } },
+      h("span", { class: "window-name" }, h("span", { class: "name-text", text: one.name }), one.generating ? h("span", { class: "pulse", title: "Writing" }, h("span", { class: "sr", text: " writing" })) : null),
+      h("span", { class: "window-last", text: clip(one.last_text ?? "", 90) || "Nothing said yet" }),
+      h("span", { class: "window-counts" }, `${number(one.live_chunks)} live · ${number(one.asleep_chunks)} asleep`, h("time", { datetime: one.modified, text: moment(one.modified) })),
+    );
+    return h("li", { class: current ? "current" : "", data: { id: one.id } }, open,
+      h("div", { class: "window-acts" },
+        iconButton("edit", `Rename ${one.name}`, () => app.renameWindow(one), { hint: "Rename" }),
+        iconButton("delete", `Delete ${one.name}`, () => app.deleteWindow(one), { hint: "Delete…", class: "danger-hover" })));
+  }
+}
+
+/** @param {Status["embedder"]} embedder */
+function embedderWords(embedder) {
+  if (embedder.state === "loading") return embedder.sentence || "Search by meaning is being loaded…";
+  if (embedder.state === "off") return embedder.sentence || "Search by words only: there is no embedding model.";
+  return `${counted(embedder.wanted, "chunk")} not yet searchable by meaning`;
+}

@@ -1,0 +1,132 @@
+// Values become human words.
+
+const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const year = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
+
+/** @param {number | null | undefined} value */
+export function number(value) {
+  return value === null || value === undefined || !Number.isFinite(value) ? "–" : whole.format(value);
+}
+
+/** @param {number} count @param {string} noun @param {string} [plural] */
+export function counted(count, noun, plural = `${noun}s`) {
+  return `${number(count)} ${count === 1 ? noun : plural}`;
+}
+
+/** "deletes 2 turns, 9 chunks, 640 tokens" @param {{turns?: number, chunks: number, tokens: number}} cost */
+export function extent(cost) {
+  const parts = [counted(cost.chunks, "chunk"), counted(cost.tokens, "token")];
+  return (cost.turns ? [counted(cost.turns, "turn"), ...parts] : parts).join(", ");
+}
+
+/** @param {string} iso @param {Date} [now] */
+export function moment(iso, now = new Date()) {
+  const date = new Date(iso);
+  if (Number.isNaN(date.getTime())) return "";
+  if (date.toDateString() === now.toDateString()) return clock.format(date);
+  return (date.getFullYear() === now.getFullYear() ? day : year).format(date);
+}
+
+/** @param {number} bytes */
+export function size(bytes) {
+  if (!Number.isFinite(bytes)) return "–";
+  let step = 0;
+  for (; bytes >= 1000 && step < 4; step++) bytes /= 1000;
+  return `${bytes < 10 && step ? bytes.toFixed(1) : whole.format(bytes)} ${["B", "kB", "MB", "GB", "TB"][step]}`;
+}
+
+/** @param {number | null | undefined} share */
+export function percent(share) {
+  return share === null || share === undefined || !Number.isFinite(share) ? "–" : `${Math.round(100 * share)} %`;
+}
+
+/** @param {number | null | undefined} value */
+export function similarity(value) {
+  return value === null || value === undefined ? "" : value.toFixed(2);
+}
+
+/** "12.3.user" -> {turn: "12", chunk: "3", role: "user"} @param {string} key */
+export function parts(key) {
+  const [turn = "", chunk = "", role = ""] = key.split(".");
+  return { turn, chunk, role };
+}
+
+/** @param {string} role */
+export function roleName(role) {
+  return { user: "You", assistant: "Model", system: "System" }[role] ?? role;
+}
+
+/** What is going on, in one honest sentence. @param {TurnState} turn @param {number} now */
+export function turnSentence(turn, now) {
+  switch (turn.phase) {
+    case "sending": return "Sending…";
+    case "searching": return "Searching memory…";
+    case "waking": return `Waking ${counted(turn.woken, "chunk")}…`;
+    case "sleeping": return `Putting ${counted(turn.slept, "chunk")} to sleep…`;
+    case "reading": return turn.heardTokens + turn.wokenTokens > 0 ? `Reading ${counted(turn.heardTokens + turn.wokenTokens, "token")}…` : "Reading…";
+    case "writing": {
+      const seconds = (now - turn.since) / 1000;
+      return turn.tokens > 4 && seconds > 0.3 ? `Writing… ${number(turn.tokens / seconds)} tok/s` : "Writing…";
+    }
+    case "tool": return turn.command ? `Using a tool: ${clip(turn.command, 60)}` : "Using a tool…";
+    case "finishing": return "Storing the reply…";
+    default: return "";
+  }
+}
+
+/** How the last turn ended, when that is worth a word. @param {string} reason */
+export function ending(reason) {
+  return { length: "The reply reached its longest length.", context: "The model's context is full.", abort: "Stopped.", error: "The reply ended with an error." }[reason] ?? "";
+}
+
+/** What happened to a chunk. @param {string} event @param {Record<string, unknown>} detail */
+export function happening(event, detail) {
+  const words = Array.isArray(detail.words) && detail.words.length ? ` by “${detail.words.join(", ")}”` : "";
+  const alike = typeof detail.similarity === "number" ? `, similarity ${similarity(detail.similarity)}` : "";
+  const cost = typeof detail.cost === "number" ? `, cost ${counted(detail.cost, "token")}` : "";
+  const peak = typeof detail.peak === "number" ? ` at peak ${number(detail.peak)}` : typeof detail.brightness === "number" ? ` at brightness ${number(detail.brightness)}` : "";
+  const why = typeof detail.why === "string" ? ` (${detail.why.replaceAll("_", " ")})` : typeof detail.by === "string" ? ` (by ${detail.by})` : "";
+  switch (event) {
+    case "said": return "Said";
+    case "slept": return `Fell asleep${peak}${why}`;
+    case "woke": return `Woken${words || why}${alike}${cost}`;
+    case "pinned": return "Pinned";
+    case "unpinned": return "Unpinned";
+    case "merged": return "Merged with the chunk before it";
+    case "deleted": return "Deleted";
+    case "undeleted": return "Deletion undone";
+    case "reread": return "Read anew for another model";
+    default: return event;
+  }
+}
+
+/** @param {string} text @param {number} most */
+export function clip(text, most) {
+  const flat = text.replace(/\s+/g, " ").trim();
+  return flat.length > most ? `${flat.slice(0, most - 1).trimEnd()}…` : flat;
+}
+
+/** "max_new_tokens" -> "Max new tokens" @param {string} name */
+export function label(name) {
+  const words = name.replaceAll("_", " ");
+  const fixed = { "top p": "Top-p", "top k": "Top-k", "min p": "Min-p", "mmr lambda": "MMR lambda", "kv mode": "KV mode" }[words];
+  return fixed ?? words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+/**
+ * Text cut where the words stand, for highlighting.
+ * @param {string} text @param {string[]} words @returns {{text: string, hit: boolean}[]}
+ */
+export function highlighted(text, words) {
+  const wanted = words.filter(Boolean).map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+  if (!wanted.length) return [{ text, hit: false }];
+  const pattern = new RegExp(`(${wanted.join("|")})`, "giu");
+  return text.split(pattern).map((piece, i) => ({ text: piece, hit: i % 2 === 1 })).filter((piece) => piece.text);
+}
+
+/** Decimal strings in the order of their numbers, however large. @param {string} a @param {string} b */
+export function compareIds(a, b) {
+  return a.length - b.length || (a < b ? -1 : a > b ? 1 : 0);
+}
