@@ -47,15 +47,13 @@ def show_memory(
 ) -> None:
     """Show one memory. It does not count as the AI's own access."""
     with opened_to_read(data) as store:
-        entry = MemoryTree(store).history(path)[0]
-    if entry.ended:
-        raise BadInput(f"{path} was deleted. Its versions: halo-weave memory history {path}")
+        entry = MemoryTree(store).query(path, now=None)
     if as_json:
         say(told(entry))
         return
     typer.echo(json.dumps(entry.content, ensure_ascii=False, indent=2))
     typer.echo(
-        f"version {entry.version}, saved {day(entry)}, {len(entry.snapshot)} chunks kept with it", err=True
+        f"version {entry.version}, saved {day(entry)}, chunks kept with it: {len(entry.snapshot)}", err=True
     )
     for chunk in entry.snapshot if snapshot else ():
         typer.echo(f"\n{chunk.key}  similarity {chunk.similarity:.2f}, {chunk.tokens} tokens\n{chunk.text}")

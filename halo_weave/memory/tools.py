@@ -141,7 +141,8 @@ def told(entry: Remembered) -> str:
 
 
 def told_of(entry: Remembered) -> str:
-    snapshot = f", {len(entry.snapshot)} chunks kept with it" if entry.snapshot else ""
+    count = len(entry.snapshot)
+    snapshot = f", {count} chunk{'s' if count > 1 else ''} kept with it" if count else ""
     return f"version {entry.version}, {entry.modified:%Y-%m-%d}{snapshot}"
 
 

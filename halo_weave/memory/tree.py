@@ -154,8 +154,8 @@ class MemoryTree:
         )
         return remembered(entry)
 
-    def query(self, path: str, *, now: datetime) -> Remembered:
-        """One entry; it counts as accessed."""
+    def query(self, path: str, *, now: datetime | None) -> Remembered:
+        """One entry. It counts as accessed, unless the time is None: then someone else only looks at it."""
         path = checked_path(path)
         entry = self._store.entry(path, now=now)
         if entry is None:

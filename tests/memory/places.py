@@ -8,10 +8,11 @@ import numpy as np
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.words import terms
-from halo_weave.memory import Hit
+from halo_weave.memory import Hit, JqSandbox
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
+PATIENT = JqSandbox(seconds=30)  # a busy machine must not look like an endless program
 
 
 class BagOfWords:

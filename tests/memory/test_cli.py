@@ -76,7 +76,7 @@ def test_deleting_asks_before_it_takes_more_than_one(halo):
     assert "Deleted 1" in halo("memory", "delete", "UserData")
     assert "empty" in halo("memory", "list")
     halo("memory", "show", "User")
-    assert "was deleted" in str(halo.failure)
+    assert "no memory at User" in str(halo.failure)
 
 
 def test_history_shows_all_versions(halo):

@@ -8,12 +8,12 @@ import pytest
 from halo_weave.errors import BadInput
 from halo_weave.memory import Notes
 from halo_weave.memory.notes import NAME
-from tests.memory.places import DAY, NOW
+from tests.memory.places import DAY, NOW, PATIENT
 
 
 @pytest.fixture
 def notes(store):
-    return Notes(store)
+    return Notes(store, PATIENT)
 
 
 def content(notes, now=NOW):
@@ -109,10 +109,10 @@ def test_what_cannot_be_the_notes_changes_nothing(notes, program):
 
 
 def test_the_notes_have_a_size_limit(store):
-    notes = Notes(store, size_limit=2000)
+    notes = Notes(store, PATIENT, size_limit=2000)
     notes.write('.scratch.a = "x" * 1000', now=NOW)
     before = notes.document(now=NOW)
-    for program in ('.scratch.b = "x" * 1000', '.scratch.b = "é" * 600', '.scratch.b = "x" * 10000000'):
+    for program in ('.scratch.b = "x" * 1000', '.scratch.b = "é" * 600', '.scratch.b = "x" * 2000000'):
         with pytest.raises(BadInput, match="Nothing was changed"):
             notes.write(program, now=NOW + DAY)
     assert notes.document(now=NOW) == before
@@ -134,7 +134,7 @@ def test_notes_survive_a_restart(tmp_path):
 
 def test_a_write_on_notes_that_others_changed_meanwhile_is_made_again(notes, store):
     """Another writer comes in between reading and writing, in the very same moment."""
-    rival = Notes(store)
+    rival = Notes(store, PATIENT)
     rounds = []
 
     def change(document):

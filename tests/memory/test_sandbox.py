@@ -10,12 +10,13 @@ from contextlib import suppress
 import pytest
 
 from halo_weave.memory.sandbox import CHILD, PROGRAM_LIMIT, JqError, JqSandbox
+from tests.memory.places import PATIENT
 
 DOCUMENT = {"a": 1, "b": [1, 2, {"c": None}], "name": "Żółw 🐈"}
 
 
 def run(program: str, document: object = DOCUMENT, **limits) -> list:
-    output = JqSandbox(**limits).run(program, json.dumps(document))
+    output = JqSandbox(**{"seconds": 30, **limits}).run(program, json.dumps(document))
     assert not output.cut
     return [json.loads(value) for value in output.values]
 
@@ -39,7 +40,7 @@ def test_programs_give_what_jq_gives(program, values):
 
 
 def test_long_numbers_keep_their_digits():
-    output = JqSandbox().run(".", '{"id":123456789012345678901234567890}')
+    output = PATIENT.run(".", '{"id":123456789012345678901234567890}')
     assert output.values == ('{"id":123456789012345678901234567890}',)
 
 
@@ -116,10 +117,10 @@ def test_a_greedy_program_is_stopped_by_its_memory():
 
 
 def test_too_many_values_are_cut_and_it_is_said():
-    output = JqSandbox(result_characters=1000).run("range(1e9)", "{}")
+    output = JqSandbox(seconds=30, result_characters=1000).run("range(1e9)", "{}")
     assert output.cut
     assert sum(map(len, output.values)) <= 1000
-    output = JqSandbox(result_characters=1000).run('"x" * 100000', "{}")
+    output = JqSandbox(seconds=30, result_characters=1000).run('"x" * 100000', "{}")
     assert output.cut
     assert len(output.values[0]) == 1000
 

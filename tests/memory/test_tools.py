@@ -11,7 +11,7 @@ from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import StoreBusy
 from halo_weave.memory import MemoryTree, Notes, Toolbox, ToolCall
 from halo_weave.memory.results import COMMAND_LENGTH, answered, bounded, compact, echo, refused
-from tests.memory.places import DAY, NOW, BagOfWords, hit
+from tests.memory.places import DAY, NOW, PATIENT, BagOfWords, hit
 
 LINE = re.compile(r"⚙️【[^【】\n]*】→ [^\n]+")
 
@@ -20,7 +20,7 @@ LINE = re.compile(r"⚙️【[^【】\n]*】→ [^\n]+")
 def toolbox(store):
     hits = [hit(1, "My cat is called Miso."), hit(2, "She is black.")]
     tree = MemoryTree(store, search=lambda text, limit: hits, embedder=BagOfWords())
-    return Toolbox(Notes(store), tree, result_length=300)
+    return Toolbox(Notes(store, PATIENT), tree, result_length=300)
 
 
 def run(toolbox, command, now=NOW):

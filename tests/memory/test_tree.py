@@ -83,6 +83,7 @@ def test_saving_again_makes_a_version_and_keeps_the_older_one(tree):
 def test_reading_a_memory_notes_when(tree):
     tree.save("a", 1, now=NOW)
     tree.query("a", now=NOW + DAY)
+    assert tree.query("a", now=None).accessed == NOW + DAY
     assert tree.history("a")[0].accessed == NOW + DAY
     assert tree.history("a")[0].modified == NOW
 
