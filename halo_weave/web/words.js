@@ -1,9 +1,10 @@
 // Values become human words.
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
-const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
-const year = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const month = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+const year = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
 
 /** @param {number | null | undefined} value */
 export function number(value) {
@@ -27,6 +28,14 @@ export function moment(iso, now = new Date()) {
   if (Number.isNaN(date.getTime())) return "";
   if (date.toDateString() === now.toDateString()) return clock.format(date);
   return (date.getFullYear() === now.getFullYear() ? day : year).format(date);
+}
+
+/** As short as it gets: the time today, the day before. @param {string} iso @param {Date} [now] */
+export function brief(iso, now = new Date()) {
+  const date = new Date(iso);
+  if (Number.isNaN(date.getTime())) return "";
+  if (date.toDateString() === now.toDateString()) return clock.format(date);
+  return (date.getFullYear() === now.getFullYear() ? month : year).format(date);
 }
 
 /** @param {number} bytes */

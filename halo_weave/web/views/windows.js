@@ -1,7 +1,7 @@
 // The left rail: all windows, and the way into the whole memory.
 
 import { fill, h, icon, iconButton } from "../dom.js";
-import { clip, counted, moment, number } from "../words.js";
+import { brief, clip, counted, number } from "../words.js";
 
 export class WindowsView {
   /** @param {import("../app.js").App} app @param {HTMLElement} place @param {() => void} search */
@@ -43,7 +43,7 @@ export class WindowsView {
       "button", { type: "button", class: "window-open", "aria-current": current ? "true" : null, on: { click: () => { document.body.classList.remove("rail-open"); app.open(one.id); }, refocus: (/** @type {Event} */ event) => /** @type {HTMLElement} */ (event.target).focus() } },
       h("span", { class: "window-name" }, h("span", { class: "name-text", text: one.name }), one.generating ? h("span", { class: "pulse", title: "Writing" }, h("span", { class: "sr", text: " writing" })) : null),
       h("span", { class: "window-last", text: clip(one.last_text ?? "", 90) || "Nothing said yet" }),
-      h("span", { class: "window-counts" }, `${number(one.live_chunks)} live · ${number(one.asleep_chunks)} asleep`, h("time", { datetime: one.modified, text: moment(one.modified) })),
+      h("span", { class: "window-counts" }, `${number(one.live_chunks)} live · ${number(one.asleep_chunks)} asleep`, h("time", { datetime: one.modified, text: brief(one.modified) })),
     );
     return h("li", { class: current ? "current" : "", data: { id: one.id } }, open,
       h("div", { class: "window-acts" },

@@ -1,0 +1,37 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Api, ApiError, path, withQuery } from "../../../halo_weave/web/api.js";
+
+/** @param {Response | Error} answer @param {string} [key] */
+function api(answer, key = "") {
+  const sent = [];
+  return { sent, api: new Api(async (address, init) => { sent.push({ address, ...init }); if (answer instanceof Error) throw answer; return answer.clone(); }, () => key) };
+}
+
+test("parts of an address are escaped", () => {
+  assert.equal(path`/api/windows/${"a/../b?c"}/context`, "/api/windows/a%2F..%2Fb%3Fc/context");
+  assert.equal(withQuery("/api/search", { q: "a&b=c", window: undefined, limit: 5 }), "/api/search?q=a%26b%3Dc&limit=5");
+});
+
+test("a refusal becomes its sentence", async () => {
+  const { api: one } = api(Response.json({ error: { code: "unknown_chunk", sentence: "Chunk 9.0.user is not live." } }, { status: 404 }));
+  await assert.rejects(one.why("w", "9.0.user"), (error) => error instanceof ApiError && error.code === "unknown_chunk" && error.message === "Chunk 9.0.user is not live.");
+});
+
+test("a server that does not answer in our words still gives a sentence", async () => {
+  const { api: one } = api(new Response("<html>Bad gateway</html>", { status: 502 }));
+  await assert.rejects(one.status(), /The server answered 502/);
+  const { api: gone } = api(new TypeError("Failed to fetch"));
+  await assert.rejects(gone.status(), /cannot be reached/);
+});
+
+test("the key goes along with every request, streams included", async () => {
+  const { sent, api: one } = api(Response.json({}), "s".repeat(16));
+  await one.status();
+  await one.say("w", "hello");
+  await one.events("w", "r-7", new AbortController().signal);
+  assert.ok(sent.every((request) => request.headers.authorization === `Bearer ${"s".repeat(16)}`));
+  assert.equal(sent[2].headers["last-event-id"], "r-7");
+  assert.equal(sent[1].body, '{"text":"hello"}');
+});

@@ -1,0 +1,144 @@
+import assert from "node:assert/strict";
+import { beforeEach, describe, test } from "node:test";
+
+import { Store } from "../../../halo_weave/web/store.js";
+import { chunk, context, floats, turn } from "./wire.js";
+
+/** @type {Store} */
+let store;
+/** @param {string} event @param {any} data */
+const apply = (event, data) => store.apply({ id: "r-2", event, data });
+const text = () => store.live.all.map((one) => one.pieces.join("")).join("|");
+
+beforeEach(() => {
+  store = new Store();
+  store.show("w");
+  store.setContext(context([turn("2", "user", [chunk("2.0.user", 10, ["My", " cat"])]), turn("3", "assistant", [chunk("3.0.assistant", 12, ["Nice"])])]));
+});
+
+const heard = { turn_id: "4", reply_turn: "5", said: "2026-11-15T11:00:00Z", chunks: [chunk("4.0.user", 40, ["Her", " name", "?"])] };
+const token = (position, piece, tool = false) => ({ id: 1, position: String(position), text: piece, tool });
+
+describe("a turn", () => {
+  test("goes through its phases in order and comes to rest", () => {
+    const phases = [];
+    store.on("turn", () => phases.at(-1) !== store.turn.phase && phases.push(store.turn.phase));
+    store.sending("Her name?");
+    apply("searching", { room: 500 });
+    apply("woken", { chunks: [{ ...chunk("1.0.user", 2, ["Mochi"]), part: "hit", words: ["name"], similarity: 0.8, window: "v", window_name: "Other", said: "2026-11-01T10:00:00Z" }], cost: 1, room: 500, passed_over: 0 });
+    apply("heard", heard);
+    apply("reading", { reused: 3, restored: 1, computed: 3, seconds: 0.1, rebuilt: "" });
+    apply("token", token(43, "Mochi"));
+    apply("spoken", { turn_id: "5", chunks: [chunk("5.0.assistant", 43, ["Mochi"])] });
+    assert.equal(apply("done", { reason: "stop", stats: { tokens: 1 } }), true);
+    assert.deepEqual(phases, ["sending", "searching", "waking", "reading", "writing", "finishing", "idle"]);
+  });
+
+  test("shows the user's words only when they are stored", () => {
+    store.sending("Her name?");
+    apply("searching", { room: 500 });
+    assert.equal(text(), "My cat|Nice");
+    apply("heard", heard);
+    assert.equal(text(), "My cat|Nice|Her name?|");
+  });
+
+  test("puts a woken chunk at its place in time, marked with its reason", () => {
+    apply("woken", { chunks: [{ ...chunk("1.0.user", 2, ["Mochi"]), part: "hit", words: ["cat"], similarity: 0.8, window: "v", window_name: "Other", said: "2026-11-01T10:00:00Z" }], cost: 1, room: 500, passed_over: 0 });
+    assert.equal(text(), "Mochi|My cat|Nice");
+    const woken = store.live.find("1.0.user");
+    assert.deepEqual(woken.woken.words, ["cat"]);
+    assert.equal(woken.turn.window_name, "Other");
+    assert.ok(woken.fresh);
+  });
+
+  test("turns a chunk that falls asleep into a gap", () => {
+    apply("asleep", { chunks: [{ key: "2.0.user", tokens: 2, brightness: 1, why: "dimmest" }], budget: 10, over: 0, before_turn: false });
+    assert.equal(text(), "Nice");
+    assert.deepEqual(store.live.chunks[0].gap, { chunks: 1, tokens: 2 });
+    apply("asleep", { chunks: [{ key: "3.0.assistant", tokens: 1, brightness: 1, why: "dimmest" }], budget: 10, over: 0, before_turn: false });
+    assert.deepEqual(store.live.tailGap, { chunks: 2, tokens: 3 });
+  });
+});
+
+describe("the stream", () => {
+  test("doubles no token when events come twice", () => {
+    apply("heard", heard);
+    for (const event of [token(43, "Mo"), token(44, "chi"), token(43, "Mo"), token(44, "chi")]) assert.equal(apply("token", event), false);
+    assert.equal(store.live.draft.pieces.join(""), "Mochi");
+  });
+
+  test("asks for the context when a token is missing", () => {
+    apply("heard", heard);
+    apply("token", token(43, "Mo"));
+    assert.equal(apply("token", token(45, "?")), true);
+  });
+
+  test("hearing a turn twice shows it once", () => {
+    apply("heard", heard);
+    apply("token", token(43, "Mo"));
+    apply("heard", heard);
+    assert.equal(text(), "My cat|Nice|Her name?|Mo");
+  });
+
+  test("a reply in progress goes on where the context left it", () => {
+    store.setContext(context([turn("4", "user", heard.chunks)], { generating: { turn_id: "5", position: "43", text_pieces: ["Mo"], brightness: [10_000], tool: [false] } }));
+    assert.equal(store.turn.phase, "writing");
+    apply("token", token(43, "Mo"));
+    apply("token", token(44, "chi"));
+    assert.equal(store.live.draft.pieces.join(""), "Mochi");
+  });
+
+  test("positions beyond 2^53 are kept apart", () => {
+    const far = 2n ** 53n;
+    store.setContext(context([turn("4", "user", [{ ...chunk("4.0.user", 0, ["a"]), start: String(far) }])]));
+    apply("heard", { ...heard, turn_id: "6", reply_turn: "7", chunks: [{ ...chunk("6.0.user", 0, ["b"]), start: String(far + 1n) }] });
+    assert.equal(apply("token", { ...token(0, "c"), position: String(far + 2n) }), false);
+    assert.equal(apply("token", { ...token(0, "d"), position: String(far + 3n) }), false);
+    assert.equal(text(), "a|b|cd");
+  });
+
+  test("reset, changed and done ask for the context", () => {
+    for (const event of ["reset", "changed"]) assert.equal(apply(event, {}), true);
+    assert.equal(apply("done", { reason: "stop", stats: {} }), true);
+  });
+
+  test("an answer for another window is not shown", () => {
+    store.setContext({ ...context([]), window: "other" });
+    assert.equal(text(), "My cat|Nice");
+  });
+});
+
+describe("brightness", () => {
+  test("is given to the tokens in time order, the reply's included", () => {
+    apply("heard", heard);
+    apply("token", token(43, "Mo"));
+    apply("brightened", { data: floats([1, 2, 3, 4, 5, 6, 7]) });
+    assert.deepEqual(store.live.all.map((one) => [...one.brightness]), [[1, 2], [3], [4, 5, 6], [7]]);
+    assert.deepEqual(store.live.all.map((one) => one.peak), [2, 3, 6, 7]);
+    assert.deepEqual([store.live.low, store.live.high], [1, 7]);
+  });
+
+  test("of a wrong length changes nothing and is counted", () => {
+    const heardOf = [];
+    store.on("brightness", () => heardOf.push(1));
+    apply("brightened", { data: floats([1, 2, 3, 4]) });
+    assert.equal(store.live.mismatched, 1);
+    assert.deepEqual(heardOf, []);
+    assert.equal(store.live.chunks[0].peak, 10_000);
+  });
+});
+
+test("a failure is kept as its sentence and ends the turn", () => {
+  store.sending("x");
+  let told = "";
+  store.on("failed", ({ sentence }) => (told = sentence));
+  apply("failed", { sentence: "The disk is full." });
+  assert.equal(told, "The disk is full.");
+  assert.equal(store.busy, false);
+});
+
+test("a window that changed takes its place in the list", () => {
+  store.setWindows([{ id: "a", name: "A" }, { id: "b", name: "B" }]);
+  store.setWindow({ id: "a", name: "A2" });
+  assert.deepEqual(store.windows.map((one) => one.name), ["A2", "B"]);
+});
