@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -179,6 +179,19 @@ class Event:
 
 
 # Search
+
+
+class Place(NamedTuple):
+    """Where a chunk stands, without its words: light enough to hold all of memory."""
+
+    number: int
+    turn_id: int
+    chunk_id: int
+    role: str
+    window: str
+    start: int
+    said: int  # microseconds since 1970
+    speaker: str
 
 
 @dataclass(frozen=True, slots=True)

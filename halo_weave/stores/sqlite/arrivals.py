@@ -272,7 +272,7 @@ class Arrivals:
 
     def _bring_vectors(self, db: sqlite3.Connection, field: Reading) -> None:
         vector = field.floats("vector")
-        if self.generation is None or len(vector) != 4 * self.dimension:
+        if self.generation is None or not vector or len(vector) % (4 * self.dimension):
             return
         row = db.execute(
             """SELECT c.number FROM arrived a JOIN chunks c ON c.turn = a.here WHERE a.turn = ? AND c.chunk = ?

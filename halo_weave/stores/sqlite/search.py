@@ -11,7 +11,7 @@ import numpy as np
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput
-from halo_weave.store import Changes, Generation, Kin, Numbers, Vectors, Wanted
+from halo_weave.store import Changes, Generation, Kin, Numbers, Place, Vectors, Wanted
 from halo_weave.stores.packing import maybe_moment, micros, moment, pack_floats
 from halo_weave.stores.sqlite.rows import FEW, PRESENT, Part, listed, note_changed, pack_json, want_vectors
 
@@ -89,15 +89,23 @@ class Search(Part):
             ).fetchall()
             return Wanted(np.array([row[0] for row in rows], np.int64), _sequence(db))
 
-    def add_vectors(self, generation: int, wanted: Wanted, vectors: Vectors) -> int:
-        """Vectors of `wanted.numbers`, in that order. A chunk deleted meanwhile gets none; one changed stays wanted."""
+    def add_vectors(
+        self, generation: int, wanted: Wanted, vectors: Vectors, counts: Sequence[int] | None = None
+    ) -> int:
+        """Vectors of `wanted.numbers`, in that order: one for each chunk, or as many as `counts` says.
+
+        A chunk deleted meanwhile gets none; one changed stays wanted.
+        """
+        each = [1] * len(wanted.numbers) if counts is None else list(counts)
+        if len(each) != len(wanted.numbers) or min(each, default=1) < 1:
+            raise BadInput("Every chunk needs at least one vector.")
         with self._db.writing() as db:
             row = db.execute(
                 "SELECT dimension, model FROM generations WHERE id = ?", (generation,)
             ).fetchone()
             if row is None:
                 raise BadInput(f"There is no generation {generation} of vectors.")
-            if vectors.shape != (len(wanted.numbers), row[0]):
+            if vectors.shape != (sum(each), row[0]):
                 raise BadInput(
                     f"Vectors of shape {vectors.shape} do not fit {len(wanted.numbers)} chunks of {row[1]}, which has "
                     f"{row[0]} dimensions. With another embedder, run: halo-weave reindex"
@@ -112,9 +120,10 @@ class Search(Part):
                     (listed(numbers),),
                 )
             }
+            ends = np.cumsum(each).tolist()
             rows = [
-                (generation, number, pack_floats(vector))
-                for number, vector in zip(numbers, vectors, strict=True)
+                (generation, number, pack_floats(vectors[end - count : end]))
+                for number, count, end in zip(numbers, each, ends, strict=True)
                 if number in present
             ]
             db.executemany(
@@ -135,7 +144,7 @@ class Search(Part):
             want_vectors(db, touched)
 
     def vectors(self, generation: int) -> Iterator[tuple[Numbers, Vectors]]:
-        """All vectors of a generation in blocks, as of one moment."""
+        """All vectors of a generation in blocks, as of one moment. A chunk's number stands with each of its vectors."""
         with self._db.reading() as db:
             row = db.execute("SELECT dimension FROM generations WHERE id = ?", (generation,)).fetchone()
             if row is None:
@@ -232,6 +241,17 @@ class Search(Part):
 
     # What belongs together
 
+    def outline(self, since: int = 0) -> list[Place]:
+        """Where the chunks that were said or changed after this point of the sequence stand, in any order."""
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"""SELECT c.number, c.turn, c.chunk, t.role, c.window, c.start, t.said, t.speaker
+                    FROM changes n JOIN chunks c ON c.number = n.chunk JOIN turns t ON t.id = c.turn
+                    WHERE n.sequence > ? AND {PRESENT}""",
+                (since,),
+            )
+            return [Place(*row) for row in rows]
+
     def kin(self, numbers: Iterable[int]) -> dict[int, Kin]:
         """For each chunk the ones before and after it in the window it was said in, and the openings of its pair."""
         with self._db.reading() as db:
@@ -288,6 +308,6 @@ def _sequence(db: sqlite3.Connection) -> int:
 
 
 def _block(rows: Sequence[tuple[int, bytes]], dimension: int) -> tuple[Numbers, Vectors]:
-    numbers = np.array([number for number, _ in rows], np.int64)
-    vectors = np.frombuffer(b"".join([blob for _, blob in rows]), "<f4").reshape(len(rows), dimension)
-    return numbers, vectors
+    vectors = np.frombuffer(b"".join([blob for _, blob in rows]), "<f4").reshape(-1, dimension)
+    counts = [len(blob) // (4 * dimension) for _, blob in rows]
+    return np.repeat(np.array([number for number, _ in rows], np.int64), counts), vectors

@@ -1,0 +1,159 @@
+"""A BERT sentence embedder as it is published (safetensors and vocabulary) becomes one GGUF, once, without torch."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+from halo_weave.errors import ModelNotFound, ModelUnusable
+
+Precision = Literal["F32", "F16", "Q8_0"]
+
+WHOLE = {
+    "embeddings.word_embeddings.weight": "token_embd.weight",
+    "embeddings.position_embeddings.weight": "position_embd.weight",
+    "embeddings.token_type_embeddings.weight": "token_types.weight",
+    "embeddings.LayerNorm.weight": "token_embd_norm.weight",
+    "embeddings.LayerNorm.bias": "token_embd_norm.bias",
+}
+BLOCK = {
+    "attention.self.query": "attn_q",
+    "attention.self.key": "attn_k",
+    "attention.self.value": "attn_v",
+    "attention.output.dense": "attn_output",
+    "attention.output.LayerNorm": "attn_output_norm",
+    "intermediate.dense": "ffn_up",
+    "output.dense": "ffn_down",
+    "output.LayerNorm": "layer_output_norm",
+}
+DTYPES = {"F32": "<f4", "F16": "<f2"}
+PRECISIONS = {
+    "F32": (gguf.LlamaFileType.ALL_F32, gguf.GGMLQuantizationType.F32),
+    "F16": (gguf.LlamaFileType.MOSTLY_F16, gguf.GGMLQuantizationType.F16),
+    "Q8_0": (gguf.LlamaFileType.MOSTLY_Q8_0, gguf.GGMLQuantizationType.Q8_0),
+}
+
+
+def read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The float tensors of a file, as views on it: length of the header, header in JSON, bytes."""
+    raw = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
+    length = int.from_bytes(raw[:8].tobytes(), "little")
+    if len(raw) < 8 or length > len(raw) - 8:
+        raise ModelUnusable(f"{path} is not a safetensors file, or is cut off. Try: halo-weave pull")
+    try:
+        header = json.loads(raw[8 : 8 + length].tobytes())
+    except ValueError as error:
+        raise ModelUnusable(f"{path} is not a safetensors file. Try: halo-weave pull") from error
+    body = raw[8 + length :]
+    tensors = {}
+    for name, about in header.items():
+        if name == "__metadata__" or about["dtype"] not in DTYPES:
+            continue
+        first, last = about["data_offsets"]
+        dtype = np.dtype(DTYPES[about["dtype"]])
+        if last > len(body) or last - first != math.prod(about["shape"]) * dtype.itemsize:
+            raise ModelUnusable(f"{path} is cut off at tensor {name}. Try: halo-weave pull")
+        tensors[name] = body[first:last].view(dtype).reshape(about["shape"])
+    return tensors
+
+
+def gguf_name(name: str) -> str | None:
+    """The name that llama.cpp gives a tensor of a BERT; None for one it has no use for."""
+    if name in WHOLE:
+        return WHOLE[name]
+    parts = name.split(".")
+    if parts[:2] == ["encoder", "layer"]:
+        inner, kind = ".".join(parts[3:-1]), parts[-1]
+        if inner in BLOCK:
+            return f"blk.{parts[2]}.{BLOCK[inner]}.{kind}"
+    return None
+
+
+def vocabulary(path: Path) -> tuple[list[bytes], list[int]]:
+    """Word pieces as llama.cpp wants them: a word's start is marked, not its continuation."""
+    pieces, kinds = [], []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("[") and line.endswith("]"):
+            pieces.append(line.encode())
+            unused = line.startswith("[unused")
+            kinds.append(int(gguf.TokenType.UNUSED if unused else gguf.TokenType.CONTROL))
+        else:
+            pieces.append((line[2:] if line.startswith("##") else "\u2581" + line).encode())
+            kinds.append(int(gguf.TokenType.NORMAL))
+    return pieces, kinds
+
+
+def convert(folder: Path, target: Path, *, name: str, precision: Precision = "F16") -> Path:
+    """Write `target` from a folder with model.safetensors, config.json and vocab.txt.
+
+    The file appears under its name only when it is whole.
+    """
+    for needed in ("model.safetensors", "config.json", "vocab.txt"):
+        if not (folder / needed).is_file():
+            raise ModelNotFound(f"no {needed} in {folder}. Try: halo-weave pull")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if config.get("model_type") != "bert":
+        raise ModelUnusable(
+            f"{folder} holds a {config.get('model_type')} model; only BERT embedders are converted."
+        )
+    tensors = read_safetensors(folder / "model.safetensors")
+    file_type, matrix_type = PRECISIONS[precision]
+    pieces, kinds = vocabulary(folder / "vocab.txt")
+    if len(pieces) != config["vocab_size"]:
+        raise ModelUnusable(f"vocab.txt has {len(pieces)} entries, the model {config['vocab_size']}.")
+
+    unfinished = target.with_name(target.name + ".part")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(unfinished, "bert")
+    writer.add_name(name)
+    writer.add_file_type(file_type)
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_layer_norm_eps(config["layer_norm_eps"])
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(pooling(folder))
+    writer.add_tokenizer_model("bert")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(pieces)
+    writer.add_token_types(kinds)
+    writer.add_token_type_count(config["type_vocab_size"])
+    where = {piece: i for i, piece in enumerate(pieces)}
+    writer.add_unk_token_id(where[b"[UNK]"])
+    writer.add_sep_token_id(where[b"[SEP]"])
+    writer.add_pad_token_id(where[b"[PAD]"])
+    writer.add_bos_token_id(where[b"[CLS]"])
+    writer.add_mask_token_id(where[b"[MASK]"])
+    for source, tensor in tensors.items():
+        wanted = gguf_name(source.removeprefix("bert."))
+        if wanted is None:
+            continue
+        # Biases and norms are added, not multiplied: they stay exact and cost nothing.
+        exact = tensor.ndim == 1 or wanted in ("position_embd.weight", "token_types.weight")
+        kind = gguf.GGMLQuantizationType.F32 if exact else matrix_type
+        values = np.asarray(tensor, dtype=np.float32)
+        writer.add_tensor(wanted, gguf.quants.quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    os.replace(unfinished, target)
+    return target
+
+
+def pooling(folder: Path) -> gguf.PoolingType:
+    """How the model makes one vector of many, as it declares it; the mean if it says nothing."""
+    path = folder / "1_Pooling" / "config.json"
+    if not path.is_file():
+        return gguf.PoolingType.MEAN
+    declared = json.loads(path.read_text(encoding="utf-8"))
+    return gguf.PoolingType.CLS if declared.get("pooling_mode_cls_token") else gguf.PoolingType.MEAN
