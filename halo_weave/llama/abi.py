@@ -200,6 +200,9 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_memory_seq_pos_min": (c.c_int32, (H, c.c_int32)),
     "llama_memory_seq_pos_max": (c.c_int32, (H, c.c_int32)),
     "llama_memory_can_shift": (c.c_bool, (H,)),
+    "llama_state_seq_get_size": (c.c_size_t, (H, c.c_int32)),
+    "llama_state_seq_get_data": (c.c_size_t, (H, c.c_void_p, c.c_size_t, c.c_int32)),
+    "llama_state_seq_set_data": (c.c_size_t, (H, c.c_void_p, c.c_size_t, c.c_int32)),
     # Samplers
     "llama_sampler_chain_default_params": (SamplerChainParams, ()),
     "llama_sampler_chain_init": (H, (SamplerChainParams,)),
@@ -217,6 +220,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     # Tensors, seen by the attention callback
     "ggml_get_name": (c.c_char_p, (H,)),
     "ggml_nelements": (c.c_int64, (H,)),
+    "ggml_nrows": (c.c_int64, (H,)),
     "ggml_nbytes": (c.c_size_t, (H,)),
     "ggml_backend_tensor_get": (None, (H, c.c_void_p, c.c_size_t, c.c_size_t)),
 }

@@ -1,0 +1,418 @@
+"""One window's KV cache: a llama_context, what is live in it, and what sleeps beside it. Carries plans out.
+
+Used by the engine's thread alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from halo_weave.core.brightness import AttentionRow
+from halo_weave.core.tokens import Ids
+from halo_weave.engines import capture
+from halo_weave.engines.cells import Cells, Compute, Held, Places, Plan, Restore, runs
+from halo_weave.engines.prompts import CHUNK, Kinds, Written, attention_row
+from halo_weave.errors import EngineError
+from halo_weave.llama import abi
+from halo_weave.llama.model import Model
+
+LIVE, SCRATCH = 0, 1  # sequence ids
+NEVER = 1 << 62
+EVERYTHING = (-1, -1)  # all places of a sequence
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the contexts of one engine are made."""
+
+    threads: int
+    batch: int  # tokens per decode: how long other windows wait, at most
+    limit: int  # places the model was trained for
+    cell_bytes: int  # keys and values of one token
+    graveyard_bytes: int  # for the asleep tokens of one window
+    eye_in_c: bool
+
+
+@dataclass(slots=True, eq=False)
+class Grave:
+    """Asleep tokens with their keys and values, as llama.cpp saves them."""
+
+    held: Held
+    order: npt.NDArray[np.intp]  # in which the saved state lists them
+    state: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What should be read off while a prompt goes through the model."""
+
+    last: bool = False  # the row of the last token, from which the first reply token is chosen
+    rows_from: int = NEVER  # index of the first token whose row is wanted
+    surprisal_from: int = NEVER
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """What was read off while a prompt went through the model."""
+
+    rows: list[AttentionRow] = field(default_factory=list)
+    surprisal: list[float] = field(default_factory=list)
+    misfits: int = 0  # rows that did not fit the map of cells
+
+
+class Batch:
+    """The arrays behind a llama_batch, made once."""
+
+    def __init__(self, size: int) -> None:
+        self.tokens, self.places, self.ones, self.sequences = (
+            np.ones(size, dtype=np.int32) for _ in range(4)
+        )
+        self.wanted = np.zeros(size, dtype=np.int8)
+        integers = ctypes.POINTER(ctypes.c_int32)
+        each = [ctypes.cast(self.sequences.ctypes.data + 4 * i, integers) for i in range(size)]
+        self.lists = (integers * size)(*each)
+        self.struct = abi.Batch(
+            n_tokens=0,
+            token=self.tokens.ctypes.data_as(integers),
+            embd=None,
+            pos=self.places.ctypes.data_as(integers),
+            n_seq_id=self.ones.ctypes.data_as(integers),
+            seq_id=self.lists,
+            logits=self.wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def fill(self, ids: Ids, places: Places, sequence: int, wanted: npt.NDArray[np.bool_]) -> abi.Batch:
+        count = len(ids)
+        self.tokens[:count] = ids
+        self.places[:count] = places
+        self.sequences[:count] = sequence
+        self.wanted[:count] = wanted
+        self.struct.n_tokens = count
+        return self.struct
+
+
+class Cache:
+    """The keys and values of one window."""
+
+    def __init__(self, model: Model, shape: Shape, size: int, *, sees: bool) -> None:
+        self.model, self.shape, self.c = model, shape, model.c
+        self.batch = Batch(shape.batch)
+        self.graves: list[Grave] = []
+        self.open(size, sees=sees)
+        self.reset()
+
+    def open(self, size: int, *, sees: bool) -> None:
+        layers, heads = (
+            int(self.c.llama_model_n_layer(self.model.handle)),
+            int(self.c.llama_model_n_head(self.model.handle)),
+        )
+        size = -(-size // 256) * 256
+        self.eye = (
+            capture.Eye(self.c, layers, heads, size, self.shape.batch, in_c=self.shape.eye_in_c)
+            if sees
+            else None
+        )
+        self.context: int | None = self.model.context(
+            n_ctx=size,
+            n_batch=self.shape.batch,
+            n_ubatch=self.shape.batch,
+            n_seq_max=2,
+            kv_unified=True,
+            flash_attn_type=abi.FLASH_ATTENTION_OFF,
+            n_threads=self.shape.threads,
+            n_threads_batch=self.shape.threads,
+            **(self.eye.settings if self.eye else {}),
+        )
+        self.memory = self.c.llama_get_memory(self.context)
+        self.cells = Cells(int(self.c.llama_n_ctx(self.context)))
+
+    def close(self) -> None:
+        self.graves.clear()
+        if self.context:
+            self.c.llama_free(self.context)
+            self.context = None
+
+    def reset(self) -> None:
+        """Empty, as new. What sleeps stays."""
+        self.c.llama_memory_clear(self.memory, False)
+        self.cells = Cells(len(self.cells))
+        room = len(self.cells)
+        self.count = 0
+        self.labels = np.zeros(room, dtype=np.int64)
+        self.ids = np.zeros(room, dtype=np.int32)
+        self.places = np.zeros(room, dtype=np.int32)
+        self.columns = np.zeros(room, dtype=np.int32)  # each live token's cell
+        self.kinds = np.zeros(room, dtype=np.uint8)
+        self.clean = 0  # how many of the first tokens are as reading anew would make them
+        self.settled = True  # no shift waits for the next decode
+        self.doubt = ""  # why the cache should be read anew, if it should
+
+    def resize(self, size: int, *, sees: bool) -> None:
+        """A new context with more cells (or an eye), and everything live moved over."""
+        order = np.argsort(self.columns[: self.count], kind="stable")
+        state = self.save(LIVE) if self.count else None
+        kept = (self.labels, self.ids, self.places, self.kinds, self.count, self.clean, self.doubt)
+        old, self.context = self.context, None
+        self.c.llama_free(old)
+        self.open(size, sees=sees)
+        self.reset()
+        if state is not None:
+            labels, ids, places, kinds, self.count, self.clean, self.doubt = kept
+            now = slice(0, self.count)
+            self.labels[now], self.ids[now] = labels[now], ids[now]
+            self.places[now], self.kinds[now] = places[now], kinds[now]
+            self.load(state, LIVE)
+            self.columns[order] = self.cells.take(self.count)
+
+    @property
+    def bytes(self) -> int:
+        return len(self.cells) * self.shape.cell_bytes + sum(grave.state.nbytes for grave in self.graves)
+
+    @property
+    def live(self) -> Held:
+        now = slice(0, self.count)
+        return Held(self.labels[now].copy(), self.ids[now].copy(), self.places[now].copy())
+
+    @property
+    def asleep(self) -> list[Held]:
+        return [grave.held for grave in self.graves]
+
+    def save(self, sequence: int) -> npt.NDArray[np.uint8]:
+        size = self.c.llama_state_seq_get_size(self.context, sequence)
+        state = np.empty(size, dtype=np.uint8)
+        if self.c.llama_state_seq_get_data(self.context, state.ctypes.data, size, sequence) != size:
+            raise EngineError("llama.cpp could not save a part of the KV cache.")
+        return state
+
+    def load(self, state: npt.NDArray[np.uint8], sequence: int) -> None:
+        if not self.c.llama_state_seq_set_data(self.context, state.ctypes.data, state.nbytes, sequence):
+            raise EngineError(
+                f"llama.cpp could not bring back a part of the KV cache{self.model.library.complaint()}."
+            )
+
+    # Carrying out a plan
+
+    def carry_out(
+        self, plan: Plan, prompt: Written, asked: Asked, seen: Seen, *, keep_asleep: bool
+    ) -> Iterator[None]:
+        """Make the prompt live. Yields after each decode, so that other windows get their turn.
+
+        If it is stopped in between, what was done so far is live.
+        """
+        graves = list(self.graves)  # the plan counts them as they stand now
+        self.remove(plan.removed, keep=keep_asleep)
+        for move in plan.moves:
+            self.c.llama_memory_seq_add(self.memory, LIVE, move.start, move.stop, move.by)
+            self.cells.rewind()
+            self.settled = False
+        present = np.zeros(len(prompt), dtype=np.bool_)
+        absent = [(step.start, step.stop) for step in plan.steps]
+        present[:] = True
+        for start, stop in absent:
+            present[start:stop] = False
+        columns = np.zeros(len(prompt), dtype=np.int32)
+        columns[present] = self.columns[plan.kept]
+        unchanged = int(np.argmin(np.append(plan.kept == np.arange(len(plan.kept)), False)))
+        head = int(np.argmin(np.append(present, False)))
+        self.clean = min(self.clean, unchanged, head)
+        only_tail = len(plan.steps) == 1 and head == self.clean
+        beside = False
+        try:
+            for step in plan.steps:
+                places = plan.places[step.start : step.stop]
+                if isinstance(step, Restore):
+                    columns[step.start : step.stop] = self.restore(graves[step.run], step.at, places)
+                    present[step.start : step.stop] = True
+                    continue
+                tail = step.stop == len(prompt)
+                beside = not tail
+                for start, stop in self.compute(step, plan.places, columns, prompt, asked, seen):
+                    if tail:
+                        present[start:stop] = True
+                    yield
+                present[step.start : step.stop] = True
+                beside = False
+        finally:
+            self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
+            self.count = int(present.sum())
+            for mine, theirs in (
+                (self.labels, prompt.labels),
+                (self.ids, prompt.ids),
+                (self.places, plan.places),
+                (self.columns, columns),
+                (self.kinds, prompt.kinds),
+            ):
+                mine[: self.count] = theirs[present]
+            if beside:  # cells that never became live are lost to the map
+                self.doubt = "it was stopped while a chunk was computed"
+        if only_tail:
+            self.clean = self.count
+        self.graves = [grave for grave in self.graves if not np.isin(grave.held.labels, prompt.labels).all()]
+
+    def remove(self, index: npt.NDArray[np.intp], *, keep: bool) -> None:
+        """Live tokens leave; their keys and values are kept aside while there is room."""
+        for start, stop in runs(index):
+            gone = index[start:stop]
+            first, last = int(self.places[gone[0]]), int(self.places[gone[-1]]) + 1
+            cells = self.columns[gone]
+            if keep and len(gone) * self.shape.cell_bytes <= self.shape.graveyard_bytes:
+                self.c.llama_memory_seq_cp(self.memory, LIVE, SCRATCH, first, last)
+                held = Held(self.labels[gone], self.ids[gone], self.places[gone])
+                self.graves.append(Grave(held, np.argsort(cells, kind="stable"), self.save(SCRATCH)))
+                self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
+            self.c.llama_memory_seq_rm(self.memory, LIVE, first, last)
+            self.cells.give_back(cells)
+        while sum(grave.state.nbytes for grave in self.graves) > self.shape.graveyard_bytes:
+            del self.graves[0]  # the oldest goes first
+
+    def restore(self, grave: Grave, at: int, places: Places) -> npt.NDArray[np.int32]:
+        """Bring tokens from index `at` of a grave back, to `places`. Returns their cells."""
+        stop = at + len(places)
+        self.load(grave.state, SCRATCH)
+        cells = np.empty(len(grave.held), dtype=np.int32)
+        cells[grave.order] = self.cells.take(len(grave.held))
+        old = grave.held.places
+        for unwanted in (slice(0, at), slice(stop, len(old))):
+            if len(old[unwanted]):
+                first, last = int(old[unwanted][0]), int(old[unwanted][-1]) + 1
+                self.c.llama_memory_seq_rm(self.memory, SCRATCH, first, last)
+                self.cells.give_back(cells[unwanted])
+        by = int(places[0]) - int(old[at])
+        if by:
+            self.c.llama_memory_seq_add(self.memory, SCRATCH, int(old[at]), int(old[stop - 1]) + 1, by)
+            self.cells.rewind()
+            self.settled = False
+        self.c.llama_memory_seq_cp(self.memory, SCRATCH, LIVE, *EVERYTHING)
+        self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
+        return cells[at:stop]
+
+    def compute(
+        self,
+        step: Compute,
+        places: Places,
+        columns: npt.NDArray[np.int32],
+        prompt: Written,
+        asked: Asked,
+        seen: Seen,
+    ) -> Iterator[tuple[int, int]]:
+        """Decode a stretch of the prompt, in slices; each is yielded when it is in the cache.
+
+        llama.cpp continues a sequence only at its end. A stretch in the middle is decoded in a second sequence that
+        shares what stands before it, and then handed over.
+        """
+        tail = step.stop == len(prompt)
+        sequence = LIVE if tail else SCRATCH
+        if not tail and step.start:
+            self.c.llama_memory_seq_cp(self.memory, LIVE, SCRATCH, 0, int(places[step.start]))
+        if not step.start and asked.surprisal_from == 0 and prompt.kinds[0] == CHUNK:
+            seen.surprisal.append(float(np.log(self.model.size)))  # nothing foretold the first token of all
+        for start in range(step.start, step.stop, self.shape.batch):
+            stop = min(step.stop, start + self.shape.batch)
+            following = np.arange(start + 1, stop + 1)
+            foretold = (following >= asked.surprisal_from) & (following < len(prompt))
+            foretold[foretold] = prompt.kinds[following[foretold]] == CHUNK
+            wanted = foretold.copy()
+            wanted[-1] |= stop == len(prompt)
+            queries = max(0, stop - max(start, asked.rows_from))
+            if stop == len(prompt) and asked.last:
+                queries = max(queries, 1)
+            columns[start:stop] = self.decode(
+                prompt.ids[start:stop], places[start:stop], sequence, wanted, queries
+            )
+            self.gather_rows(columns[:stop], prompt.kinds[:stop], max(start, asked.rows_from), stop, seen)
+            for i in np.flatnonzero(foretold).tolist():
+                seen.surprisal.append(self.surprisal(i, int(prompt.ids[start + i + 1])))
+            yield start, stop
+        if not tail:
+            self.c.llama_memory_seq_cp(
+                self.memory, SCRATCH, LIVE, int(places[step.start]), int(places[step.stop - 1]) + 1
+            )
+            self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
+
+    def gather_rows(
+        self, columns: npt.NDArray[np.int32], kinds: Kinds, start: int, stop: int, seen: Seen
+    ) -> None:
+        rows = self.last_rows
+        for i in range(start, stop):
+            if kinds[i] == CHUNK:
+                row = None
+                if rows is not None:
+                    row = attention_row(rows[i - stop], columns[: i + 1], kinds[: i + 1])
+                seen.misfits += row is None
+                if row is not None:
+                    seen.rows.append(row)
+
+    def decode(
+        self, ids: Ids, places: Places, sequence: int, wanted: npt.NDArray[np.bool_], queries: int
+    ) -> npt.NDArray[np.int32]:
+        """Run tokens through the model. Returns the cells they got; `last_rows` holds the attention asked for."""
+        cells = self.cells.take(len(ids))
+        if self.eye:
+            self.eye.open(len(ids), queries)
+        result = self.c.llama_decode(self.context, self.batch.fill(ids, places, sequence, wanted))
+        self.last_rows: Floats | None = self.eye.close() if self.eye else None
+        if result:
+            self.doubt = "the model stopped in the middle"
+            raise EngineError(
+                f"The model stopped in the middle of its work (code {result}){self.model.library.complaint()}."
+            )
+        self.settled = True
+        return cells
+
+    # Growing by one token
+
+    def append(self, label: int, id: int, *, look: bool) -> None:
+        """The token that was generated becomes live."""
+        at = self.count
+        place = int(self.places[at - 1]) + 1
+        (cell,) = self.decode(
+            np.array([id], np.int32), np.array([place], np.int32), LIVE, np.ones(1, np.bool_), int(look)
+        )
+        self.labels[at], self.ids[at], self.places[at] = label, id, place
+        self.columns[at], self.kinds[at] = cell, CHUNK
+        if self.clean == at:
+            self.clean += 1
+        self.count += 1
+
+    def compact(self) -> None:
+        """Close the holes between the live tokens, since places run out."""
+        places = self.places[: self.count]
+        index = np.arange(self.count, dtype=np.int32)
+        for start, stop in runs(places):
+            by = start - int(places[start])
+            if by:
+                self.c.llama_memory_seq_add(
+                    self.memory, LIVE, int(places[start]), int(places[stop - 1]) + 1, by
+                )
+                self.cells.rewind()
+                self.settled = False
+        self.clean = min(self.clean, int(np.argmin(np.append(places == index, False))))
+        self.places[: self.count] = index
+
+    @property
+    def next_place(self) -> int:
+        return int(self.places[self.count - 1]) + 1
+
+    def logits(self, index: int = -1) -> Floats:
+        pointer = self.c.llama_get_logits_ith(self.context, index)
+        return np.ctypeslib.as_array(pointer, shape=(self.model.size,))
+
+    def surprisal(self, index: int, id: int) -> float:
+        """Negative log-probability of a token under the model's own distribution, in nats."""
+        logits = self.logits(index)
+        peak = logits.max()
+        return float(peak + np.log(np.exp(logits - peak).sum(dtype=np.float64)) - logits[id])
+
+    def row(self) -> AttentionRow | None:
+        """What the last token looked at, over everything live; None if it does not fit the map of cells."""
+        if self.last_rows is None or self.eye is None:
+            return None
+        now = slice(0, self.count)
+        return attention_row(self.last_rows[-1], self.columns[now], self.kinds[now], self.eye.raw_rows())

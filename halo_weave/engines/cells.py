@@ -1,0 +1,289 @@
+"""What is in a window's KV cache, and the least work that makes it what it should be. Pure: no llama.cpp here.
+
+Three numbers belong to a token in the cache: its label (who it is, for ever), its place (the position that its key
+was rotated to; grows with time, may have holes) and its cell (the column of the attention row that is its own).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from halo_weave.core.tokens import Ids, Positions
+from halo_weave.errors import BadInput
+
+Places = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """Tokens whose keys and values exist, in time order: the live ones, or a run of asleep ones."""
+
+    labels: Positions  # (n,), unique
+    ids: Ids  # (n,)
+    places: Places  # (n,), strictly increasing
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def part(self, index: npt.NDArray[np.intp] | slice) -> Held:
+        return Held(self.labels[index], self.ids[index], self.places[index])
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Live tokens at places `start` to `stop` go `by` places to the right, or to the left."""
+
+    start: int
+    stop: int
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Tokens `start` to `stop` of the prompt come back from `asleep[run]`, from index `at` on."""
+
+    start: int
+    stop: int
+    run: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Tokens `start` to `stop` of the prompt run through the model, seeing what stands before them."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Remove, then move, then restore and compute in time order. The last step computes the prompt's last token."""
+
+    kept: npt.NDArray[np.intp]  # which live tokens stay, in time order
+    removed: npt.NDArray[np.intp]  # which live tokens leave
+    moves: tuple[Move, ...]
+    steps: tuple[Restore | Compute, ...]
+    places: Places  # (prompt,), where each token will be
+    compacted: bool  # holes were closed since places ran out
+    reused: int
+    restored: int
+    computed: int
+
+
+def runs(values: npt.NDArray[np.integer]) -> Iterator[tuple[int, int]]:
+    """Start and stop of each stretch in which the values count up by one."""
+    if len(values):
+        breaks = np.flatnonzero(np.diff(values) != 1) + 1
+        edges = [0, *breaks.tolist(), len(values)]
+        yield from itertools.pairwise(edges)
+
+
+def choose(
+    live: Held,
+    asleep: Sequence[Held],
+    labels: Positions,
+    ids: Ids,
+    *,
+    limit: int,
+    reserve: int,
+    anew_from: int,
+    mode: Literal["splice", "exact"] = "splice",
+    clean: int = 0,
+) -> Plan:
+    """The least work from `live` (and what is `asleep`) to the prompt `labels`, `ids`.
+
+    `limit`: places the model was trained for. `reserve`: how many tokens will follow the prompt. `anew_from`: tokens
+    from this index on are computed even if they are there. `clean`: how many of the first live tokens are just as
+    reading the text anew would make them; `exact` keeps only those, as far as the prompt begins with them.
+    """
+    count = len(labels)
+    if not count:
+        raise BadInput("There is nothing to read: the prompt has no tokens.")
+    anew_from = min(anew_from, count - 1)
+    if mode == "exact":
+        same = common_prefix(live.ids[:clean], ids[:anew_from])
+        source = np.full(count, -1, dtype=np.intp)
+        source[:same] = np.arange(same)
+        return lay_out(live, (), source, {}, limit=limit, reserve=reserve)
+    source = match(live, labels, ids, anew_from)
+    returning: dict[int, tuple[int, int]] = {}
+    if asleep:
+        where = {
+            int(label): (run, at)
+            for run, held in enumerate(asleep)
+            for at, label in enumerate(held.labels.tolist())
+        }
+        for i in np.flatnonzero(source[:anew_from] < 0).tolist():
+            found = where.get(int(labels[i]))
+            # The first token of all gathers attention as no other does: it must be computed as the first.
+            if i and found and asleep[found[0]].ids[found[1]] == ids[i]:
+                returning[i] = found
+    return lay_out(live, asleep, source, returning, limit=limit, reserve=reserve)
+
+
+def common_prefix(a: Ids, b: Ids) -> int:
+    size = min(len(a), len(b))
+    different = np.flatnonzero(a[:size] != b[:size])
+    return int(different[0]) if len(different) else size
+
+
+def match(live: Held, labels: Positions, ids: Ids, anew_from: int) -> npt.NDArray[np.intp]:
+    """For each token of the prompt the live token that is it, or -1. Both stay in time order.
+
+    A common beginning is matched by its text alone: what stands first and says the same is the same.
+    """
+    source = np.full(len(labels), -1, dtype=np.intp)
+    same = common_prefix(live.ids, ids[:anew_from])
+    source[:same] = np.arange(same)
+    where = {label: i for i, label in enumerate(live.labels[same:].tolist(), start=same)}
+    last = same - 1
+    for i, label in enumerate(labels[same:anew_from].tolist(), start=same):
+        at = where.get(label, -1)
+        if at > last and i and live.ids[at] == ids[i]:
+            source[i] = last = at
+    return source
+
+
+def lay_out(
+    live: Held,
+    asleep: Sequence[Held],
+    source: npt.NDArray[np.intp],
+    returning: dict[int, tuple[int, int]],
+    *,
+    limit: int,
+    reserve: int,
+) -> Plan:
+    """Give every token its place and put the work in order."""
+    count = len(source)
+    wished = np.full(count, -1, dtype=np.int64)
+    stays = source >= 0
+    wished[stays] = live.places[source[stays]]
+    for i, (run, at) in returning.items():
+        wished[i] = asleep[run].places[at]
+    places = arrange(wished, stays)
+    # Closing the holes is worth a shift only when places run out.
+    compacted = int(places[-1]) + 1 + reserve > limit and int(places[-1]) > count - 1
+    if compacted:
+        places = np.arange(count, dtype=np.int64)
+    steps = tuple(work(source, returning, wished, places))
+    return Plan(
+        kept=source[stays],
+        removed=np.setdiff1d(np.arange(len(live)), source[stays]),
+        moves=tuple(moves(wished[stays], places[stays])),
+        steps=steps,
+        places=places.astype(np.int32),
+        compacted=compacted,
+        reused=int(stays.sum()),
+        restored=len(returning),
+        computed=count - int(stays.sum()) - len(returning),
+    )
+
+
+def arrange(wished: npt.NDArray[np.int64], stays: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Places as near to the wished ones as order allows. What is computed follows its neighbour on the left.
+
+    Asleep tokens return to their old place if it is still free between their neighbours.
+    """
+    ahead = np.full(len(wished), np.iinfo(np.int64).max)  # the next staying token's place
+    following = np.iinfo(np.int64).max
+    for i in range(len(wished) - 1, -1, -1):
+        ahead[i] = following
+        if stays[i]:
+            following = wished[i]
+    places = np.empty(len(wished), dtype=np.int64)
+    last = -1
+    for i, wish in enumerate(wished.tolist()):
+        free = wish > last and (stays[i] or wish < ahead[i])
+        last = wish if free else last + 1
+        places[i] = last
+    return places
+
+
+def moves(old: npt.NDArray[np.int64], new: npt.NDArray[np.int64]) -> Iterator[Move]:
+    """Shifts in an order in which no token meets another: to the right from the right, to the left from the left."""
+    by = new - old
+    stretches = [
+        Move(int(old[a]), int(old[b - 1]) + 1, int(by[a]))
+        for a, b in _equal_stretches(by)
+        if by[a]
+    ]  # fmt: skip
+    yield from (move for move in reversed(stretches) if move.by > 0)
+    yield from (move for move in stretches if move.by < 0)
+
+
+def _equal_stretches(values: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    if len(values):
+        breaks = np.flatnonzero(np.diff(values)) + 1
+        edges = [0, *breaks.tolist(), len(values)]
+        yield from itertools.pairwise(edges)
+
+
+def work(
+    source: npt.NDArray[np.intp],
+    returning: dict[int, tuple[int, int]],
+    wished: npt.NDArray[np.int64],
+    places: npt.NDArray[np.int64],
+) -> Iterator[Restore | Compute]:
+    """Stretches of tokens that return together, and stretches that are computed together, in time order."""
+    i, count = 0, len(source)
+    while i < count:
+        start = i
+        i += 1
+        if source[start] >= 0:
+            continue
+        if start in returning:
+            run, at = returning[start]
+            while (
+                returning.get(i) == (run, at + i - start)
+                and places[i] - places[start] == wished[i] - wished[start]
+            ):
+                i += 1
+            yield Restore(start, i, run, at)
+        else:
+            while i < count and source[i] < 0 and i not in returning:
+                i += 1
+            yield Compute(start, i)
+
+
+class Cells:
+    """Which cells are taken, kept in step with how llama.cpp gives them out: first free cell from the head on."""
+
+    def __init__(self, size: int) -> None:
+        self.taken = np.zeros(size, dtype=np.bool_)
+        self.head = 0
+
+    def __len__(self) -> int:
+        return len(self.taken)
+
+    @property
+    def free(self) -> int:
+        return len(self.taken) - int(np.count_nonzero(self.taken))
+
+    def take(self, count: int) -> npt.NDArray[np.int32]:
+        """The cells that the next `count` tokens will get."""
+        free = np.flatnonzero(~self.taken)
+        if len(free) < count:
+            raise BadInput(f"{count} more tokens do not fit: {len(free)} of {len(self)} cells are free.")
+        head = 0 if self.head > len(self) - len(free) + 2 * count else self.head
+        cut = int(np.searchsorted(free, head))
+        cells = np.concatenate([free[cut:], free[:cut]])[:count].astype(np.int32)
+        self.taken[cells] = True
+        if count:
+            self.head = int(cells[-1]) + 1
+        return cells
+
+    def give_back(self, cells: npt.NDArray[np.int32]) -> None:
+        self.taken[cells] = False
+        if len(cells):
+            self.head = min(self.head, int(cells.min()))
+
+    def rewind(self) -> None:
+        """After a shift the search begins at the front again."""
+        self.head = 0
