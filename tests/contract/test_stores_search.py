@@ -1,0 +1,213 @@
+"""What every store does for recall: words, vectors, changes, kin."""
+
+import numpy as np
+import pytest
+
+from halo_weave.core.resurrection import Hit, choose_resurrections
+from halo_weave.core.tokens import Role
+from halo_weave.errors import BadInput
+from tests.stores.material import (
+    NOW,
+    answer,
+    ask,
+    assistant,
+    embed_all,
+    exchange,
+    sleep,
+    unit_vectors,
+    user,
+)
+
+# Words
+
+
+def test_words_are_found_with_the_better_match_first(store, window):
+    exchange(
+        store, window, "lighthouses lighthouse", "a lighthouse among many other words of little weight here"
+    )
+    hits = store.search_words("lighthouse", 10)
+    assert [store.chunks([number])[0].key.role for number, _ in hits] == [Role.USER, Role.ASSISTANT]
+    assert hits[0][1] > hits[1][1]
+    assert len(store.search_words("lighthouse", 1)) == 1
+
+
+def test_the_speaker_and_the_date_can_be_searched(store):
+    window = store.create_window("w", now=NOW, user_name="Melanie").id
+    ids = exchange(store, window, "hello", "hi")
+    assert [number for number, _ in store.search_words("melanie", 5)] == [
+        store.chunk(user(ids.user_turn)).number
+    ]
+    assert len(store.search_words("march", 5)) == 2
+
+
+def test_a_renamed_speaker_keeps_the_name_for_what_was_said_before(store):
+    window = store.create_window("w", now=NOW, user_name="Melanie").id
+    first = ask(store, window, "one")
+    store.change_window(window, now=NOW, user_name="Mel")
+    second = ask(store, window, "two")
+    assert [store.chunk(user(ids.user_turn)).speaker for ids in (first, second)] == ["Melanie", "Mel"]
+
+
+@pytest.mark.parametrize("match", ['"', "AND", "a AND", "(", "nothing:x", "*", ""])
+def test_a_malformed_expression_is_a_sentence(store, window, match):
+    ask(store, window, "something")
+    with pytest.raises(BadInput):
+        store.search_words(match, 5)
+
+
+# Vectors
+
+
+def test_new_chunks_want_a_vector_and_questions_want_another_when_answered(store, window):
+    generation = store.begin_generation("model", 4, now=NOW)
+    assert generation.state == "current"
+    ids = ask(store, window, "one", " two")
+    wanted = store.wanted(generation.id, 10)
+    assert sorted(wanted.numbers.tolist()) == [1, 2]
+    assert store.add_vectors(generation.id, wanted, unit_vectors(2)) == 2
+    assert not len(store.wanted(generation.id, 10).numbers)
+    answer(store, window, ids, "three")
+    assert sorted(store.wanted(generation.id, 10).numbers.tolist()) == [1, 2, 3]
+
+
+def test_vectors_come_back_exactly(store, window, again):
+    for number in range(30):
+        ask(store, window, f"number {number}")
+    generation, vectors = embed_all(store)
+    blocks = list(again().vectors(generation.id))
+    loaded = {int(n): v for numbers, block in blocks for n, v in zip(numbers, block, strict=True)}
+    assert loaded.keys() == vectors.keys()
+    assert all(np.array_equal(loaded[number], vectors[number]) for number in loaded)
+    numbers, some = store.vectors_of(generation.id, [3, 999, 5])
+    assert sorted(numbers.tolist()) == [3, 5]
+    assert some.shape == (2, 4)
+
+
+def test_a_vector_of_another_dimension_is_refused(store, window):
+    ask(store, window, "one")
+    generation = store.begin_generation("model", 4, now=NOW)
+    wanted = store.wanted(generation.id, 10)
+    for vectors in (unit_vectors(1, 5), unit_vectors(2, 4), np.full((1, 4), np.nan, np.float32)):
+        with pytest.raises(BadInput):
+            store.add_vectors(generation.id, wanted, vectors)
+    with pytest.raises(BadInput, match="no generation"):
+        store.add_vectors(99, wanted, unit_vectors(1))
+
+
+def test_a_chunk_that_changed_while_it_was_embedded_stays_wanted(store, window):
+    generation = store.begin_generation("model", 4, now=NOW)
+    ids = ask(store, window, "one")
+    wanted = store.wanted(generation.id, 10)
+    answer(store, window, ids, "two")
+    store.add_vectors(generation.id, wanted, unit_vectors(1))
+    assert sorted(store.wanted(generation.id, 10).numbers.tolist()) == [1, 2]
+
+
+def test_a_chunk_deleted_while_it_was_embedded_gets_no_vector(store, window):
+    generation = store.begin_generation("model", 4, now=NOW)
+    ids = ask(store, window, "one")
+    wanted = store.wanted(generation.id, 10)
+    store.delete([user(ids.user_turn)], now=NOW)
+    assert store.add_vectors(generation.id, wanted, unit_vectors(1)) == 0
+    assert list(store.vectors(generation.id)) == []
+
+
+def test_the_old_embedder_serves_until_the_new_one_is_complete(store, window, again):
+    for number in range(10):
+        ask(store, window, f"number {number}")
+    old, _ = embed_all(store)
+    new = store.begin_generation("better", 6, now=NOW)
+    assert new.state == "building"
+    assert new.wanted == 10
+    part = store.wanted(new.id, 4)
+    store.add_vectors(new.id, part, unit_vectors(4, 6))
+    assert store.changes(0).generation == old.id
+    with pytest.raises(BadInput, match="lacks 6"):
+        store.complete_generation(new.id, now=NOW)
+
+    resumed = again()  # another process goes on where this one stopped
+    assert resumed.begin_generation("better", 6, now=NOW).id == new.id
+    ask(resumed, window, "said meanwhile")
+    rest = resumed.wanted(new.id, 100)
+    assert len(rest.numbers) == 7
+    resumed.add_vectors(new.id, rest, unit_vectors(7, 6))
+    resumed.complete_generation(new.id, now=NOW)
+
+    assert store.changes(0).generation == new.id
+    states = {item.id: item.state for item in store.generations()}
+    assert states == {old.id: "retired", new.id: "current"}
+    assert store.sweep_vectors() == 10
+    assert [item.vectors for item in store.generations()] == [0, 11]
+
+
+def test_a_generation_can_be_given_up(store, window):
+    ask(store, window, "one")
+    embed_all(store)
+    new = store.begin_generation("better", 6, now=NOW)
+    store.drop_generation(new.id)
+    assert [item.state for item in store.generations()] == ["current", "retired"]
+    with pytest.raises(BadInput):
+        store.complete_generation(new.id, now=NOW)
+    assert store.begin_generation("better", 6, now=NOW).id != new.id
+
+
+def test_changes_reach_other_processes(store, window, again):
+    other = again()
+    seen = other.sequence()
+    ids = exchange(store, window, "one", "two")
+    changes = other.changes(seen)
+    assert sorted(changes.present.tolist()) == [1, 2]
+    assert other.changes(changes.sequence).present.size == 0
+    store.delete([user(ids.user_turn)], now=NOW)
+    assert other.changes(changes.sequence).gone.tolist() == [1]
+    generation = store.begin_generation("model", 4, now=NOW)
+    store.add_vectors(generation.id, store.wanted(generation.id, 5), unit_vectors(1))
+    latest = other.changes(changes.sequence)
+    assert latest.present.tolist() == [2]
+    assert latest.generation == generation.id
+    store.clear(confirm=True)
+    assert other.sequence() >= latest.sequence
+    assert other.changes(0).generation is None
+
+
+# What belongs together
+
+
+def test_kin_are_neighbours_and_openings(store, window):
+    other = store.create_window("other", now=NOW).id
+    ids = ask(store, window, "q", " more")
+    exchange(store, other, "between", "them")
+    answer(store, window, ids, "a", " rest")
+    number = store.numbers([user(1), user(1, 1), assistant(2), assistant(2, 1)])
+    kin = store.kin(number.values())
+    last = kin[number[assistant(2, 1)]]
+    assert (last.before, last.after) == (number[assistant(2)], None)
+    assert (last.anchor, last.across) == (number[assistant(2)], number[user(1)])
+    second = kin[number[user(1, 1)]]
+    assert (second.before, second.after) == (number[user(1)], number[assistant(2)])
+    assert (second.anchor, second.across) == (number[user(1)], number[assistant(2)])
+    store.delete([assistant(2)], now=NOW)
+    assert store.kin([number[user(1, 1)]])[number[user(1, 1)]].after == number[assistant(2, 1)]
+
+
+def test_sleepers_are_what_the_plan_needs(store, window):
+    ids = ask(store, window, "how does it work", " exactly")
+    answer(store, window, ids, "magnitude voting", " and", " more")
+    every = [user(1), user(1, 1), assistant(2), assistant(2, 1), assistant(2, 2)]
+    sleep(store, window, *every[1:])
+    sleepers = store.sleepers(window, [assistant(2, 2)])
+    assert sleepers.keys() == {assistant(2), assistant(2, 2)}
+    hit = sleepers[assistant(2, 2)]
+    assert (hit.tokens, hit.across) == (1, user(1))
+    assert hit.peak == pytest.approx(2200 + 1 / 3, abs=1e-3)
+    plan = choose_resurrections([Hit(assistant(2, 2), 0.9)], sleepers, 100, live={user(1)})
+    assert plan.keys == (assistant(2, 2), assistant(2))
+
+
+def test_memory_of_other_windows_can_be_planned_too(store, window):
+    other = store.create_window("other", now=NOW).id
+    exchange(store, window, "my cat", "a siamese")
+    sleepers = store.sleepers(other, [user(1)])
+    assert sleepers.keys() == {user(1), assistant(2)}
+    assert store.states(other, [1, 2]) == {}
+    assert store.states(window, [1, 2]) == {1: "live", 2: "live"}

@@ -1,0 +1,374 @@
+"""What every store does for a window: working set, graveyard, merging, deleting."""
+
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from halo_weave.core.tokens import Chunk, Role, Tokens
+from halo_weave.core.window import Live, Window
+from halo_weave.errors import BadInput, UnknownChunk
+from halo_weave.store import Asleep, Wanted, Woken
+from tests.stores.material import (
+    NOW,
+    TOKENIZER,
+    answer,
+    ask,
+    assistant,
+    cut,
+    embed_all,
+    exchange,
+    live_keys,
+    sleep,
+    user,
+    wake,
+)
+
+# Working sets
+
+
+def test_a_window_restores_bit_by_bit(store, window, again):
+    exchange(store, window, "one two three", "four five", " six")
+    bright = np.array([np.pi, -7, 1e-30, 10_000, 2**24, -(2**24), 0.1], np.float32)[:6]
+    store.save_brightness(window, [item.chunk for item in store.live(window)], bright)
+    live = again().live(window)
+    assert np.concatenate([item.brightness for item in live]).tobytes() == bright.tobytes()
+    restored = Window(live)
+    assert [chunk.text for chunk in restored.chunks] == ["one two three", "four five", " six"]
+    assert restored.brightness.tobytes() == bright.tobytes()
+
+
+def test_live_chunks_come_in_position_order_whatever_woke_last(store, window):
+    first = exchange(store, window, "q one", "a one")
+    second = exchange(store, window, "q two", "a two")
+    sleep(store, window, user(first.user_turn), assistant(second.assistant_turn))
+    wake(store, window, assistant(second.assistant_turn))
+    wake(store, window, user(first.user_turn))
+    starts = [item.chunk.start for item in store.live(window)]
+    assert starts == sorted(starts)
+    assert len(starts) == 4
+
+
+def test_brightness_of_the_wrong_size_or_place_changes_nothing(store, window):
+    exchange(store, window, "one two", "three")
+    before = np.concatenate([item.brightness for item in store.live(window)])
+    live = [item.chunk for item in store.live(window)]
+    with pytest.raises(BadInput):
+        store.save_brightness(window, live, np.zeros(2, np.float32))
+    elsewhere = Chunk(user(1), 150, cut("not live"))
+    with pytest.raises(BadInput, match="nothing was saved"):
+        store.save_brightness(window, [*live, elsewhere], np.zeros(5, np.float32))
+    assert np.concatenate([item.brightness for item in store.live(window)]).tobytes() == before.tobytes()
+
+
+def test_a_pruned_chunk_keeps_its_brightness_and_why_it_slept(store, window):
+    ids = exchange(store, window, "one two three", "answer")
+    bright = np.array([3.5, 9, -1], np.float32)
+    store.prune(window, [Asleep(user(ids.user_turn), bright, {"why": "dimmest", "rivals": 3})], now=NOW)
+    assert live_keys(store, window) == [assistant(ids.assistant_turn)]
+    sleeping = store.sleeping(window, user(ids.user_turn))
+    assert sleeping.brightness.tobytes() == bright.tobytes()
+    assert (sleeping.peak, sleeping.slept) == (9.0, NOW)
+    assert sleeping.reason == {"why": "dimmest", "rivals": 3}
+
+
+def test_prune_then_wake_is_the_identity_on_brightness(store, window):
+    ids = exchange(store, window, "one two three", "answer")
+    before = store.live(window)
+    sleep(store, window, user(ids.user_turn))
+    wake(store, window, user(ids.user_turn), part="hit", similarity=0.7)
+    after = store.live(window)
+    assert [item.brightness.tobytes() for item in after] == [item.brightness.tobytes() for item in before]
+    assert after[0].woken == {"part": "hit", "similarity": 0.7}
+    assert after[1].woken is None
+    with pytest.raises(UnknownChunk):
+        store.sleeping(window, user(ids.user_turn))
+
+
+def test_a_plan_is_applied_whole_or_not_at_all(store, window):
+    ids = exchange(store, window, "one", "two")
+    bright = np.ones(1, np.float32)
+    with pytest.raises(UnknownChunk):
+        store.prune(window, [Asleep(user(ids.user_turn), bright), Asleep(user(99), bright)], now=NOW)
+    assert len(live_keys(store, window)) == 2
+    sleep(store, window, user(ids.user_turn))
+    with pytest.raises(BadInput):
+        store.wake(
+            window,
+            [Woken(user(ids.user_turn), bright), Woken(assistant(ids.assistant_turn), bright)],
+            now=NOW,
+        )
+    assert live_keys(store, window) == [assistant(ids.assistant_turn)]
+
+
+def test_a_chunk_wakes_up_in_another_window_at_its_own_place(store, window):
+    other = store.create_window("second", now=NOW).id
+    ids = exchange(store, window, "my cat is a Siamese", "how nice")
+    mine = exchange(store, other, "hello", "hi")
+    wake(store, other, user(ids.user_turn))
+    live = store.live(other)
+    assert [item.key for item in live] == [
+        user(ids.user_turn),
+        user(mine.user_turn),
+        assistant(mine.assistant_turn),
+    ]
+    assert live[0].window == window
+    assert len(live_keys(store, window)) == 2
+    sleep(store, other, user(ids.user_turn))
+    assert store.graveyard(other).total == 1
+    assert store.graveyard(window).total == 0
+
+
+def test_a_pin_lasts_and_can_be_taken_off(store, window, again):
+    ids = exchange(store, window, "one two", "three")
+    store.pin(window, user(ids.user_turn), now=NOW, brightness=10_000)
+    live = again().live(window)
+    assert [item.pinned for item in live] == [True, False]
+    assert live[0].brightness.tolist() == [10_000, 10_000]
+    store.unpin(window, user(ids.user_turn), now=NOW)
+    assert not store.live(window)[0].pinned
+    with pytest.raises(UnknownChunk):
+        store.pin(window, user(99), now=NOW)
+
+
+def test_history_tells_when_and_why(store, window):
+    ids = exchange(store, window, "one", "two")
+    key = user(ids.user_turn)
+    sleep(store, window, key, why="dimmest")
+    wake(store, window, key, part="hit", words=["one"])
+    store.pin(window, key, now=NOW)
+    events = store.history(key=key)
+    assert [event.event for event in events] == ["pinned", "woke", "slept"]
+    assert events[1].detail == {"part": "hit", "words": ["one"]}
+    assert {event.window for event in store.history(window=window)} == {window}
+    assert store.history(window=window, key=assistant(ids.assistant_turn)) == []
+    assert len(store.history(limit=2)) == 2
+
+
+def test_a_window_on_another_tokenizer_keeps_its_own_reading(store, window, again):
+    ids = ask(store, window, "lighthouse keeper")
+    letters = Tokens.of(range(17), [bytes([letter]) for letter in b"lighthouse keeper"])
+    chunk = Chunk(user(ids.user_turn), ids.start, letters, span=2)
+    bright = np.arange(17, dtype=np.float32)
+    store.reread(window, [Live(chunk, bright)], tokenizer="letters", now=NOW)
+    live = again().live(window)[0]
+    assert (live.chunk.tokens, live.tokenizer, live.chunk.span) == (letters, "letters", 2)
+    assert store.chunk(user(ids.user_turn)).tokenizer == TOKENIZER
+    sleep(store, window, user(ids.user_turn))
+    sleeping = store.sleeping(window, user(ids.user_turn))
+    assert (sleeping.record.chunk.tokens, sleeping.record.tokenizer) == (letters, "letters")
+    wake(store, window, user(ids.user_turn))
+    assert store.live(window)[0].chunk.tokens == letters
+    store.reread(
+        window, [Live(store.chunk(user(ids.user_turn)).chunk, bright[:2])], tokenizer=TOKENIZER, now=NOW
+    )
+    assert store.live(window)[0].chunk.tokens == cut("lighthouse keeper")
+
+
+def test_a_chunk_wakes_up_with_tokens_of_another_tokenizer(store, window):
+    ids = ask(store, window, "ab", asleep=True)
+    letters = Tokens.of([1, 2], [b"a", b"b"])
+    store.wake(
+        window,
+        [Woken(user(ids.user_turn), np.ones(2, np.float32), tokens=letters, tokenizer="letters")],
+        now=NOW,
+    )
+    assert store.live(window)[0].chunk.tokens == letters
+    sleep(store, window, user(ids.user_turn))
+    with pytest.raises(BadInput, match="1 tokens, not 3"):
+        store.wake(window, [Woken(user(ids.user_turn), np.ones(3, np.float32))], now=NOW)
+
+
+# The graveyard
+
+
+@pytest.fixture
+def sleepers(store, window):
+    for number in range(12):
+        exchange(store, window, f"question {number}", f"the answer {'very ' * number}long",
+                 now=NOW + timedelta(days=number))  # fmt: skip
+    bright = {item.key: item.brightness for item in store.live(window)}
+    for number, key in enumerate(bright):
+        store.prune(
+            window, [Asleep(key, bright[key] - number * 2000, {})], now=NOW + timedelta(minutes=number % 5)
+        )
+    return window
+
+
+def test_the_graveyard_comes_by_page(store, sleepers):
+    pages = [store.graveyard(sleepers, offset=offset, limit=10, descending=False) for offset in (0, 10, 20)]
+    assert [len(page.items) for page in pages] == [10, 10, 4]
+    assert {page.total for page in pages} == {24}
+    keys = [item.key for page in pages for item in page.items]
+    assert keys == sorted(set(keys), key=lambda key: (key.turn_id, key.chunk_id))
+
+
+@pytest.mark.parametrize(
+    ("sort", "value"),
+    [
+        ("position", lambda item: item.record.chunk.start),
+        ("slept", lambda item: item.slept),
+        ("peak", lambda item: item.peak),
+        ("tokens", lambda item: len(item.record.chunk)),
+    ],
+)
+@pytest.mark.parametrize("descending", [True, False])
+def test_the_graveyard_is_sorted(store, sleepers, sort, value, descending):
+    items = store.graveyard(sleepers, sort=sort, descending=descending).items
+    values = [value(item) for item in items]
+    assert values == sorted(values, reverse=descending)
+    assert len(set(values)) > 1
+
+
+def test_the_graveyard_is_filtered(store, sleepers):
+    def turns(**filters):
+        page = store.graveyard(sleepers, descending=False, **filters)
+        assert page.total == len(page.items)
+        return [item.key.turn_id for item in page.items]
+
+    assert turns(role=Role.USER) == list(range(1, 24, 2))
+    assert turns(text="QUESTION 1") == [3, 21, 23]
+    assert turns(turns=(5, 8)) == [5, 6, 7, 8]
+    assert turns(said=(NOW + timedelta(days=10), None)) == [21, 22, 23, 24]
+    assert turns(origin="nowhere") == []
+    assert turns(text="100%_") == []
+
+
+def test_a_graveyard_cannot_be_sorted_by_anything_else(store, window):
+    with pytest.raises(BadInput, match="position, slept, peak, tokens"):
+        store.graveyard(window, sort="number; DROP TABLE chunks")
+
+
+# Merging
+
+
+def test_merged_chunks_go_by_the_first_key(store, window, again):
+    ids = ask(store, window, "one two", " three", " four five")
+    key = user(ids.user_turn, 1)
+    before = np.concatenate([item.brightness for item in store.live(window)])
+    assert store.merge(window, key, now=NOW) == user(ids.user_turn)
+    live = again().live(window)
+    assert [(item.key.chunk_id, item.chunk.text) for item in live] == [
+        (0, "one two three"),
+        (2, " four five"),
+    ]
+    assert np.concatenate([item.brightness for item in live]).tobytes() == before.tobytes()
+    assert store.chunk(key).merged_into == user(ids.user_turn)
+    assert store.history(key=user(ids.user_turn))[0].event == "merged"
+    store.merge(window, user(ids.user_turn, 2), now=NOW)
+    assert [item.chunk.text for item in store.live(window)] == ["one two three four five"]
+
+
+def test_the_stores_merge_is_the_cores_merge(store, window):
+    ids = ask(store, window, "one two", " three")
+    working = Window(store.live(window))
+    working.merge(user(ids.user_turn, 1))
+    store.merge(window, user(ids.user_turn, 1), now=NOW)
+    (live,) = store.live(window)
+    assert live.chunk.tokens == working.chunks[0].tokens
+    assert live.chunk.span == working.chunks[0].span
+    assert live.brightness.tobytes() == working.brightness.tobytes()
+
+
+def test_a_merged_chunk_is_found_by_its_new_words_only_once(store, window):
+    ids = ask(store, window, "apple tree", " pear tree")
+    store.merge(window, user(ids.user_turn, 1), now=NOW)
+    (hit,) = store.search_words("pear", 5)
+    assert store.chunks([hit[0]])[0].key == user(ids.user_turn)
+    assert len(store.search_words("tree", 5)) == 1
+
+
+def test_only_live_neighbours_merge(store, window):
+    ids = ask(store, window, "one", " two", " three")
+    with pytest.raises(BadInput, match="right before"):
+        store.merge(window, user(ids.user_turn), now=NOW)
+    sleep(store, window, user(ids.user_turn, 1))
+    with pytest.raises(BadInput, match="both be live"):
+        store.merge(window, user(ids.user_turn, 1), now=NOW)
+    with pytest.raises(BadInput, match="both be live"):
+        store.merge(window, user(ids.user_turn, 2), now=NOW)
+    with pytest.raises(UnknownChunk):
+        store.merge(window, user(99), now=NOW)
+
+
+def test_a_chunk_that_another_window_has_live_is_not_merged_under_it(store, window):
+    other = store.create_window("other", now=NOW).id
+    ids = ask(store, window, "one", " two")
+    wake(store, other, user(ids.user_turn, 1))
+    with pytest.raises(BadInput, match="'other'"):
+        store.merge(window, user(ids.user_turn, 1), now=NOW)
+    sleep(store, other, user(ids.user_turn, 1))
+    store.merge(window, user(ids.user_turn, 1), now=NOW)
+    (item,) = store.graveyard(other).items
+    assert (item.key, item.record.chunk.text) == (user(ids.user_turn), "one two")
+    assert len(item.brightness) == 2
+    assert item.peak == 10_000
+
+
+# Deleting
+
+
+def everywhere(store, word: str, vector: np.ndarray) -> set[int]:
+    """Chunk numbers that any way of searching finds."""
+    generation = next(item.id for item in store.generations() if item.state == "current")
+    found = {number for number, _ in store.search_words(word, 100)}
+    for window in store.windows():
+        found |= {number for number, _ in store.search_words(word, 100, window=window.id)}
+        found |= {item.record.number for item in store.graveyard(window.id, text=word).items}
+        found |= {item.number for item in store.live(window.id) if word in item.chunk.text}
+    for numbers, vectors in store.vectors(generation):
+        found |= set(numbers[vectors @ vector > 0.99].tolist())
+    numbers, _ = store.vectors_of(generation, range(1000))
+    return found | set(numbers.tolist()) if not word else found
+
+
+def test_deleted_words_are_found_by_no_way_of_searching_until_undeleted(store, window):
+    other = store.create_window("other", now=NOW).id
+    ids = exchange(store, window, "the zanzibar plan", "zanzibar it is")
+    exchange(store, window, "something else", "fine")
+    wake(store, other, user(ids.user_turn))
+    sleep(store, window, assistant(ids.assistant_turn))
+    generation, vectors = embed_all(store)
+    number = store.chunk(user(ids.user_turn)).number
+    assert everywhere(store, "zanzibar", vectors[number]) == {number, number + 1}
+
+    keys = store.deletion_of(user(ids.user_turn))
+    store.delete(keys, now=NOW)
+    assert everywhere(store, "zanzibar", vectors[number]) == set()
+    assert store.changes(0).gone.tolist() == [number, number + 1]
+    record = store.chunk(user(ids.user_turn))
+    assert (record.chunk.text, record.deleted) == ("the zanzibar plan", NOW)
+    assert store.sleepers(window, keys) == {}
+    with pytest.raises(BadInput, match="deleted"):
+        wake(store, window, user(ids.user_turn))
+
+    later = NOW + timedelta(days=1)
+    store.undelete(keys, now=later)
+    assert set(store.wanted(generation.id, 10).numbers.tolist()) == {number, number + 1}
+    store.add_vectors(generation.id, Wanted(np.array([number]), store.sequence()), vectors[number][None])
+    assert everywhere(store, "zanzibar", vectors[number]) == {number, number + 1}
+    record = store.chunk(user(ids.user_turn))
+    assert (record.deleted, record.undeleted) == (None, later)
+    assert {item.key for item in store.graveyard(window).items} == set(keys)
+    assert [item.key for item in store.graveyard(other).items] == [user(ids.user_turn)]
+
+
+def test_a_question_and_its_answer_are_deleted_together_other_chunks_alone(store, window):
+    ids = ask(store, window, "opening", " more")
+    answer(store, window, ids, "reply", " rest")
+    pair = (user(1), user(1, 1), assistant(2), assistant(2, 1))
+    assert store.deletion_of(user(1)) == pair
+    assert store.deletion_of(assistant(2, 1)) == pair
+    assert store.deletion_of(user(1, 1)) == (user(1, 1),)
+    with pytest.raises(UnknownChunk):
+        store.deletion_of(user(7))
+
+
+def test_deleting_twice_or_something_unknown_is_safe(store, window):
+    ids = exchange(store, window, "one", "two")
+    store.delete([user(ids.user_turn)], now=NOW)
+    store.delete([user(ids.user_turn)], now=NOW + timedelta(1))
+    assert store.chunk(user(ids.user_turn)).deleted == NOW
+    with pytest.raises(UnknownChunk):
+        store.delete([assistant(ids.assistant_turn), user(99)], now=NOW)
+    assert store.chunk(assistant(ids.assistant_turn)).deleted is None

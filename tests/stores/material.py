@@ -1,0 +1,109 @@
+"""Small conversations to fill a store with."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+
+from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
+from halo_weave.core.window import Live
+from halo_weave.store import Asleep, Woken
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, 123456, tzinfo=UTC)
+TOKENIZER = "words"
+
+
+def cut(text: str) -> Tokens:
+    """One token for each word, a space with the word that follows."""
+    pieces = [piece.encode() for piece in re.findall(r" ?[^ ]+", text)]
+    return Tokens.of([sum(piece) for piece in pieces], pieces)
+
+
+def chunks(turn: int, role: Role, start: int, texts: Sequence[str], answers: int | None = None) -> list[Live]:
+    """Chunks of a turn, one for each text, with a brightness of its own for every token."""
+    said = []
+    for number, text in enumerate(texts):
+        tokens = cut(text)
+        brightness = np.arange(len(tokens), dtype=np.float32) + np.float32(1000 * turn + 100 * number + 1 / 3)
+        said.append(Live(Chunk(ChunkKey(turn, number, role), start, tokens, answers), brightness))
+        start += len(tokens)
+    return said
+
+
+def ask(store, window: str, *texts: str, room: int = 200, now=NOW, **more):
+    """A user turn; gives the reservation."""
+    ids = store.reserve(room)
+    said = chunks(ids.user_turn, Role.USER, ids.start, texts)
+    store.append(window, said, tokenizer=TOKENIZER, now=now, **more)
+    return ids
+
+
+def answer(store, window: str, ids, *texts: str, now=NOW, **more) -> list[Live]:
+    said = chunks(ids.assistant_turn, Role.ASSISTANT, ids.start + 100, texts, ids.user_turn)
+    store.append(window, said, tokenizer=TOKENIZER, now=now, **more)
+    return said
+
+
+def exchange(store, window: str, question: str, *answers: str, now=NOW, **more):
+    ids = ask(store, window, question, now=now, **more)
+    answer(store, window, ids, *answers, now=now, **more)
+    return ids
+
+
+def user(turn: int, number: int = 0) -> ChunkKey:
+    return ChunkKey(turn, number, Role.USER)
+
+
+def assistant(turn: int, number: int = 0) -> ChunkKey:
+    return ChunkKey(turn, number, Role.ASSISTANT)
+
+
+def sleep(store, window: str, *keys: ChunkKey, **reason) -> None:
+    bright = {item.key: item.brightness for item in store.live(window)}
+    store.prune(window, [Asleep(key, bright[key], reason) for key in keys], now=NOW)
+
+
+def wake(store, window: str, *keys: ChunkKey, pinned: bool = False, **reason) -> None:
+    woken = []
+    for key in keys:
+        try:
+            brightness = store.sleeping(window, key).brightness
+        except ValueError:
+            brightness = np.full(len(store.chunk(key).chunk), 10_000, np.float32)
+        woken.append(Woken(key, brightness, reason, pinned))
+    store.wake(window, woken, now=NOW)
+
+
+def unit_vectors(count: int, dimension: int = 4, seed: int = 1) -> np.ndarray:
+    vectors = np.random.default_rng(seed).normal(size=(count, dimension)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def live_keys(store, window: str) -> list[ChunkKey]:
+    return [item.key for item in store.live(window)]
+
+
+def draft(store, window: str, ids, tokens: Tokens, now=NOW) -> None:
+    """Save a reply so far."""
+    store.save_draft(
+        window, ids.assistant_turn, ids.start + 100, ids.user_turn, tokens, tokenizer=TOKENIZER, now=now
+    )
+
+
+def embed_all(store, seed: int = 1):
+    """A vector for every chunk that wants one; gives the generation and the vectors by number."""
+    generation = store.begin_generation("test", 4, now=NOW)
+    wanted = store.wanted(generation.id, 1000)
+    vectors = unit_vectors(len(wanted.numbers), seed=seed)
+    store.add_vectors(generation.id, wanted, vectors)
+    return generation, dict(zip(wanted.numbers.tolist(), vectors, strict=True))
+
+
+def exported(store, **more) -> str:
+    out = io.StringIO()
+    store.export(out.write, now=NOW, **more)
+    return out.getvalue()

@@ -1,0 +1,452 @@
+"""Killed, crowded, full, read-only, corrupt, locked: nothing acknowledged is lost, and the error is a sentence."""
+
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from halo_weave.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull
+from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.stores.sqlite.connection import PAGE_BYTES
+from tests.stores.material import NOW, ask, exchange, live_keys, user
+
+ROOT = Path(__file__).parents[2]
+KILLS = 50
+
+# Says, drafts, prunes and wakes, in a window of its own. Each line tells what was acknowledged, after it was.
+WORK = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from halo_weave.stores.sqlite import SqliteStore
+from tests.stores.material import answer, ask, cut, draft, live_keys, sleep, user, wake
+
+def work(path, which, rounds):
+    store = SqliteStore(Path(path))
+    window = store.windows()[which].id
+    for number in range(rounds):
+        ids = ask(store, window, f"question {number}", " and more of it")
+        print("said", ids.user_turn, flush=True)
+        draft(store, window, ids, cut("half an"))
+        print("drafted", ids.assistant_turn, flush=True)
+        answer(store, window, ids, f"answer {number}", " with a second part")
+        print("said", ids.assistant_turn, flush=True)
+        sleep(store, window, user(ids.user_turn), why="test")
+        print("asleep", ids.user_turn, flush=True)
+        if number % 2:
+            wake(store, window, user(ids.user_turn))
+            print("awake", ids.user_turn, flush=True)
+        live = store.live(window)[-3:]
+        bright = np.concatenate([item.brightness for item in live])
+        store.save_brightness(window, [item.chunk for item in live], bright - 1)
+        print("saved", ids.user_turn, flush=True)
+"""
+WRITER = WORK + "work(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))"
+# A new process for each line of its input, without the time it takes to start Python.
+NURSERY = (
+    WORK
+    + """
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        print("pid", os.getpid(), flush=True)
+        work(sys.argv[1], 0, 10**9)
+    os.waitpid(child, 0)
+    print("dead", child, flush=True)
+"""
+)
+
+
+def start(path: Path, which: int = 0, rounds: int = 10**9) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, str(path), str(which), str(rounds)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def stop(writer: subprocess.Popen[str]) -> None:
+    writer.kill()
+    writer.communicate()
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    path = tmp_path / "memory.sqlite"
+    with SqliteStore(path) as store:
+        store.create_window("w", now=NOW)
+        store.create_window("v", now=NOW + timedelta(seconds=1))
+        store.begin_generation("test", 4, now=NOW)
+    return path
+
+
+def test_a_killed_process_loses_nothing_that_was_acknowledged(path):
+    """Fifty processes, one after the other on the same memory, each killed at a random moment."""
+    rng = random.Random(11)
+    said: set[int] = set()
+    last_steps = Counter()
+    nursery = subprocess.Popen(
+        [sys.executable, "-c", NURSERY, str(path)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for _ in range(KILLS):
+        nursery.stdin.write("go\n")
+        nursery.stdin.flush()
+        word, pid = nursery.stdout.readline().split()
+        assert word == "pid"
+        threading.Event().wait(rng.uniform(0.0, 0.15))
+        os.kill(int(pid), signal.SIGKILL)
+        steps = []
+        while (step := nursery.stdout.readline().split())[0] != "dead":
+            steps.append((step[0], int(step[1])))
+        last_steps[steps[-1][0] if steps else "nothing"] += 1
+        with SqliteStore(path) as store:
+            assert store.verify() == []
+            window = store.windows()[0].id
+            for turn in (turn for step, turn in steps if step == "said"):
+                assert [record.key.chunk_id for record in store.turn(turn)] == [0, 1]
+                assert turn not in said
+                said.add(turn)
+            held = {turn: step for step, turn in steps if step in {"asleep", "awake"}}
+            numbers = store.numbers(user(turn) for turn in held)
+            states = store.states(window, numbers.values())
+            for turn, step in held.items():
+                if turn != steps[-1][1]:  # of the last one, the next step may have been taken too
+                    assert states[numbers[user(turn)]] == {"asleep": "asleep", "awake": "live"}[step]
+            if steps and steps[-1][0] == "drafted":
+                kept = [draft.turn_id for draft in store.drafts(now=NOW)]
+                assert steps[-1][1] in kept or store.turn(steps[-1][1])
+    nursery.stdin.close()
+    nursery.stdout.close()
+    assert nursery.wait() == 0
+    assert len(last_steps) > 2, "the kills all came at the same step"
+    assert len(said) > KILLS
+
+
+def test_the_draft_of_a_killed_process_is_found_on_restart(path):
+    with SqliteStore(path) as store:
+        window = store.windows()[0].id
+        ids = ask(store, window, "tell me")
+    script = f"""
+import os, signal
+from pathlib import Path
+from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.store import Reservation
+from tests.stores.material import cut, draft
+store = SqliteStore(Path({str(path)!r}))
+ids = Reservation({ids.user_turn}, {ids.assistant_turn}, {ids.start}, {ids.stop})
+draft(store, {window!r}, ids, cut("once upon"))
+draft(store, {window!r}, ids, cut("once upon a time"))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    with SqliteStore(path) as store:
+        (draft,) = store.drafts(now=NOW)
+        assert (draft.tokens.text, draft.turn_id, draft.answers) == (
+            "once upon a time",
+            ids.assistant_turn,
+            ids.user_turn,
+        )
+
+
+def test_two_processes_write_without_losing_or_doubling_an_id(path):
+    writers = [start(path, which, 60) for which in range(2)]
+    outs = [writer.communicate()[0] for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0]
+    said = [int(line.split()[1]) for out in outs for line in out.splitlines() if line.startswith("said")]
+    assert sorted(said) == list(range(1, 241))
+    with SqliteStore(path) as store:
+        assert store.verify() == []
+        assert (store.stats().turns, store.stats().next_turn) == (240, 241)
+        for window in store.windows():
+            assert len(live_keys(store, window.id)) + store.graveyard(window.id).total == 240
+
+
+def test_readers_see_whole_turns_while_another_process_writes(path):
+    writer = start(path, rounds=40)
+    with SqliteStore(path) as store:
+        window = store.windows()[0].id
+        while writer.poll() is None:
+            turns = {}
+            for item in store.live(window):
+                turns.setdefault(item.key.turn_id, []).append(item.key.chunk_id)
+            for turn, found in turns.items():
+                assert found in ([0, 1], [1]), f"half of turn {turn} was seen"
+        assert len(live_keys(store, window)) == 140
+    writer.communicate()
+    assert writer.returncode == 0
+
+
+def test_a_backup_made_while_others_write_is_sound(path, tmp_path):
+    writer = start(path)
+    try:
+        assert writer.stdout.readline().startswith("said")
+        with SqliteStore(path) as store:
+            for number in range(5):
+                store.backup(tmp_path / f"{number}.sqlite")
+                threading.Event().wait(0.05)
+    finally:
+        stop(writer)
+    turns = []
+    for number in range(5):
+        assert not (tmp_path / f"{number}.sqlite-wal").exists()
+        with SqliteStore(tmp_path / f"{number}.sqlite") as copy:
+            assert copy.verify() == []
+            turns.append(copy.stats().turns)
+    assert turns == sorted(turns)
+    assert turns[-1] > 0
+
+
+def talk_on(store, window: str, said: list) -> None:
+    for _ in range(10_000):
+        said.append(exchange(store, window, "word " * 20, "more " * 20))
+
+
+def fill(file: Path) -> None:
+    with file.open("wb", buffering=0) as filler:
+        while True:
+            filler.write(b"x" * 4096)
+
+
+def test_a_full_disk_loses_nothing(path):
+    """SQLite's own limit on pages stands for the disk's end: the same error, at an exact place."""
+    with SqliteStore(path) as store:
+        window = store.windows()[0].id
+        store._db._writer.execute("PRAGMA max_page_count = 120")
+        said = []
+        with pytest.raises(StoreFull, match="No space"):
+            talk_on(store, window, said)
+        assert said
+        assert [record.chunk.text for record in store.turn(said[-1].user_turn)] == ["word " * 19 + "word"]
+        store._db._writer.execute("PRAGMA max_page_count = 10000")
+        exchange(store, window, "there is room", "again")
+        assert store.verify() == []
+
+
+def test_a_really_full_disk_loses_nothing():
+    """A small file system in memory, filled up by others."""
+    folder = Path(tempfile.mkdtemp())
+    mounted = os.name == "posix" and subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], capture_output=True, check=False
+    ).returncode == 0  # fmt: skip
+    if not mounted:
+        folder.rmdir()
+        pytest.skip(
+            "a file system of its own can be mounted by root only; the limit on pages is tested above"
+        )
+    try:
+        with SqliteStore(folder / "memory.sqlite") as store:
+            window = store.create_window("w", now=NOW).id
+            exchange(store, window, "before", "it")
+            with pytest.raises(OSError, match="No space"):
+                fill(folder / "filler")
+            said = []
+            with pytest.raises(StoreFull, match="No space"):
+                talk_on(store, window, said)
+            (folder / "filler").unlink()
+            exchange(store, window, "room", "again")
+            assert store.verify() == []
+            assert store.stats().turns >= 2 * (len(said) + 2)
+        with SqliteStore(folder / "memory.sqlite") as store:
+            assert len(live_keys(store, window)) == store.stats().turns
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+        folder.rmdir()
+
+
+def as_someone_else(script: str) -> subprocess.CompletedProcess[str]:
+    """Run as a user whom file permissions bind, since root may write everywhere."""
+    begin = """
+import os
+from pathlib import Path
+from halo_weave.errors import StoreError
+from halo_weave.stores.sqlite import SqliteStore, schema
+schema.migrations()  # what Python loads late, it could not load as someone else
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+"""
+    command = [sys.executable, "-c", begin + script]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def kept(path) -> Iterator[Path]:
+    """A memory with two chunks in a folder that every user can reach."""
+    with SqliteStore(path) as store:
+        exchange(store, store.windows()[0].id, "kept", "safe")
+    folder = Path(tempfile.mkdtemp())
+    shutil.copy(path, folder / "memory.sqlite")
+    yield folder / "memory.sqlite"
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+READ = """
+with SqliteStore(Path({path!r}), read_only={read_only}) as store:
+    print([item.chunk.text for item in store.live(store.windows()[0].id)])
+"""
+WRITE = """
+try:
+    with SqliteStore(Path({path!r}), read_only={read_only}) as store:
+        store.reserve(10)
+except StoreError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("folder", [0o555, 0o777], ids=["folder read-only too", "folder writable"])
+def test_a_read_only_memory_can_be_read(kept, folder):
+    kept.chmod(0o444)
+    kept.parent.chmod(folder)
+    done = as_someone_else(READ.format(path=str(kept), read_only=True))
+    assert (done.stdout, done.stderr) == ("['kept', 'safe']\n", "")
+
+
+@pytest.mark.parametrize("folder", [0o555, 0o777], ids=["folder read-only too", "folder writable"])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_writing_to_a_read_only_memory_is_a_sentence(kept, folder, read_only):
+    kept.chmod(0o444)
+    kept.parent.chmod(folder)
+    before = kept.read_bytes()
+    done = as_someone_else(WRITE.format(path=str(kept), read_only=read_only))
+    assert done.stderr == ""
+    assert done.stdout.startswith(("StoreFull", "StoreError"))
+    assert "read" in done.stdout or "cannot be opened" in done.stdout
+    assert kept.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"this is not a database, it only has a name like one" * 100, b"SQLite format 3\0" + b"\xff" * 4000],
+)
+def test_a_file_that_is_no_database_is_refused(tmp_path, content):
+    path = tmp_path / "memory.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(StoreCorrupt, match="not a memory"):
+        SqliteStore(path)
+    assert path.read_bytes() == content
+
+
+def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "other.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE songs (name)")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreCorrupt, match="not a memory of Halo Weave"):
+        SqliteStore(path)
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_memory_is_told_and_the_rest_can_be_read(path):
+    with SqliteStore(path) as store:
+        window = store.windows()[0].id
+        for number in range(60):
+            exchange(store, window, f"question {number} " + "word " * 60, "answer " * 60)
+        store.stats()
+    content = bytearray(path.read_bytes())
+    place = content.find(b"question 30 word")
+    while place >= 0:
+        page = place // PAGE_BYTES * PAGE_BYTES
+        content[page : page + 200] = bytes(range(200))
+        place = content.find(b"question 30 word", page + PAGE_BYTES)
+    path.write_bytes(content)
+    with SqliteStore(path) as store:
+        assert store.verify()[0].check == "file"
+        with pytest.raises(StoreCorrupt, match="halo-weave verify"):
+            store.live(window)
+        assert store.turn(119)[0].chunk.text.startswith("question 59")
+
+
+def test_a_truncated_memory_is_told(path):
+    with SqliteStore(path) as store:
+        exchange(store, store.windows()[0].id, "one", "two")
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+    with pytest.raises(StoreCorrupt), SqliteStore(path) as store:
+        exchange(store, store.windows()[0].id, "three", "four")
+
+
+def test_a_locked_memory_is_waited_for_but_not_for_ever(path):
+    with SqliteStore(path, busy_seconds=0.2) as store:
+        holder = sqlite3.connect(path, isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreBusy, match=r"more than 0\.2 seconds"):
+            store.reserve(1)
+        assert store.windows()  # reading goes on
+        holder.execute("ROLLBACK")
+        holder.close()
+        assert store.reserve(1).user_turn == 1
+
+
+def test_a_short_lock_is_only_a_wait(path):
+    with SqliteStore(path, busy_seconds=20) as store:
+        holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        holder.execute("BEGIN IMMEDIATE")
+        release = threading.Timer(0.3, lambda: holder.execute("ROLLBACK"))
+        release.start()
+        assert store.reserve(1).user_turn == 1
+        release.join()
+        holder.close()
+
+
+def test_an_exclusively_locked_memory_cannot_be_opened_with_a_sentence(tmp_path):
+    path = tmp_path / "memory.sqlite"
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StoreBusy):
+        SqliteStore(path, busy_seconds=0.2)
+    holder.execute("ROLLBACK")
+    holder.close()
+    SqliteStore(path).close()
+
+
+def test_a_path_that_is_a_folder_is_named(tmp_path):
+    with pytest.raises(StoreError, match="is a folder"):
+        SqliteStore(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="cannot be used"):
+        SqliteStore(tmp_path / "file" / "memory.sqlite")
+
+
+def test_a_memory_to_be_read_must_exist(tmp_path):
+    with pytest.raises(StoreError, match="no memory"):
+        SqliteStore(tmp_path / "memory.sqlite", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_store_says_so(path):
+    store = SqliteStore(path)
+    store.close()
+    for step in (store.windows, lambda: store.reserve(1)):
+        with pytest.raises(StoreError, match="was closed"):
+            step()
+
+
+def test_many_processes_make_the_same_memory_at_once(tmp_path):
+    path = tmp_path / "new" / "memory.sqlite"
+    script = "import sys; from pathlib import Path; from halo_weave.stores.sqlite import SqliteStore; print(SqliteStore(Path(sys.argv[1])).reserve(1).user_turn)"
+    makers = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(4)
+    ]
+    turns = sorted(int(maker.communicate()[0]) for maker in makers)
+    assert turns == [1, 3, 5, 7]
