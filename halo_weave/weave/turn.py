@@ -29,6 +29,7 @@ from halo_weave.weave.needs import Call, Memory, Recall, RecallHit, Toolbox
 from halo_weave.weave.prompt import Scribe
 
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
+TOOL_ROOM = 512  # and for the answer of each tool that may be called
 COUNTS = ("tokens", "woken", "asleep", "reused", "restored", "computed")
 FRAME = 0.1  # seconds between two reports of brightness
 DRAFT = 0.25  # seconds between two saves of the reply in progress
@@ -73,7 +74,8 @@ class Turn:
     def run(self) -> Iterator[events.Event]:
         began = time.perf_counter()
         said = self._tokens_of_user()
-        ids = self.store.reserve(len(said) + self.settings.max_new_tokens + OVERHEAD + MARGIN)
+        tools = self.settings.tool_rounds * TOOL_ROOM if self.toolbox else 0
+        ids = self.store.reserve(len(said) + self.settings.max_new_tokens + OVERHEAD + MARGIN + tools)
         yield from self._make_room(len(said))
         yield from self._remember(len(said), ids)
         yield self._hear(said, ids)
@@ -189,7 +191,7 @@ class Turn:
         window, wants = self.desk.window, self.strategy.wants
         assert window.reply is not None
         left = min(
-            self.settings.max_new_tokens - len(window.reply.ids),
+            self.settings.max_new_tokens - self.stats["tokens"],
             ids.stop - window.reply.start - len(window.reply.ids),
         )
         if left < 1:

@@ -1,0 +1,109 @@
+"""A whole system on the scripted engine: real store, real core; recall by plain words, so that tests can foretell it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halo_weave.core.words import terms
+from halo_weave.engines.scripted import ScriptedEngine
+from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.weave import Weave, events
+from halo_weave.weave.needs import RecallHit
+
+PLAIN = frozenset(
+    "a an and are as at be did do for have i in is it me my of on the to was we what when you your".split()
+)
+
+
+class WordRecall:
+    """A chunk is as similar as it shares words with the question, beyond the plain ones."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self.store = store
+        self.noted = 0
+
+    def search(
+        self, text: str, *, window: str | None = None, limit: int = 50, **_: Any
+    ) -> Sequence[RecallHit]:
+        asked = set(terms(text)) - PLAIN
+        if not asked:
+            return []
+        found = self.store.search_words(" OR ".join(f'"{word}"' for word in asked), limit, window=window)
+        hits = []
+        for record in self.store.chunks(number for number, _ in found):
+            shared = asked & set(terms(record.chunk.text))
+            if shared:
+                hits.append(RecallHit(record.key, len(shared), {"words": len(shared)}, tuple(sorted(shared))))
+        return hits
+
+    def note_said(self) -> None:
+        self.noted += 1
+
+    def status(self) -> dict[str, Any]:
+        return {"state": "off"}
+
+    def close(self) -> None:
+        pass
+
+
+class Clock:
+    """Each look at it is a second later."""
+
+    def __init__(self) -> None:
+        self.at = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        self.at += timedelta(seconds=1)
+        return self.at
+
+
+Assembled = Callable[..., Weave]
+
+
+@pytest.fixture
+def assembled(tmp_path: Path) -> Iterator[Assembled]:
+    """Opens the same memory, as often as it is called, as a restart does."""
+    opened: list[tuple[Weave, SqliteStore]] = []
+    clock = Clock()
+
+    def open_memory(engine: ScriptedEngine | None = None, toolbox: Any = None) -> Weave:
+        store = SqliteStore(tmp_path / "memory.sqlite")
+        weave = Weave(engine or ScriptedEngine(), store, WordRecall(store), toolbox, now=clock)
+        opened.append((weave, store))
+        return weave
+
+    yield open_memory
+    for weave, store in opened:
+        weave.close()
+        store.close()
+
+
+SMALL = {
+    "max_context_tokens": 300,
+    "max_new_tokens": 40,
+    "min_chunk_tokens": 8,
+    "timestamps": False,
+    "resurrection_budget": 200,
+}
+
+
+def spoken(turn: list[events.Event]) -> str:
+    return b"".join(event.piece for event in turn if isinstance(event, events.Token)).decode()
+
+
+def of(kind: type[Any], turn: list[events.Event]) -> list[Any]:
+    return [event for event in turn if isinstance(event, kind)]
+
+
+def lived(weave: Weave, window: str) -> list[tuple[str, str, bool, bytes]]:
+    """All that a window shows, to compare with."""
+    return [
+        (str(one.chunk.key), one.chunk.text, one.pinned, one.brightness.tobytes())
+        for turn in weave.context(window).turns
+        for one in turn.chunks
+    ]

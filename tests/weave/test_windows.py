@@ -1,0 +1,273 @@
+"""Windows share one memory and nothing else."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from halo_weave.core.tokens import ChunkKey, Role, Tokens
+from halo_weave.engines.scripted import ScriptedEngine
+from halo_weave.errors import BadInput, BadSetting, UnknownChunk, UnknownWindow
+from halo_weave.weave import events
+from tests.weave.conftest import SMALL, lived, of, spoken
+from tests.weave.test_turn import FACT, chatter, spoken_prompt
+
+
+def test_the_cat_of_one_window_wakes_up_in_another(assembled):
+    """The seeds' scenario: what was said in one window is remembered in another, with its origin and date."""
+    weave = assembled()
+    halo = weave.create_window("Halo", settings=SMALL)
+    cats = weave.create_window("Cats", settings={**SMALL, "timestamps": True})
+    list(weave.say(halo.id, "How does brightness scoring work?"))
+    list(weave.say(cats.id, "My cat is a Siamese with blue eyes."))
+    turn = list(weave.say(halo.id, "My cat is like brightness scoring: unpredictable."))
+    woken = of(events.Woken, turn)[0].chunks
+    siamese = next(one for one in woken if one.chunk.text == "My cat is a Siamese with blue eyes.")
+    assert siamese.window == cats.id
+    shown = next(seen for seen in weave.context(halo.id).turns if seen.turn_id == siamese.chunk.key.turn_id)
+    assert (shown.window, shown.said) == (cats.id, siamese.said)
+    assert lived(weave, cats.id)[0][1] == "My cat is a Siamese with blue eyes."
+
+
+def test_the_model_is_told_where_a_memory_comes_from(assembled):
+    weave = assembled()
+    cats = weave.create_window("Cats", settings=SMALL)
+    halo = weave.create_window("Halo", settings={**SMALL, "timestamps": True})
+    list(weave.say(cats.id, "My cat is a Siamese with blue eyes."))
+    list(weave.say(halo.id, "What colour are the eyes of the Siamese?"))
+    assert ", in Cats] My cat is a Siamese" in spoken_prompt(weave, halo.id)
+
+
+def test_an_isolated_window_recalls_only_its_own(assembled):
+    weave = assembled()
+    cats = weave.create_window("Cats", settings=SMALL)
+    alone = weave.create_window("Alone", settings={**SMALL, "memory_scope": "window"})
+    list(weave.say(cats.id, "My cat is a Siamese with blue eyes."))
+    assert not of(events.Woken, list(weave.say(alone.id, "Tell me about the Siamese.")))
+    assert not weave.preview(alone.id, "Siamese").plan.wakes
+    assert weave.preview(cats.id, "Siamese").plan.room
+
+
+def test_two_windows_at_once_never_mix(assembled):
+    weave = assembled()
+    windows = [weave.create_window(f"w{i}", settings={**SMALL, "memory_scope": "window"}) for i in range(4)]
+    failures = []
+
+    def talk(number: int) -> None:
+        for turn in range(8):
+            text = f"I am speaker{number} in round{turn}."
+            reply = spoken(list(weave.say(windows[number].id, text)))
+            if reply != f"You said: {text}":
+                failures.append(reply)
+
+    threads = [threading.Thread(target=talk, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    for number, window in enumerate(windows):
+        texts = [text for _, text, _, _ in lived(weave, window.id)]
+        assert texts
+        assert all(f"speaker{number}" in text for text in texts)
+    positions = [record.start for w in windows for record in (one.chunk for one in weave.store.live(w.id))]
+    assert len(set(positions)) == len(positions)
+
+
+def test_a_restart_loses_nothing(assembled):
+    first = assembled()
+    window = first.create_window("one", settings=SMALL)
+    list(first.say(window.id, FACT))
+    chatter(first, window.id, 20)
+    before = lived(first, window.id)
+    second = assembled()
+    assert lived(second, window.id) == before
+    turn = list(second.say(window.id, "Where does the lighthouse key hang?"))
+    assert any(one.chunk.text == FACT for one in of(events.Woken, turn)[0].chunks)
+
+
+def test_a_killed_reply_is_there_after_the_restart_and_ids_move_on(assembled):
+    first = assembled()
+    window = first.create_window("one", settings=SMALL)
+    list(first.say(window.id, "Hello."))
+    ids = first.store.reserve(100)
+    tokens = first.engine.tokenize("An answer that was never fin")
+    first.store.save_draft(
+        window.id, ids.assistant_turn, ids.start, None, tokens, tokenizer="scripted", now=first.now()
+    )
+    with first.store._db.writing() as db:  # the process that wrote it is no more
+        db.execute("UPDATE drafts SET owner = 'localhost-that-was 1 1', saved = 0")
+    second = assembled()
+    last = second.context(window.id).turns[-1]
+    assert last.chunks[0].chunk.text == "An answer that was never fin"
+    assert second.store.drafts(now=second.now(), abandoned=False) == []
+    heard = of(events.Heard, list(second.say(window.id, "Go on.")))[0]
+    assert heard.turn_id > ids.assistant_turn
+
+
+def test_another_model_reads_the_same_text_in_its_own_tokens(assembled):
+    first = assembled()
+    window = first.create_window("one", settings=SMALL)
+    list(first.say(window.id, FACT))
+    before = [(key, text) for key, text, _, _ in lived(first, window.id)]
+
+    class Spelling(ScriptedEngine):
+        """Another tokenizer: one token a letter."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            object.__setattr__(self._info, "tokenizer", "letters")
+
+        def tokenize(self, text, *, special=False):
+            if special:
+                return super().tokenize(text, special=True)
+            pieces = [bytes([byte]) for byte in text.encode()]
+            return Tokens.of([piece[0] | 1 << 24 for piece in pieces], pieces)
+
+    second = assembled(Spelling())
+    assert [(key, text) for key, text, _, _ in lived(second, window.id)] == before
+    chunk = second.context(window.id).turns[0].chunks[0].chunk
+    assert len(chunk) == len(FACT) != chunk.span
+    assert spoken(list(second.say(window.id, "Hello."))) == "You said: Hello."
+    third = assembled()
+    assert [(key, text) for key, text, _, _ in lived(third, window.id)][:2] == before
+
+
+def test_a_user_can_pin_put_to_sleep_and_wake(assembled):
+    weave = assembled()
+    window = weave.create_window("one", settings=SMALL)
+    list(weave.say(window.id, FACT))
+    key = weave.context(window.id).turns[0].chunks[0].chunk.key
+    weave.pin(window.id, key)
+    chatter(weave, window.id, 20)
+    assert weave.context(window.id).turns[0].chunks[0].chunk.key == key
+    weave.unpin(window.id, key)
+    weave.sleep(window.id, key)
+    assert weave.why(window.id, key).history[0].detail["why"] == "by the user"
+    assert not weave.why(window.id, key).live
+    woken = weave.wake(window.id, key)
+    assert woken.chunk.text == FACT
+    seen = weave.context(window.id).turns[0].chunks[0]
+    assert seen.pinned
+    assert np.all(seen.brightness == 10_000)
+    with pytest.raises(BadInput, match="awake already"):
+        weave.wake(window.id, key)
+
+
+def test_gaps_count_what_sleeps_between_live_chunks(assembled):
+    weave = assembled()
+    window = weave.create_window("one", settings={**SMALL, "max_context_tokens": 0})
+    chatter(weave, window.id, 5)
+    turns = weave.context(window.id).turns
+    for turn in turns[2:4]:
+        for one in turn.chunks:
+            weave.sleep(window.id, one.chunk.key)
+    context = weave.context(window.id)
+    gap = next(turn for turn in context.turns if turn.turn_id == turns[4].turn_id).chunks[0].gap
+    slept = [one.chunk for turn in turns[2:4] for one in turn.chunks]
+    assert (gap.chunks, gap.tokens) == (len(slept), sum(len(chunk) for chunk in slept))
+    inside = weave.gap(window.id, turns[1].chunks[-1].chunk.stop, turns[4].chunks[0].chunk.start)
+    assert [one.key for one in inside] == [chunk.key for chunk in slept]
+
+
+def test_deleting_the_newest_answer_gives_the_text_back_and_can_be_undone(assembled):
+    weave = assembled()
+    window = weave.create_window("one", settings=SMALL)
+    list(weave.say(window.id, "First."))
+    list(weave.say(window.id, FACT))
+    before = lived(weave, window.id)
+    answer = weave.context(window.id).turns[-1].chunks[0].chunk.key
+    expected = weave.would_delete(window.id, answer)
+    assert (expected.turns, expected.text) == (2, FACT)
+    assert lived(weave, window.id) == before
+    gone = weave.delete(window.id, answer)
+    assert gone == expected
+    assert len(weave.context(window.id).turns) == 2
+    assert not weave.search("barometer")
+    assert not of(events.Woken, list(weave.say(window.id, "Where is the barometer?")))
+    weave.undelete(window.id, gone.keys)
+    texts = [text for _, text, _, _ in lived(weave, window.id)]
+    assert FACT in texts
+    assert weave.search("barometer")
+
+
+def test_an_older_answer_gives_no_text_back(assembled):
+    weave = assembled()
+    window = weave.create_window("one", settings=SMALL)
+    list(weave.say(window.id, FACT))
+    list(weave.say(window.id, "Second."))
+    older = weave.context(window.id).turns[1].chunks[0].chunk.key
+    assert weave.would_delete(window.id, older).text is None
+
+
+def test_chunks_of_a_turn_merge(assembled):
+    weave = assembled(ScriptedEngine(["First part of it all here.\n\nSecond part of it all here."]))
+    window = weave.create_window("one", settings={**SMALL, "min_chunk_tokens": 4})
+    list(weave.say(window.id, "Tell."))
+    first, second = weave.context(window.id).turns[1].chunks
+    into = weave.merge(window.id, second.chunk.key)
+    assert into == first.chunk.key
+    (merged,) = weave.context(window.id).turns[1].chunks
+    assert merged.chunk.text == first.chunk.text + second.chunk.text
+    assert spoken(list(weave.say(window.id, "Go on."))) == "You said: Go on."
+
+
+def test_a_preview_changes_nothing(assembled):
+    weave = assembled()
+    window = weave.create_window("one", settings=SMALL)
+    list(weave.say(window.id, FACT))
+    chatter(weave, window.id, 30)
+    before = lived(weave, window.id)
+    preview = weave.preview(window.id, "the lighthouse")
+    assert any(text == FACT for text in preview.texts.values())
+    assert lived(weave, window.id) == before
+
+
+def test_windows_are_made_changed_and_deleted_and_their_words_stay(assembled):
+    weave = assembled()
+    window = weave.create_window("one", user_name="Ada", settings=SMALL)
+    list(weave.say(window.id, FACT))
+    weave.change_window(window.id, name="two", settings={"top_k": 7}, reset=["timestamps"])
+    assert weave.window(window.id).name == "two"
+    assert weave.settings(window.id).top_k == 7
+    assert weave.settings(window.id).timestamps is True
+    assert weave.settings().top_k == 0
+    weave.change_settings({"top_k": 9, "min_p": 0.1})
+    assert (weave.settings(window.id).top_k, weave.settings(window.id).min_p) == (7, 0.1)
+    weave.change_settings({}, reset=["min_p"])
+    assert weave.settings(window.id).min_p == 0.0
+    with pytest.raises(BadSetting, match="no setting"):
+        weave.change_window(window.id, settings={"colour": 1})
+    weave.delete_window(window.id)
+    with pytest.raises(UnknownWindow, match="deleted"):
+        weave.context(window.id)
+    other = weave.create_window("other", settings=SMALL)
+    turn = list(weave.say(other.id, "Where is the lighthouse key?"))
+    assert FACT in [one.chunk.text for one in of(events.Woken, turn)[0].chunks]
+
+
+@pytest.mark.parametrize("name", ["", "  ", "x" * 201])
+def test_a_window_needs_a_name(assembled, name):
+    with pytest.raises(BadInput, match="1 to 200"):
+        assembled().create_window(name)
+
+
+def test_the_system_prompt_is_the_windows_own_and_never_in_memory(assembled):
+    weave = assembled()
+    window = weave.create_window("one", system_prompt="You are a pirate of the seven seas.", settings=SMALL)
+    list(weave.say(window.id, "Hello."))
+    assert "pirate" in spoken_prompt(weave, window.id)
+    assert not weave.search("pirate seven seas")
+    weave.change_window(window.id, system_prompt="")
+    assert spoken(list(weave.say(window.id, "Still there?"))) == "You said: Still there?"
+    assert "pirate" not in spoken_prompt(weave, window.id)
+
+
+def test_unknown_chunks_and_windows_are_named(assembled):
+    weave = assembled()
+    window = weave.create_window("one", settings=SMALL)
+    for act in (weave.pin, weave.unpin, weave.sleep, weave.wake, weave.merge, weave.delete, weave.why):
+        with pytest.raises(UnknownChunk):
+            act(window.id, ChunkKey(99, 0, Role.USER))
+    with pytest.raises(UnknownWindow):
+        next(weave.say("nowhere", "Hello."))
