@@ -15,9 +15,25 @@ from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave, events
 from halo_weave.weave.needs import RecallHit
 
-PLAIN = frozenset(
-    "a an and are as at be did do for have i in is it me my of on the to was we what when you your".split()
-)
+PLAIN = {
+    "a",
+    "and",
+    "are",
+    "do",
+    "i",
+    "in",
+    "is",
+    "it",
+    "me",
+    "my",
+    "of",
+    "on",
+    "the",
+    "to",
+    "was",
+    "what",
+    "you",
+}
 
 
 class WordRecall:
