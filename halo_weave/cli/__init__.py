@@ -7,6 +7,7 @@ import sys
 from rich.console import Console
 
 from halo_weave.cli import memory as memory
+from halo_weave.cli import models as models
 from halo_weave.cli import tree as tree
 from halo_weave.cli.app import app
 from halo_weave.errors import HaloWeaveError
