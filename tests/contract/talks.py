@@ -1,0 +1,104 @@
+"""Conversations for engines: turns with frames and labels, put together as weave does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from halo_weave.core.tokens import Role, Tokens
+from halo_weave.ports import Capture, Done, Engine, Prompt, Read, Sampling, Segment, Step
+
+GREEDY = Sampling(temperature=0.0, max_new_tokens=6)
+
+
+@dataclass
+class Heard:
+    """Everything one generation gave."""
+
+    read: Read | None = None
+    steps: list[Step] = field(default_factory=list)
+    done: Done | None = None
+
+    @property
+    def text(self) -> str:
+        return b"".join(step.piece for step in self.steps).decode(errors="replace")
+
+
+class Talk:
+    """Turns by number; each is one chunk, live or asleep."""
+
+    def __init__(self, engine: Engine, window: str, system: str = "You are helpful.") -> None:
+        self.engine, self.window = engine, window
+        header, footer = engine.frame(Role.SYSTEM, first=True)
+        self.system = header + engine.tokenize(system) + footer
+        self.turns: list[tuple[Role, int, Tokens]] = []
+        self.asleep: set[int] = set()
+        self.next = 0
+
+    def add(self, role: Role, text: str | Tokens) -> int:
+        tokens = self.engine.tokenize(text) if isinstance(text, str) else text
+        self.turns.append((role, self.next, tokens))
+        self.next += len(tokens)
+        return len(self.turns) - 1
+
+    def live(self) -> Iterable[tuple[int, Role, int, Tokens]]:
+        return (
+            (number, role, start, tokens)
+            for number, (role, start, tokens) in enumerate(self.turns)
+            if number not in self.asleep
+        )
+
+    @property
+    def chunk_tokens(self) -> int:
+        return sum(len(tokens) for _, _, _, tokens in self.live())
+
+    def prompt(self, *, read_from: int | None = None) -> Prompt:
+        segments = [Segment("system", down(-1, len(self.system)), self.system.ids)]
+        for number, role, start, tokens in self.live():
+            header, footer = self.engine.frame(role, first=False)
+            segments += [
+                Segment("frame", down(-1000 - 100 * number, len(header)), header.ids),
+                Segment("chunk", np.arange(start, start + len(tokens), dtype=np.int64), tokens.ids),
+                Segment("frame", down(-1050 - 100 * number, len(footer)), footer.ids),
+            ]
+        header, _ = self.engine.frame(Role.ASSISTANT, first=False)
+        segments.append(Segment("frame", down(-1000 - 100 * len(self.turns), len(header)), header.ids))
+        return Prompt(segments, self.next, read_from)
+
+    def hear(
+        self,
+        sampling: Sampling = GREEDY,
+        capture: Capture | None = None,
+        *,
+        read_from: int | None = None,
+        **options: object,
+    ) -> Heard:
+        heard = Heard()
+        prompt = self.prompt(read_from=read_from)
+        for event in self.engine.generate(self.window, prompt, sampling, capture, **options):  # type: ignore[arg-type]
+            match event:
+                case Read():
+                    heard.read = event
+                case Step():
+                    heard.steps.append(event)
+                case Done():
+                    heard.done = event
+        return heard
+
+    def answer(self, sampling: Sampling = GREEDY, capture: Capture | None = None, **options: object) -> Heard:
+        """Hear the reply and keep it as a turn."""
+        heard = self.hear(sampling, capture, **options)
+        if heard.steps:
+            ids = np.array([step.id for step in heard.steps], np.int32)
+            self.add(Role.ASSISTANT, Tokens.of(ids, [step.piece for step in heard.steps]))
+        return heard
+
+
+def down(first: int, count: int) -> np.ndarray:
+    return np.arange(first, first - count, -1, dtype=np.int64)
+
+
+def size(prompt: Prompt) -> int:
+    return sum(len(segment.ids) for segment in prompt.segments)
