@@ -109,8 +109,8 @@ export class ContextView {
       gaps.add("tail");
       wanted.get(this.list)?.push(this.#gap("tail", live.tailGap, before?.start ?? null, null));
     }
-    this.tools.hidden = true;
     for (const [place, nodes] of wanted) settle(place, nodes);
+    if (!this.tools.hidden) this.#offer(this.tools.isConnected ? this.tools : this.list.querySelector("article:hover"));
     for (const [key] of this.chunks) if (!keys.has(key)) this.chunks.delete(key);
     for (const [id] of this.turns) if (!turns.has(id)) this.turns.delete(id);
     for (const [key] of this.gaps) if (!gaps.has(key)) this.gaps.delete(key);
@@ -207,9 +207,9 @@ export class ContextView {
   /** @param {Element | null} node @param {boolean} [byHover] */
   #offer(node, byHover = false) {
     const article = /** @type {HTMLElement | null} */ (node?.closest?.("article.chunk:not(.draft)") ?? null);
-    if (byHover && this.tools.contains(document.activeElement)) return;
+    if (byHover && this.tools.querySelector(":focus-visible")) return; // the keyboard is at work in it
     if (!article) {
-      if (!byHover || !this.place.querySelector("article:focus-within")) this.tools.hidden = true;
+      if (!byHover || !this.place.querySelector("article:focus-visible")) this.tools.hidden = true;
       return;
     }
     if (this.tools.parentElement !== article) article.prepend(this.tools);

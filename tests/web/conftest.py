@@ -1,0 +1,144 @@
+"""A real Chromium on the page of a real server. Any error in its console, and any request elsewhere, fails the test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.web.house import House, missing
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+expect.set_options(timeout=20_000)  # the machine may be busy
+AXE = "4.14.0"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    chromium = os.environ.get("HALO_WEAVE_CHROMIUM") or shutil.which("chromium")
+    if not chromium:
+        missing("Chromium was not found. Install it, or name it with HALO_WEAVE_CHROMIUM.")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path).start()
+    yield house
+    house.stop()
+
+
+class Tabs:
+    """Tabs of one browser profile, watched for errors."""
+
+    def __init__(self, browser: Browser) -> None:
+        self.browser = browser
+        self.contexts: list[BrowserContext] = []
+        self.errors: list[str] = []
+        self.elsewhere: list[str] = []
+        self.allowed: list[str] = [
+            "net::ERR_",
+            "Failed to load resource",
+        ]  # a test that cuts the line makes these
+
+    def profile(self, **more: Any) -> BrowserContext:
+        more = {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark", **more}
+        context = self.browser.new_context(**more)
+        context.set_default_timeout(20_000)
+        context.add_init_script(
+            "addEventListener('securitypolicyviolation', (e) => console.error('CSP: ' + e.violatedDirective))"
+        )
+        self.contexts.append(context)
+        return context
+
+    def open(self, address: str, *, profile: BrowserContext | None = None, **more: Any) -> Page:
+        page = (profile or self.profile(**more)).new_page()
+        origin = "/".join(address.split("/")[:3])
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda line: self._line(line.type, line.text))
+        page.on(
+            "request",
+            lambda asked: (
+                asked.url.startswith((origin, "data:", "blob:")) or self.elsewhere.append(asked.url)
+            ),
+        )
+        page.goto(address)
+        return page
+
+    def _line(self, kind: str, text: str) -> None:
+        if kind == "error" and not any(known in text for known in self.allowed):
+            self.errors.append(text)
+
+    def close(self) -> None:
+        for context in self.contexts:
+            context.close()
+
+
+@pytest.fixture
+def tabs(browser: Browser) -> Iterator[Tabs]:
+    tabs = Tabs(browser)
+    yield tabs
+    tabs.close()
+    assert not tabs.errors, tabs.errors
+    assert not tabs.elsewhere, tabs.elsewhere
+
+
+@pytest.fixture
+def show(tabs: Tabs, house: House) -> Callable[..., Page]:
+    """Open a window of the house in a tab and wait until it is loaded."""
+
+    def show(window: str = "", **more: Any) -> Page:
+        page = tabs.open(f"{house.address}/{f'#/w/{window}' if window else ''}", **more)
+        if window:
+            page.wait_for_function(
+                "id => window.app?.store.current === id && app.store.live && app.store.connection.state === 'online'",
+                arg=window,
+            )
+        return page
+
+    return show
+
+
+@pytest.fixture(scope="session")
+def axe() -> Path:
+    """The accessibility checker, from the package registry, once."""
+    place = ROOT / ".venv" / "node" / f"axe-core-{AXE}"
+    script = place / "node_modules" / "axe-core" / "axe.min.js"
+    if not script.exists():
+        npm = shutil.which("npm")
+        if not npm:
+            missing("npm was not found, so axe cannot be fetched.")
+        place.mkdir(parents=True, exist_ok=True)
+        command = [
+            npm,
+            "install",
+            "--no-save",
+            "--no-package-lock",
+            "--silent",
+            "--prefix",
+            str(place),
+            f"axe-core@{AXE}",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            missing(f"axe could not be fetched: {done.stderr.strip()[-300:]}")
+    return script

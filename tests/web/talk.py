@@ -1,0 +1,81 @@
+"""What a user does on the page, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.sync_api import Locator, Page, expect
+
+
+def say(page: Page, text: str, *, wait: bool = True) -> None:
+    box = page.get_by_label("Your message")
+    box.fill(text)
+    box.press("Enter")
+    if wait:
+        settled(page, text)
+
+
+def settled(page: Page, text: str = "") -> None:
+    """Until the turn is over and the page shows what the server holds."""
+    page.wait_for_function(
+        "text => !app.store.busy && app.store.turn.reason && (!text || app.store.live.chunks.some((one) => one.pieces.join('').includes(text)))",
+        arg=text.strip().split("\n")[0],
+    )
+    frame(page)
+
+
+def frame(page: Page) -> None:
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def shown(page: Page) -> str:
+    """The text of all chunks on the page, in order."""
+    frame(page)
+    return str(
+        page.evaluate(
+            "() => [...document.querySelectorAll('.chunk .text')].map((one) => one.textContent).join('')"
+        )
+    )
+
+
+def keys(page: Page) -> list[str]:
+    frame(page)
+    return list(page.evaluate("() => [...document.querySelectorAll('.chunk')].map((one) => one.dataset.key)"))
+
+
+def chunk(page: Page, key: str) -> Locator:
+    return page.locator(f"article.chunk[data-key='{key}']")
+
+
+def act(page: Page, key: str, name: str) -> None:
+    """Use a control of a chunk."""
+    one = chunk(page, key)
+    one.scroll_into_view_if_needed()
+    one.hover()
+    one.get_by_role("button", name=name, exact=True).click()
+
+
+def toast(page: Page, text: str) -> Locator:
+    found = page.locator(".toast", has_text=text).last
+    expect(found).to_be_visible()
+    return found
+
+
+def panel(page: Page, name: str) -> Locator:
+    button = page.locator("#dock").get_by_role("button", name=name)
+    if button.get_attribute("aria-expanded") != "true":
+        button.click()
+    drawer = page.locator("#drawer")
+    expect(drawer).to_be_visible()
+    return drawer
+
+
+def heat(page: Page) -> dict[str, Any]:
+    """Of each chunk its place on the scale, and of each token its ground."""
+    frame(page)
+    return dict(
+        page.evaluate(
+            "() => Object.fromEntries([...document.querySelectorAll('.chunk')].map((one) => [one.dataset.key,"
+            " {heat: Number(one.style.getPropertyValue('--heat')), grounds: [...one.querySelectorAll('.text span')].map((span) => Number(span.className.replace('hot', '')) || 0)}]))"
+        )
+    )

@@ -1,0 +1,183 @@
+"""Connections that break, servers that end, and pages that have nothing to show yet."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from playwright.sync_api import expect
+
+from halo_weave.errors import ModelNotFound
+from tests.web.house import Cable, House
+from tests.web.talk import say, settled, shown
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def cable(house):
+    house.stop()
+    cable = Cable(0)
+    house.also = [f"127.0.0.1:{cable.port}"]
+    house.start()
+    cable.target = house.port
+    yield cable
+    cable.close()
+
+
+def test_a_lost_connection_shows_and_resumes_without_losing_or_doubling_text(house, tabs, cable):
+    window = house.window()
+    page = tabs.open(f"http://127.0.0.1:{cable.port}/#/w/{window}")
+    page.wait_for_function("() => window.app?.store.live && app.store.connection.state === 'online'")
+    house.pace = 0.02
+    house.replies.append("".join(f"number {i}, " for i in range(80)))
+    say(page, "Count to eighty.", wait=False)
+    expect(page.locator(".chunk.draft .text")).to_contain_text("number 3,")
+    cable.cut()
+    expect(page.locator(".banner")).to_contain_text("connection to the server is lost")
+    expect(page.locator(".status")).to_contain_text("Connection lost")
+    cable.mend()
+    page.get_by_role("button", name="Try now").click()
+    expect(page.locator(".banner")).to_be_hidden()
+    house.pace = 0.0
+    settled(page)
+    assert shown(page) == house.text(window)
+    assert shown(page).count("number 41,") == 1
+
+
+def test_a_reply_that_ended_while_the_line_was_cut_is_there_afterwards(house, tabs, cable):
+    window = house.window()
+    page = tabs.open(f"http://127.0.0.1:{cable.port}/#/w/{window}")
+    page.wait_for_function("() => window.app?.store.live && app.store.connection.state === 'online'")
+    house.held.set()
+    house.replies.append("All of it, in the dark.")
+    say(page, "Speak.", wait=False)
+    expect(page.locator(".turn.user")).to_contain_text("Speak.")
+    cable.cut()
+    expect(page.locator(".banner")).to_be_visible()
+    house.held.clear()
+    house.until_quiet(window)
+    cable.mend()
+    expect(page.locator(".turn.assistant")).to_contain_text("All of it, in the dark.")
+    settled(page)
+    assert shown(page) == house.text(window)
+
+
+def test_a_server_restarted_in_the_middle_of_a_reply_shows_what_was_stored(house, show):
+    window = house.window()
+    page = show(window)
+    house.pace = 0.02
+    house.replies.append("tick tock " * 300)
+    say(page, "Go.", wait=False)
+    expect(page.locator(".chunk.draft .text")).to_contain_text("tick tock tick")
+    house.stop()
+    expect(page.locator(".banner")).to_be_visible()
+    house.pace = 0.0
+    house.start()
+    expect(page.locator(".banner")).to_be_hidden(timeout=40_000)
+    page.wait_for_function("() => !app.store.busy && !app.store.live.draft")
+    stored = house.text(window)
+    assert "tick tock" in stored
+    page.wait_for_function(
+        "text => app.store.live.chunks.map((one) => one.pieces.join('')).join('') === text", arg=stored
+    )
+    assert shown(page) == stored
+    house.replies.clear()
+    house.replies.append("Here again.")
+    say(page, "Are you back?")
+    assert "Here again." in shown(page)
+    assert shown(page) == house.text(window)
+
+
+def test_without_windows_the_page_offers_to_open_one(house, show):
+    page = show()
+    expect(page.locator(".empty")).to_contain_text("One conversation without an end")
+    page.locator(".empty").get_by_role("button", name="New window").click()
+    expect(page.locator(".empty")).to_contain_text("Say something.")
+    assert len(house.ask("GET", "/windows")["windows"]) == 1
+
+
+def test_speaking_without_a_window_opens_one(house, show):
+    page = show()
+    expect(page.locator(".empty")).to_be_visible()
+    say(page, "Hello there.")
+    assert "Hello there." in shown(page)
+    assert len(house.ask("GET", "/windows")["windows"]) == 1
+
+
+def test_a_missing_model_is_said_with_what_to_do(tmp_path, tabs):
+    def missing(progress):
+        raise ModelNotFound("There is no model at /nowhere.gguf. Try: halo-weave pull")
+
+    house = House(tmp_path, assemble=missing).start()
+    try:
+        page = tabs.open(house.address)
+        expect(page.locator(".empty")).to_contain_text("There is no model yet")
+        expect(page.locator(".empty")).to_contain_text("halo-weave pull")
+        expect(page.get_by_role("button", name="Send")).to_be_disabled()
+        house.service._assemble = house._scripted
+        page.get_by_role("button", name="Try again").click()
+        expect(page.locator(".empty")).to_contain_text("One conversation without an end")
+    finally:
+        house.stop()
+
+
+def test_a_model_that_is_being_loaded_is_waited_for(tmp_path, tabs):
+    ready = threading.Event()
+    house = House(tmp_path)
+
+    def slow(progress):
+        progress("Downloading the model", 30, 100)
+        ready.wait(30)
+        return house._scripted(progress)
+
+    house.assemble = slow
+    house.start(wait=False)
+    try:
+        page = tabs.open(house.address)
+        expect(page.locator(".empty")).to_contain_text("The model is being loaded")
+        expect(page.locator(".empty")).to_contain_text("30 %")
+        ready.set()
+        expect(page.locator(".empty")).to_contain_text("One conversation without an end")
+    finally:
+        ready.set()
+        house.stop()
+
+
+def test_a_page_that_finds_no_server_waits_for_it(house, tabs):
+    page = tabs.open(house.address)
+    expect(page.locator(".empty")).to_be_visible()
+    page.route("**/api/**", lambda route: route.abort())
+    page.reload()
+    expect(page.locator(".empty")).to_contain_text("The server cannot be reached")
+    page.unroute("**/api/**")
+    expect(page.locator(".empty")).to_contain_text("One conversation without an end")
+
+
+def test_a_locked_server_asks_for_its_key_once(tmp_path, tabs):
+    house = House(tmp_path, key="a-key-of-the-house-1").start()
+    try:
+        window = house.window()
+        page = tabs.open(f"{house.address}/#/w/{window}")
+        dialog = page.get_by_role("dialog", name="This server is locked")
+        dialog.get_by_label("Key").fill("not-the-right-key-at-all")
+        dialog.get_by_role("button", name="Unlock").click()
+        expect(dialog.get_by_label("Key")).to_have_value("")
+        dialog.get_by_label("Key").fill("a-key-of-the-house-1")
+        dialog.get_by_role("button", name="Unlock").click()
+        expect(dialog).to_have_count(0)
+        page.wait_for_function("() => app.store.connection.state === 'online' && app.store.live")
+        say(page, "Let me in.")
+        assert shown(page) == house.text(window)
+        page.reload()
+        expect(page.locator(".turns")).to_contain_text("Let me in.")
+    finally:
+        house.stop()
+
+
+def test_a_window_deleted_elsewhere_is_left(house, show):
+    window, other = house.window("Going"), house.window("Staying")
+    page = show(window)
+    house.ask("DELETE", f"/windows/{window}")
+    expect(page.locator(".window-title")).to_have_text("Staying")
+    expect(page).to_have_url(f"{house.address}/#/w/{other}")
