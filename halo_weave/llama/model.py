@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +32,7 @@ class Model:
         self.path, self.header, self.library = path, header, library
         self.c = library.c
         self.known: dict[int, bytes] = {}
+        self.lock = threading.Lock()  # the vocabulary is not read while it is freed
         params = self.c.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
         library.complaints.clear()
@@ -54,9 +56,14 @@ class Model:
 
     def close(self) -> None:
         """Every context of the model must be closed before."""
-        if self.handle:
-            self.c.llama_model_free(self.handle)
-            self.handle = None
+        with self.lock:
+            if self.handle:
+                self.c.llama_model_free(self.handle)
+                self.handle = None
+
+    def check_open(self) -> None:
+        if not self.handle:
+            raise EngineError("The model is closed.")
 
     def text(self, key: str) -> str | None:
         """A text or number of the model's metadata, as text."""
@@ -86,24 +93,21 @@ class Model:
             raise BadInput("The text holds half of a surrogate pair, which is not a character.") from error
         room = len(raw) + 8
         ids = np.empty(room, dtype=np.int32)
-        count = self.c.llama_tokenize(
-            self.vocabulary,
-            raw,
-            len(raw),
-            ids.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            room,
-            around,
-            special,
-        )
+        target = ids.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+        with self.lock:
+            self.check_open()
+            count = self.c.llama_tokenize(self.vocabulary, raw, len(raw), target, room, around, special)
         if count < 0:
             raise EngineError(f"A text of {len(raw)} bytes could not be tokenized.")
         return ids[:count].copy()
 
     def tokenize(self, text: str, *, special: bool = False) -> Tokens:
         """Tokens whose pieces join to exactly the text, whatever the vocabulary adds or folds."""
+        raw = text.encode("utf-8", errors="surrogatepass")
         ids = self.tokenize_ids(text, special=special)
+        if raw and not len(ids):  # nothing of it is in the vocabulary: it is read as a space
+            ids = self.tokenize_ids(" ")
         tokens = self.pieces(ids)
-        raw = text.encode("utf-8")
         return tokens if tokens.raw == raw else aligned(tokens, raw)
 
     def pieces(self, ids: Ids) -> Tokens:
@@ -115,10 +119,12 @@ class Model:
             if not 0 <= id < self.size:
                 raise BadInput(f"{id} is not a token of {self.path.name}: it has {self.size}.")
             buffer = ctypes.create_string_buffer(256)
-            length = self.c.llama_token_to_piece(self.vocabulary, id, buffer, len(buffer), 0, True)
-            if length < 0:
-                buffer = ctypes.create_string_buffer(-length)
+            with self.lock:
+                self.check_open()
                 length = self.c.llama_token_to_piece(self.vocabulary, id, buffer, len(buffer), 0, True)
+                if length < 0:
+                    buffer = ctypes.create_string_buffer(-length)
+                    length = self.c.llama_token_to_piece(self.vocabulary, id, buffer, len(buffer), 0, True)
             piece = self.known[id] = buffer.raw[:length]
         return piece
 
@@ -145,12 +151,17 @@ class Model:
 
 
 def aligned(tokens: Tokens, raw: bytes) -> Tokens:
-    """The same ids, their pieces laid over `raw`: for vocabularies that add a space or fold characters."""
+    """The same ids, their pieces laid over `raw`.
+
+    For vocabularies that add a space, fold characters, or lack some: what has no token goes with the next one.
+    """
     ends, at = [], 0
     for piece in tokens.pieces():
-        bare = piece if raw.startswith(piece, at) else piece.strip()
-        found = raw.find(bare, at, at + len(bare) + 16)
-        at = found + len(bare) if found >= 0 else at
+        for form in (piece, piece.strip()):
+            found = raw.find(form, at, at + len(form) + 16)
+            if form and found >= 0:
+                at = found + len(form)
+                break
         ends.append(at)
     if ends:
         ends[-1] = len(raw)

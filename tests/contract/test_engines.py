@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import string
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,9 @@ from tests.contract.talks import GREEDY, Talk, size
 from tests.model.weights import chat_model
 
 KINDS = ["scripted", pytest.param("llama", marks=pytest.mark.model)]
-Make = Callable[..., Engine]
+SPELLABLE = (
+    string.digits + string.ascii_letters + string.punctuation + " \n\t" + "äöüéßñçøž€–“”…日本語中文한국어🎉🐕"
+)
 names = (f"window {number}" for number in itertools.count())
 
 
@@ -55,8 +58,13 @@ def talk(engine: Engine) -> Iterator[Talk]:
 @given(text=st.text(max_size=60))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_pieces_join_to_exactly_the_text(engine: Engine, text: str) -> None:
+    assert engine.tokenize(text).raw == text.encode()
+
+
+@given(text=st.text(SPELLABLE, max_size=60))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_ids_alone_give_back_what_the_vocabulary_can_spell(engine: Engine, text: str) -> None:
     tokens = engine.tokenize(text)
-    assert tokens.raw == text.encode()
     assert engine.pieces(tokens.ids) == tokens
 
 
