@@ -40,6 +40,22 @@ ABOUT = """One endless conversation for local models. Ids of turns and positions
 `turn.chunk.role`. Every error is `{"error": {"code", "sentence"}}`. Fields that are not described here are refused."""
 
 
+class Api(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        """The framework would describe errors of another shape, and in the media type of what is not one."""
+        if self.openapi_schema is None:
+            schema = super().openapi()
+            failure = {"application/json": {"schema": {"$ref": "#/components/schemas/Failure"}}}
+            for operations in schema["paths"].values():
+                for operation in operations.values():
+                    operation["responses"].pop("422", None)
+                    for status in FAILURES:
+                        operation["responses"][status]["content"] = failure
+            for name in ("HTTPValidationError", "ValidationError"):
+                schema["components"]["schemas"].pop(name, None)
+        return super().openapi()
+
+
 class Page(StaticFiles):
     """The page's files, as what they are."""
 
@@ -58,7 +74,7 @@ class Page(StaticFiles):
 
 def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
     """All of it, as one ASGI application."""
-    app = FastAPI(
+    app = Api(
         title="Halo Weave",
         version=__version__,
         description=ABOUT,
@@ -84,19 +100,8 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
         return FileResponse(web / "index.html", media_type=KINDS[".html"])
 
     app.mount("/static", Page(directory=web, check_dir=False))
-    drop_framework_errors(app)
     return Guard(app, policy)
 
 
 def operation_name(route: APIRoute) -> str:
     return re.sub(r"\W+", "_", route.name)
-
-
-def drop_framework_errors(app: FastAPI) -> None:
-    """The framework describes its own shape of validation errors; ours is described already."""
-    schema = app.openapi()
-    for operations in schema["paths"].values():
-        for operation in operations.values():
-            operation["responses"].pop("422", None)
-    for name in ("HTTPValidationError", "ValidationError"):
-        schema["components"]["schemas"].pop(name, None)

@@ -11,7 +11,7 @@ DEEPEST = 64
 ID_LIMIT = 2**63
 
 WHOLE = r"^[^\x00]*$"  # no NUL
-SAID = r"^[^\x00]*\S[^\x00]*$"  # and not only blanks
+SAID = r"^[^\x00]*[^\s\x00][^\x00]*$"  # and not only blanks
 
 
 class Asked(BaseModel):

@@ -25,7 +25,7 @@ from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.ports import Capture, Done, Engine, Prompt, Read, Sampling, Segment, Step
 from halo_weave.server.asked import WHOLE, Asked, Told
 from halo_weave.server.refusals import Refusal, json_bytes
-from halo_weave.server.sse import EventStream, hopping
+from halo_weave.server.sse import EventStream, described, hopping
 
 MOST_AT_ONCE = 4
 MOST_IDS = 200_000
@@ -299,6 +299,7 @@ async def text_asked(request: Request) -> Tokenize:
         raise BadInput('The body is not JSON. Send {"text": …}, or the text itself as text/plain.') from None
 
 
+EXAMPLE = 'event: message\ndata: {"type":"token","token":{"token_id":260,"text":" Mochi"}}\n\n'
 TEXT_BODY = {
     "requestBody": {
         "required": True,
@@ -316,7 +317,7 @@ def routes(engine: Callable[[], Engine]) -> APIRouter:
     desks = Desks()
 
     @router.get("/api/v1/model", summary="The model")
-    def get_model() -> KoboldModel:
+    def describe_model() -> KoboldModel:
         return model(engine())
 
     @router.post(
@@ -324,12 +325,12 @@ def routes(engine: Callable[[], Engine]) -> APIRouter:
         summary="Text to tokens",
         openapi_extra=TEXT_BODY,
     )
-    async def post_tokenize(request: Request) -> Tokenized:
+    async def tokenize_text(request: Request) -> Tokenized:
         asked = await text_asked(request)
         return await anyio.to_thread.run_sync(tokenize, engine(), asked)
 
     @router.post("/api/v1/detokenize", summary="Tokens to text")
-    def post_detokenize(asked: Detokenize) -> Detokenized:
+    def detokenize_ids(asked: Detokenize) -> Detokenized:
         ids = known_ids(engine(), asked.token_ids)
         return Detokenized(text=engine().pieces(ids).text)
 
@@ -338,9 +339,9 @@ def routes(engine: Callable[[], Engine]) -> APIRouter:
         summary="Generate, token by token, with attention",
         response_class=EventStream,
         status_code=200,
-        responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+        responses={200: described(["message"], EXAMPLE, numbered=False)},
     )
-    async def post_generate(asked: Generate) -> EventStream:
+    async def generate_text(asked: Generate) -> EventStream:
         def begin() -> tuple[Generator[bytes, None, None], bytes]:
             prompt = prompt_of(engine(), asked)
             lines = generated(engine(), desks, asked, prompt)
@@ -349,7 +350,7 @@ def routes(engine: Callable[[], Engine]) -> APIRouter:
         return EventStream(hopping(*await anyio.to_thread.run_sync(begin)))
 
     @router.post("/api/extra/abort", summary="Stop generating")
-    def post_abort(asked: Abort | None = None) -> Aborted:
+    def stop_generating(asked: Abort | None = None) -> Aborted:
         name = (asked.request_id or asked.genkey) if asked else None
         return Aborted(success=desks.stop(name))
 

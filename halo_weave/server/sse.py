@@ -27,6 +27,21 @@ STILL_HERE_SECONDS = 15.0
 MOST_WATCHERS = 256
 
 
+def described(names: list[str], example: str, *, numbered: bool = True) -> dict[str, Any]:
+    """What one event looks like, for the description of the API."""
+    fields: dict[str, Any] = {
+        "event": {"type": "string", "enum": names},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    }
+    if numbered:
+        fields["id"] = {"type": "string", "description": "Name it as Last-Event-ID to go on after it."}
+    schema = {"type": "object", "properties": fields, "required": ["data"]}
+    return {
+        "description": "Server-sent events.",
+        "content": {"text/event-stream": {"schema": schema, "example": example}},
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     name: str

@@ -18,6 +18,9 @@ KEY = r"^[0-9]{1,19}\.[0-9]{1,9}\.(system|user|assistant)$"
 
 Key = Annotated[str, Field(pattern=KEY, examples=["12.0.user"])]
 WindowId = Annotated[str, Field(pattern="^[0-9a-zA-Z_-]{1,64}$", examples=["3f9a01bc"])]
+Moment = Annotated[
+    str, Field(max_length=40, pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}", examples=["2026-01-31T12:00Z"])
+]
 SettingValue = bool | int | float | str | None
 Part = Literal["hit", "question", "answer", "anchor"]
 
@@ -35,8 +38,12 @@ def position(text: str) -> int:
     return int(text)
 
 
-def moment(when: datetime | None) -> datetime | None:
-    """Times without a zone are UTC."""
+def moment(text: str | None) -> datetime | None:
+    """A time that a request names. Without a zone it is UTC."""
+    try:
+        when = None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(f"{text!r} is not a time. Write it like 2026-01-31 or 2026-01-31T12:00Z.") from None
     return when.replace(tzinfo=UTC) if when and when.tzinfo is None else when
 
 
@@ -86,7 +93,7 @@ SettingNames: Any = list[Literal[tuple(FIELDS)]]  # type: ignore[misc]
 OwnSettings: type[Asked] = create_model(
     "OwnSettings",
     __base__=Asked,
-    __doc__="Settings of one window. Null goes back to the setting for all windows.",
+    __doc__="Settings of one window. Null empties a setting that may be empty; others go back to that for all.",
     **FIELDS,
 )
 SettingsChange: type[Asked] = create_model(
@@ -169,6 +176,7 @@ class WindowChange(Asked):
     user_name: Annotated[str, Field(max_length=200, pattern=SAID)] | None = None
     ai_name: Annotated[str, Field(max_length=200, pattern=SAID)] | None = None
     settings: OwnSettings | None = None  # type: ignore[valid-type]
+    reset: SettingNames = Field(default=[], description="Settings that go back to those for all windows.")
 
 
 class WindowTold(Told):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Generator
-from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,7 +16,7 @@ from halo_weave.server.asked import Id
 from halo_weave.server.security import Policy
 from halo_weave.server.service import Service
 from halo_weave.server.sse import Flow, hopping
-from halo_weave.server.wire import WindowId
+from halo_weave.server.wire import Moment, WindowId
 from halo_weave.settings import described
 from halo_weave.store import Subset
 
@@ -79,8 +78,8 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         window: WindowId | None = None,
         first_turn: Id | None = None,
         last_turn: Id | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
         embeddings: bool = False,
     ) -> Flow:
         """Times without a zone are UTC. A question and its answer are never parted."""

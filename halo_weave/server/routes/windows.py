@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from halo_weave.core.tokens import Role
 from halo_weave.server import shapes, wire
 from halo_weave.server.asked import WHOLE, Id
 from halo_weave.server.service import Service
-from halo_weave.server.sse import EventStream
+from halo_weave.server.sse import EventStream, described
 from halo_weave.server.wire import WindowId
+from halo_weave.settings import FIELDS
 
 EventId = Annotated[str | None, Query(max_length=100, description="The id of the event seen last.")]
-STREAM = {
-    "description": "Server-sent events, each with an id, a name and JSON.",
-    "content": {
-        "text/event-stream": {
-            "schema": {"type": "string"},
-            "example": 'id: 3f9a01bc-17\nevent: token\ndata: {"id":260,"position":"42","text":" Mochi","tool":false}\n\n',
-        }
-    },
-}
+EVENTS = ["searching", "woken", "asleep", "heard", "reading", "token", "brightened", "tool_called", "tool_answered",
+          "spoken", "done", "failed", "changed", "deleted", "reset"]  # fmt: skip
+EXAMPLE = 'id: 3f9a01bc-17\nevent: token\ndata: {"id":260,"position":"42","text":" Mochi","tool":false}\n\n'
+
+
+def own_settings(asked: BaseModel | None) -> tuple[dict[str, Any], list[str]]:
+    """What a window sets, and what goes back to the setting for all: null where a setting cannot be empty."""
+    given = wire.given(asked) if asked else {}
+    reset = [name for name, value in given.items() if value is None and not FIELDS[name].metadata["optional"]]
+    return {name: value for name, value in given.items() if name not in reset}, reset
 
 
 def routes(service: Service) -> APIRouter:
@@ -65,7 +68,8 @@ def routes(service: Service) -> APIRouter:
     def patch_window(window_id: WindowId, asked: wire.WindowChange) -> wire.WindowTold:
         changes = wire.given(asked)
         own = changes.pop("settings", None)
-        service.weave.change_window(window_id, **changes, settings=wire.given(own) if own else None)
+        settings, reset = own_settings(own)
+        service.weave.change_window(window_id, **changes, settings=settings, reset=[*asked.reset, *reset])
         service.changed(window_id)
         return told(window_id)
 
@@ -105,7 +109,7 @@ def routes(service: Service) -> APIRouter:
         tags=["The turn"],
         response_class=EventStream,
         status_code=200,
-        responses={200: STREAM},
+        responses={200: described(EVENTS, EXAMPLE)},
     )
     async def get_events(
         window_id: WindowId,

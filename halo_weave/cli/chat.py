@@ -1,0 +1,302 @@
+"""`halo-weave chat`: a window in the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterator
+from queue import Queue
+from threading import Thread, current_thread, main_thread
+from types import FrameType
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from halo_weave.cli.glow import TOOL, painted, span, visible
+from halo_weave.core.tokens import ChunkKey
+from halo_weave.errors import BadInput, HaloWeaveError
+from halo_weave.store import WindowRecord
+from halo_weave.weave import events
+from halo_weave.weave.context import Gap
+from halo_weave.weave.weave import Weave
+
+HELP = """\
+/context             what the model sees, in the colours of its brightness, with the keys of the chunks
+/pin KEY  /unpin KEY never forget a chunk, or let it be forgotten again
+/sleep KEY           put a chunk to sleep
+/graveyard [TEXT]    what sleeps in this window
+/wake KEY            wake a chunk up at its place, and pin it
+/why KEY             why it is bright, why it slept, what woke it
+/search TEXT         search all that was ever said
+/stats               figures of this window and of the memory
+/windows [NAME]      all windows; with a name or id, go there
+/new NAME            a new window, and go there
+/help  /quit         a key looks like 12.0.user; Ctrl-C stops a reply, Ctrl-D ends"""
+SHOWN = 20  # rows of a list
+QUIET = "bright_black"
+
+
+class Chat:
+    """One window at a time, and the commands to look around."""
+
+    def __init__(self, weave: Weave, window: WindowRecord, console: Console) -> None:
+        self.weave, self.window, self.console = weave, window, console
+        self.going = True
+        self.last: dict[str, object] = {}
+        self.commands: dict[str, Callable[[str], None]] = {
+            "context": self.context,
+            "pin": lambda key: self.act(weave.pin, key, "is pinned"),
+            "unpin": lambda key: self.act(weave.unpin, key, "is not pinned any more"),
+            "sleep": lambda key: self.act(weave.sleep, key, "sleeps"),
+            "wake": lambda key: self.act(weave.wake, key, "is awake and pinned"),
+            "graveyard": self.graveyard,
+            "why": self.why,
+            "search": self.search,
+            "stats": self.stats,
+            "windows": self.windows,
+            "new": self.new,
+            "help": lambda _: self.console.print(HELP, markup=False, highlight=False),
+            "quit": self.quit,
+        }
+
+    def run(self, lines: Iterator[str]) -> None:
+        for line in lines:
+            try:
+                self.hear(line.strip())
+            except HaloWeaveError as error:
+                self.console.print(Text(visible(str(error)), style="red"))
+            if not self.going:
+                return
+
+    def hear(self, line: str) -> None:
+        if not line.startswith("/"):
+            if line:
+                self.say(line)
+            return
+        name, _, rest = line[1:].partition(" ")
+        if name not in self.commands:
+            raise BadInput(f"There is no command /{name}. /help shows them.")
+        self.commands[name](rest.strip())
+
+    # The turn
+
+    def say(self, text: str) -> None:
+        """The turn runs in a thread, so that Ctrl-C can stop the reply and nothing else."""
+        told: Queue[events.Event | BaseException | None] = Queue()
+
+        def run() -> None:
+            try:
+                for event in self.weave.say(self.window.id, text):
+                    told.put(event)
+            except BaseException as error:
+                told.put(error)
+            told.put(None)
+
+        window = self.window.id
+        with on_interrupt(lambda: self.weave.abort(window)):
+            Thread(target=run, name=f"turn in {window}", daemon=True).start()
+            decoder = getincrementaldecoder("utf-8")("replace")
+            while (event := told.get()) is not None:
+                if isinstance(event, BaseException):
+                    self.console.print()
+                    raise event
+                self.show(event, decoder.decode)
+
+    def show(self, event: events.Event, decode: Callable[[bytes], str]) -> None:
+        match event:
+            case events.Token():
+                style = TOOL if event.tool else "none"
+                self.console.print(Text(visible(decode(event.piece)), style=style), end="", soft_wrap=True)
+            case events.Woken():
+                for one in event.chunks:
+                    words = f", by {', '.join(one.words)}" if one.words else f", {one.part.value}"
+                    self.quietly(f"↻ {one.chunk.key} woke up{words}: {shortened(one.chunk.text)}")
+            case events.Asleep() if event.chunks:
+                tokens = sum(one.tokens for one in event.chunks)
+                self.quietly(f"☾ {counted(len(event.chunks), 'chunk')}, {tokens} tokens, fell asleep")
+            case events.Spoken():
+                self.console.print()
+            case events.Done():
+                self.last = dict(event.stats)
+                ended = {
+                    "abort": "stopped, ",
+                    "length": "cut at max_new_tokens, ",
+                    "context": "no room left, ",
+                }
+                speed = event.stats.get("tokens_per_second", 0)
+                count = counted(event.stats.get("tokens", 0), "token")
+                self.quietly(f"{ended.get(event.reason, '')}{count}, {speed} a second")
+            case _:
+                pass
+
+    def quietly(self, text: str) -> None:
+        self.console.print(Text(visible(text), style=QUIET))
+
+    # Looking
+
+    def context(self, _: str = "") -> None:
+        seen = self.weave.context(self.window.id)
+        low, high = span(one.brightness for turn in seen.turns for one in turn.chunks)
+        for turn in seen.turns:
+            self.console.print(Text(f"{visible(turn.speaker)}, {turn.said:%Y-%m-%d %H:%M}", style="bold"))
+            for one in turn.chunks:
+                self.gap(one.gap)
+                mark = " 📌" if one.pinned else ""
+                self.quietly(
+                    f"{one.chunk.key}{mark}, {len(one.chunk)} tokens, peak {one.brightness.max():.0f}"
+                )
+                self.console.print(painted(one.chunk.tokens, one.brightness, low, high), soft_wrap=True)
+        self.gap(seen.tail)
+        budget = seen.budget
+        used = budget.system + budget.pinned + budget.live + budget.frames
+        self.quietly(f"{used} tokens of {budget.max_context_tokens or budget.model_context}")
+
+    def gap(self, gap: Gap | None) -> None:
+        if gap:
+            self.quietly(f"┈ {counted(gap.chunks, 'chunk')}, {gap.tokens} tokens asleep")
+
+    def graveyard(self, text: str) -> None:
+        page = self.weave.graveyard(self.window.id, limit=SHOWN, text=text or None)
+        table = Table("key", "tokens", "peak", "slept", "text", box=None)
+        for one in page.items:
+            slept = f"{one.slept.astimezone():%Y-%m-%d %H:%M}"
+            words = Text(visible(shortened(one.record.chunk.text)))
+            table.add_row(str(one.key), str(len(one.record.chunk)), f"{one.peak:.0f}", slept, words)
+        if page.items:
+            self.console.print(table)
+        self.quietly(f"{counted(page.total, 'chunk')} asleep here" + (f" with {text!r}" if text else ""))
+
+    def why(self, key: str) -> None:
+        told = self.weave.why(self.window.id, keyed(key))
+        state = "pinned" if told.pinned else "live" if told.live else "asleep"
+        self.console.print(Text(visible(told.text)))
+        bright = "" if told.peak is None else f", peak {told.peak:.0f}, mean {told.mean:.0f}"
+        self.quietly(f"{told.key}, {state}, {told.tokens} tokens{bright}, said by {told.speaker}")
+        for one in told.history:
+            detail = ", ".join(
+                f"{name} {value}" for name, value in one.detail.items() if value not in ("", [], {})
+            )
+            self.quietly(f"{one.happened.astimezone():%Y-%m-%d %H:%M:%S} {one.event} {detail}")
+
+    def search(self, text: str) -> None:
+        if not text:
+            raise BadInput("Search for what? Write /search and some words.")
+        found = self.weave.search(text, window_id=self.window.id, limit=SHOWN)
+        table = Table("key", "similarity", "words", "text", box=None)
+        for one in found:
+            words = Text(visible(shortened(one.record.chunk.text)))
+            table.add_row(str(one.record.key), f"{one.hit.similarity:.2f}", " ".join(one.hit.words), words)
+        if found:
+            self.console.print(table)
+        self.quietly(counted(len(found), "hit"))
+
+    def stats(self, _: str) -> None:
+        now = self.weave.status()
+        window, memory = self.weave.store.window_stats(self.window.id), now["memory"]
+        table = Table(show_header=False, box=None)
+        table.add_row("window", Text(visible(self.window.name)))
+        table.add_row("live", f"{window.live_tokens:,} tokens in {window.live_chunks:,} chunks")
+        table.add_row("asleep", f"{window.asleep_chunks:,} chunks")
+        table.add_row(
+            "memory", f"{memory.tokens:,} tokens in {memory.chunks:,} chunks, {memory.windows:,} windows"
+        )
+        table.add_row("model", Text(visible(now["model"].name)))
+        if self.last:
+            table.add_row("last turn", ", ".join(f"{name} {value}" for name, value in self.last.items()))
+        self.console.print(table)
+
+    # Doing
+
+    def act(self, done: Callable[[str, ChunkKey], object], key: str, what: str) -> None:
+        done(self.window.id, keyed(key))
+        self.quietly(f"{key} {what}")
+
+    def windows(self, name: str) -> None:
+        if name:
+            self.go(found_window(self.weave, name))
+            return
+        table = Table("id", "name", "live", "asleep", "last words", box=None)
+        for one in self.weave.windows():
+            here = " ←" if one.window.id == self.window.id else ""
+            named, words = Text(visible(one.window.name) + here), Text(visible(shortened(one.last_text)))
+            table.add_row(one.window.id, named, str(one.live_chunks), str(one.asleep_chunks), words)
+        self.console.print(table)
+
+    def new(self, name: str) -> None:
+        self.go(self.weave.create_window(name))
+
+    def go(self, window: WindowRecord) -> None:
+        self.window = window
+        self.quietly(f"Now in {window.name}.")
+
+    def quit(self, _: str) -> None:
+        self.going = False
+
+
+def keyed(text: str) -> ChunkKey:
+    if not text:
+        raise BadInput("Which chunk? Name its key, like 12.0.user; /context shows them.")
+    return ChunkKey.parse(text)
+
+
+def shortened(text: str, most: int = 80) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def found_window(weave: Weave, name: str) -> WindowRecord:
+    """By its id or its name."""
+    known = [one.window for one in weave.windows()]
+    for window in known:
+        if name in (window.id, window.name):
+            return window
+    raise BadInput(f"There is no window {name!r}. /windows shows them, /new makes one.")
+
+
+def first_window(weave: Weave, name: str | None) -> WindowRecord:
+    """The one asked for, the one used last, or a new one."""
+    if name:
+        return found_window(weave, name)
+    known = [one.window for one in weave.windows()]
+    return max(known, key=lambda window: window.modified) if known else weave.create_window("Chat")
+
+
+@contextlib.contextmanager
+def on_interrupt(stop: Callable[[], object]) -> Iterator[None]:
+    """While the block runs, Ctrl-C does this and nothing else."""
+    if current_thread() is not main_thread():
+        yield
+        return
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        stop()
+
+    before = signal.signal(signal.SIGINT, heard)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def typed(console: Console) -> Iterator[str]:
+    """Lines from the keyboard, until Ctrl-D; or from a pipe, until it ends."""
+    if not sys.stdin.isatty():
+        yield from sys.stdin
+        return
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 - makes the line editable, with its history
+    while True:
+        try:
+            yield input("› ")
+        except EOFError:
+            console.print()
+            return
+        except KeyboardInterrupt:
+            console.print("\n/quit ends, and so does Ctrl-D.", style=QUIET)

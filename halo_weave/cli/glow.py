@@ -1,0 +1,67 @@
+"""Brightness as colour in a terminal, scaled to what is live now."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+
+from rich.color import Color
+from rich.style import Style
+from rich.text import Text
+
+from halo_weave.core.tokens import Brightness, Tokens
+
+DIM, MEDIUM, BRIGHT = (100, 90, 40), (200, 180, 80), (255, 220, 100)
+GROUND = (70, 60, 20), (128, 110, 50)  # behind the brightest tokens, from faint to strong
+TOP = 0.8  # of the range: above it a token stands out by itself
+TOOL = Style(color="#4ecdc4")
+TOOL_MARK = "⚙️【"
+
+
+def share(value: float, low: float, high: float) -> float:
+    """Where a brightness stands between the smallest and the largest."""
+    return 1.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low)))
+
+
+def between(start: tuple[int, int, int], stop: tuple[int, int, int], at: float) -> Color:
+    red, green, blue = (a + (b - a) * at for a, b in zip(start, stop, strict=True))
+    return Color.from_rgb(red, green, blue)
+
+
+def chunk_style(peak: float) -> Style:
+    """A chunk's text, by the share of its peak: dim olive, yellow, gold."""
+    colour = between(DIM, MEDIUM, peak * 2) if peak < 0.5 else between(MEDIUM, BRIGHT, peak * 2 - 1)
+    return Style(color=colour)
+
+
+def token_style(at: float) -> Style | None:
+    """The top fifth of the range stands on a ground of its own."""
+    if at < TOP:
+        return None
+    return Style(color="white", bgcolor=between(*GROUND, (at - TOP) / (1 - TOP)))
+
+
+def painted(tokens: Tokens, brightness: Brightness, low: float, high: float) -> Text:
+    """A chunk in its colours. In a flat range nothing stands out."""
+    text = Text(
+        style=TOOL if TOOL_MARK in tokens.text else chunk_style(share(float(brightness.max()), low, high))
+    )
+    for word, value in zip(tokens.spelled(), brightness.tolist(), strict=True):
+        text.append(visible(word), token_style(share(value, low, high)) if high > low else None)
+    return text
+
+
+def visible(text: str) -> str:
+    """Text that cannot steer the terminal: control characters but line breaks and tabs become a sign."""
+    if text.isprintable():
+        return text
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(one) == "Cc" and one not in "\n\t" else one
+        for one in text
+    )
+
+
+def span(rows: Iterable[Brightness]) -> tuple[float, float]:
+    """The smallest and the largest brightness."""
+    ends = [(float(row.min()), float(row.max())) for row in rows if len(row)]
+    return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else (0.0, 0.0)

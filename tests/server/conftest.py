@@ -1,0 +1,49 @@
+"""A whole server on a real socket, with the scripted engine behind it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from halo_weave.assemble import Options, assemble
+from halo_weave.server.listening import serving
+from halo_weave.server.service import Service
+from halo_weave.weave import Weave
+
+
+def scripted(folder: Path) -> Weave:
+    """A system whose engine takes a moment for each token, so that there is a middle of a reply."""
+    weave = assemble(Options(data=folder, engine="scripted"))
+    weave.engine.pause = lambda: time.sleep(0.002)
+    return weave
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    service = Service(lambda progress: scripted(folder))
+    service.begin().join()
+    yield service
+    service.close()
+
+
+@pytest.fixture(scope="session")
+def address(service):
+    with serving(service) as address:
+        yield address
+
+
+@pytest.fixture
+def client(address):
+    with httpx.Client(base_url=address, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def window(client):
+    """A window that remembers only itself, since all tests share one memory."""
+    about = {"name": "Test", "settings": {"memory_scope": "window"}}
+    return client.post("/api/windows", json=about).json()["id"]

@@ -1,0 +1,381 @@
+"""What a user can do with windows, chunks, settings, the AI's own memory and files, over HTTP."""
+
+import json
+
+import pytest
+
+from tests.server.talking import say, shown
+
+LONG = "\n\n".join(f"Paragraph {i} tells of " + "many things and " * 20 for i in range(3))
+
+
+def get_context(client, window):
+    return client.get(f"/api/windows/{window}/context").json()
+
+
+def chunks_of(context):
+    return [chunk for turn in context["turns"] for chunk in turn["chunks"]]
+
+
+def refused(answer, status, code):
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["code"] == code
+    return answer.json()["error"]["sentence"]
+
+
+# Windows
+
+
+def test_a_window_is_made_changed_listed_and_deleted(client):
+    made = client.post("/api/windows", json={"name": "Garden", "settings": {"temperature": 1.25}})
+    assert made.status_code == 201
+    window = made.json()
+    assert window["settings"] == {"temperature": 1.25}
+    assert window["effective"]["temperature"] == 1.25
+    changed = client.patch(
+        f"/api/windows/{window['id']}",
+        json={
+            "name": "Orchard",
+            "system_prompt": "Speak of trees.",
+            "settings": {"temperature": None, "top_k": 7},
+        },
+    ).json()
+    assert (changed["name"], changed["system_prompt"]) == ("Orchard", "Speak of trees.")
+    assert changed["settings"] == {"top_k": 7}
+    assert changed["effective"]["temperature"] == client.get("/api/settings").json()["values"]["temperature"]
+    assert changed["id"] in [one["id"] for one in client.get("/api/windows").json()["windows"]]
+    assert client.delete(f"/api/windows/{window['id']}").status_code == 204
+    assert changed["id"] not in [one["id"] for one in client.get("/api/windows").json()["windows"]]
+    refused(client.get(f"/api/windows/{window['id']}"), 404, "unknown_window")
+
+
+def test_what_was_said_in_a_deleted_window_is_still_found(client, window):
+    say(client, window, "The heirloom is a zither.")
+    client.delete(f"/api/windows/{window}")
+    hits = client.get("/api/search", params={"q": "zither"}).json()["hits"]
+    assert "The heirloom is a zither." in [hit["text"] for hit in hits]
+
+
+def test_the_list_shows_the_last_words(client, window):
+    told = say(client, window, "Last words of mine.")
+    listed = next(one for one in client.get("/api/windows").json()["windows"] if one["id"] == window)
+    reply = "".join(event.data["text"] for event in told if event.name == "token")
+    assert listed["last_text"] == " ".join(reply.split())
+    assert listed["live_chunks"] == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"name": ""},
+        {"name": "  "},
+        {"name": "x" * 201},
+        {"name": "x", "colour": "red"},
+        {"name": "x", "settings": {"colour": "red"}},
+        {"name": "x", "settings": {"temperature": 99}},
+        {"name": "x", "settings": {"temperature": "hot"}},
+        {"name": 3},
+    ],
+)
+def test_a_window_that_makes_no_sense_is_refused(client, body):
+    refused(client.post("/api/windows", json=body), 422, "bad_input")
+
+
+@pytest.mark.parametrize("path", ["", "/context", "/graveyard", "/gap", "/preview?q=x", "/events"])
+def test_an_unknown_window_is_named_so(client, path):
+    refused(client.get(f"/api/windows/nowhere{path}"), 404, "unknown_window")
+
+
+def test_an_unknown_address_and_method_have_the_same_shape(client):
+    refused(client.get("/api/nothing"), 404, "not_found")
+    refused(client.put("/api/windows"), 405, "method_not_allowed")
+
+
+# Settings
+
+
+def test_every_setting_is_described_and_can_be_changed_and_reset(client):
+    told = client.get("/api/settings").json()
+    assert {one["name"] for one in told["described"]} == told["values"].keys()
+    for one in told["described"]:
+        assert one["meaning"].endswith(".")
+        assert one["type"] in {"integer", "number", "boolean", "choice"}
+    changed = client.patch("/api/settings", json={"mmr_lambda": 0.5, "top_k": 11}).json()["values"]
+    assert (changed["mmr_lambda"], changed["top_k"]) == (0.5, 11)
+    emptied = client.patch("/api/settings", json={"mmr_lambda": None, "reset": ["top_k"]}).json()["values"]
+    assert (emptied["mmr_lambda"], emptied["top_k"]) == (None, 0)
+    assert client.get("/api/settings").json()["values"] == emptied
+
+
+@pytest.mark.parametrize(
+    "body", [{"top_k": -1}, {"top_k": 1.5}, {"top_k": None}, {"colour": 1}, {"reset": ["colour"]}]
+)
+def test_a_setting_out_of_its_range_is_refused(client, body):
+    answer = client.patch("/api/settings", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["code"] in {"bad_input", "bad_setting"}
+
+
+# Chunks
+
+
+def test_a_chunk_is_pinned_and_unpinned(client, window):
+    say(client, window, "Keep me.")
+    key = chunks_of(get_context(client, window))[0]["key"]
+    base = f"/api/windows/{window}/chunks/{key}"
+    assert client.post(f"{base}/pin").json() == {"key": key, "live": True, "pinned": True}
+    assert chunks_of(get_context(client, window))[0]["pinned"]
+    assert (
+        get_context(client, window)["budget"]["pinned"] == chunks_of(get_context(client, window))[0]["tokens"]
+    )
+    assert client.post(f"{base}/unpin").json() == {"key": key, "live": True, "pinned": False}
+
+
+def test_a_chunk_sleeps_in_the_graveyard_and_the_gap_and_wakes_up_pinned(client, window):
+    say(client, window, "First thing.")
+    say(client, window, "Second thing.")
+    first, second = chunks_of(get_context(client, window))[:2]
+    base = f"/api/windows/{window}/chunks/{first['key']}"
+    assert client.post(f"{base}/sleep").json()["live"] is False
+    context = get_context(client, window)
+    assert chunks_of(context)[0]["gap"] == {"chunks": 1, "tokens": first["tokens"]}
+    assert context["stats"]["asleep_chunks"] == 1
+    page = client.get(f"/api/windows/{window}/graveyard").json()
+    assert page["total"] == 1
+    assert (page["items"][0]["key"], page["items"][0]["text"]) == (first["key"], "First thing.")
+    gap = client.get(f"/api/windows/{window}/gap", params={"before": second["start"]}).json()["items"]
+    assert [one["key"] for one in gap] == [first["key"]]
+    assert client.get(f"/api/windows/{window}/gap", params={"after": second["start"]}).json()["items"] == []
+    assert client.post(f"{base}/wake").json() == {"key": first["key"], "live": True, "pinned": True}
+    back = chunks_of(get_context(client, window))[0]
+    assert (back["key"], back["start"], back["pinned"]) == (first["key"], first["start"], True)
+    refused(client.post(f"{base}/wake"), 422, "bad_input")
+
+
+def test_the_graveyard_is_paged_sorted_and_filtered(client, window):
+    for i in range(3):
+        say(client, window, f"Number {i} " + "x " * 10 * i)
+    keys = [chunk["key"] for chunk in chunks_of(get_context(client, window)) if chunk["key"].endswith("user")]
+    for key in keys:
+        client.post(f"/api/windows/{window}/chunks/{key}/sleep")
+    base = f"/api/windows/{window}/graveyard"
+    by_size = client.get(base, params={"sort": "tokens", "order": "asc"}).json()["items"]
+    assert [one["key"] for one in by_size] == keys
+    page = client.get(base, params={"sort": "position", "order": "asc", "offset": 1, "limit": 1}).json()
+    assert (page["total"], [one["key"] for one in page["items"]]) == (3, [keys[1]])
+    assert client.get(base, params={"text": "Number 2"}).json()["total"] == 1
+    assert client.get(base, params={"role": "assistant"}).json()["total"] == 0
+    assert client.get(base, params={"sort": "colour"}).status_code == 422
+
+
+def test_a_chunk_merges_into_the_one_before_it(client, window):
+    client.patch(f"/api/windows/{window}", json={"settings": {"min_chunk_tokens": 16}})
+    say(client, window, LONG)
+    first, second = chunks_of(get_context(client, window))[:2]
+    told = client.post(f"/api/windows/{window}/chunks/{second['key']}/merge").json()
+    assert told["key"] == first["key"]
+    merged = chunks_of(get_context(client, window))[0]
+    assert merged["text_pieces"] == first["text_pieces"] + second["text_pieces"]
+
+
+def test_why_tells_the_history(client, window):
+    say(client, window, "Explain yourself.")
+    key = chunks_of(get_context(client, window))[0]["key"]
+    for act in ("pin", "unpin", "sleep", "wake"):
+        client.post(f"/api/windows/{window}/chunks/{key}/{act}")
+    told = client.get(f"/api/windows/{window}/chunks/{key}/why").json()
+    assert told["text"] == "Explain yourself."
+    assert {"pinned", "slept", "woke"} <= {one["event"] for one in told["history"]}
+    assert told["peak"] is not None
+
+
+def test_deleting_says_what_goes_along_and_can_be_undone(client, window):
+    say(client, window, "The marmoset is asleep.")
+    question, answer = chunks_of(get_context(client, window))[:2]
+    base = f"/api/windows/{window}/chunks"
+    would = client.get(f"{base}/{answer['key']}/delete").json()
+    assert (would["turns"], would["chunks"]) == (2, 2)
+    assert would["tokens"] == question["tokens"] + answer["tokens"]
+    assert would["text"] == "The marmoset is asleep."
+    assert get_context(client, window)["turns"], "looking deletes nothing"
+    done = client.delete(f"{base}/{answer['key']}").json()
+    assert done == would
+    assert get_context(client, window)["turns"] == []
+    assert client.get("/api/search", params={"q": "marmoset"}).json()["hits"] == []
+    assert client.post(f"{base}/undelete", json={"keys": done["keys"]}).status_code == 200
+    assert shown(get_context(client, window))[0] == "The marmoset is asleep."
+    assert client.get("/api/search", params={"q": "marmoset"}).json()["hits"]
+
+
+@pytest.mark.parametrize("key", ["999.0.user", "9223372036854775807.0.user", "1.999999999.user"])
+@pytest.mark.parametrize("act", ["pin", "unpin", "sleep", "wake", "merge"])
+def test_an_unknown_chunk_is_named_so(client, window, key, act):
+    answer = client.post(f"/api/windows/{window}/chunks/{key}/{act}")
+    assert answer.status_code in {404, 422}, answer.text
+    assert "hunk" in answer.json()["error"]["sentence"]
+
+
+@pytest.mark.parametrize(
+    "key", ["x", "1.0", "1.0.pirate", "-1.0.user", "99999999999999999999999.0.user", "1.0.user.2"]
+)
+def test_what_is_no_key_is_refused(client, window, key):
+    refused(client.get(f"/api/windows/{window}/chunks/{key}/why"), 422, "bad_input")
+
+
+def test_an_id_beyond_the_last_is_refused(client, window):
+    refused(client.get(f"/api/windows/{window}/chunks/9999999999999999999.0.user/why"), 422, "bad_input")
+    refused(client.get(f"/api/windows/{window}/gap", params={"after": "9" * 19}), 422, "bad_input")
+
+
+# Search
+
+
+def test_search_tells_where_and_when_and_whether_it_is_live(client, window):
+    say(client, window, "The codeword is heliotrope.")
+    hits = client.get("/api/search", params={"q": "heliotrope", "window": window}).json()["hits"]
+    hit = next(one for one in hits if one["role"] == "user")
+    assert (hit["window"], hit["window_name"], hit["live"]) == (window, "Test", True)
+    assert hit["text"] == "The codeword is heliotrope."
+    client.post(f"/api/windows/{window}/chunks/{hit['key']}/sleep")
+    hits = client.get("/api/search", params={"q": "heliotrope", "window": window}).json()["hits"]
+    assert next(one for one in hits if one["key"] == hit["key"])["live"] is False
+    small = client.get("/api/search", params={"q": "heliotrope", "budget": hit["tokens"]}).json()["hits"]
+    assert sum(one["tokens"] for one in small) <= hit["tokens"]
+
+
+def test_a_preview_tells_what_would_wake_and_changes_nothing(client, window):
+    say(client, window, "The ferry leaves at noon from Ushuaia.")
+    for chunk in chunks_of(get_context(client, window)):
+        client.post(f"/api/windows/{window}/chunks/{chunk['key']}/sleep")
+    before = get_context(client, window)
+    told = client.get(
+        f"/api/windows/{window}/preview", params={"q": "When does the ferry to Ushuaia leave?"}
+    ).json()
+    assert told["wakes"][0]["text"] == "The ferry leaves at noon from Ushuaia."
+    assert 0 < told["cost"] <= told["room"]
+    assert get_context(client, window) == before
+
+
+# The AI's own memory
+
+
+def test_memories_are_kept_in_versions_found_and_deleted(client):
+    for version in (1, 2):
+        kept = client.put(
+            "/api/memory/entry", json={"path": "Pets/Mochi", "content": {"age": version}}
+        ).json()
+        assert kept["version"] == version
+    client.put("/api/memory/entry", json={"path": "Petsitter", "content": "Ana"})
+    assert client.get("/api/memory/entry", params={"path": "Pets/Mochi"}).json()["content"] == {"age": 2}
+    tree = client.get("/api/memory").json()
+    assert {"Pets", "Petsitter"} <= {child["heading"] for child in tree["children"]}
+    versions = client.get("/api/memory/history", params={"path": "Pets/Mochi"}).json()["versions"]
+    assert [one["content"]["age"] for one in versions] == [2, 1]
+    matches = client.get("/api/memory/query", params={"path": "Pets", "q": "age of Mochi"}).json()["matches"]
+    assert [one["entry"]["path"] for one in matches] == ["Pets/Mochi"]
+    refused(client.delete("/api/memory/entry", params={"path": "Pets"}), 404, "unknown_memory")
+    gone = client.delete("/api/memory/entry", params={"path": "Pets", "recursive": True}).json()
+    assert gone == {"deleted": 1}
+    refused(client.get("/api/memory/entry", params={"path": "Pets/Mochi"}), 404, "unknown_memory")
+    assert client.get("/api/memory/entry", params={"path": "Petsitter"}).json()["content"] == "Ana"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"path": "a", "content": NaN}',
+        b'{"path": "a", "content": [1e999]}',
+        b'{"path": "a", "content": {"\\ud800": 1}}',
+        b'{"path": "a", "content": "\\udfff"}',
+        b'{"path": "a", "content": ' + b"[" * 100 + b"]" * 100 + b"}",
+        b'{"path": "a", "content": ' + b"9" * 30 + b"}",
+        b'{"path": "../a", "content": 1}',
+        b'{"path": "a//b", "content": 1}',
+        b'{"path": "", "content": 1}',
+        b'{"path": "a\\u0000", "content": 1}',
+        b'{"path": "a"}',
+    ],
+    ids=lambda body: repr(body[:40]),
+)
+def test_what_cannot_be_kept_is_refused(client, body):
+    answer = client.put("/api/memory/entry", content=body, headers={"content-type": "application/json"})
+    refused(answer, 422, "bad_input")
+
+
+def test_content_comes_back_as_it_was_kept(client):
+    content = {"text": 'naïve 🐈\n\t"quoted"', "list": [1, 2.5, None, True, {"deep": []}], "": ""}
+    client.put("/api/memory/entry", json={"path": "Exact", "content": content})
+    assert client.get("/api/memory/entry", params={"path": "Exact"}).json()["content"] == content
+
+
+def test_notes_are_read_and_replaced(client):
+    notes = client.get("/api/notes").json()["content"]
+    written = client.put("/api/notes", json={"content": {**notes, "topics": {"tea": "green"}}}).json()[
+        "content"
+    ]
+    assert written["topics"] == {"tea": "green"}
+    assert client.get("/api/notes").json()["content"] == written
+    assert written["_metadata"]["created"] == notes["_metadata"]["created"]
+    refused(client.put("/api/notes", json={"content": []}), 422, "bad_input")
+    refused(client.put("/api/notes", json={"content": {"long": "x" * 300_000}}), 422, "bad_input")
+
+
+def test_what_explains_a_memory_wakes_up(client, window):
+    say(client, window, "The kayak is stored behind the boathouse.")
+    kept = client.put(
+        "/api/memory/entry", json={"path": "Things/Kayak", "content": "stored behind the boathouse"}
+    ).json()
+    key = next(one["key"] for one in kept["snapshot"] if one["key"].endswith("user"))
+    client.post(f"/api/windows/{window}/chunks/{key}/sleep")
+    told = client.post(f"/api/windows/{window}/inject", json={"path": "Things/Kayak"}).json()
+    assert key in told["keys"]
+    assert key in [chunk["key"] for chunk in chunks_of(get_context(client, window))]
+    refused(client.post(f"/api/windows/{window}/inject", json={"path": "Nothing"}), 404, "unknown_memory")
+
+
+# Files
+
+
+def test_an_export_is_a_file_and_imports_without_change(client, window):
+    say(client, window, "Take me along.")
+    answer = client.get("/api/export", params={"window": window})
+    assert answer.headers["content-disposition"].startswith("attachment")
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    exported = json.loads(answer.content)
+    assert exported["turns"]
+    kind = {"content-type": "application/octet-stream"}
+    brought = client.post("/api/import", content=answer.content, headers=kind).json()
+    assert (brought["turns"], brought["known_turns"]) == (0, len(exported["turns"]))
+
+
+def test_an_export_of_a_part(client, window):
+    told = say(client, window, "Only this turn.")
+    turn = next(event.data["turn_id"] for event in told if event.name == "heard")
+    part = client.get("/api/export", params={"first_turn": turn, "last_turn": turn}).json()
+    assert [one["turn"] for one in part["turns"]] == [turn, str(int(turn) + 1)]
+    assert client.get("/api/export", params={"since": "2199-01-01"}).json()["turns"] == []
+    refused(client.get("/api/export", params={"since": "2199-13-01"}), 422, "bad_input")
+    refused(client.get("/api/export", params={"window": "nowhere"}), 404, "unknown_window")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[1]", b"not json", b"\xff\x00", b'{"format": "halo-weave memory"']
+)
+def test_a_file_that_is_no_export_is_refused_and_changes_nothing(client, body):
+    before = client.get("/api/stats").json()
+    refused(client.post("/api/import", content=body), 422, "import_refused")
+    assert client.get("/api/stats").json() == before
+
+
+def test_clearing_needs_the_words(client, window):
+    refused(client.post("/api/clear", json={"confirm": "yes"}), 422, "bad_input")
+    assert client.get(f"/api/windows/{window}").status_code == 200
+
+
+def test_stats_count_what_is_there(client, window):
+    before = client.get("/api/stats").json()
+    say(client, window, "Count me.")
+    after = client.get("/api/stats").json()
+    assert after["turns"] == before["turns"] + 2
+    assert int(after["next_turn"]) == int(before["next_turn"]) + 2

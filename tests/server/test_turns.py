@@ -1,0 +1,252 @@
+"""A turn over HTTP: said once, told to everyone, stopped by nobody who merely leaves."""
+
+import threading
+import time
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.server.talking import following, say, shown, spoken, until_done
+
+
+def get_context(client, window):
+    return client.get(f"/api/windows/{window}/context").json()
+
+
+def test_a_turn_is_told_in_order_and_is_what_the_context_shows(client, window):
+    told = say(client, window, "My cat is called Mochi.")
+    names = [event.name for event in told]
+    assert names[0] == "searching"
+    assert names.index("heard") < names.index("reading") < names.index("token") < names.index("spoken")
+    assert names[-1] == "done"
+    assert told[-1].data["reason"] in {"eos", "stop", "length"}
+    context = get_context(client, window)
+    assert shown(context) == ["My cat is called Mochi.", spoken(told)]
+    assert context["generating"] is None
+    assert context["version"] == int(told[-1].id.rpartition("-")[2])
+
+
+def test_the_words_are_stored_when_the_answer_to_say_comes(client, window):
+    answer = client.post(f"/api/windows/{window}/say", json={"text": "Remember the lighthouse."}).json()
+    hits = client.get("/api/search", params={"q": "lighthouse"}).json()["hits"]
+    assert [hit["key"].split(".")[0] for hit in hits] == [answer["turn"]]
+
+
+def test_tokens_stand_at_consecutive_positions_after_the_words(client, window):
+    told = say(client, window, "One two three.")
+    heard = next(event for event in told if event.name == "heard")
+    after = int(heard.data["chunks"][-1]["start"]) + heard.data["chunks"][-1]["tokens"]
+    positions = [int(event.data["position"]) for event in told if event.name == "token"]
+    assert positions == list(range(after, after + len(positions)))
+
+
+def test_a_report_of_brightness_covers_every_live_token(client, window):
+    say(client, window, "First words.")
+    told = say(client, window, "Second words.")
+    reports = [event for event in told if event.name == "brightened"]
+    assert reports
+    context = get_context(client, window)
+    live = sum(chunk["tokens"] for turn in context["turns"] for chunk in turn["chunks"])
+    assert 0 < len(reports[-1].brightness) <= live
+    assert np.all(np.isfinite(reports[-1].brightness))
+
+
+def test_a_second_client_sees_the_same_events(client, window, address):
+    answer = client.post(f"/api/windows/{window}/say", json={"text": "Hello both of you."}).json()
+    results = []
+
+    def listen():
+        with (
+            httpx.Client(base_url=address, timeout=30) as other,
+            following(other, window, answer["last_event"]) as events,
+        ):
+            results.append(
+                [(event.id, event.name) for event in until_done(events) if event.name != "brightened"]
+            )
+
+    threads = [threading.Thread(target=listen) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results[0] == results[1] == results[2]
+    assert results[0][-1][1] == "done"
+
+
+def test_a_lost_connection_is_resumed_without_loss_or_doubling(client, window):
+    answer = client.post(f"/api/windows/{window}/say", json={"text": "A long story, please."}).json()
+    told, last = [], answer["last_event"]
+    while not told or told[-1].name != "done":
+        with following(client, window, last) as events:
+            for event in events:
+                told.append(event)
+                last = event.id
+                if len(told) % 7 == 0 or event.name == "done":
+                    break
+    numbers = [int(event.id.rpartition("-")[2]) for event in told]
+    assert numbers == sorted(set(numbers))
+    assert shown(get_context(client, window))[1] == spoken(told)
+
+
+def test_a_turn_goes_on_when_nobody_listens(client, window, service):
+    answer = client.post(f"/api/windows/{window}/say", json={"text": "Go on without me."}).json()
+    with following(client, window, answer["last_event"]) as events:
+        next(events)
+    while (
+        get_context(client, window)["generating"] or window in client.get("/api/status").json()["generating"]
+    ):
+        time.sleep(0.02)
+    while service.streams.watchers:
+        time.sleep(0.02)
+    with following(client, window, answer["last_event"]) as events:
+        told = until_done(events)
+    assert told[-1].data["reason"] != "abort"
+    assert shown(get_context(client, window)) == ["Go on without me.", spoken(told)]
+
+
+def test_a_client_that_leaves_frees_its_place(client, window, service, address):
+    others = [httpx.Client(base_url=address, timeout=30) for _ in range(5)]
+    streams = [
+        other.send(other.build_request("GET", f"/api/windows/{window}/events"), stream=True)
+        for other in others
+    ]
+    while service.streams.watchers < 5:
+        time.sleep(0.01)
+    for stream, other in zip(streams, others, strict=True):
+        stream.close()
+        other.close()
+    while service.streams.watchers:
+        time.sleep(0.01)
+
+
+def test_stopping_keeps_what_was_said_so_far(client, window):
+    answer = client.post(f"/api/windows/{window}/say", json={"text": "Talk until I stop you."}).json()
+    with following(client, window, answer["last_event"]) as events:
+        told = []
+        for event in events:
+            told.append(event)
+            if event.name == "token" and len([one for one in told if one.name == "token"]) == 5:
+                assert client.post(f"/api/windows/{window}/abort").json() == {"stopped": True}
+            if event.name == "done":
+                break
+    assert told[-1].data["reason"] == "abort"
+    context = get_context(client, window)
+    assert shown(context) == ["Talk until I stop you.", spoken(told)]
+    assert client.post(f"/api/windows/{window}/abort").json() == {"stopped": False}
+
+
+def test_a_window_takes_one_turn_at_a_time(client, window):
+    first = client.post(f"/api/windows/{window}/say", json={"text": "First."})
+    second = client.post(f"/api/windows/{window}/say", json={"text": "Second."})
+    assert first.status_code == 202
+    assert second.status_code == 409
+    assert second.json()["error"]["code"] == "window_busy"
+    with following(client, window, first.json()["last_event"]) as events:
+        told = until_done(events)
+    assert told[-1].name == "done", "the refused turn disturbed the first"
+    assert shown(get_context(client, window))[0] == "First."
+
+
+def test_the_context_shows_the_reply_in_progress(client, window):
+    answer = client.post(f"/api/windows/{window}/say", json={"text": "Slowly now."}).json()
+    with following(client, window, answer["last_event"]) as events:
+        tokens = 0
+        for event in events:
+            tokens += event.name == "token"
+            if tokens == 5:
+                break
+        now = get_context(client, window)
+        assert now["generating"]["turn_id"] == answer["reply_turn"]
+        assert len(now["generating"]["text_pieces"]) >= 5
+        assert len(now["generating"]["brightness"]) == len(now["generating"]["text_pieces"])
+        told = until_done(events)
+    assert shown(get_context(client, window))[1].startswith("".join(now["generating"]["text_pieces"]))
+    assert told[-1].name == "done"
+
+
+def test_a_context_and_the_events_after_it_join_without_a_gap(client, window, address):
+    """As a second tab does it: load the context in the middle of a reply, then follow from where it stands."""
+    client.post(f"/api/windows/{window}/say", json={"text": "Somebody joins late."})
+    with httpx.Client(base_url=address, timeout=30) as tab:
+        now = get_context(tab, window)
+        with following(tab, window, now["last_event"]) as events:
+            told = until_done(events)
+    pieces = list(now["generating"]["text_pieces"]) if now["generating"] else []
+    start = int(now["generating"]["position"]) if now["generating"] else None
+    for event in told:
+        if event.name == "heard":
+            start = int(event.data["chunks"][-1]["start"]) + event.data["chunks"][-1]["tokens"]
+        if event.name == "token" and int(event.data["position"]) >= start + len(pieces):
+            assert int(event.data["position"]) == start + len(pieces)
+            pieces.append(event.data["text"])
+    assert "".join(pieces) == shown(get_context(client, window))[1]
+
+
+def test_an_id_of_another_run_is_told_to_reload(client, window):
+    with following(client, window, "0badc0de-3") as events:
+        assert next(events).name == "reset"
+
+
+def test_other_actions_tell_those_who_watch(client, window):
+    told = say(client, window, "Pin me.")
+    key = get_context(client, window)["turns"][0]["chunks"][0]["key"]
+    assert client.post(f"/api/windows/{window}/chunks/{key}/pin").status_code == 200
+    with following(client, window, told[-1].id) as events:
+        assert next(events).name == "changed"
+
+
+def test_a_deleted_window_tells_those_who_watch(client, window):
+    last = get_context(client, window)["last_event"]
+    with following(client, window, last) as events:
+        assert client.delete(f"/api/windows/{window}").status_code == 204
+        assert [event.name for event in events] == ["deleted"]
+    assert client.get(f"/api/windows/{window}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"text": ""}',
+        b'{"text": "  \\n "}',
+        b'{"text": "a\\u0000b"}',
+        b'{"text": "half \\ud800"}',
+        b'{"text": 3}',
+        b'{"text": null}',
+        b'{"text": "x", "colour": "red"}',
+        b'{"\\ud800": "x"}',
+        b"{}",
+        b"[]",
+        b"null",
+        b"{",
+        b"",
+        b"\xff\xfe",
+        b'{"text": NaN}',
+        b"[" * 100_000,
+        b'{"text": ' + b"9" * 5000 + b"}",
+    ],
+    ids=lambda body: repr(body[:20]),
+)
+def test_what_cannot_be_said_is_refused_in_a_sentence(client, window, body):
+    answer = client.post(
+        f"/api/windows/{window}/say", content=body, headers={"content-type": "application/json"}
+    )
+    assert answer.status_code in {400, 422}
+    assert answer.json()["error"]["code"] == "bad_input"
+    assert answer.json()["error"]["sentence"].endswith(".")
+    assert get_context(client, window)["turns"] == []
+
+
+def test_a_message_that_is_too_long_is_refused(client, window):
+    answer = client.post(f"/api/windows/{window}/say", json={"text": "word " * 60_000})
+    assert answer.status_code == 422
+    answer = client.post(f"/api/windows/{window}/say", json={"text": "word " * 300_000})
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize(
+    "text", ["🐈‍⬛ naïve Ünïcödé 日本語", "<script>alert(1)</script>", "a\r\nb\tc", "\x1b[31m", "\u202e"]
+)
+def test_text_comes_back_as_it_was_said(client, window, text):
+    say(client, window, text)
+    assert shown(get_context(client, window))[0] == text
