@@ -51,6 +51,8 @@ def shown(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, list | tuple):
         return [shown(item) for item in value]
+    if isinstance(value, dict):
+        return {key: shown(item) for key, item in value.items()}
     return value
 
 

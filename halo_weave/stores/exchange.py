@@ -89,6 +89,11 @@ class TurnIn:
     mark: str  # tells apart two turns that got the same id in two copies of one memory
     chunks: tuple[ChunkIn, ...]
 
+    @property
+    def reach(self) -> tuple[int, int]:
+        """The first position, and the first after the turn."""
+        return self.chunks[0].start, max(chunk.start + len(chunk.tokens) for chunk in self.chunks)
+
 
 class Reading:
     """Fields of an element, checked; a refusal names the section, the element and the field."""

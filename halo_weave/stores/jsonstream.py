@@ -11,6 +11,7 @@ from halo_weave.errors import ImportRefused
 STEP = 1 << 16
 LIMIT = 1 << 28  # characters of one element; no chunk comes near it
 SPACE = " \t\n\r"
+DELIMITERS = set(SPACE + ",]}")
 
 
 def write_object(members: Iterable[tuple[str, Any]], write: Callable[[str], object]) -> None:
@@ -46,6 +47,12 @@ class JsonReader:
         self._at = 0
         self._ended = False
         self._decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+
+    @property
+    def taken(self) -> int:
+        """Bytes of the file that were used up, as nearly as can be told."""
+        inside = len(self._buffer) - self._at
+        return self._file.buffer.tell() * (self.read - inside) // max(1, self.read)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """(key, value) of each member; of an array, (key, element) of each element."""
@@ -90,8 +97,9 @@ class JsonReader:
             except ValueError as error:
                 raise self._refused(str(error)) from error
             else:
-                # A number at the end of what was read may go on.
-                if end < len(self._buffer) or not self._more():
+                # What was read may end within a number.
+                whole = self._buffer[end : end + 1] in DELIMITERS if isinstance(value, int | float) else True
+                if whole or not self._more():
                     self._at = end
                     return value
 

@@ -24,9 +24,7 @@ class Arrivals:
         self._db = database
         self.header = header
         self.own = ""  # this memory's id
-        self.shifts: tuple[int, int] | None = (
-            None  # of turn ids and positions, once the first new turn is seen
-        )
+        self.shifts: tuple[int, int] | None = None  # of turn ids and positions, once ids were set aside
         self.counts = dict.fromkeys(
             ("turns", "chunks", "tokens", "windows", "entries", "notes", "known_turns"), 0
         )
@@ -126,17 +124,46 @@ class Arrivals:
         ).fetchone()
         if self.header.id == self.own == turn.memory and turn.turn < cleared:
             return 0, 0
-        if self.shifts is None:
-            start = min(chunk.start for chunk in turn.chunks)
-            free = turn.turn >= next_turn and start >= next_position
-            self.shifts = (0, 0) if free else (next_turn - turn.turn, next_position - start)
-            self.kept_ids = free
-            end_turn = max(next_turn, self.header.next_turn + self.shifts[0])
-            end_position = max(next_position, self.header.next_position + self.shifts[1])
-            if max(end_turn, end_position) > LIMIT:
-                raise StoreFull("There are not enough ids left for this import: they end at 2^63.")
-            db.execute("UPDATE memory SET next_turn = ?, next_position = ?", (end_turn, end_position))
-        return self.shifts
+        shifts = self.shifts or self._set_apart(db, turn)
+        if shifts is None:
+            shifts = self.shifts = self._set_aside(db, turn, next_turn, next_position)
+        self.kept_ids &= shifts == (0, 0)
+        return shifts
+
+    def _set_apart(self, db: sqlite3.Connection, turn: TurnIn) -> tuple[int, int] | None:
+        """The shifts of an earlier import from there that did not bring this turn, if its place is still free."""
+        start, stop = turn.reach
+        for shifts in db.execute(
+            "SELECT turn_shift, shift FROM imports WHERE source = ? AND first_turn <= ? AND ? < end_turn",
+            (self.header.id, turn.turn, turn.turn),
+        ).fetchall():
+            taken = db.execute(
+                """SELECT 1 FROM turns WHERE id = ?
+                   UNION ALL SELECT 1 FROM chunks WHERE start < ? AND start + span > ? LIMIT 1""",
+                (turn.turn + shifts[0], stop + shifts[1], start + shifts[1]),
+            ).fetchone()
+            if not taken:
+                return shifts  # type: ignore[no-any-return]
+        return None
+
+    def _set_aside(
+        self, db: sqlite3.Connection, turn: TurnIn, next_turn: int, next_position: int
+    ) -> tuple[int, int]:
+        """Reserve ids for this turn and all that follow in the file."""
+        start, _ = turn.reach
+        free = turn.turn >= next_turn and start >= next_position
+        shifts = (0, 0) if free else (next_turn - turn.turn, next_position - start)
+        ends = (self.header.next_turn + shifts[0], self.header.next_position + shifts[1])
+        if max(ends) > LIMIT:
+            raise StoreFull("There are not enough ids left for this import: they end at 2^63.")
+        db.execute(
+            "UPDATE memory SET next_turn = max(next_turn, ?), next_position = max(next_position, ?)", ends
+        )
+        db.execute(
+            "INSERT INTO imports (source, first_turn, end_turn, turn_shift, shift) VALUES (?, ?, ?, ?, ?)",
+            (self.header.id, turn.turn, self.header.next_turn, *shifts),
+        )
+        return shifts
 
     # What windows know
 

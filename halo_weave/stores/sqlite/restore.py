@@ -19,6 +19,7 @@ from halo_weave.stores.sqlite.prototype import PrototypeImport
 from halo_weave.stores.sqlite.rows import Part
 
 BATCH = 500  # elements to a transaction, so that others can write in between
+BATCH_CHARACTERS = 1 << 18
 Progress = Callable[[int, int], None]
 
 
@@ -35,7 +36,7 @@ class Restore(Part):
             kind, header = self._look(file)
             if kind == "prototype":
                 return PrototypeImport(self._db).run(file, now, progress)
-            counts = check(file, header, lambda: progress(file.buffer.tell(), size))
+            counts = check(file, header, lambda done: progress(done, size))
             arrivals = Arrivals(self._db, header)
             with self._db.writing() as db:
                 arrivals.begin(db)
@@ -74,20 +75,23 @@ class Restore(Part):
         order = [section for section in SECTIONS if left[section]]
         while order:
             file.seek(0)
+            reader = JsonReader(file)
             batch: list[Any] = []
-            for key, element in JsonReader(file):
-                if key == order[0]:
-                    batch.append(element)
-                    left[key] -= 1
-                    if len(batch) == BATCH or not left[key]:
-                        with self._db.writing() as db:
-                            arrivals.bring(db, key, batch)
-                        batch = []
-                        yield file.buffer.tell()
-                    if not left[key]:
-                        order.pop(0)
-                        if not order:
-                            return
+            begun = 0
+            for key, element in reader:
+                if key != order[0]:
+                    continue
+                batch.append(element)
+                left[key] -= 1
+                if len(batch) == BATCH or reader.read - begun > BATCH_CHARACTERS or not left[key]:
+                    with self._db.writing() as db:
+                        arrivals.bring(db, key, batch)
+                    batch, begun = [], reader.read
+                    yield reader.taken
+                if not left[key]:
+                    order.pop(0)
+                    if not order:
+                        return
 
 
 @contextmanager
@@ -104,14 +108,15 @@ def opened(path: Path) -> Iterator[TextIO]:
         yield file
 
 
-def check(file: TextIO, header: Header, progress: Callable[[], None]) -> Counter[str]:
+def check(file: TextIO, header: Header, progress: Callable[[int], None]) -> Counter[str]:
     """Read everything once and refuse what could not be imported. Gives how many elements each section has."""
     file.seek(0)
     counts: Counter[str] = Counter()
     turn, position = 0, 0
     windows: set[str] = set()
     named: set[str] = set()
-    for key, element in JsonReader(file):
+    reader = JsonReader(file)
+    for key, element in reader:
         if key not in SECTIONS:
             raise ImportRefused(
                 f"The file has a part named {key!r} that this Halo Weave does not know. Nothing was changed."
@@ -128,13 +133,13 @@ def check(file: TextIO, header: Header, progress: Callable[[], None]) -> Counter
                 )
             turn = arriving.turn
             named.add(arriving.window)
-            position = max(position, *(chunk.start + len(chunk.tokens) for chunk in arriving.chunks))
+            position = max(position, arriving.reach[1])
         else:
             Arrivals.check(key, Reading(key, element))
             if key == "windows":
                 windows.add(element["id"])
         if not counts[key] % BATCH:
-            progress()
+            progress(reader.taken)
     if named - windows:
         raise ImportRefused(
             f"The file names a window {min(named - windows)!r} that it does not hold. Nothing was changed."

@@ -226,3 +226,13 @@ CREATE TABLE imported (
     PRIMARY KEY (source, turn, mark)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX imported_by_here ON imported(here);
+
+-- Ids set apart for a file that is imported, so that an import that was interrupted goes on with the same ones.
+CREATE TABLE imports (
+    source TEXT NOT NULL,
+    first_turn INTEGER NOT NULL,         -- as in the file
+    end_turn INTEGER NOT NULL,
+    turn_shift INTEGER NOT NULL,
+    shift INTEGER NOT NULL,              -- of positions
+    PRIMARY KEY (source, first_turn, turn_shift)
+) WITHOUT ROWID;

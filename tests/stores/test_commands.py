@@ -1,0 +1,128 @@
+"""The commands that look after the memory, as a user runs them."""
+
+import json
+import sqlite3
+
+import pytest
+from typer.testing import CliRunner
+
+import halo_weave.cli
+from halo_weave.cli.app import app
+from halo_weave.errors import BadInput, HaloWeaveError, ImportRefused, StoreError, UnknownWindow
+from halo_weave.stores.sqlite import SqliteStore
+from tests.stores.material import NOW, exchange, live_keys, sleep, user
+
+assert halo_weave.cli  # registers the commands
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    folder = tmp_path / "data"
+    monkeypatch.setenv("HALO_WEAVE_DATA", str(folder))
+    return folder
+
+
+@pytest.fixture
+def window(data) -> str:
+    with SqliteStore(data / "memory.sqlite") as store:
+        window = store.create_window("Harbour talk", now=NOW).id
+        exchange(store, window, "the lighthouse stands", "tall")
+        exchange(store, window, "and the harbour", "sleeps")
+        sleep(store, window, user(1))
+    return window
+
+
+def run(*words: str, input: str | None = None) -> str:
+    result = CliRunner().invoke(app, list(words), input=input)
+    if isinstance(result.exception, HaloWeaveError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_status_tells_what_there_is(window):
+    assert "8 tokens in 4 chunks and 4 turns" in " ".join(run("status").split())
+    figures = json.loads(run("status", "--json"))
+    assert (figures["tokens"], figures["turns"], figures["next_turn"]) == (8, 4, "5")
+
+
+def test_windows_are_listed(window):
+    (found,) = json.loads(run("windows", "--json"))["windows"]
+    assert (found["id"], found["name"], found["live_chunks"], found["asleep_chunks"]) == (
+        window,
+        "Harbour talk",
+        3,
+        1,
+    )
+    assert window in run("windows")
+
+
+def test_commands_that_only_read_make_no_memory(data):
+    for command in (["status"], ["windows"], ["verify"], ["export", "x.json"], ["backup", "x.sqlite"]):
+        with pytest.raises(StoreError, match="no memory"):
+            run(*command)
+    assert not data.exists()
+
+
+def test_export_and_import_move_a_memory(window, tmp_path):
+    file = tmp_path / "export.json"
+    assert "Exported" in run("export", str(file))
+    done = json.loads(run("import", str(file), "--data", str(tmp_path / "second"), "--json"))
+    assert (done["turns"], done["tokens"], done["kept_ids"]) == (4, 8, True)
+    with SqliteStore(tmp_path / "second" / "memory.sqlite") as store:
+        assert len(live_keys(store, window)) == 3
+    assert "4 turns were here already" in run("import", str(file), "--data", str(tmp_path / "second"))
+
+
+def test_an_export_goes_to_standard_output_too(window):
+    assert len(json.loads(run("export", "-"))["turns"]) == 4
+
+
+def test_a_part_is_exported(window, tmp_path):
+    run("export", str(tmp_path / "a.json"), "--first-turn", "3", "--last-turn", "3", "--json")
+    assert [turn["turn"] for turn in json.loads((tmp_path / "a.json").read_text())["turns"]] == ["3", "4"]
+    run("export", str(tmp_path / "b.json"), "--since", "2030-01-01", "--window", window)
+    assert json.loads((tmp_path / "b.json").read_text())["turns"] == []
+
+
+def test_wrong_words_are_answered_with_a_sentence(window, tmp_path):
+    (tmp_path / "there.json").write_text("{}")
+    with pytest.raises(BadInput, match="exists already"):
+        run("export", str(tmp_path / "there.json"))
+    with pytest.raises(BadInput, match="2026-01-31"):
+        run("export", str(tmp_path / "a.json"), "--since", "soon")
+    with pytest.raises(UnknownWindow):
+        run("export", str(tmp_path / "a.json"), "--window", "zz")
+    with pytest.raises(ImportRefused):
+        run("import", str(tmp_path / "there.json"))
+    with pytest.raises(BadInput, match="exists already"):
+        run("backup", str(tmp_path / "there.json"))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["data", "there.json"]
+
+
+def test_a_backup_is_a_memory(window, tmp_path):
+    assert json.loads(run("backup", str(tmp_path / "copy.sqlite"), "--json"))["bytes"] > 0
+    with SqliteStore(tmp_path / "copy.sqlite") as store:
+        assert store.stats().turns == 4
+    assert not (tmp_path / "copy.sqlite.partial").exists()
+
+
+def test_verify_says_what_is_wrong_and_repairs_it(window, data):
+    assert "sound" in run("verify")
+    with sqlite3.connect(data / "memory.sqlite") as db:
+        db.execute("DELETE FROM words WHERE rowid = 1")
+    db.close()
+    failed = CliRunner().invoke(app, ["verify", "--json"])
+    assert failed.exit_code == 1
+    assert json.loads(failed.stdout)["findings"][0]["check"] == "words"
+    assert "Repaired" in run("verify", "--repair")
+    assert json.loads(run("verify", "--json")) == {"ok": True, "findings": []}
+
+
+def test_clear_asks_first(window, data):
+    refused = CliRunner().invoke(app, ["clear"], input="n\n")
+    assert refused.exit_code == 1
+    assert "8 tokens in 4 turns" in refused.output
+    assert json.loads(run("status", "--json"))["turns"] == 4
+    run("clear", "--yes", "--json")
+    assert json.loads(run("status", "--json"))["turns"] == 0

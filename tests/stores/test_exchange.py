@@ -1,0 +1,433 @@
+"""Export and import: lossless, streamed, the same twice, and safe with files of any kind."""
+
+import io
+import json
+import tracemalloc
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halo_weave.core.tokens import Chunk, Role, Tokens
+from halo_weave.core.window import Live
+from halo_weave.errors import ImportRefused
+from halo_weave.store import Subset
+from halo_weave.stores import jsonstream
+from halo_weave.stores.jsonstream import JsonReader
+from halo_weave.stores.sqlite import SqliteStore
+from tests.stores.material import (
+    NOW,
+    TOKENIZER,
+    answer,
+    ask,
+    assistant,
+    embed_all,
+    exchange,
+    exported,
+    live_keys,
+    sleep,
+    unit_vectors,
+    user,
+    wake,
+)
+
+
+@pytest.fixture
+def memory(tmp_path):
+    opened = []
+
+    def open_one(name: str) -> SqliteStore:
+        opened.append(SqliteStore(tmp_path / f"{name}.sqlite"))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def rich(memory) -> SqliteStore:
+    """A memory with something of everything."""
+    store = memory("rich")
+    first = store.create_window(
+        "first", now=NOW, system_prompt="Be <kind>.", user_name="Ada", settings={"seed": 1}
+    ).id
+    second = store.create_window("zweites 🌙", now=NOW + timedelta(1), ai_name="Bob").id
+    for number in range(6):
+        exchange(
+            store,
+            first,
+            f"question {number}",
+            f"answer {number}",
+            " goes on",
+            now=NOW + timedelta(days=number),
+        )
+    ids = ask(store, second, "whole", " in", " parts", tags=["tool"])
+    half = Tokens.of([7, 70_000], [b"\xf0\x9f", b"\x8c\x99 moon \xff"])
+    chunk = Chunk(assistant(ids.assistant_turn), ids.start + 100, half, ids.user_turn)
+    store.append(second, [Live(chunk, np.array([np.pi, -1e-20], np.float32))], tokenizer="other", now=NOW)
+    embed_all(store)
+    answer(store, second, store.reserve(300) and ask(store, second, "late"), "reply")
+    sleep(store, first, user(1), assistant(2, 1), why="dimmest", rivals=3)
+    wake(store, first, user(1), part="hit", similarity=0.25)
+    wake(store, second, assistant(4), part="anchor")
+    store.pin(first, user(3), now=NOW)
+    store.merge(first, assistant(6, 1), now=NOW)
+    store.merge(second, user(ids.user_turn, 1), now=NOW)
+    store.delete(store.deletion_of(user(7)), now=NOW)
+    store.delete([user(9)], now=NOW)
+    store.undelete([user(9)], now=NOW)
+    letters = Tokens.of(range(10), [bytes([letter]) for letter in b"question 4"])
+    reading = Live(Chunk(user(9), store.chunk(user(9)).chunk.start, letters, span=2), np.ones(10, np.float32))
+    wake(store, first, user(9))
+    store.reread(first, [reading], tokenizer="letters", now=NOW)
+    store.save_entry(
+        "A/B", {"goal": [1, None, "é"]}, now=NOW, snapshot=[{"text": "x"}], vectors=unit_vectors(1), model="m"
+    )
+    store.save_entry("A/B", "second", now=NOW + timedelta(1))
+    store.save_entry("Gone", 1, now=NOW)
+    store.delete_entry("Gone", now=NOW)
+    store.save_note("notes.json", {"topics": {}}, now=NOW)
+    store.save_settings({"top_p": 0.5}, now=NOW)
+    assert store.verify() == []
+    return store
+
+
+def load(store: SqliteStore, tmp_path, text: str, name: str = "in.json"):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    return store.import_file(tmp_path / name, now=NOW)
+
+
+def content(text: str) -> dict:
+    """An export without what names the memory it came from."""
+    found = json.loads(text)
+    for name in ("id", "created", "exported"):
+        found["memory"].pop(name)
+    for turn in found["turns"]:
+        turn.pop("origin", None)
+    return found
+
+
+def test_a_round_trip_loses_nothing(rich, memory, tmp_path):
+    text = exported(rich, vectors=True)
+    copy = memory("copy")
+    result = load(copy, tmp_path, text)
+    assert result.kept_ids
+    assert result.turns == rich.stats().turns
+    assert copy.verify() == []
+    assert content(exported(copy, vectors=True)) == content(text)
+    for window in rich.windows():
+        ours, theirs = rich.live(window.id), copy.live(window.id)
+        assert [item.brightness.tobytes() for item in ours] == [item.brightness.tobytes() for item in theirs]
+        assert [item.chunk.tokens for item in ours] == [item.chunk.tokens for item in theirs]
+        assert rich.window(window.id) == copy.window(window.id)
+    assert copy.search_words("question", 50)
+    assert copy.reserve(1).user_turn == rich.reserve(1).user_turn
+
+
+def test_importing_twice_changes_nothing(rich, memory, tmp_path):
+    text = exported(rich, vectors=True)
+    copy = memory("copy")
+    load(copy, tmp_path, text)
+    before, sequence = exported(copy, vectors=True), copy.sequence()
+    again = load(copy, tmp_path, text)
+    assert (again.turns, again.chunks, again.windows, again.entries) == (0, 0, 0, 0)
+    assert again.known_turns == rich.stats().turns
+    assert exported(copy, vectors=True) == before
+    assert copy.sequence() == sequence
+
+
+def test_importing_into_the_memory_it_came_from_changes_nothing(rich, tmp_path):
+    text = exported(rich)
+    assert load(rich, tmp_path, text).turns == 0
+    assert exported(rich) == text
+
+
+def test_an_import_never_undoes_what_was_done_here_since(rich, memory, tmp_path):
+    text = exported(rich)
+    copy = memory("copy")
+    load(copy, tmp_path, text)
+    window = copy.windows()[0].id
+    sleep(copy, window, user(3))
+    copy.delete([user(5)], now=NOW)
+    copy.change_window(window, now=NOW, name="renamed")
+    copy.save_note("notes.json", "mine", now=NOW)
+    before = exported(copy)
+    load(copy, tmp_path, text)
+    assert exported(copy) == before
+
+
+def test_a_memory_with_other_content_gives_new_ids_once(rich, memory, tmp_path):
+    other = memory("other")
+    exchange(other, other.create_window("mine", now=NOW).id, "my own words", "indeed")
+    result = load(other, tmp_path, exported(rich, vectors=True))
+    assert not result.kept_ids
+    assert other.verify() == []
+    assert other.chunk(user(1)).chunk.text == "my own words"
+    shift = 2
+    assert other.chunk(user(1 + shift)).chunk.text == "question 0"
+    assert other.pair(1 + shift) == 2 + shift
+    for window in rich.windows():
+        assert [key.turn_id - shift for key in live_keys(other, window.id)] == [
+            key.turn_id for key in live_keys(rich, window.id)
+        ]
+    assert load(other, tmp_path, exported(rich)).turns == 0
+
+
+def test_two_copies_that_went_on_apart_can_be_joined(memory, tmp_path):
+    """Both used the same ids for different words; each is kept, once, in both directions."""
+    one = memory("one")
+    window = one.create_window("w", now=NOW).id
+    exchange(one, window, "common", "ground")
+    one.backup(tmp_path / "two.sqlite")
+    two = memory("two")
+    exchange(one, window, "said in one", "yes", now=NOW + timedelta(1))
+    exchange(two, window, "said in two", "no", now=NOW + timedelta(2))
+    for _ in range(2):
+        load(one, tmp_path, exported(two))
+        load(two, tmp_path, exported(one))
+    for store in (one, two):
+        assert store.verify() == []
+        assert store.stats().turns == 6
+        texts = sorted(record.chunk.text for record in store.chunks(range(20)))
+        assert texts == ["common", "ground", "no", "said in one", "said in two", "yes"]
+
+
+def test_what_was_cleared_comes_back_under_its_own_ids(rich, tmp_path):
+    text = exported(rich)
+    rich.clear(confirm=True)
+    result = load(rich, tmp_path, text)
+    assert result.kept_ids
+    assert content(exported(rich)) == content(text)
+
+
+def test_an_interrupted_import_goes_on(rich, memory, tmp_path, monkeypatch):
+    from halo_weave.stores.sqlite import restore
+
+    monkeypatch.setattr(restore, "BATCH", 2)
+    text = exported(rich)
+    copy = memory("copy")
+
+    def stop(done: int, total: int) -> None:
+        if done > total * 0.7:
+            raise KeyboardInterrupt
+
+    (tmp_path / "in.json").write_text(text)
+    with pytest.raises(KeyboardInterrupt):
+        copy.import_file(tmp_path / "in.json", now=NOW, progress=stop)
+    assert 0 < copy.stats().turns < rich.stats().turns
+    assert copy.verify() == []
+    load(copy, tmp_path, text)
+    assert content(exported(copy)) == content(text)
+
+
+@pytest.mark.parametrize("form", [
+    lambda found: json.dumps(found, indent=4),
+    lambda found: json.dumps(found, sort_keys=True),
+    lambda found: json.dumps(found, separators=(",", ":"), ensure_ascii=True),
+    lambda found: "\ufeff" + json.dumps(dict(reversed(found.items())), indent="\t"),
+], ids=["indented", "sorted", "compact", "backwards with a mark"])  # fmt: skip
+def test_any_layout_of_the_json_is_read(rich, memory, tmp_path, form):
+    text = exported(rich, vectors=True)
+    copy = memory("copy")
+    load(copy, tmp_path, form(json.loads(text)))
+    assert content(exported(copy, vectors=True)) == content(text)
+
+
+def test_an_export_is_json_with_one_element_a_line_and_ids_as_text(rich):
+    text = exported(rich)
+    found = json.loads(text)
+    assert found["format"] == "halo-weave memory"
+    assert all(
+        isinstance(turn["turn"], str) and isinstance(turn["chunks"][0]["start"], str)
+        for turn in found["turns"]
+    )
+    lines = [json.loads(line.rstrip(",")) for line in text.splitlines() if line.startswith('{"turn"')]
+    assert lines == found["turns"]
+
+
+def test_a_part_can_be_exported_and_pairs_stay_whole(rich, memory, tmp_path):
+    def turns(**subset):
+        return [int(turn["turn"]) for turn in json.loads(exported(rich, subset=Subset(**subset)))["turns"]]
+
+    first, second = (window.id for window in rich.windows())
+    assert turns(first_turn=4, last_turn=5) == [3, 4, 5, 6]
+    assert turns(since=NOW + timedelta(days=4), until=NOW + timedelta(days=4)) == [9, 10]
+    assert turns(window=first) == list(range(1, 13))
+    assert turns(window=second) == [3, 4, *range(13, 15), 17, 18]  # 4 woke up there, and brings its question
+    copy = memory("copy")
+    load(copy, tmp_path, exported(rich, subset=Subset(window=second)))
+    assert copy.verify() == []
+    assert live_keys(copy, second) == live_keys(rich, second)
+    assert copy.notes() == []
+    load(copy, tmp_path, exported(rich))
+    assert copy.stats().turns == rich.stats().turns
+    assert copy.verify() == []
+
+
+def test_vectors_of_another_embedder_are_left_out_and_made_again(rich, memory, tmp_path):
+    other = memory("other")
+    generation = other.begin_generation("another", 9, now=NOW)
+    load(other, tmp_path, exported(rich, vectors=True))
+    assert [item.model for item in other.generations()] == ["another"]
+    present = sum(not record.gone for record in other.chunks(range(100)))
+    assert len(other.wanted(generation.id, 100).numbers) == present
+
+
+def test_a_memory_larger_than_the_room_for_it_passes(memory, tmp_path):
+    """Neither side ever holds more than a small part of the file."""
+    store = memory("large")
+    window = store.create_window("w", now=NOW).id
+    for number in range(240):
+        ids = store.reserve(2001)
+        tokens = Tokens.of(np.arange(1900) + number, [f" word{number}".encode()] * 1900)
+        live = Live(Chunk(user(ids.user_turn), ids.start, tokens), np.ones(1900, np.float32))
+        store.append(window, [live], tokenizer=TOKENIZER, now=NOW)
+    file = tmp_path / "large.json"
+    copy = memory("copy")
+    tracemalloc.start()
+    with file.open("w") as out:
+        store.export(out.write, now=NOW)
+    size = file.stat().st_size
+    copy.import_file(file, now=NOW)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert copy.stats().tokens == 240 * 1900
+    assert peak < size / 3
+
+
+# Bad files
+
+
+@pytest.fixture
+def copy(memory):
+    return memory("copy")
+
+
+@pytest.mark.parametrize("text", [
+    "", "   ", "[]", "null", "7", '"text"', "{", '{"format"', '{"format": "halo-weave memory"}', "not json",
+    '{"a": 1} more', '{"tokens": [{"token_id": 1}', "{1: 2}", '{"a" 1}', '{"a": [1,, 2]}', '{"a": NaN}',
+    '{"a": ' + "[" * 100_000, "\x00", '{"format": "halo-weave memory", "version": 1, "memory": []}',
+    '{"format": "halo-weave memory", "version": 1, "memory": {"id": "x", "next_turn": "-1", "next_position": "0"}}',
+])  # fmt: skip
+def test_what_is_no_export_is_refused(copy, tmp_path, text):
+    with pytest.raises(ImportRefused):
+        load(copy, tmp_path, text)
+    assert copy.stats().turns == 0
+
+
+def test_bytes_that_are_no_text_are_refused(copy, tmp_path):
+    (tmp_path / "in.json").write_bytes(b'{"format": "\xff\xfe')
+    with pytest.raises(ImportRefused, match="UTF-8"):
+        copy.import_file(tmp_path / "in.json", now=NOW)
+    with pytest.raises(ImportRefused, match="folder"):
+        copy.import_file(tmp_path, now=NOW)
+    with pytest.raises(ImportRefused, match="cannot be read"):
+        copy.import_file(tmp_path / "nowhere.json", now=NOW)
+
+
+def test_a_newer_version_of_the_format_is_refused(rich, copy, tmp_path):
+    with pytest.raises(ImportRefused, match="version 2"):
+        load(copy, tmp_path, exported(rich).replace('"version": 1', '"version": 2', 1))
+
+
+def change(path: list, value):
+    def apply(found: dict) -> None:
+        for step in path[:-1]:
+            found = found[step]
+        if value is ...:
+            del found[path[-1]]
+        else:
+            found[path[-1]] = value
+
+    return apply
+
+
+@pytest.mark.parametrize("damage", [
+    change(["turns", 0, "turn"], "x"),
+    change(["turns", 0, "turn"], True),
+    change(["turns", 0, "turn"], "99999999999999999999"),
+    change(["turns", 1, "turn"], "1"),
+    change(["turns", 0, "role"], "robot"),
+    change(["turns", 0, "said"], "yesterday"),
+    change(["turns", 0, "said"], "2026-01-01T00:00:00"),
+    change(["turns", 0, "chunks"], []),
+    change(["turns", 0, "window"], "nowhere"),
+    change(["turns", 0, "speaker"], "\ud83d"),
+    change(["turns", 1, "answers"], "2"),
+    change(["turns", 0, "chunks", 0, "ends"], [3, 2]),
+    change(["turns", 0, "chunks", 0, "ids"], ["a", "b"]),
+    change(["turns", 0, "chunks", 0, "ids"], [1]),
+    change(["turns", 0, "chunks", 0, "ids"], [2**40, 1]),
+    change(["turns", 0, "chunks", 0, "text"], "another text"),
+    change(["turns", 0, "chunks", 0, "text"], ...),
+    change(["turns", 0, "chunks", 0, "start"], "9999999"),
+    change(["turns", 1, "chunks", 1, "start"], "0"),
+    change(["turns", 1, "chunks", 0, "merged_into"], 0),
+    change(["turns", 2, "chunks", 0, "bytes"], "%%%"),
+    change(["turns", 0], "not an object"),
+    change(["windows", 0, "settings"], []),
+    change(["windows", 0, "created"], ...),
+    change(["live", 0, "brightness"], "AAAA"),
+    change(["live", 0, "brightness"], "AADAfw=="),
+    change(["live", 0, "pinned"], 1),
+    change(["asleep", 0, "reason"], None),
+    change(["history", 0, "happened"], 7),
+    change(["entries", 0, "versions", 0, "vectors"], "AAAAAAAA"),
+    change(["notes", 0, "name"], 7),
+    change(["settings", 0, "value"], ...),
+    change(["vectors", 0, "vector"], "AADAfw=="),
+    change(["generations", 0, "dimension"], 0),
+    change(["surprises"], [1]),
+])  # fmt: skip
+def test_a_file_with_a_fault_anywhere_is_refused_as_a_whole(rich, copy, tmp_path, damage):
+    found = json.loads(exported(rich, vectors=True))
+    for section in ("asleep", "live"):  # the first ones belong to chunks of two tokens
+        assert found[section]
+    damage(found)
+    empty = copy.stats()
+    with pytest.raises(ImportRefused, match=r"Nothing was changed|not imported"):
+        load(copy, tmp_path, json.dumps(found))
+    assert (copy.stats().windows, copy.stats().turns) == (empty.windows, empty.turns)
+
+
+def test_a_file_that_breaks_off_is_refused_as_a_whole(rich, copy, tmp_path):
+    text = exported(rich)
+    for part in (0.3, 0.6, 0.999):
+        with pytest.raises(ImportRefused):
+            load(copy, tmp_path, text[: int(len(text) * part)])
+    assert copy.stats().turns == 0
+
+
+# The reader
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(
+    found=st.dictionaries(st.text(), values, max_size=6),
+    step=st.integers(1, 7),
+    indent=st.sampled_from([None, 0, 3]),
+)
+def test_json_is_read_the_same_in_pieces_of_any_size(found, step, indent):
+    jsonstream_step, jsonstream.STEP = jsonstream.STEP, step
+    try:
+        got: dict = {}
+        for key, value in JsonReader(io.StringIO(json.dumps(found, indent=indent))):
+            if isinstance(found[key], list):
+                got.setdefault(key, []).append(value)
+            else:
+                got[key] = value
+    finally:
+        jsonstream.STEP = jsonstream_step
+    assert got == {key: value for key, value in found.items() if value != []}
+
+
+def test_the_roles_of_an_export_are_the_roles_of_the_core(rich):
+    assert {turn["role"] for turn in json.loads(exported(rich))["turns"]} <= set(Role)
