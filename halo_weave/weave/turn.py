@@ -149,7 +149,7 @@ class Turn:
         return events.Woken(chunks, plan.cost, plan.room, len(plan.passed_over))
 
     def _hear(self, said: Tokens, ids: Reservation) -> events.Heard:
-        """The user's turn is stored and searchable, and only then shown."""
+        """The user's turn is stored with its words in the index, and only then shown."""
         now = self.now()
         chunks = chunk_turn(
             said, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=self.settings.min_chunk_tokens
@@ -160,7 +160,6 @@ class Turn:
         with self.desk.guard:
             self.desk.window.add(live)
             self._note(chunks, self.desk.record.user_name, now)
-        self.recall.note_said()
         return events.Heard(ids.user_turn, chunks, now, ids.assistant_turn)
 
     def _note(self, chunks: Iterable[Chunk], speaker: str, now: datetime) -> None:

@@ -81,6 +81,7 @@ class Weave:
             self.toolbox.close()
         self.recall.close()
         self.engine.close()
+        self.store.close()
 
     # Windows and settings
 

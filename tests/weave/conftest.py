@@ -84,19 +84,18 @@ Assembled = Callable[..., Weave]
 @pytest.fixture
 def assembled(tmp_path: Path) -> Iterator[Assembled]:
     """Opens the same memory, as often as it is called, as a restart does."""
-    opened: list[tuple[Weave, SqliteStore]] = []
+    opened: list[Weave] = []
     clock = Clock()
 
     def open_memory(engine: ScriptedEngine | None = None, toolbox: Any = None) -> Weave:
         store = SqliteStore(tmp_path / "memory.sqlite")
         weave = Weave(engine or ScriptedEngine(), store, WordRecall(store), toolbox, now=clock)
-        opened.append((weave, store))
+        opened.append(weave)
         return weave
 
     yield open_memory
-    for weave, store in opened:
+    for weave in opened:
         weave.close()
-        store.close()
 
 
 SMALL = {
