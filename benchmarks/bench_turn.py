@@ -61,9 +61,7 @@ def prose(rng: np.random.Generator, words: int) -> str:
     return " ".join(rng.choice(WORDS, words)) + ".\n\n"
 
 
-def fill(
-    store: Memory, engine: Engine, window: str, chunks: int, rng: np.random.Generator, *, live: bool
-) -> list[ChunkKey]:
+def fill(store: Memory, engine: Engine, window: str, chunks: int, rng: np.random.Generator) -> list[ChunkKey]:
     """Turns of prose, stored as the product stores them; chunks of about 70 tokens."""
     keys: list[ChunkKey] = []
     while len(keys) < chunks:
