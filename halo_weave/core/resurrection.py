@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -19,6 +19,14 @@ class Hit:
 
     key: ChunkKey
     similarity: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecallHit(Hit):
+    """A hit with the parts of its similarity, which add up to it, and the user's words that it matches."""
+
+    parts: Mapping[str, float] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

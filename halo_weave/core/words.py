@@ -6,22 +6,73 @@ import re
 from datetime import datetime
 
 WORD = re.compile(r"[^\W_]+", re.UNICODE)
-HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=\D)(?=\d)|(?<=\d)(?=\D)")
+HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[^\W\d])(?=\d)|(?<=\d)(?=[^\W\d])")
+# Scripts that are written without spaces between words: Han, Kana, Thai, Lao, Khmer, Burmese.
+UNSPACED = re.compile(
+    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f\u3040-\u30ff\u31f0-\u31ff"
+    "\u0e00-\u0eff\u1780-\u17ff\u1000-\u109f]+"
+)
+LONGEST = 64  # characters of a term; longer runs are keys and hashes, and nobody asks for their end
+
+STOP = """
+a about after again all also am an and any are aren as at be because been before being between both but by can could
+couldn d did didn do does doesn doing don during each else for from further had hadn has hasn have haven having he her
+here hers herself him himself his how i if in into is isn it its itself just ll m me might more most must my myself no
+nor not now of off on once only or other our ours ourselves out over own re s same shall she should shouldn so some such
+t than that the their theirs them themselves then there these they this those through to too under until up us ve very
+was wasn we were weren what when where which while who whom whose why will with won would wouldn you your yours yourself
+yourselves
+"""
+STOP_WORDS = frozenset(STOP.split())
 
 
 def terms(text: str) -> list[str]:
-    """Words in lower case; an identifier also gives its parts (parseURL2 -> parseurl2, parse, url, 2)."""
+    """Words in lower case; an identifier also gives its parts (parseURL2 -> parseurl2, parse, url, 2).
+
+    A script without spaces gives overlapping pairs of characters.
+    """
     found = []
     for match in WORD.finditer(text):
         word = match.group()
-        found.append(word.lower())
+        if UNSPACED.search(word):
+            found.extend(_pairs(word))
+            continue
+        found.append(word.lower()[:LONGEST])
         parts = HUMP.split(word)
         if len(parts) > 1:
-            found.extend(part.lower() for part in parts)
+            found.extend(part.lower()[:LONGEST] for part in parts)
     return found
+
+
+def _pairs(word: str) -> list[str]:
+    found, at = [], 0
+    for match in UNSPACED.finditer(word):
+        found.append(word[at : match.start()].lower())
+        run = match.group()
+        found.extend([run] if len(run) == 1 else [run[i : i + 2] for i in range(len(run) - 1)])
+        at = match.end()
+    found.append(word[at:].lower())
+    return [part[:LONGEST] for part in found if part]
+
+
+def question_terms(text: str, limit: int) -> list[str]:
+    """What the word index is asked for: each term once, without stop words.
+
+    Of a long text the longest terms are taken, since they are the rarest on the whole.
+    """
+    wanted = [term for term in dict.fromkeys(terms(text)) if term not in STOP_WORDS]
+    if len(wanted) > limit:
+        kept = set(sorted(wanted, key=len, reverse=True)[:limit])
+        wanted = [term for term in wanted if term in kept]
+    return wanted
+
+
+def spoken_date(said: datetime) -> str:
+    """As people write it, so that a question can name it."""
+    return f"{said.day} {said:%B %Y}"
 
 
 def index_terms(text: str, *, speaker: str = "", said: datetime | None = None) -> str:
     """What the word index holds of a chunk: who said it, when, and its words."""
-    when = said.strftime("%d %B %Y") if said else ""
+    when = spoken_date(said) if said else ""
     return " ".join(terms(f"{speaker} {when} {text}"))

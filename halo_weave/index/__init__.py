@@ -1,0 +1,1 @@
+"""Finding what sleeps: meaning, words, and how they become one ranking."""

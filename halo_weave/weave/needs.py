@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
-from halo_weave.core.resurrection import Hit, Sleeper
+from halo_weave.core.resurrection import RecallHit as RecallHit
+from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
 from halo_weave.store import (
@@ -114,14 +114,6 @@ class Memory(Protocol):
     def save_settings(self, values: Mapping[str, Any], *, now: datetime) -> None: ...
     def stats(self) -> Stats: ...
     def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RecallHit(Hit):
-    """A hit with the parts of its similarity and the user's words that it matches."""
-
-    parts: Mapping[str, float] = field(default_factory=dict)
-    words: tuple[str, ...] = ()
 
 
 class Recall(Protocol):

@@ -38,6 +38,15 @@ class Search(Part):
                 ) from error
         return [(number, score) for number, score in rows]
 
+    def count_words(self, match: str, limit: int) -> int:
+        """How many chunks hold these words, counted up to a limit: cheap, since nothing is ranked."""
+        with self._db.reading() as db:
+            return int(
+                db.execute(
+                    "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)", (match, limit)
+                ).fetchone()[0]
+            )
+
     # Vectors
 
     def generations(self) -> list[Generation]:

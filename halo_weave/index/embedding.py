@@ -1,0 +1,168 @@
+"""Embeds what was said, in a thread of its own and a few chunks at a time, so that nobody waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol
+
+from halo_weave.errors import HaloWeaveError, StoreBusy
+from halo_weave.index.passages import passages
+from halo_weave.ports import Embedder, Vectors
+from halo_weave.store import ChunkRecord, Generation, Wanted
+
+AT_ONCE = 16  # chunks between two looks at whether to stop
+RETRY_SECONDS = 1.0
+NICE = 5  # the model's own threads go first
+
+State = Literal["loading", "ready", "off"]
+
+
+class VectorStore(Protocol):
+    def generations(self) -> list[Generation]: ...
+    def begin_generation(self, model: str, dimension: int, *, now: datetime) -> Generation: ...
+    def wanted(self, generation: int, limit: int) -> Wanted: ...
+    def chunks(self, numbers: Iterable[int]) -> list[ChunkRecord]: ...
+    def add_vectors(
+        self, generation: int, wanted: Wanted, vectors: Vectors, counts: Sequence[int] | None = None
+    ) -> int: ...
+
+
+def embed_some(store: VectorStore, embedder: Embedder, generation: int, limit: int = AT_ONCE) -> int:
+    """Embed some of the chunks that lack a vector; 0 when none does."""
+    wanted = store.wanted(generation, limit)
+    if not len(wanted.numbers):
+        return 0
+    records = {record.number: record for record in store.chunks(wanted.numbers.tolist())}
+    texts: list[str] = []
+    counts: list[int] = []
+    for number in wanted.numbers.tolist():
+        record = records[number]
+        parts = passages(record.chunk.text, record.speaker, record.said)
+        texts.extend(parts)
+        counts.append(len(parts))
+    store.add_vectors(generation, wanted, embedder.embed(texts), counts)
+    return len(wanted.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An embedder, and the generation of vectors that it makes and searches."""
+
+    embedder: Embedder
+    generation: int
+
+
+class Embedding:
+    """Opens the embedder and keeps the vectors up with what is said."""
+
+    def __init__(
+        self,
+        store: VectorStore,
+        open_embedder: Callable[[], Embedder] | None,
+        *,
+        now: Callable[[], datetime],
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store, self._open, self._now, self._changed = store, open_embedder, now, changed
+        self.ready: Ready | None = None
+        self.state: State = "loading" if open_embedder else "off"
+        self.sentence = "" if open_embedder else "No embedder was given: words alone serve."
+        self._work = threading.Event()
+        self._opened = threading.Event()
+        self._idle = threading.Condition()
+        self._busy = open_embedder is not None
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="embedding", daemon=True)
+        if open_embedder:
+            self._work.set()
+            self._thread.start()
+        else:
+            self._opened.set()
+
+    def note(self) -> None:
+        """There may be chunks to embed."""
+        if self._thread.is_alive():
+            with self._idle:
+                self._busy = True
+            self._work.set()
+
+    def opened(self, timeout: float | None = None) -> bool:
+        """Wait until the embedder is there, or it is known that it will not be."""
+        return self._opened.wait(timeout)
+
+    def settle(self, timeout: float | None = None) -> bool:
+        """Wait until all that was said before is embedded, or cannot be."""
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._busy, timeout)
+
+    def close(self) -> None:
+        self._closed = True
+        self._work.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self.ready:
+            self.ready.embedder.close()
+            self.ready = None
+
+    def _run(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # not on every system
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        try:
+            assert self._open is not None
+            self.ready = self._adopt(self._open())
+            self.state = "ready" if self.ready else "off"
+        except (HaloWeaveError, OSError) as error:
+            self.state = "off"
+            self.sentence = f"{error} Words alone serve."
+        self._opened.set()
+        while self.ready and not self._closed:
+            self._work.wait()
+            self._work.clear()
+            self._drain(self.ready)
+            self._rest()
+        self._rest()
+
+    def _adopt(self, embedder: Embedder) -> Ready | None:
+        """Vectors of two embedders cannot be compared: another one than before needs a new generation."""
+        current = [one for one in self._store.generations() if one.state == "current"]
+        if current and (current[0].model, current[0].dimension) != (embedder.name, embedder.dimension):
+            embedder.close()
+            self.sentence = (
+                f"The vectors of this memory were made by {current[0].model}, not by {embedder.name}. "
+                "To use the new one, run: halo-weave reindex. Words alone serve."
+            )
+            return None
+        generation = self._store.begin_generation(embedder.name, embedder.dimension, now=self._now())
+        return Ready(embedder, generation.id)
+
+    def _drain(self, ready: Ready) -> None:
+        while not self._closed:
+            try:
+                if not embed_some(self._store, ready.embedder, ready.generation):
+                    self.sentence = ""
+                    return
+                self._changed()
+            except StoreBusy as error:
+                self.sentence = str(error)
+                if self._pause():
+                    return
+            except HaloWeaveError as error:
+                # What is embedded still serves; the rest is found by its words, and tried again when more is said.
+                self.sentence = f"{error} What was said last is found by its words alone."
+                return
+
+    def _pause(self) -> bool:
+        """True if it was cut short by closing."""
+        threading.Event().wait(RETRY_SECONDS)
+        return self._closed
+
+    def _rest(self) -> None:
+        with self._idle:
+            if not self._work.is_set() or self._closed or not self.ready:
+                self._busy = False
+                self._idle.notify_all()

@@ -1,0 +1,106 @@
+"""How meaning, words, speaker and time become one number. Pure: arrays in, arrays out.
+
+The number reads like the logarithm of odds: each part adds to it, and 0 is a chunk like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from halo_weave.index.outline import Outline, Rows
+from halo_weave.index.vectors import VectorIndex
+from halo_weave.index.words import TermHits
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Round numbers, the same for every question."""
+
+    meaning: float = 1.0  # for each standard deviation above an ordinary chunk
+    words: float = 4.0  # for the chunk that holds the user's words best
+    speaker: float = 0.5  # for a chunk of someone whom the question names
+    time: float = 1.0  # for a chunk said in the time that the question names
+    word_reach: tuple[float, ...] = (0.75, 0.5, 0.25)  # of a word that stands 1, 2, 3 chunks away
+    context: tuple[float, ...] = (0.5, 0.25)  # of the meaning of what stands 1, 2 chunks away
+
+
+def word_scores(hits: Sequence[TermHits], outline: Outline, reach: Sequence[float]) -> Floats:
+    """(rows of the outline,) BM25, where a term counts for the chunks around as well, less with distance.
+
+    Of several places where a term stands the best one counts: a chunk's neighbours complete it, they do not outvote it.
+    """
+    total = np.zeros(len(outline.places), np.float32)
+    one = np.zeros(len(outline.places), np.float32)
+    for hit in hits:
+        scores = hit.scores.astype(np.float32)
+        touched = [hit.rows]
+        one[hit.rows] = scores
+        for i, rows in enumerate(outline.around(hit.rows, len(reach))):
+            there = rows >= 0
+            near = rows[there]
+            one[near] = np.maximum(one[near], scores[there] * reach[i // 2])
+            touched.append(near)
+        rows = np.unique(np.concatenate(touched))
+        total[rows] += one[rows]
+        one[rows] = 0
+    return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Meaning:
+    """Of some chunks: likeness of the best passage plus that of the whole with what stands around it."""
+
+    likeness: Floats  # (rows,); NaN where a chunk has no vector yet
+    whole: Floats  # (rows, dimension) the chunk alone as one vector, for comparing chunks
+
+
+def meaning(
+    query: Floats, rows: Rows, outline: Outline, index: VectorIndex, context: Sequence[float]
+) -> Meaning:
+    around = outline.around(rows, len(context))
+    everyone = np.unique(np.concatenate([rows, *around]))
+    everyone = everyone[everyone >= 0]
+    vectors, counts = index.of(outline["number"][everyone])
+    whole = np.zeros((len(everyone), index.dimension), np.float32)
+    best = np.full(len(everyone), np.nan, np.float32)
+    has = counts > 0
+    if has.any():
+        firsts = (np.cumsum(counts) - counts)[has]
+        best[has] = np.maximum.reduceat(vectors @ query, firsts)
+        whole[has] = unit(np.add.reduceat(vectors, firsts, axis=0))
+
+    at = np.searchsorted(everyone, rows)
+    mixed = whole[at].copy()
+    for i, near in enumerate(around):
+        there = near >= 0
+        mixed[there] += np.float32(context[i // 2]) * whole[np.searchsorted(everyone, near[there])]
+    return Meaning(best[at] + unit(mixed) @ query, whole[at])
+
+
+def unit(vectors: Floats) -> Floats:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(lengths == 0, 1, lengths), np.float32)
+
+
+def varied(scores: Floats, whole: Floats, balance: float, count: int) -> list[int]:
+    """Maximal marginal relevance: each next one is good, and unlike those chosen before it.
+
+    `balance` 1 asks for relevance alone, 0 for variety alone.
+    """
+    relevance = scores / max(float(scores.max(initial=0)), 1e-9)
+    likeness = np.zeros(len(scores), np.float32)
+    chosen: list[int] = []
+    left = np.ones(len(scores), bool)
+    for _ in range(min(count, len(scores))):
+        value = np.where(left, balance * relevance - (1 - balance) * likeness, -np.inf)
+        best = int(value.argmax())
+        chosen.append(best)
+        left[best] = False
+        likeness = np.maximum(likeness, whole @ whole[best])
+    return chosen

@@ -1,0 +1,314 @@
+"""Search over all that was said: every window of a process shares one of these."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, Protocol
+
+import numpy as np
+
+from halo_weave.core.resurrection import RecallHit
+from halo_weave.core.words import question_terms, terms
+from halo_weave.errors import BadSetting
+from halo_weave.index.embedding import Embedding, Ready, VectorStore
+from halo_weave.index.fusion import Floats, Weights, meaning, varied, word_scores
+from halo_weave.index.outline import Outline, Rows
+from halo_weave.index.times import Span, spans
+from halo_weave.index.vectors import VectorIndex
+from halo_weave.index.words import MOST_TERMS, TermHits, WordStore, find_terms
+from halo_weave.ports import Embedder, Vectors
+from halo_weave.store import Changes, Numbers, Place
+
+SHORTLIST = 400  # chunks that each way of searching may put forward
+STRONG = 100  # of the nearest in meaning, whose neighbours are looked at as well
+ORDINARY = 400  # chunks that tell what likeness is ordinary for a question
+READ = 4_000  # characters of a question that are embedded
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class RecallStore(VectorStore, WordStore, Protocol):
+    def outline(self, since: int = 0) -> list[Place]: ...
+    def sequence(self) -> int: ...
+    def changes(self, since: int) -> Changes: ...
+    def vectors(self, generation: int) -> Iterator[tuple[Numbers, Vectors]]: ...
+    def vectors_of(self, generation: int, numbers: Iterable[int]) -> tuple[Numbers, Vectors]: ...
+
+
+class Recall:
+    """Meaning and words over one store. Safe from any thread."""
+
+    def __init__(
+        self,
+        store: RecallStore,
+        open_embedder: Callable[[], Embedder] | None,
+        *,
+        weights: Weights | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store = store
+        self.weights = weights or Weights()
+        self._lock = threading.Lock()
+        self._outline = Outline()
+        self._index: VectorIndex | None = None
+        self._generation: int | None = None
+        self._sequence = 0
+        self._embedding = Embedding(store, open_embedder, now=now)
+
+    # What others call
+
+    def search(
+        self,
+        text: str,
+        *,
+        window: str | None = None,
+        limit: int = 50,
+        now: datetime,
+        user_weight: float = 1.5,
+        mmr_lambda: float | None = None,
+    ) -> list[RecallHit]:
+        """The chunks that answer to a text, best first, out of all windows or one. Words alone serve without vectors."""
+        if user_weight <= 0:
+            raise BadSetting(f"user_weight is {user_weight}; use a number above 0.")
+        if not text.strip() or limit < 1:
+            return []
+        asked = question_terms(text, MOST_TERMS)
+        query = self._embed(text)
+        with self._lock:
+            self._refresh()
+            found = find_terms(self._store, self._outline, asked, window=window)
+            named = spans(text[:READ], now)
+            rows = self._candidates(query, found, named, now, window)
+            if not len(rows):
+                return []
+            parts, whole = self._parts(query, rows, found, named, text, now, user_weight)
+            return self._hits(rows, parts, whole, found, limit, mmr_lambda)
+
+    def similar(self, text: str, *, limit: int, now: datetime) -> list[RecallHit]:
+        """Search without preference for the user."""
+        return self.search(text, limit=limit, now=now, user_weight=1.0)
+
+    def note_said(self) -> None:
+        """New chunks are in the store: embed them when there is time."""
+        self._embedding.note()
+
+    def settle(self, timeout: float | None = None) -> bool:
+        """Wait until all that was said is embedded, or cannot be."""
+        return self._embedding.settle(timeout)
+
+    def embedder(self) -> Embedder | None:
+        """The embedder once it is there, for whoever needs vectors of other texts."""
+        self._embedding.opened()
+        return self._embedding.ready.embedder if self._embedding.ready else None
+
+    def status(self) -> Mapping[str, Any]:
+        ready = self._embedding.ready
+        wanted = vectors = 0
+        for generation in self._store.generations() if ready else ():
+            if ready and generation.id == ready.generation:
+                wanted, vectors = generation.wanted, generation.vectors
+        return {
+            "state": self._embedding.state,
+            "model": ready.embedder.name if ready else "",
+            "sentence": self._embedding.sentence,
+            "wanted": wanted,
+            "vectors": vectors,
+            "bytes": self._index.bytes if self._index else 0,
+        }
+
+    def close(self) -> None:
+        self._embedding.close()
+
+    # Keeping up
+
+    def _embed(self, text: str) -> Floats | None:
+        ready = self._embedding.ready
+        return ready.embedder.embed([text[:READ]], query=True)[0] if ready else None
+
+    def _refresh(self) -> None:
+        """One cheap question when nothing changed, here or in another process."""
+        ready = self._embedding.ready
+        if ready and self._generation != ready.generation:
+            self._load(ready)
+        sequence = self._store.sequence()
+        if sequence == self._sequence:
+            return
+        changes = self._store.changes(self._sequence)
+        self._outline.drop(changes.gone.tolist())
+        self._outline.put(self._store.outline(self._sequence))
+        if self._index is not None and self._generation is not None:
+            self._index.remove(changes.gone.tolist())
+            numbers, vectors = self._store.vectors_of(self._generation, changes.present.tolist())
+            self._index.put(numbers, vectors)
+            if any(number not in self._index for number in changes.present.tolist()):
+                self._embedding.note()
+        self._sequence = changes.sequence
+
+    def _load(self, ready: Ready) -> None:
+        """All vectors of a generation. What changes meanwhile is seen by the next refresh."""
+        sequence = self._store.sequence()
+        counted = {one.id: one.vectors for one in self._store.generations()}
+        index = VectorIndex(ready.embedder.dimension)
+        index.reserve(counted.get(ready.generation, 0))
+        for numbers, vectors in self._store.vectors(ready.generation):
+            index.put(numbers, vectors)
+        if not self._sequence:
+            self._outline.put(self._store.outline())
+            self._sequence = sequence
+        self._sequence = min(self._sequence, sequence)
+        self._index, self._generation = index, ready.generation
+
+    # Searching
+
+    def _candidates(
+        self,
+        query: Floats | None,
+        found: Sequence[TermHits],
+        named: Sequence[Span],
+        now: datetime,
+        window: str | None,
+    ) -> Rows:
+        """Rows worth a closer look: near in meaning, strong in words, of the time that is named."""
+        outline = self._outline
+        if len(outline) <= 2 * SHORTLIST:
+            everyone = np.flatnonzero(outline["present"])
+            return self._within(everyone, window)
+        put_forward = []
+        words = word_scores(found, outline, self.weights.word_reach)
+        strong = np.flatnonzero(words)
+        put_forward.append(strong[np.argsort(-words[strong], kind="stable")[:SHORTLIST]])
+        if query is not None and self._index is not None:
+            if window is None:
+                near = outline.rows(self._index.nearest(query, SHORTLIST))
+            else:
+                near = self._nearest_within(query, outline.in_window(window))
+            put_forward += [near, *outline.around(near[:STRONG], 1)]
+        if named:
+            inside = np.flatnonzero(
+                self._said_in(np.arange(len(outline.places)), named, now) & outline["present"]
+            )
+            put_forward.append(inside[np.argsort(-outline["said"][inside], kind="stable")[:SHORTLIST]])
+        rows = np.unique(np.concatenate(put_forward))
+        return self._within(rows[rows >= 0], window)
+
+    def _nearest_within(self, query: Floats, rows: Rows) -> Rows:
+        assert self._index is not None
+        if not len(rows):
+            return rows
+        vectors, counts = self._index.of(self._outline["number"][rows])
+        rows, counts = rows[counts > 0], counts[counts > 0]
+        if not len(rows):
+            return rows
+        best = np.maximum.reduceat(vectors @ query, np.cumsum(counts) - counts)
+        return np.asarray(rows[np.argsort(-best, kind="stable")[:SHORTLIST]])
+
+    def _within(self, rows: Rows, window: str | None) -> Rows:
+        rows = rows[self._outline["present"][rows]]
+        if window is None:
+            return rows
+        return np.asarray(rows[self._outline["window"][rows] == self._outline.window_codes.get(window, -1)])
+
+    def _parts(
+        self,
+        query: Floats | None,
+        rows: Rows,
+        found: Sequence[TermHits],
+        named: Sequence[Span],
+        text: str,
+        now: datetime,
+        user_weight: float,
+    ) -> tuple[dict[str, Floats], Floats | None]:
+        """What each part adds to the similarity of each row."""
+        outline, weights = self._outline, self.weights
+        parts: dict[str, Floats] = {}
+        whole = None
+        if query is not None and self._index is not None and len(self._index):
+            like, whole = self._likeness(query, rows)
+            parts["meaning"] = weights.meaning * like
+        words = word_scores(found, outline, weights.word_reach)
+        peak = float(words.max(initial=0))
+        if peak:
+            parts["words"] = weights.words * words[rows] / np.float32(peak)
+        spoken = set(terms(text[:READ]))
+        heard = [
+            code for name, code in outline.speaker_codes.items() if name and spoken.issuperset(terms(name))
+        ]
+        if heard:
+            parts["speaker"] = weights.speaker * np.isin(outline["speaker"][rows], heard).astype(np.float32)
+        if named:
+            parts["time"] = weights.time * self._said_in(rows, named, now).astype(np.float32)
+        if user_weight != 1:
+            # A weight on the odds: so it tips the scales among equals and cannot drown what fits far better.
+            parts["user"] = np.float32(math.log(user_weight)) * outline["user"][rows].astype(np.float32)
+        return parts, whole
+
+    def _likeness(self, query: Floats, rows: Rows) -> tuple[Floats, Floats]:
+        """Standard deviations above an ordinary chunk; 0 for one that is not embedded yet."""
+        assert self._index is not None
+        outline = self._outline
+        everyone = np.flatnonzero(outline["present"])
+        ordinary = everyone[:: max(1, len(everyone) // ORDINARY)]
+        both = meaning(query, np.concatenate([rows, ordinary]), outline, self._index, self.weights.context)
+        usual = both.likeness[len(rows) :]
+        usual = usual[~np.isnan(usual)]
+        middle = float(usual.mean()) if len(usual) else 0.0
+        spread = float(usual.std()) if len(usual) else 0.0
+        like = (both.likeness[: len(rows)] - middle) / (spread or 1.0)
+        return np.nan_to_num(like, nan=0.0).astype(np.float32), both.whole[: len(rows)]
+
+    def _said_in(
+        self, rows: Rows, named: Sequence[Span], now: datetime
+    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        said = self._outline["said"][rows]
+        inside = np.zeros(len(rows), bool)
+        for first, last in named:
+            begin = micros(first, now)
+            end = micros(last, now) + 24 * 3600 * 1_000_000
+            inside |= (said >= begin) & (said < end)
+        return inside
+
+    def _hits(
+        self,
+        rows: Rows,
+        parts: Mapping[str, Floats],
+        whole: Floats | None,
+        found: Sequence[TermHits],
+        limit: int,
+        mmr_lambda: float | None,
+    ) -> list[RecallHit]:
+        evidence = sum(
+            (part for name, part in parts.items() if name != "user"), np.zeros(len(rows), np.float32)
+        )
+        total = evidence + parts.get("user", np.float32(0))
+        # What is no better than any other chunk is no hit, whoever said it.
+        good = np.flatnonzero(evidence > 0)
+        order = good[np.lexsort((-self._outline["said"][rows[good]], -total[good]))]
+        if mmr_lambda is not None and mmr_lambda < 1 and whole is not None:
+            pool = order[: max(4 * limit, 200)]
+            order = pool[varied(total[pool], whole[pool], mmr_lambda, limit)]
+            # The plan goes by similarity, so the order that variety gives is written into it.
+            total = total.copy()
+            total[order] = np.minimum.accumulate(total[order])
+        order = order[:limit]
+        holds: dict[int, list[str]] = {}
+        chosen = set(rows[order].tolist())
+        for hit in found:
+            for row in hit.rows.tolist():
+                if row in chosen:
+                    holds.setdefault(row, []).append(hit.term)
+        return [
+            RecallHit(
+                self._outline.key(int(rows[i])),
+                round(float(total[i]), 6),
+                {name: round(float(part[i]), 4) for name, part in parts.items() if part[i]},
+                tuple(holds.get(int(rows[i]), ())),
+            )
+            for i in order.tolist()
+        ]
+
+
+def micros(day: date, now: datetime) -> int:
+    """Midnight of a day where `now` is, in microseconds since 1970."""
+    return (datetime.combine(day, time(), now.tzinfo or UTC) - EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,121 @@
+"""Time words in a question become spans of days: "last week", "in May", "on 23 January 2022", "3 days ago"."""
+
+from __future__ import annotations
+
+import calendar
+import re
+from datetime import date, datetime, timedelta
+
+Span = tuple[date, date]  # first and last day
+
+MONTHS = {name.lower(): i for i, name in enumerate(calendar.month_name) if name}
+SHORT = {name.lower(): i for i, name in enumerate(calendar.month_abbr) if name}
+DAYS = {name.lower(): i for i, name in enumerate(calendar.day_name)}
+MONTH = "|".join([*MONTHS, *(name for name in SHORT if name not in MONTHS)])
+DAY_MONTH = re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?({MONTH})\b\.?,?\s*(\d{{4}})?", re.I)
+MONTH_DAY = re.compile(rf"\b({MONTH})\b\.?\s+(\d{{1,2}})(?:st|nd|rd|th)?\b(?!\d)(?:,?\s*(\d{{4}}))?", re.I)
+MONTH_YEAR = re.compile(rf"\b({MONTH})\b\.?,?\s+(?:of\s+)?(\d{{4}})\b", re.I)
+MONTH_ALONE = re.compile(rf"\b(?:in|during|since|last|this|early|late|mid|of)[\s-]+({MONTH})\b", re.I)
+YEAR = re.compile(r"\b(?:in|during|of|since|year)\s+((?:19|20)\d{2})\b", re.I)
+ISO = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
+AGO = re.compile(r"\b(a|an|one|two|three|four|five|six|\d{1,3})\s+(day|week|month|year)s?\s+ago\b", re.I)
+RELATIVE = re.compile(r"\b(today|yesterday|(?:last|this|past)\s+(?:night|week|weekend|month|year))\b", re.I)
+WEEKDAY = re.compile(rf"\b(?:last|on|this)\s+({'|'.join(DAYS)})\b", re.I)
+COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
+
+
+def spans(text: str, now: datetime) -> list[Span]:
+    """The days that a text speaks of, seen from `now`. A month without a year is the last one that has begun."""
+    today = now.date()
+    found: list[Span] = []
+
+    def take(pattern: re.Pattern[str], rest: str) -> tuple[list[re.Match[str]], str]:
+        """What matches is taken out, so that "May 2023" is not "in May" as well."""
+        return list(pattern.finditer(rest)), pattern.sub(" ", rest)
+
+    matches, rest = take(ISO, text)
+    found += [one_day(int(m[1]), int(m[2]), int(m[3])) for m in matches]
+    matches, rest = take(DAY_MONTH, rest)
+    found += [day_of(int(m[1]), month_of(m[2]), m[3], today) for m in matches]
+    matches, rest = take(MONTH_YEAR, rest)
+    found += [whole_month(int(m[2]), month_of(m[1])) for m in matches]
+    matches, rest = take(MONTH_DAY, rest)
+    found += [day_of(int(m[2]), month_of(m[1]), m[3], today) for m in matches]
+    matches, rest = take(MONTH_ALONE, rest)
+    found += [whole_month(today.year - (month_of(m[1]) > today.month), month_of(m[1])) for m in matches]
+    matches, rest = take(YEAR, rest)
+    found += [(date(int(m[1]), 1, 1), date(int(m[1]), 12, 31)) for m in matches]
+    matches, rest = take(AGO, rest)
+    found += [ago(COUNTS.get(m[1].lower()) or int(m[1]), m[2].lower(), today) for m in matches]
+    matches, rest = take(RELATIVE, rest)
+    found += [relative(" ".join(m[1].lower().split()), today) for m in matches]
+    matches, rest = take(WEEKDAY, rest)
+    for m in matches:
+        back = (today.weekday() - DAYS[m[1].lower()]) % 7 or 7
+        found.append((today - timedelta(back), today - timedelta(back)))
+    return [span for span in found if span[0] <= span[1]]
+
+
+def month_of(name: str) -> int:
+    return MONTHS.get(name.lower()) or SHORT[name.lower()]
+
+
+NEVER: Span = (date.max, date.min)
+
+
+def one_day(year: int, month: int, day: int) -> Span:
+    try:
+        return date(year, month, day), date(year, month, day)
+    except ValueError:  # the 31st of February
+        return NEVER
+
+
+def day_of(day: int, month: int, year: str | None, today: date) -> Span:
+    if year:
+        return one_day(int(year), month, day)
+    span = one_day(today.year, month, day)
+    return one_day(today.year - 1, month, day) if span != NEVER and span[0] > today else span
+
+
+def whole_month(year: int, month: int) -> Span:
+    if not 1 <= year <= 9999:
+        return NEVER
+    return date(year, month, 1), date(year, month, calendar.monthrange(year, month)[1])
+
+
+def ago(count: int, unit: str, today: date) -> Span:
+    """The further back, the less exact the memory: a week's slack for weeks, a month's for months."""
+    days = {"day": 1, "week": 7, "month": 30, "year": 365}[unit]
+    slack = {"day": 0, "week": 3, "month": 15, "year": 90}[unit]
+    middle = today - timedelta(count * days)
+    return middle - timedelta(slack), middle + timedelta(slack)
+
+
+def relative(words: str, today: date) -> Span:
+    monday = today - timedelta(today.weekday())
+    first = today.replace(day=1)
+    match words:
+        case "today":
+            return today, today
+        case "yesterday" | "last night" | "past night":
+            return today - timedelta(1), today - timedelta(1)
+        case "this night":
+            return today, today
+        case "this week":
+            return monday, today
+        case "last week" | "past week":
+            return min(monday, today) - timedelta(7), monday - timedelta(1) if words == "last week" else today
+        case "last weekend" | "past weekend":
+            return monday - timedelta(2), monday - timedelta(1)
+        case "this weekend":
+            return monday + timedelta(5), monday + timedelta(6)
+        case "this month":
+            return first, today
+        case "last month" | "past month":
+            before = first - timedelta(1)
+            return before.replace(day=1), before if words == "last month" else today
+        case "this year":
+            return today.replace(month=1, day=1), today
+        case _:
+            last = today.year - 1
+            return date(last, 1, 1), date(last, 12, 31) if words == "last year" else today

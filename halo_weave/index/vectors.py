@@ -1,0 +1,172 @@
+"""Vectors in memory. Below a size every one is compared; above it a narrow view chooses whom to compare exactly.
+
+The narrow view keeps the directions in which the vectors of this memory differ most (principal components): it is
+a sixth of the bytes to read, and reading is what takes the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from halo_weave.errors import BadInput
+from halo_weave.ports import Vectors
+
+Numbers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+EXACT_BELOW = 50_000  # vectors; up to here comparing all takes a few milliseconds
+NARROW = 64  # directions kept
+SHORTLIST = 2_000  # at least so many are compared exactly
+SHORTLIST_SHARE = 200  # and one of so many
+SAMPLE = 20_000  # vectors from which the directions are learned, and by which a cut is estimated
+GONE = -1
+Kind = TypeVar("Kind", bound=np.generic)
+
+
+class VectorIndex:
+    """Vectors by the number of the chunk they belong to; a chunk may have several."""
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        self._size = 0
+        self._vectors = np.zeros((0, dimension), np.float32)
+        self._owners = np.zeros(0, np.int64)
+        self._rows: dict[int, range] = {}
+        self._gone = 0
+        self._directions: Floats | None = None  # (dimension, NARROW)
+        self._narrow = np.zeros((0, NARROW), np.float32)
+        self._learned = 0  # size when the directions were found
+
+    def __len__(self) -> int:
+        """Chunks that have a vector."""
+        return len(self._rows)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._rows
+
+    @property
+    def size(self) -> int:
+        """Vectors, the empty rows of removed ones included."""
+        return self._size
+
+    @property
+    def bytes(self) -> int:
+        return self._vectors.nbytes + self._owners.nbytes + self._narrow.nbytes
+
+    def reserve(self, vectors: int) -> None:
+        """Make room at once for this many more."""
+        self._make_room(self._size + vectors)
+
+    def put(self, numbers: Numbers, vectors: Vectors) -> None:
+        """Vectors of chunks; those of one chunk stand together. They replace what the chunk had."""
+        if vectors.ndim != 2 or vectors.shape != (len(numbers), self.dimension):
+            raise BadInput(
+                f"Vectors of shape {vectors.shape} do not fit an index of {self.dimension} dimensions with "
+                f"{len(numbers)} numbers. With another embedder, run: halo-weave reindex"
+            )
+        if not len(numbers):
+            return
+        firsts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
+        counts = np.diff(np.append(firsts, len(numbers)))
+        owners = numbers[firsts].tolist()
+        self.remove(owners)
+        start, end = self._size, self._size + len(numbers)
+        self._make_room(end)
+        self._vectors[start:end] = vectors
+        self._owners[start:end] = numbers
+        if self._directions is not None:
+            self._narrow[start:end] = vectors @ self._directions
+        self._size = end
+        self._rows.update(
+            (owner, range(start + first, start + first + count))
+            for owner, first, count in zip(owners, firsts.tolist(), counts.tolist(), strict=True)
+        )
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            rows = self._rows.pop(number, None)
+            if rows is not None:
+                self._owners[rows.start : rows.stop] = GONE
+                self._gone += len(rows)
+        if self._gone > 1000 and self._gone > self._size // 4:
+            self._close_up()
+
+    def nearest(self, query: Floats, count: int) -> Numbers:
+        """Numbers of the chunks with the vectors nearest to the query, nearest first; at most `count`."""
+        rows, similarity = self._candidates(query, count)
+        order = rows[np.argsort(-similarity, kind="stable")]
+        owners = self._owners[order]
+        owners = owners[owners != GONE]
+        _, first = np.unique(owners, return_index=True)
+        return np.asarray(owners[np.sort(first)][:count])
+
+    def of(self, numbers: Numbers) -> tuple[Vectors, Numbers]:
+        """The vectors of these chunks one after the other, and how many each has (0 if none)."""
+        ranges = [self._rows.get(number, range(0)) for number in numbers.tolist()]
+        counts = np.array([len(rows) for rows in ranges], np.int64)
+        rows = np.array([row for one in ranges for row in one], np.int64)
+        return self._vectors[rows], counts
+
+    def learn(self) -> None:
+        """Find the directions anew; done when the index has become large, or half as large again."""
+        sample = self._vectors[: self._size : max(1, self._size // SAMPLE)]
+        _, directions = np.linalg.eigh(np.cov(sample, rowvar=False))
+        self._directions = np.ascontiguousarray(directions[:, -NARROW:], np.float32)
+        self._narrow = np.zeros((len(self._vectors), NARROW), np.float32)
+        for start in range(0, self._size, SAMPLE):
+            end = min(self._size, start + SAMPLE)
+            self._narrow[start:end] = self._vectors[start:end] @ self._directions
+        self._learned = self._size
+
+    def _candidates(self, query: Floats, count: int) -> tuple[Numbers, Floats]:
+        if self._size <= EXACT_BELOW or self.dimension <= NARROW:
+            similarity = self._vectors[: self._size] @ query
+            similarity[self._owners[: self._size] == GONE] = -np.inf
+            wanted = min(self._size, 4 * count)  # a chunk may have several among the nearest
+            if wanted < self._size:
+                rows = np.argpartition(similarity, -wanted)[-wanted:]
+                return rows, similarity[rows]
+            return np.arange(self._size), similarity
+        if self._directions is None or self._size > 1.5 * self._learned:
+            self.learn()
+        assert self._directions is not None
+        rough = self._narrow[: self._size] @ (query @ self._directions)
+        wanted = max(SHORTLIST, 4 * count, self._size // SHORTLIST_SHARE)
+        # The cut is read off a sample: sorting all would take as long as comparing them.
+        sample = rough[:: max(1, self._size // SAMPLE)]
+        place = max(1, min(len(sample) - 1, round(wanted / self._size * len(sample))))
+        rows = np.flatnonzero(rough >= np.partition(sample, -place)[-place])
+        return rows, self._vectors[rows] @ query
+
+    def _make_room(self, wanted: int) -> None:
+        if wanted <= len(self._vectors):
+            return
+        size = max(wanted, 1024, len(self._vectors) * 3 // 2)
+        self._vectors = grown(self._vectors, size, self._size)
+        self._owners = grown(self._owners, size, self._size)
+        if self._directions is not None:
+            self._narrow = grown(self._narrow, size, self._size)
+
+    def _close_up(self) -> None:
+        kept = np.flatnonzero(self._owners[: self._size] != GONE)
+        moved = np.full(self._size, GONE, np.int64)
+        moved[kept] = np.arange(len(kept))
+        self._vectors = self._vectors[kept]
+        self._owners = self._owners[kept]
+        if self._directions is not None:
+            self._narrow = self._narrow[kept]
+        self._rows = {
+            number: range(int(moved[rows.start]), int(moved[rows.start]) + len(rows))
+            for number, rows in self._rows.items()
+        }
+        self._size, self._gone = len(kept), 0
+
+
+def grown(old: npt.NDArray[Kind], size: int, used: int) -> npt.NDArray[Kind]:
+    new = np.empty((size, *old.shape[1:]), old.dtype)
+    new[:used] = old[:used]
+    return new
