@@ -6,8 +6,10 @@ import sys
 
 from rich.console import Console
 
+from halo_weave.cli import chat as chat
 from halo_weave.cli import memory as memory
 from halo_weave.cli import models as models
+from halo_weave.cli import serve as serve
 from halo_weave.cli import tree as tree
 from halo_weave.cli.app import app
 from halo_weave.errors import HaloWeaveError
@@ -16,7 +18,7 @@ from halo_weave.errors import HaloWeaveError
 def main() -> None:
     """Run the command line. A user's mistake ends with one sentence and exit code 1, never a traceback."""
     try:
-        app()
+        app(sys.argv[1:] or ["serve"])
     except HaloWeaveError as error:
         Console(stderr=True).print(f"halo-weave: {error}", style="red", markup=False, highlight=False)
         sys.exit(1)

@@ -10,12 +10,19 @@ from collections.abc import Callable, Iterator
 from queue import Queue
 from threading import Thread, current_thread, main_thread
 from types import FrameType
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from halo_weave.assemble import assemble
+from halo_weave.cli.app import app
 from halo_weave.cli.glow import TOOL, painted, span, visible
+from halo_weave.cli.options import Data
+from halo_weave.cli.starting import Context, Embedder, Model, Threads, options_of, progress_bar
+from halo_weave.config import read_config
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.store import WindowRecord
@@ -300,3 +307,28 @@ def typed(console: Console) -> Iterator[str]:
             return
         except KeyboardInterrupt:
             console.print("\n/quit ends, and so does Ctrl-D.", style=QUIET)
+
+
+@app.command()
+def chat(
+    window: Annotated[
+        str | None, typer.Option("--window", help="Name or id of a window. Default: the one used last.")
+    ] = None,
+    model: Model = None,
+    embedder: Embedder = None,
+    data: Data = None,
+    context: Context = None,
+    threads: Threads = None,
+) -> None:
+    """Talk in the terminal. /help shows what else it can do."""
+    config = read_config()
+    options = options_of(config, data=data, model=model, embedder=embedder, context=context, threads=threads)
+    with progress_bar() as telling:
+        weave = assemble(options, telling)
+    with contextlib.closing(weave):
+        console = Console(highlight=False)
+        talk = Chat(weave, first_window(weave, window), console)
+        if sys.stdin.isatty():
+            talk.context()
+            talk.quietly(f"{talk.window.name}, on {weave.engine.info.name}. /help shows the commands.")
+        talk.run(typed(console))

@@ -69,6 +69,7 @@ def bind(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
+        listener.listen()  # from here on clients wait instead of being refused
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
@@ -110,7 +111,6 @@ def serving(
     listener = bind("127.0.0.1", port)
     port = listener.getsockname()[1]
     server = Server(service, policy_for("127.0.0.1", port, key=key, origins=origins))
-    listener.listen()  # from here on clients wait instead of being refused
     thread = threading.Thread(target=server.run, args=([listener],), name="server")
     thread.start()
     try:

@@ -1,0 +1,116 @@
+"""`halo-weave serve`: the page and the API."""
+
+from __future__ import annotations
+
+import logging
+import webbrowser
+from collections.abc import Callable
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from halo_weave.assemble import Options, assemble
+from halo_weave.cli.app import app
+from halo_weave.cli.options import Data
+from halo_weave.cli.starting import (
+    Context,
+    Embedder,
+    Model,
+    Tell,
+    Threads,
+    listed,
+    options_of,
+    progress_bar,
+    whole,
+)
+from halo_weave.config import read_config
+from halo_weave.weave import Weave
+
+if TYPE_CHECKING:
+    from halo_weave.server.listening import Server
+    from halo_weave.server.service import Service
+
+HOST, PORT = "127.0.0.1", 4256  # "HALO" on a keypad
+
+Host = Annotated[str | None, typer.Option("--host", help=f"Address to listen on. Default: {HOST}.")]
+Port = Annotated[
+    int | None, typer.Option("--port", min=0, max=65535, help=f"Default: {PORT}; 0 takes a free one.")
+]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", help="Asked of every client. Needed to listen elsewhere than on this machine."),
+]
+Origins = Annotated[
+    list[str] | None,
+    typer.Option("--origin", help="Another site whose pages may use this server, like https://example.org."),
+]
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--allow-host", help="Another name this server goes by, like box.lan or box.lan:8080."),
+]
+Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
+
+
+@app.command()
+def serve(
+    host: Host = None,
+    port: Port = None,
+    model: Model = None,
+    embedder: Embedder = None,
+    data: Data = None,
+    key: Key = None,
+    origin: Origins = None,
+    allow_host: Names = None,
+    context: Context = None,
+    threads: Threads = None,
+    open_page: Open = False,
+) -> None:
+    """Serve the page and the API on http://127.0.0.1:4256. The default command."""
+    # Here, since the web framework takes longer to import than most other commands take to run.
+    from halo_weave.server.listening import Server, bind, policy_for
+    from halo_weave.server.service import Service
+
+    config = read_config()
+    host = host or config.get("host") or HOST
+    options = options_of(config, data=data, model=model, embedder=embedder, context=context, threads=threads)
+    key = key or config.get("key") or ""
+    names = (*(allow_host or ()), *listed(config, "allow_host"))
+    origins = (*(origin or ()), *listed(config, "origin"))
+    wanted = (whole(config, "port") or PORT) if port is None else port
+    policy_for(host, wanted, key=key, names=names, origins=origins)  # before anything is opened
+    listener = bind(host, wanted)
+    taken = listener.getsockname()[1]
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    service = Service(assembling(options))
+    server = Server(service, policy_for(host, taken, key=key, names=names, origins=origins))
+    address = f"http://[{host}]:{taken}" if ":" in host else f"http://{host}:{taken}"
+    console = Console(stderr=True, highlight=False)
+    console.print(f"Halo Weave is at {address} (Ctrl-C ends it)")
+    Thread(target=attend, args=(service, server, options, console), name="start", daemon=True).start()
+    if open_page:
+        webbrowser.open(address)
+    server.run([listener])
+    if service.failure and options.model is not None:
+        raise service.failure
+
+
+def assembling(options: Options) -> Callable[[Tell], Weave]:
+    def with_a_bar(tell: Tell) -> Weave:
+        with progress_bar(tell) as telling:
+            return assemble(options, telling)
+
+    return with_a_bar
+
+
+def attend(service: Service, server: Server, options: Options, console: Console) -> None:
+    """Say when the system is there. Without a model the page explains; a wrong --model ends the server."""
+    service.begin().join()
+    if service.failure is None:
+        return
+    if options.model is not None:
+        server.should_exit = True
+    else:
+        console.print(f"halo-weave: {service.failure}", style="red", markup=False)
+        console.print("The page is served all the same, and can try again.")

@@ -1,0 +1,91 @@
+"""What `serve` and `chat` have in common: the options of the system, and a bar while it is assembled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from halo_weave.assemble import Options
+from halo_weave.config import configured_settings
+from halo_weave.errors import BadSetting, ModelNotFound
+from halo_weave.places import data_folder
+
+Tell = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
+
+Model = Annotated[
+    Path | None,
+    typer.Option("--model", help="A chat model, any GGUF. Default: a small one, pulled if needed."),
+]
+Embedder = Annotated[
+    str | None, typer.Option("--embedder", help="An embedding model, any GGUF, or off. Default: a small one.")
+]
+Context = Annotated[
+    int | None, typer.Option("--context", min=256, help="Tokens that can be live in one window.")
+]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the model.")]
+
+
+def options_of(
+    config: Mapping[str, Any],
+    *,
+    data: Path | None,
+    model: Path | None,
+    embedder: str | None,
+    context: int | None,
+    threads: int | None,
+) -> Options:
+    """The command line first, then what is configured."""
+    weights = expanded(model or config.get("model"))
+    if weights is not None and not weights.is_file():
+        raise ModelNotFound(f"There is no model at {weights}. Name a GGUF file, or leave --model out.")
+    embedder = embedder or config.get("embedder")
+    engine = config.get("engine", "llama")
+    if engine not in ("llama", "scripted"):
+        raise BadSetting(f"engine is {engine!r}; use llama, or scripted for tests.")
+    return Options(
+        data=data_folder(expanded(data or config.get("data"))),
+        model=weights,
+        embedder="off" if embedder == "off" else expanded(embedder),
+        engine=engine,
+        context=context or whole(config, "context"),
+        threads=threads or whole(config, "threads"),
+        settings=configured_settings(config),
+    )
+
+
+def expanded(path: Path | str | None) -> Path | None:
+    return Path(path).expanduser() if path else None
+
+
+def whole(config: Mapping[str, Any], name: str) -> int | None:
+    try:
+        return int(config[name]) if config.get(name) else None
+    except (TypeError, ValueError):
+        raise BadSetting(f"{name} is {config[name]!r}; use a whole number.") from None
+
+
+def listed(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """A list in the file, or words in the environment."""
+    value = config.get(name) or ()
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else tuple(value)
+
+
+@contextmanager
+def progress_bar(*others: Tell) -> Iterator[Tell]:
+    """What takes long, on the error stream: what is done, and how far it is if that is known."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("Starting", total=None)
+
+        def tell(what: str, done: int, total: int) -> None:
+            bars.update(task, description=what, completed=done, total=total or None)
+            for other in others:
+                other(what, done, total)
+
+        yield tell
