@@ -1,0 +1,159 @@
+"""The terminal chat, driven as a user or a script would."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from halo_weave.assemble import Options, assemble
+from halo_weave.cli.chat import Chat, first_window
+from halo_weave.cli.glow import painted, span, visible
+from halo_weave.core.tokens import Tokens
+
+
+@pytest.fixture
+def weave(tmp_path):
+    weave = assemble(Options(data=tmp_path, engine="scripted"))
+    yield weave
+    weave.close()
+
+
+@pytest.fixture
+def talk(weave):
+    """Hears lines and gives what is shown for them."""
+    out = io.StringIO()
+    chat = Chat(weave, first_window(weave, None), Console(file=out, width=200))
+
+    def hear(*lines):
+        start = out.tell()
+        chat.run(iter(lines))
+        out.seek(start)
+        return out.read()
+
+    hear.chat = chat
+    return hear
+
+
+def test_what_is_said_is_answered_and_kept(talk, weave):
+    said = talk("My cat is called Mochi.")
+    assert "You said: " in said
+    assert "Mochi" in said
+    assert "tokens" in said.splitlines()[-1]
+    turns = weave.context(talk.chat.window.id).turns
+    assert turns[0].chunks[0].chunk.text == "My cat is called Mochi."
+
+
+def test_a_chunk_is_pinned_put_to_sleep_found_and_woken(talk, weave):
+    talk("Remember the lighthouse.")
+    window = talk.chat.window.id
+    assert "1.0.user is pinned" in talk("/pin 1.0.user")
+    assert weave.context(window).turns[0].chunks[0].pinned
+    talk("/unpin 1.0.user", "/sleep 1.0.user")
+    assert "lighthouse" in talk("/graveyard")
+    assert "1 chunk asleep" in talk("/graveyard lighthouse")
+    assert "0 chunks asleep" in talk("/graveyard zeppelin")
+    assert "asleep" in talk("/context")
+    assert "1.0.user is awake and pinned" in talk("/wake 1.0.user")
+    why = talk("/why 1.0.user")
+    assert "Remember the lighthouse." in why
+    assert "slept" in why
+    assert "woke" in why
+    assert "pinned" in why
+
+
+def test_windows_are_made_shown_and_entered(talk):
+    first = talk.chat.window.name
+    assert "Now in Garden" in talk("/new Garden")
+    talk("Tulips.")
+    listed = talk("/windows")
+    assert "Garden ←" in listed
+    assert first in listed
+    assert f"Now in {first}" in talk(f"/windows {first}")
+    assert "Tulips" not in talk("/context")
+    assert "no window" in talk("/windows Nowhere")
+
+
+def test_search_and_stats_show_what_is_there(talk):
+    talk("The heirloom is a zither.")
+    assert "zither" in talk("/search heirloom")
+    stats = talk("/stats")
+    assert "2 chunks" in stats
+    assert "scripted" in stats
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("/dance", "no command /dance"),
+        ("/pin", "Which chunk?"),
+        ("/pin x", "not a chunk key"),
+        ("/wake 99.0.user", "99.0.user"),
+        ("/why 99.0.user", "99.0.user"),
+        ("/new", "name"),
+        ("/search", "Search for what"),
+    ],
+)
+def test_a_mistake_costs_a_sentence(talk, line, sentence):
+    assert sentence in talk(line)
+    assert "You said" in talk("Still there?")
+
+
+def test_help_names_every_command(talk):
+    shown = talk("/help")
+    for name in talk.chat.commands:
+        assert f"/{name}" in shown
+
+
+def test_quit_ends_and_what_comes_after_is_not_heard(talk):
+    assert talk("/quit", "Anybody there?") == ""
+
+
+def test_text_cannot_steer_the_terminal(talk):
+    said = talk("\x1b[31mred\x07 and \x9b2J")
+    assert "\x1b" not in said
+    assert "\x9b" not in said
+    assert "\x07" not in said
+    assert visible("a\tb\nc") == "a\tb\nc"
+
+
+def test_brighter_chunks_and_tokens_look_brighter():
+    tokens = Tokens.of([1, 2], [b"dim", b"bright"])
+    rows = [np.array([0, 100], np.float32), np.array([0, 10], np.float32)]
+    low, high = span(rows)
+    bright, dim = (painted(tokens, row, low, high) for row in rows)
+    assert sum(bright.style.color.triplet) > sum(dim.style.color.triplet)
+    assert bright.spans
+    assert not dim.spans
+    assert bright.plain == "dimbright"
+
+
+def test_ctrl_c_stops_the_reply_and_not_the_program(talk, weave):
+    weave.engine.pause = lambda: time.sleep(0.01)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    said = talk("word " * 300)
+    assert "stopped" in said
+    weave.engine.pause = lambda: None
+    assert "You said" in talk("Go on.")
+
+
+def test_a_pipe_is_enough(tmp_path):
+    answer = subprocess.run(
+        [sys.executable, "-m", "halo_weave", "chat", "--data", str(tmp_path)],
+        input="Hello there.\n/graveyard\n/quit\nnot heard\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "HALO_WEAVE_ENGINE": "scripted", "HALO_WEAVE_CONFIG": "/nonexistent"},
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "Hello there." in answer.stdout
+    assert "0 chunks asleep" in answer.stdout
+    assert "not heard" not in answer.stdout
+    assert "\x1b" not in answer.stdout
