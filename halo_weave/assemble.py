@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from halo_weave.core.words import terms
+from halo_weave.embedders.hashing import HashingEmbedder
+from halo_weave.embedders.standard import open_embedder
 from halo_weave.engines.llama import Limits, LlamaEngine
 from halo_weave.engines.scripted import ScriptedEngine
+from halo_weave.errors import ModelNotFound
+from halo_weave.index.recall import Recall
 from halo_weave.llama import catalogue
-from halo_weave.memory import MemoryTree, Notes, Toolbox
+from halo_weave.memory import Hit, MemoryTree, Notes, Toolbox
 from halo_weave.places import memory_file
 from halo_weave.ports import Engine
 from halo_weave.settings import Settings
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave
-from halo_weave.weave.needs import RecallHit
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
@@ -47,8 +50,9 @@ def assemble(options: Options, progress: Progress = silent) -> Weave:
     except BaseException:
         engine.close()
         raise
-    toolbox = Toolbox(Notes(store), MemoryTree(store))
-    return Weave(engine, store, _Words(store), toolbox, defaults=options.settings)
+    recall = open_recall(options, store, progress)
+    tree = MemoryTree(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
+    return Weave(engine, store, recall, Toolbox(Notes(store), tree), defaults=options.settings)
 
 
 def open_engine(options: Options, progress: Progress = silent) -> Engine:
@@ -62,28 +66,31 @@ def open_engine(options: Options, progress: Progress = silent) -> Engine:
     return LlamaEngine(path, limits=limits)
 
 
-class _Words:
-    """Words alone, until recall is wired."""
+def open_recall(options: Options, store: SqliteStore, progress: Progress) -> Recall:
+    """Search. The embedder opens in the background; until it is there, or without one, words serve."""
+    if options.embedder == "off":
+        return Recall(store, None)
+    if options.engine == "scripted" and options.embedder is None:
+        return Recall(store, HashingEmbedder)
+    named = options.embedder
+    if named is None and not catalogue.EMBEDDER.present:
+        try:
+            catalogue.ensure(catalogue.EMBEDDER, progress)
+        except ModelNotFound:
+            pass  # opening it fails in turn, and the status says so
+    return Recall(store, lambda: open_embedder(named))
 
-    def __init__(self, store: SqliteStore) -> None:
-        self.store = store
 
-    def search(self, text: str, *, window: str | None = None, limit: int = 50, **_: Any) -> list[RecallHit]:
-        asked = list(dict.fromkeys(word for word in terms(text) if len(word) > 3))
-        if not asked:
-            return []
-        match = " OR ".join(f'"{word}"' for word in asked)
-        found = dict(self.store.search_words(match, limit, window=window))
+def kept_with_memories(store: SqliteStore, recall: Recall) -> Callable[[str, int], list[Hit]]:
+    """Recall as the structured memory asks it: for the chunks that explain what is saved."""
+
+    def search(text: str, limit: int) -> list[Hit]:
+        found = recall.search(text, limit=limit, now=datetime.now(UTC), user_weight=1.0)
+        records = {record.key: record for record in store.chunks_by_key([hit.key for hit in found])}
         return [
-            RecallHit(one.key, float(found[one.number]), {"words": float(found[one.number])}, tuple(asked))
-            for one in self.store.chunks(found)
+            Hit(hit.key, record.chunk.text, len(record.chunk), hit.similarity, said=record.said)
+            for hit in found
+            if (record := records.get(hit.key)) and not record.gone
         ]
 
-    def note_said(self) -> None:
-        pass
-
-    def status(self) -> dict[str, Any]:
-        return {"state": "off"}
-
-    def close(self) -> None:
-        pass
+    return search

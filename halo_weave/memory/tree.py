@@ -123,11 +123,15 @@ class MemoryTree:
     """Save, find, list and delete. Without a search there are no snapshots, without an embedder words decide."""
 
     def __init__(
-        self, store: EntryStore, *, search: Search | None = None, embedder: Embedder | None = None
+        self,
+        store: EntryStore,
+        *,
+        search: Search | None = None,
+        embedder: Embedder | Callable[[], Embedder | None] | None = None,
     ) -> None:
         self._store = store
         self._search = search
-        self._embedder = embedder
+        self._open_embedder = embedder if callable(embedder) else lambda: embedder
 
     def save(
         self, path: str, content: Json, *, now: datetime, context_tokens: int = CONTEXT_TOKENS
@@ -142,15 +146,16 @@ class MemoryTree:
         own = own_text(path, content)
         hits = self._explaining(own, context_tokens)
         snapshot: list[dict[str, Json]] = [packed(hit) for hit in hits]
-        if self._embedder is None:
+        embedder = self._open_embedder()
+        if embedder is None:
             return remembered(self._store.save_entry(path, content, now=now, snapshot=snapshot))
         # The entry's own text is embedded too, so that it is found even if nothing was said about it.
         vectors = embedded(
-            [hit.vector for hit in hits] + [None], [hit.text for hit in hits] + [own], self._embedder
+            [hit.vector for hit in hits] + [None], [hit.text for hit in hits] + [own], embedder
         )
         snapshot.append({"own": own})
         entry = self._store.save_entry(
-            path, content, now=now, snapshot=snapshot, vectors=vectors, model=self._embedder.name
+            path, content, now=now, snapshot=snapshot, vectors=vectors, model=embedder.name
         )
         return remembered(entry)
 
@@ -225,12 +230,13 @@ class MemoryTree:
 
     def _similarities(self, query: str, entries: Sequence[Entry]) -> dict[str, float]:
         """By vectors. Those of another embedder say nothing to this one; until it is saved again, words decide."""
-        model = self._embedder.name if self._embedder else None
+        embedder = self._open_embedder()
+        model = embedder.name if embedder else None
         spoken = [entry for entry in entries if entry.model == model and len(entry.vectors)]
         silent = [entry for entry in entries if entry.model != model or not len(entry.vectors)]
         similar = word_similarities(query, silent)
-        if self._embedder and spoken:
-            asked = self._embedder.embed([query], query=True)[0]
+        if embedder and spoken:
+            asked = embedder.embed([query], query=True)[0]
             similar |= {entry.path: max(0.0, float((entry.vectors @ asked).max())) for entry in spoken}
         return similar
 

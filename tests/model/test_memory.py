@@ -30,7 +30,7 @@ def opened(folder: Path) -> Weave:
 
 
 def tell(weave: Weave, window: str) -> ChunkKey:
-    heard = next(event for event in weave.say(window, FACT) if isinstance(event, events.Heard))
+    (heard,) = [event for event in weave.say(window, FACT) if isinstance(event, events.Heard)]
     return heard.chunks[0].key
 
 
