@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,10 +75,8 @@ def open_recall(options: Options, store: SqliteStore, progress: Progress) -> Rec
         return Recall(store, HashingEmbedder)
     named = options.embedder
     if named is None and not catalogue.EMBEDDER.present:
-        try:
+        with suppress(ModelNotFound):  # opening it fails in turn, and the status says so
             catalogue.ensure(catalogue.EMBEDDER, progress)
-        except ModelNotFound:
-            pass  # opening it fails in turn, and the status says so
     return Recall(store, lambda: open_embedder(named))
 
 
