@@ -18,6 +18,11 @@ export class App {
   /** @type {StreamEvent[]} */
   #waiting = [];
   #hidden = 0;
+  /** @type {Promise<void> | null} */
+  #refreshing = null;
+  #refreshAgain = false;
+  /** Changes of settings, one after the other. @type {Promise<unknown>} */
+  #changes = Promise.resolve();
 
   /**
    * @param {import("./preferences.js").Preferences} preferences
@@ -66,8 +71,23 @@ export class App {
     await this.refresh();
   }
 
-  /** Status and windows, quietly. */
+  /** Status and windows, quietly. One at a time, so that an older answer never replaces a newer one. */
   async refresh() {
+    if (this.#refreshing) {
+      this.#refreshAgain = true;
+      return this.#refreshing;
+    }
+    this.#refreshing = (async () => {
+      do {
+        this.#refreshAgain = false;
+        await this.#look();
+      } while (this.#refreshAgain);
+    })();
+    await this.#refreshing;
+    this.#refreshing = null;
+  }
+
+  async #look() {
     try {
       const status = await this.api.status();
       const back = this.store.status?.model.state !== "ready" && status.model.state === "ready";
@@ -390,15 +410,17 @@ export class App {
   // Settings
 
   /** @param {"window" | "all"} scope @param {string} name @param {SettingValue | undefined} value undefined: back to the default */
-  async setSetting(scope, name, value) {
-    if (scope === "all") {
-      const changed = await this.api.changeSettings(value === undefined ? { reset: [name] } : { [name]: value });
-      this.store.setSettings(changed);
+  setSetting(scope, name, value) {
+    const window = this.store.current;
+    const change = async () => {
+      if (scope === "all") this.store.setSettings(await this.api.changeSettings(value === undefined ? { reset: [name] } : { [name]: value }));
+      else this.store.setWindow(await this.api.changeWindow(window, value === undefined ? { reset: [name] } : { settings: { [name]: value } }));
       await this.refresh();
-    } else {
-      this.store.setWindow(await this.api.changeWindow(this.store.current, value === undefined ? { reset: [name] } : { settings: { [name]: value } }));
-    }
-    if (this.store.current) await this.reload();
+      if (this.store.current) await this.reload();
+    };
+    const changed = this.#changes.then(change);
+    this.#changes = changed.catch(() => {});
+    return changed;
   }
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,13 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
+from halo_weave.assemble import Options, assemble
 from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.server.listening import Server, bind, policy_for
 from halo_weave.server.service import Service
-from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave.weave import Weave
-
-sys.path.insert(0, "/tmp/srv")
 
 
 def missing(what: str) -> None:
@@ -35,7 +32,7 @@ class House:
 
     def __init__(self, folder: Path, *, key: str = "", assemble: Callable[..., Weave] | None = None) -> None:
         self.folder, self.key = folder, key
-        self.assemble = assemble or self._scripted
+        self.assemble = assemble or self.scripted
         self.pace = 0.0  # seconds before each token
         self.held = threading.Event()  # while it is set, no further token comes
         self.replies: list[str] = []  # what the model says next
@@ -69,17 +66,12 @@ class House:
         self.thread.join()
         self.server = None
 
-    def _scripted(self, progress: Any) -> Weave:
-        import fake
-
-        from halo_weave.memory.notes import Notes
-        from halo_weave.memory.tools import Toolbox
-        from halo_weave.memory.tree import MemoryTree
-
-        store = SqliteStore(self.folder / "memory.sqlite")
-        self.engine = ScriptedEngine(pause=self._pause)
-        self.engine.replies = self.replies
-        return Weave(self.engine, store, fake.R(store), Toolbox(Notes(store), MemoryTree(store)))
+    def scripted(self, progress: Any) -> Weave:
+        weave = assemble(Options(self.folder, engine="scripted", embedder="off"), progress)
+        assert isinstance(weave.engine, ScriptedEngine)
+        self.engine = weave.engine
+        self.engine.pause, self.engine.replies = self._pause, self.replies
+        return weave
 
     def _pause(self) -> None:
         while self.held.is_set():

@@ -57,7 +57,7 @@ def test_in_the_names_of_windows_and_speakers(house, show):
     expect(page.locator("#rail")).to_contain_text(EVIL[1])
     expect(page.locator(".turn.user .speaker")).to_have_text(EVIL[2])
     panel(page, "Settings")
-    expect(page.get_by_label("System prompt")).to_have_value(ALL)
+    expect(page.get_by_role("textbox", name="System prompt")).to_have_value(ALL)
     unhurt(page)
     page.locator("#rail li.current").hover()
     page.locator("#rail li.current").get_by_role("button", name="Delete").click()

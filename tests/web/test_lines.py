@@ -115,7 +115,7 @@ def test_a_missing_model_is_said_with_what_to_do(tmp_path, tabs):
         expect(page.locator(".empty")).to_contain_text("There is no model yet")
         expect(page.locator(".empty")).to_contain_text("halo-weave pull")
         expect(page.get_by_role("button", name="Send")).to_be_disabled()
-        house.service._assemble = house._scripted
+        house.service._assemble = house.scripted
         page.get_by_role("button", name="Try again").click()
         expect(page.locator(".empty")).to_contain_text("One conversation without an end")
     finally:
@@ -129,7 +129,7 @@ def test_a_model_that_is_being_loaded_is_waited_for(tmp_path, tabs):
     def slow(progress):
         progress("Downloading the model", 30, 100)
         ready.wait(30)
-        return house._scripted(progress)
+        return house.scripted(progress)
 
     house.assemble = slow
     house.start(wait=False)

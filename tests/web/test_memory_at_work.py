@@ -236,6 +236,7 @@ def test_the_budget_bar_adds_up(house, show):
 def test_a_long_graveyard_keeps_only_the_rows_near_the_view(house, show):
     window = house.window(
         max_context_tokens=60,
+        max_new_tokens=2000,
         min_chunk_tokens=4,
         resurrection_budget=0,
         timestamps=False,
@@ -245,7 +246,7 @@ def test_a_long_graveyard_keeps_only_the_rows_near_the_view(house, show):
     for i in range(3):
         house.say(window, f"Round {i}.", "\n\n".join(f"Paragraph {i}-{k} of a long tale." for k in range(60)))
     total = house.ask("GET", f"/windows/{window}/graveyard")["total"]
-    assert total > 120
+    assert total > 100
     page = show(window)
     drawer = panel(page, "Graveyard")
     expect(drawer.locator(".grave").first).to_be_visible()

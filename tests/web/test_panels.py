@@ -39,7 +39,7 @@ def test_windows_are_made_renamed_and_deleted(house, show):
 
 
 def test_each_window_keeps_its_own_text(house, show):
-    one, other = house.window("One"), house.window("Other")
+    one, other = house.window("One", memory_scope="window"), house.window("Other", memory_scope="window")
     house.say(one, "Said in one.", "Yes.")
     house.say(other, "Said in the other.", "Yes.")
     page = show(one)
@@ -145,7 +145,7 @@ def test_a_setting_of_one_window_leaves_the_others_alone_and_goes_back(house, sh
     window, other = house.window("One"), house.window("Other")
     page = show(window)
     drawer = panel(page, "Settings")
-    field = drawer.get_by_label("Temperature", exact=True)
+    field = drawer.get_by_role("spinbutton", name="Temperature")
     field.fill("1.2")
     field.press("Tab")
     expect(drawer.locator(".setting.changed")).to_contain_text("Temperature")
@@ -161,16 +161,16 @@ def test_a_setting_for_all_windows_holds_in_each(house, show):
     window = house.window()
     page = show(window)
     drawer = panel(page, "Settings")
-    drawer.get_by_text("All windows", exact=True).click()
-    drawer.get_by_label("Score current turn").check()
-    drawer.get_by_label("Seed").fill("42")
-    drawer.get_by_label("Seed").press("Tab")
-    drawer.get_by_label("Sink").select_option("first")
+    drawer.get_by_role("radio", name="All windows").check()
+    drawer.get_by_role("switch", name="Score current turn").check()
+    drawer.get_by_role("spinbutton", name="Seed").fill("42")
+    drawer.get_by_role("spinbutton", name="Seed").press("Tab")
+    drawer.get_by_role("combobox", name="Sink").select_option("first")
     page.wait_for_function("() => app.store.settings.values.sink === 'first'")
     effective = house.ask("GET", f"/windows/{window}")["effective"]
     assert (effective["score_current_turn"], effective["seed"], effective["sink"]) == (True, 42, "first")
-    drawer.get_by_label("Seed").fill("")
-    drawer.get_by_label("Seed").press("Tab")
+    drawer.get_by_role("spinbutton", name="Seed").fill("")
+    drawer.get_by_role("spinbutton", name="Seed").press("Tab")
     page.wait_for_function("() => app.store.settings.values.seed === null")
 
 
@@ -178,10 +178,11 @@ def test_a_value_out_of_range_is_refused_in_words(house, show):
     window = house.window()
     page = show(window)
     drawer = panel(page, "Settings")
-    field = drawer.get_by_label("Top-p")
+    field = drawer.get_by_role("spinbutton", name="Top-p")
     field.fill("7")
     field.press("Tab")
-    expect(drawer.locator(".setting", has=field).get_by_role("alert")).to_contain_text("Use 0.01 to 1.")
+    expect(drawer.locator(".setting", has_text="Top-p").get_by_role("alert")).to_have_text("Use 0.01 to 1.")
+    expect(field).to_have_value("7")
     assert house.ask("GET", f"/windows/{window}")["settings"] == {}
 
 

@@ -13,7 +13,7 @@ export class SearchView {
   /** @param {import("../app.js").App} app */
   constructor(app) {
     this.app = app;
-    this.input = h("input", { type: "search", class: "field big", placeholder: "What was said about…", "aria-label": "Search the whole memory", "aria-controls": "hits", autocomplete: "off" });
+    this.input = h("input", { type: "text", inputmode: "search", class: "field big", placeholder: "What was said about…", "aria-label": "Search the whole memory", "aria-controls": "hits", autocomplete: "off" });
     this.here = h("input", { type: "checkbox", on: { change: () => this.look() } });
     this.count = h("p", { class: "quiet", role: "status" });
     this.list = h("ul", { id: "hits", class: "hits", "aria-label": "Found" });

@@ -41,10 +41,10 @@ export class SettingsView {
       ["text", "Text size", [["small", "Small"], ["normal", "Normal"], ["large", "Large"]]],
     ];
     return h("section", { class: "group" }, h("h3", { text: "This page" }), choices.map(([name, title, options]) => {
-      const select = h("select", { class: "field", on: { change: () => preferences.set(name, /** @type {any} */ (select.value)) } }, options.map(([value, text]) => h("option", { value, text })));
+      const select = h("select", { id: `page-${name}`, class: "field", on: { change: () => preferences.set(name, /** @type {any} */ (select.value)) } }, options.map(([value, text]) => h("option", { value, text })));
       select.value = preferences.values[name];
       preferences.addEventListener("change", () => (select.value = preferences.values[name]));
-      return h("label", { class: "line" }, h("span", { class: "label", text: title }), select);
+      return h("div", { class: "line" }, h("label", { for: `page-${name}`, class: "label", text: title }), select);
     }));
   }
 
@@ -146,7 +146,8 @@ class SettingField {
   /** @param {SettingValue} value @param {boolean} changed @param {SettingValue} fallback @param {boolean} forWindow */
   show(value, changed, fallback, forWindow) {
     const { input, about } = this;
-    if (document.activeElement !== input || this.problem.textContent === "") {
+    const typing = about.type !== "boolean" && about.type !== "choice" && document.activeElement === input;
+    if (!typing && !this.problem.textContent) {
       if (about.type === "boolean") /** @type {HTMLInputElement} */ (input).checked = Boolean(value);
       else input.value = value === null ? "" : String(value);
     }

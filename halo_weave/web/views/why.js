@@ -15,13 +15,15 @@ export class WhyView {
     const { turn, chunk, role } = parts(why.key);
     const levels = brightnessOf(why);
     const window = this.app.store.windows.find((one) => one.id === why.window)?.name ?? why.window_name ?? "another window";
+    const history = [...why.history].sort((a, b) => (a.happened < b.happened ? 1 : -1));
+    if (!history.some((one) => one.event === "said")) history.push({ event: "said", happened: why.said, window: why.window, detail: {} });
     const { close } = this.app.dialogs.sheet("Why?", "wide",
       h("p", { class: "quiet", text: `${roleName(role)} · turn ${turn}, chunk ${chunk} · ${counted(why.tokens, "token")} · said ${moment(why.said)} in “${window}”` }),
       h("blockquote", { class: "why-text", text: why.text }),
       h("p", { text: this.#sentence(why) }),
       levels.length > 1 ? sparkline(levels, `Brightness over time, from ${number(levels[0])} to ${number(levels.at(-1))}`) : h("span", {}),
       h("h3", { text: "What happened to it" }),
-      h("ol", { class: "history" }, [...why.history].sort((a, b) => (a.happened < b.happened ? 1 : -1)).map((one) => h("li", {}, h("time", { datetime: one.happened, text: moment(one.happened) }), h("span", { text: happening(one.event, one.detail ?? {}) })))),
+      h("ol", { class: "history" }, history.map((one) => h("li", {}, h("time", { datetime: one.happened, text: moment(one.happened) }), h("span", { text: happening(one.event, one.detail ?? {}) })))),
       h("div", { class: "answers" },
         why.live
           ? iconButton("sleep", "Put to sleep", () => { close(); this.app.sleep(why.key); }, { text: true })
