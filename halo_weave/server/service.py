@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 from threading import Lock, Thread
@@ -16,7 +16,7 @@ from halo_weave.server import shapes, wire
 from halo_weave.server.refusals import INTERNAL, Refusal, kind
 from halo_weave.server.sse import Streams
 from halo_weave.server.turns import Turns
-from halo_weave.store import Imported, Subset
+from halo_weave.store import Imported, Place, Subset
 from halo_weave.weave.weave import Weave
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,8 @@ class Archive(Protocol):
     ) -> None: ...
     def import_file(self, path: Path, *, now: datetime) -> Imported: ...
     def clear(self, *, confirm: bool) -> None: ...
+    def outline(self) -> list[Place]: ...
+    def want_again(self, numbers: Iterable[int]) -> None: ...
 
 
 class Service:
@@ -137,6 +139,28 @@ class Service:
             self.weave.engine.forget(window)
             self.streams.drop(window)
         self.weave.recall.note_said()
+
+    def reindex(self) -> wire.ReindexTold:
+        """Every chunk is embedded again, in the background."""
+        now = self.embedding()
+        if now.state == "off":
+            raise Refusal(409, "embedder_off", now.sentence or "There is no embedder: search goes by words.")
+        self.archive.want_again(place.number for place in self.archive.outline())
+        self.weave.recall.note_said()
+        return self.embedding()
+
+    def embedding(self) -> wire.ReindexTold:
+        """How many chunks have the vector they should have."""
+        embedder = shapes.embedder(self.weave.recall.status())
+        total = self.weave.store.stats().chunks
+        busy = embedder.state == "loading" or embedder.wanted > 0
+        return wire.ReindexTold(
+            state="off" if embedder.state == "off" else "running" if busy else "idle",
+            model=embedder.model,
+            done=max(0, total - embedder.wanted),
+            total=total,
+            sentence=embedder.sentence,
+        )
 
     def names(self) -> dict[str, str]:
         """Of all windows that ever were."""

@@ -542,7 +542,7 @@ class StatsTold(Told):
 
 
 class ReindexTold(Told):
-    state: Literal["idle", "running", "off", "failed"]
+    state: Literal["idle", "running", "off"]
     model: str
     done: int
     total: int

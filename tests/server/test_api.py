@@ -1,9 +1,14 @@
 """What a user can do with windows, chunks, settings, the AI's own memory and files, over HTTP."""
 
 import json
+import time
 
+import httpx
 import pytest
 
+from halo_weave.assemble import Options, assemble
+from halo_weave.server.listening import serving
+from halo_weave.server.service import Service
 from tests.server.talking import say, shown
 
 LONG = "\n\n".join(f"Paragraph {i} tells of " + "many things and " * 20 for i in range(3))
@@ -202,10 +207,10 @@ def test_deleting_says_what_goes_along_and_can_be_undone(client, window):
     done = client.delete(f"{base}/{answer['key']}").json()
     assert done == would
     assert get_context(client, window)["turns"] == []
-    assert client.get("/api/search", params={"q": "marmoset"}).json()["hits"] == []
+    assert "marmoset" not in client.get("/api/search", params={"q": "marmoset"}).text
     assert client.post(f"{base}/undelete", json={"keys": done["keys"]}).status_code == 200
     assert shown(get_context(client, window))[0] == "The marmoset is asleep."
-    assert client.get("/api/search", params={"q": "marmoset"}).json()["hits"]
+    assert "The marmoset is asleep." in client.get("/api/search", params={"q": "marmoset"}).text
 
 
 @pytest.mark.parametrize("key", ["999.0.user", "9223372036854775807.0.user", "1.999999999.user"])
@@ -379,3 +384,27 @@ def test_stats_count_what_is_there(client, window):
     after = client.get("/api/stats").json()
     assert after["turns"] == before["turns"] + 2
     assert int(after["next_turn"]) == int(before["next_turn"]) + 2
+
+
+def test_everything_is_embedded_anew_in_the_background(client, window):
+    say(client, window, "Embed me twice.")
+    begun = client.post("/api/reindex")
+    assert begun.status_code == 202
+    assert begun.json()["total"] > 0
+    while (now := client.get("/api/reindex").json())["state"] == "running":
+        assert 0 <= now["done"] <= now["total"]
+        time.sleep(0.02)
+    assert now["state"] == "idle"
+    assert now["done"] == now["total"]
+    hits = client.get(
+        "/api/search", params={"q": "embed twice", "window": window, "only_window": True}
+    ).json()["hits"]
+    assert hits[0]["text"] == "Embed me twice."
+
+
+def test_embedding_anew_without_an_embedder_is_refused_in_a_sentence(tmp_path):
+    service = Service(lambda progress: assemble(Options(data=tmp_path, engine="scripted", embedder="off")))
+    service.begin().join()
+    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+        assert client.get("/api/reindex").json()["state"] == "off"
+        refused(client.post("/api/reindex"), 409, "embedder_off")

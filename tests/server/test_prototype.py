@@ -194,4 +194,4 @@ def test_nothing_of_it_is_remembered(client):
     stream(client, prompt="The password is swordfish.", max_length=3)
     after = client.get("/api/stats").json()
     assert after["chunks"] == before["chunks"]
-    assert client.get("/api/search", params={"q": "swordfish"}).json()["hits"] == []
+    assert "swordfish" not in client.get("/api/search", params={"q": "swordfish"}).text

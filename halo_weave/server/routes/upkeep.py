@@ -123,6 +123,15 @@ def routes(service: Service, policy: Policy) -> APIRouter:
     def post_clear(asked: wire.Clear) -> None:
         service.clear()
 
+    @router.post("/api/reindex", summary="Embed everything anew", status_code=202)
+    def post_reindex() -> wire.ReindexTold:
+        """In the background; search goes on with the vectors that are there."""
+        return service.reindex()
+
+    @router.get("/api/reindex", summary="How far embedding is")
+    def get_reindex() -> wire.ReindexTold:
+        return service.embedding()
+
     @router.post("/api/session", summary="Trade the key for a cookie", status_code=204)
     def post_session() -> Response:
         """For what cannot send the key itself: links and event sources of our own page."""
