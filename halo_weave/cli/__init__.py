@@ -18,7 +18,7 @@ from halo_weave.errors import HaloWeaveError
 def main() -> None:
     """Run the command line. A user's mistake ends with one sentence and exit code 1, never a traceback."""
     try:
-        app(sys.argv[1:] or ["serve"])
+        app(sys.argv[1:] or ["serve"], prog_name="halo-weave")
     except HaloWeaveError as error:
         Console(stderr=True).print(f"halo-weave: {error}", style="red", markup=False, highlight=False)
         sys.exit(1)
