@@ -1,11 +1,12 @@
 """The stores that the contract holds for, and a memory of each."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from halo_weave.stores.sqlite import SqliteStore
-from tests.stores.material import NOW
+from tests.stores.material import NOW, quick_folder
 
 KINDS = {"sqlite": lambda folder: SqliteStore(folder / "memory.sqlite")}
 
@@ -16,12 +17,18 @@ def kind(request):
 
 
 @pytest.fixture
-def again(kind, tmp_path) -> Iterator[Callable[[], SqliteStore]]:
+def folder() -> Iterator[Path]:
+    with quick_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def again(kind, folder) -> Iterator[Callable[[], SqliteStore]]:
     """Opens the same memory, as another process would."""
     opened = []
 
     def open_one() -> SqliteStore:
-        opened.append(kind(tmp_path))
+        opened.append(kind(folder))
         return opened[-1]
 
     yield open_one
@@ -40,7 +47,7 @@ def window(store) -> str:
 
 
 @pytest.fixture
-def elsewhere(kind, tmp_path):
+def elsewhere(kind, folder):
     """Another memory of the same kind, empty."""
-    with kind(tmp_path / "elsewhere") as store:
+    with kind(folder / "elsewhere") as store:
         yield store

@@ -22,6 +22,7 @@ from tests.stores.material import (
     cut,
     draft,
     exchange,
+    quick_folder,
     user,
 )
 
@@ -90,9 +91,9 @@ def test_what_was_said_comes_back_exactly(store, window, again):
     ids=st.lists(st.integers(0, 2**31 - 1), min_size=20, max_size=20),
 )
 @settings(max_examples=40, deadline=None)
-def test_tokens_of_any_bytes_and_ids_come_back(tmp_path_factory, pieces, ids):
+def test_tokens_of_any_bytes_and_ids_come_back(pieces, ids):
     tokens = Tokens.of(ids[: len(pieces)], pieces)
-    with SqliteStore(tmp_path_factory.mktemp("any") / "memory.sqlite") as store:
+    with quick_folder() as folder, SqliteStore(folder / "memory.sqlite") as store:
         window = store.create_window("any", now=NOW).id
         given_ids = store.reserve(30)
         live = Live(

@@ -23,6 +23,7 @@ from tests.stores.material import (
     exchange,
     exported,
     live_keys,
+    quick_folder,
     sleep,
     unit_vectors,
     user,
@@ -156,9 +157,13 @@ def test_an_unknown_window_cannot_be_exported(store):
 
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_any_sequence_of_steps_leaves_a_sound_memory(tmp_path_factory, data):
+def test_any_sequence_of_steps_leaves_a_sound_memory(data):
     """Live, asleep and deleted make up everything said in the window, and a restart changes nothing."""
-    path = Path(tmp_path_factory.mktemp("steps")) / "memory.sqlite"
+    with quick_folder() as folder:
+        any_steps(folder / "memory.sqlite", data)
+
+
+def any_steps(path: Path, data: st.DataObject) -> None:
     with SqliteStore(path) as store:
         store.begin_generation("m", 4, now=NOW)
         window = store.create_window("w", now=NOW).id

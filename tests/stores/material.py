@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import re
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 
@@ -13,8 +17,17 @@ from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
 from halo_weave.store import Asleep, Woken
 
+SHARED_MEMORY = Path("/dev/shm")
 NOW = datetime(2026, 3, 4, 5, 6, 7, 123456, tzinfo=UTC)
 TOKENIZER = "words"
+
+
+@contextmanager
+def quick_folder() -> Iterator[Path]:
+    """A folder in memory if there is such a place, so that a test does not wait for the disk."""
+    place = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="halo-weave-", dir=place) as folder:
+        yield Path(folder)
 
 
 def cut(text: str) -> Tokens:

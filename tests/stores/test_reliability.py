@@ -79,6 +79,12 @@ def stop(writer: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture
+def tmp_path(tmp_path_factory) -> Path:
+    """On a real disk."""
+    return tmp_path_factory.mktemp("disk")
+
+
+@pytest.fixture
 def path(tmp_path) -> Path:
     path = tmp_path / "memory.sqlite"
     with SqliteStore(path) as store:
