@@ -13,7 +13,8 @@ export class App {
   api;
   /** @type {Follower | null} */
   follower = null;
-  #loading = false;
+  /** @type {Promise<void> | null} */
+  #loading = null;
   #again = false;
   /** @type {StreamEvent[]} */
   #waiting = [];
@@ -147,38 +148,44 @@ export class App {
     }
   }
 
-  /** The whole context anew. Calls while one is on its way become one more. */
+  /** The whole context anew. Calls while one is on its way become one more; all end when the last has come. */
   async reload() {
     if (this.#loading) {
       this.#again = true;
-      return;
+      return this.#loading;
     }
-    this.#loading = true;
-    const id = this.store.current;
+    this.#loading = (async () => {
+      do {
+        this.#again = false;
+        await this.#load(this.store.current);
+      } while (this.#again);
+    })();
+    await this.#loading;
+    this.#loading = null;
+    for (const event of this.#waiting.splice(0)) this.#hear(event);
+  }
+
+  /** @param {string} id */
+  async #load(id) {
+    if (!id) return;
+    const later = (/** @type {number} */ wait) => setTimeout(() => this.store.current === id && this.reload(), wait);
     try {
       const wire = await this.api.context(id);
-      if (id === this.store.current) {
-        this.store.setContext(wire);
-        if (!this.follower || this.followed !== id) this.#follow(id, /** @type {any} */ (wire).last_event ?? "");
+      if (id !== this.store.current) {
+        this.#again = true;
+        return;
       }
+      this.store.setContext(wire);
+      if (!this.follower || this.followed !== id) this.#follow(id, wire.last_event);
     } catch (error) {
-      if (id === this.store.current) {
-        if (await this.#unlocked(error)) this.#again = true;
-        else if (error instanceof ApiError && error.status === 404) await this.refresh();
-        else if (error instanceof ApiError && error.status === 503) setTimeout(() => this.store.current === id && this.reload(), 1500);
-        else if (error instanceof ApiError && error.status === 0) {
-          this.store.setConnection("lost", Date.now() + 3000);
-          setTimeout(() => this.store.current === id && this.reload(), 3000);
-        } else this.store.tell("unloadable", /** @type {Error} */ (error).message);
-      }
-    } finally {
-      this.#loading = false;
-    }
-    const waiting = this.#waiting.splice(0);
-    if (id === this.store.current) for (const event of waiting) this.#hear(event);
-    if (this.#again || id !== this.store.current) {
-      this.#again = false;
-      if (this.store.current) await this.reload();
+      if (id !== this.store.current) this.#again = true;
+      else if (await this.#unlocked(error)) this.#again = true;
+      else if (error instanceof ApiError && error.status === 404) this.refresh();
+      else if (error instanceof ApiError && error.status === 503) later(1500);
+      else if (error instanceof ApiError && error.status === 0) {
+        this.store.setConnection("lost", Date.now() + 3000);
+        later(3000);
+      } else this.store.tell("unloadable", /** @type {Error} */ (error).message);
     }
   }
 

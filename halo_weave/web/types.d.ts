@@ -38,7 +38,7 @@ interface Budget {
 }
 
 interface WireContext {
-  window: string; version: number; size: number; system_tokens: number; budget: Budget;
+  window: string; version: number; last_event: string; size: number; system_tokens: number; budget: Budget;
   brightness: { low: number; high: number; mean: number };
   turns: WireTurn[]; tail_gap: Gap | null;
   generating: { turn_id: string; position: string; text_pieces: string[]; brightness: number[]; tool?: boolean[] } | null;

@@ -1,0 +1,253 @@
+"""The page in a real Chromium: first paint, recolouring and scrolling 10,000 live tokens, streaming, 20,000 rows of graveyard."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from playwright.sync_api import Page, sync_playwright
+
+from halo_weave.assemble import Options, assemble
+from halo_weave.core.tokens import Chunk, ChunkKey, Role
+from halo_weave.core.window import Live
+from halo_weave.engines.scripted import ScriptedEngine
+from halo_weave.server.listening import serving
+from halo_weave.server.service import Service
+from halo_weave.weave import Weave
+
+LIVE_TOKENS, ASLEEP_CHUNKS, CHUNK_TOKENS = 10_000, 20_000, 80
+STREAMED, PER_SECOND, ROUNDS = 256, 60, 15
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WORDS = [
+    "the",
+    "keeper",
+    "of",
+    "the",
+    "lighthouse",
+    "wrote",
+    "down",
+    "every",
+    "ship",
+    "that",
+    "passed",
+    "in",
+    "a",
+    "green",
+    "book",
+    "and",
+    "when",
+    "fog",
+    "came",
+    "he",
+    "rang",
+    "the",
+    "bell",
+    "until",
+    "his",
+    "arms",
+    "were",
+    "tired",
+    "and",
+    "nobody",
+    "on",
+    "the",
+    "island",
+    "knew",
+    "who",
+    "had",
+    "built",
+    "the",
+    "tower",
+]
+
+RECOLOUR = """async (rounds) => {
+  const { live } = app.store, view = app.views.context, times = [], frames = [];
+  for (let round = 0; round < rounds; round++) {
+    const values = Float32Array.from({ length: live.tokens }, () => 10000 * Math.random());
+    const bytes = new Uint8Array(values.buffer);
+    let binary = "";
+    for (let i = 0; i < bytes.length; i += 4096) binary += String.fromCharCode(...bytes.subarray(i, i + 4096));
+    const event = { id: "", event: "brightened", data: { data: btoa(binary) } };
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 30)));
+    const began = performance.now();
+    app.store.apply(event);
+    view.flush();
+    void view.place.scrollHeight; // styles and layout are done when this is known
+    times.push(performance.now() - began);
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    frames.push(performance.now() - began);
+  }
+  return { times, frames, written: view.last.written };
+}"""
+
+SCROLL = """async () => {
+  const place = app.views.context.place, steps = 60, frames = [];
+  place.scrollTop = 0;
+  await new Promise((done) => setTimeout(done, 200));
+  let last = performance.now();
+  for (let i = 1; i <= steps; i++) {
+    place.scrollTop = (i / steps) * place.scrollHeight;
+    await new Promise((done) => requestAnimationFrame(done));
+    frames.push(performance.now() - last);
+    last = performance.now();
+  }
+  return frames;
+}"""
+
+GRAVEYARD = """async () => {
+  app.views.drawer.show("");
+  await new Promise((done) => setTimeout(done, 300));
+  const began = performance.now();
+  [...document.querySelectorAll(".dock-button")].find((one) => one.textContent === "Graveyard").click();
+  while (!document.querySelector(".grave")) await new Promise((done) => requestAnimationFrame(done));
+  await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  return performance.now() - began;
+}"""
+
+WATCH = """() => {
+  window.longTasks = [];
+  new PerformanceObserver((list) => longTasks.push(...list.getEntries().map((one) => one.duration))).observe({ type: "longtask" });
+}"""
+
+
+def fill(weave: Weave) -> str:
+    """A window of 10,000 live tokens with 20,000 chunks asleep, written through the store itself."""
+    rng = np.random.default_rng(7)
+    window = weave.create_window(
+        "Long talk", settings={"max_context_tokens": 0, "resurrection_budget": 0, "max_new_tokens": 2_000}
+    ).id
+
+    def turn(
+        sizes: list[int], role: Role, turn_id: int, start: int, answers: int | None, asleep: bool
+    ) -> int:
+        said = []
+        for number, size in enumerate(sizes):
+            text = " ".join(rng.choice(WORDS, size)) + ". "
+            tokens = weave.engine.tokenize(text)
+            tokens = tokens.part(0, min(size, len(tokens)))
+            chunk = Chunk(ChunkKey(turn_id, number, role), start, tokens, answers)
+            brightness = np.minimum(rng.normal(9_000, 600, len(tokens)), 10_000).astype(np.float32)
+            said.append(Live(chunk, brightness))
+            start += len(tokens)
+        now = datetime.now(UTC)
+        weave.store.append(window, said, tokenizer=weave.engine.info.tokenizer, now=now, asleep=asleep)  # type: ignore[call-arg]
+        return start
+
+    def exchange(chunks: int, asleep: bool) -> int:
+        ids = weave.store.reserve((chunks + 1) * CHUNK_TOKENS)
+        middle = turn([CHUNK_TOKENS], Role.USER, ids.user_turn, ids.start, None, asleep)
+        end = turn([CHUNK_TOKENS] * chunks, Role.ASSISTANT, ids.assistant_turn, middle, ids.user_turn, asleep)
+        return end - ids.start
+
+    for _ in range(ASLEEP_CHUNKS // 50):
+        exchange(49, asleep=True)
+    live = 0
+    while live < LIVE_TOKENS:
+        live += exchange(3, asleep=False)
+    return window
+
+
+def painted(page: Page, address: str) -> float:
+    """From the navigation to the first frame with the context in it, by the page's own clock."""
+    page.goto("about:blank")
+    page.add_init_script(
+        "const look = () => document.querySelector('.chunk') ? setTimeout(() => (window.shownAt = performance.now())) : requestAnimationFrame(look); requestAnimationFrame(look);"
+    )
+    page.goto(address)
+    page.wait_for_function("() => window.shownAt && app.store.live")
+    return float(page.evaluate("window.shownAt"))
+
+
+def measure(page: Page, address: str, note: Any) -> dict[str, Any]:
+    first = [painted(page, address) for _ in range(3)]
+    page.wait_for_timeout(500)
+    tokens = page.evaluate("app.store.live.tokens")
+    note(f"first paint of {tokens} tokens: {min(first):.0f} ms")
+    recoloured = page.evaluate(RECOLOUR, ROUNDS)
+    note(f"recolour: {statistics.median(recoloured['times']):.1f} ms")
+    scrolled = page.evaluate(SCROLL)
+    opened = [page.evaluate(GRAVEYARD) for _ in range(5)]
+    rows = page.evaluate("document.querySelectorAll('.row').length")
+    note(f"graveyard: {statistics.median(opened):.0f} ms, {rows} rows in the page")
+    page.evaluate("app.views.drawer.show('')")
+    page.evaluate(WATCH)
+    box = page.get_by_label("Your message")
+    box.fill("Tell me of the lighthouse.")
+    box.press("Enter")
+    page.wait_for_function("() => app.store.turn.phase === 'idle' && app.store.turn.reason", timeout=180_000)
+    page.wait_for_timeout(500)
+    long_tasks = page.evaluate("window.longTasks")
+    return {
+        "live_tokens": tokens,
+        "first_paint_ms": round(statistics.median(first), 1),
+        "recolour_ms": round(statistics.median(recoloured["times"]), 2),
+        "recolour_to_frame_ms": round(statistics.median(recoloured["frames"]), 2),
+        "recoloured_tokens": recoloured["written"],
+        "scroll_frame_ms": round(statistics.median(scrolled), 1),
+        "scroll_longest_frame_ms": round(max(scrolled), 1),
+        "graveyard_chunks": ASLEEP_CHUNKS,
+        "graveyard_rows": rows,
+        "graveyard_open_ms": round(statistics.median(opened), 1),
+        "streamed_tokens": page.evaluate("app.store.turn.stats.tokens"),
+        "long_tasks": len(long_tasks),  # the browser counts those above 50 ms
+        "longest_task_ms": round(max(long_tasks, default=0.0), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    asked = parser.parse_args()
+    chromium = os.environ.get("HALO_WEAVE_CHROMIUM") or shutil.which("chromium")
+    if not chromium:
+        sys.exit("Chromium was not found. Install it, or name it with HALO_WEAVE_CHROMIUM.")
+
+    def note(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    with tempfile.TemporaryDirectory() as folder:
+        parts = assemble(Options(Path(folder), engine="scripted", embedder="off"))
+        engine = ScriptedEngine(
+            answer=lambda prompt: " ".join(WORDS * 20)[: 3 * STREAMED],
+            pause=lambda: time.sleep(1 / PER_SECOND),
+            context=32_768,
+        )
+        weave = Weave(engine, parts.store, parts.recall, parts.toolbox)
+        note(f"filling a window with {LIVE_TOKENS} live tokens and {ASLEEP_CHUNKS} chunks asleep")
+        window = fill(weave)
+        service = Service(lambda progress: weave)
+        service.begin().join()
+        with serving(service) as address, sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+            page = browser.new_page(viewport={"width": 1440, "height": 900})
+            found = measure(page, f"{address}/#/w/{window}", note)
+            found["chromium"] = browser.version
+            browser.close()
+    if asked.json:
+        print(json.dumps(found))
+        return
+    for name, value in found.items():
+        print(f"{name:>24}  {value}")
+
+
+if __name__ == "__main__":
+    main()
