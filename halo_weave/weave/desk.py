@@ -114,6 +114,12 @@ class Desk:
             elsewhere = "" if about.window == self.record.id else self.names.get(about.window, "")
             self.origins[chunk.key.turn_id] = Origin(about.said, elsewhere)
 
+    def follow_store(self) -> None:
+        """Leave out what was deleted or put to sleep meanwhile, by another window or another process."""
+        there = {one.key for one in self.store.live(self.record.id)}
+        with self.guard:
+            self.window.remove([key for key in self.live_keys if key not in there])
+
     # Falling asleep
 
     def prune(self, plan: PrunePlan, *, now: datetime) -> tuple[SleptChunk, ...]:

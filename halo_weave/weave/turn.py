@@ -342,6 +342,7 @@ class Turn:
             self.store.append(self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now)
         else:
             self.store.drop_draft(turn_id)
+        self.desk.follow_store()
         self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness)
         return events.Spoken(turn_id, chunks)
 

@@ -74,6 +74,20 @@ def test_two_windows_at_once_never_mix(assembled):
     assert len(set(positions)) == len(positions)
 
 
+def test_what_is_deleted_elsewhere_during_a_reply_is_gone_when_it_ends(assembled):
+    weave = assembled()
+    here = weave.create_window("here", settings=SMALL)
+    there = weave.create_window("there", settings=SMALL)
+    list(weave.say(here.id, FACT))
+    key = weave.context(here.id).turns[0].chunks[0].chunk.key
+    turn = weave.say(here.id, "Go on.")
+    next(event for event in turn if isinstance(event, events.Token))
+    weave.delete(there.id, key)
+    assert list(turn)[-1].reason == "eos"
+    assert key not in {one.key for one in weave.store.live(here.id)}
+    assert spoken(list(weave.say(here.id, "Still there?"))) == "You said: Still there?"
+
+
 def test_a_restart_loses_nothing(assembled):
     first = assembled()
     window = first.create_window("one", settings=SMALL)
