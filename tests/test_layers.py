@@ -18,7 +18,8 @@ LAYERS = [
     {"llama"},  # the binding of llama.cpp, shared by engine and embedder
     {"engines", "embedders", "index", "stores", "memory", "weave"},
     {"assemble"},
-    {"server", "cli", "mcp", "lab"},
+    {"server"},
+    {"cli", "mcp", "lab"},  # `halo-weave serve` starts the server
 ]
 TOP = {"__init__", "__main__"}
 IMPURE = {

@@ -7,7 +7,7 @@ import time
 from codecs import getincrementaldecoder
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from threading import Lock, Thread, current_thread
 from typing import Any
 
@@ -24,22 +24,27 @@ log = logging.getLogger(__name__)
 PATIENCE = 10.0  # seconds to wait for a reply to be stored when the server ends
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The user's words are stored. The turn's events are those after `before`."""
+
+    heard: events.Heard
+    before: str
+
+
 class Turns:
     def __init__(self, weave: Weave, streams: Streams) -> None:
         self.weave, self.streams = weave, streams
         self._lock = Lock()
-        self._threads: set[Thread] = set()
+        self._threads: dict[str, Thread] = {}  # the latest of each window
         self._last: dict[str, Mapping[str, Any]] = {}
         self._tools: dict[str, set[int]] = {}
 
-    def start(self, window: str, text: str) -> Future[events.Heard]:
+    def start(self, window: str, text: str) -> Future[Begun]:
         """Begin a turn. The future holds until the user's words are stored, or says why they are not."""
-        heard: Future[events.Heard] = Future()
-        thread = Thread(target=self._run, args=(window, text, heard), name=f"turn in {window}", daemon=True)
-        with self._lock:
-            self._threads.add(thread)
-        thread.start()
-        return heard
+        begun: Future[Begun] = Future()
+        Thread(target=self._run, args=(window, text, begun), name=f"turn in {window}", daemon=True).start()
+        return begun
 
     def last(self, window: str) -> Mapping[str, Any]:
         """What the window's last turn came to."""
@@ -51,39 +56,44 @@ class Turns:
 
     def close(self) -> None:
         """Stop every reply and wait until what was said is stored."""
-        with self._lock:
-            threads = list(self._threads)
         end = time.monotonic() + PATIENCE
+        with self._lock:
+            threads = list(self._threads.values())
         for thread in threads:
             while thread.is_alive() and time.monotonic() < end:
-                # Again and again: a turn can only be stopped once it has begun.
                 for window in self.weave.generating():
                     self.weave.abort(window)
                 thread.join(0.05)
 
-    def _run(self, window: str, text: str, heard: Future[events.Heard]) -> None:
-        stream, told = self.streams.of(window), False
-        teller = Teller(self.weave, window, stream)
-        self._tools[window] = teller.tools
+    def _run(self, window: str, text: str, begun: Future[Begun]) -> None:
+        stream, teller = self.streams.of(window), None
         try:
             for event in self.weave.say(window, text):
+                if teller is None:
+                    before, teller = self._enter(window, stream), Teller(self.weave, window, stream)
+                    self._tools[window] = teller.tools
                 teller.tell(event)
-                told = True
                 if isinstance(event, events.Heard):
-                    heard.set_result(event)
+                    begun.set_result(Begun(event, before))
                 if isinstance(event, events.Done):
                     self._last[window] = event.stats
         except Exception as error:
             known = isinstance(error, HaloWeaveError)
             if not known:
                 log.exception("The turn in window %s failed.", window)
-            if told:
+            if teller is not None:
                 stream.publish("failed", {"sentence": str(error) if known else INTERNAL})
-            if not heard.done():
-                heard.set_exception(error)
-        finally:
-            with self._lock:
-                self._threads.discard(current_thread())
+            if not begun.done():
+                begun.set_exception(error)
+
+    def _enter(self, window: str, stream: Stream) -> str:
+        """The window is ours. The turn before may have its last event still to tell; ours come after it."""
+        with self._lock:
+            previous = self._threads.get(window)
+            self._threads[window] = current_thread()
+        if previous is not None:
+            previous.join()
+        return stream.last
 
 
 class Teller:

@@ -88,13 +88,12 @@ def routes(service: Service) -> APIRouter:
         """
         turns = service.turns
         await run_in_threadpool(service.weave.window, window_id)
-        before = service.streams.of(window_id).last
-        heard = await asyncio.wrap_future(turns.start(window_id, asked.text))
+        begun = await asyncio.wrap_future(turns.start(window_id, asked.text))
         return wire.Saying(
-            turn=str(heard.turn_id),
-            reply_turn=str(heard.reply_turn),
-            last_event=before,
-            stream=f"/api/windows/{quote(window_id)}/events?after={before}",
+            turn=str(begun.heard.turn_id),
+            reply_turn=str(begun.heard.reply_turn),
+            last_event=begun.before,
+            stream=f"/api/windows/{quote(window_id)}/events?after={begun.before}",
         )
 
     @router.post("/{window_id}/abort", summary="Stop the reply", tags=["The turn"])
