@@ -34,7 +34,8 @@ def maybe_moment(micros: int | None) -> datetime | None:
 
 def pack_tokens(tokens: Tokens) -> tuple[bytes, bytes, bytes]:
     """Ids, piece lengths and bytes; each in the narrowest width that holds them."""
-    lengths = np.diff(tokens.ends, prepend=np.int32(0))
+    lengths = tokens.ends.copy()
+    lengths[1:] -= tokens.ends[:-1]
     narrow_ids = len(tokens) and tokens.ids.min() >= 0 and tokens.ids.max() < 1 << 16
     narrow_lengths = len(tokens) and lengths.max() < 1 << 8
     return (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,11 +40,15 @@ class Database:
         self._durable = True
         if path.is_dir():
             raise StoreError(f"{path} is a folder. Name a file, such as {path / 'memory.sqlite'}.")
-        with self.spoken():
-            if read_only:
-                self._open_to_read()
-            else:
-                self._open_to_write()
+        try:
+            with self.spoken():
+                if read_only:
+                    self._open_to_read()
+                else:
+                    self._open_to_write()
+        except BaseException:
+            self.close()
+            raise
 
     # Using it
 
@@ -86,13 +91,10 @@ class Database:
             self._turn.release()
 
     def vacuum(self) -> None:
-        """Give the space of what was wiped back to the disk."""
-        if self._turn.acquire(timeout=self.busy_seconds):
-            try:
-                self._writer.execute("VACUUM")
-                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            finally:
-                self._turn.release()
+        """Give the space of what was wiped back to the disk. While others use the memory, it is kept for later."""
+        with self._turn, suppress(sqlite3.OperationalError):
+            self._writer.execute("VACUUM")
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         with self._turn, self._guard:
@@ -193,16 +195,9 @@ class Database:
         return db
 
     def _log_usable(self) -> bool:
-        """Readers share an index of the log. On a read-only disk it cannot be made, and without a log is not needed."""
+        """Readers share an index of the log. In a read-only folder it cannot be made; without a log it is not needed."""
         log = self.path.with_name(self.path.name + "-wal")
-        index = self.path.with_name(self.path.name + "-shm")
-        if log.exists() and log.stat().st_size:
-            return True
-        try:
-            with index.open("ab"):
-                return True
-        except OSError:
-            return False
+        return (log.exists() and log.stat().st_size > 0) or os.access(self.path.parent, os.W_OK)
 
     def _take(self) -> sqlite3.Connection:
         with self._guard:

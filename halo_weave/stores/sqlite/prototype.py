@@ -225,7 +225,7 @@ def mark_of(turn: list[Token]) -> str:
 
 
 def new_window(db: sqlite3.Connection, when: int) -> str:
-    window = secrets.token_hex(4)
+    window = secrets.token_hex(5)
     db.execute(
         """INSERT INTO windows (id, name, system_prompt, user_name, ai_name, settings, created, modified)
            VALUES (?, 'Imported', '', 'User', 'AI', '{}', ?, ?)""",

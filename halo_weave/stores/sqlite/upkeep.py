@@ -15,6 +15,7 @@ from halo_weave.stores.sqlite.search import Search
 Progress = Callable[[int, int], None]  # done, of how many
 STEP = 512  # pages copied at a time
 KEPT = {"memory", "migrations"}
+SAID = "chunks INDEXED BY chunks_by_place WHERE merged IS NULL"  # the index alone answers
 
 
 class Upkeep(Search):
@@ -28,15 +29,14 @@ class Upkeep(Search):
             name, created, next_turn, next_position = db.execute(
                 "SELECT id, created, next_turn, next_position FROM memory"
             ).fetchone()
-            merged = one("SELECT coalesce(sum(span), 0) FROM chunks WHERE merged_into IS NOT NULL")
             return Stats(
                 id=name,
                 created=moment(created),
                 next_turn=next_turn,
                 next_position=next_position,
                 turns=one("SELECT count(*) FROM turns"),
-                chunks=one("SELECT count(*) FROM chunks WHERE merged_into IS NULL"),
-                tokens=one("SELECT coalesce(sum(span), 0) FROM chunks INDEXED BY chunks_by_place") - merged,
+                chunks=one(f"SELECT count(*) FROM {SAID}"),
+                tokens=one(f"SELECT coalesce(sum(span), 0) FROM {SAID}"),
                 deleted_chunks=one("SELECT count(*) FROM chunks WHERE deleted IS NOT NULL"),
                 windows=one("SELECT count(*) FROM windows WHERE deleted IS NULL"),
                 drafts=one("SELECT count(*) FROM drafts"),
@@ -89,5 +89,4 @@ class Upkeep(Search):
                     db.execute(f"DELETE FROM {table}")
             db.execute("DELETE FROM words")
             db.execute("UPDATE memory SET cleared_turn = next_turn")
-        with self._db.spoken():
-            self._db.vacuum()
+        self._db.vacuum()

@@ -27,10 +27,10 @@ class Windows(Part):
         ai_name: str = "AI",
         settings: Mapping[str, Json] | None = None,
     ) -> WindowRecord:
-        window_id = secrets.token_hex(4)
+        window_id = secrets.token_hex(5)
         with self._db.writing(durable=True) as db:
             while db.execute("SELECT 1 FROM windows WHERE id = ?", (window_id,)).fetchone():
-                window_id = secrets.token_hex(4)
+                window_id = secrets.token_hex(5)
             row = db.execute(
                 f"INSERT INTO windows ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL) RETURNING {COLUMNS}",
                 (
@@ -115,7 +115,7 @@ class Windows(Part):
                 "SELECT count(*) FROM asleep WHERE window = ? AND gone = 0", (window_id,)
             ).fetchone()[0]
             said = db.execute(
-                "SELECT coalesce(sum(span), 0) FROM chunks INDEXED BY chunks_by_place WHERE window = ?",
+                "SELECT coalesce(sum(span), 0) FROM chunks INDEXED BY chunks_by_place WHERE window = ? AND merged IS NULL",
                 (window_id,),
             ).fetchone()[0]
             last = db.execute(

@@ -60,7 +60,7 @@ CREATE TABLE chunks (
     UNIQUE (turn, chunk)
 );
 CREATE UNIQUE INDEX chunks_by_start ON chunks(start);
-CREATE INDEX chunks_by_place ON chunks(window, start, span);
+CREATE INDEX chunks_by_place ON chunks(window, start, span, merged);
 
 CREATE TABLE drafts (
     turn INTEGER PRIMARY KEY,
