@@ -1,0 +1,299 @@
+"""Share of LoCoMo questions whose evidence is all inside the woken tokens, by store, index and plan of the product."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from halo_weave.core.resurrection import Hit, PairOrder, choose_resurrections
+from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.core.window import Live, chunk_turn
+from halo_weave.embedders.standard import open_embedder
+from halo_weave.engines.llama import LlamaEngine
+from halo_weave.index.fusion import Weights
+from halo_weave.index.recall import Recall
+from halo_weave.index.reindex import reindex
+from halo_weave.llama import catalogue
+from halo_weave.ports import Embedder, Engine, Vectors
+from halo_weave.settings import Settings
+from halo_weave.stores.sqlite import SqliteStore
+
+BUDGETS = (512, 1024, 2048)
+CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}
+HITS = 200  # as weave asks for
+PACE = timedelta(seconds=30)  # between turns, of which LoCoMo tells only when the first was said
+EVIDENCE = re.compile(r"D:?(\d+):(\d+)")
+DEFAULTS = Settings()
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to search and to plan. `None` weights: nothing is searched, the last tokens stay."""
+
+    weights: Weights | None
+    user_weight: float = 1.0
+    pairs: PairOrder = "off"
+    mmr_lambda: float | None = None
+
+
+DEFAULT = Way(Weights(), DEFAULTS.user_weight, DEFAULTS.pairs)
+PLAIN = Weights(speaker=0, time=0, word_reach=(), context=())
+WAYS = {
+    "default": DEFAULT,
+    "sliding": Way(None),
+    "dense": Way(replace(PLAIN, words=0)),
+    "words": Way(replace(PLAIN, meaning=0)),
+}
+ABLATIONS = {
+    "words with neighbours": Way(replace(PLAIN, meaning=0, word_reach=Weights().word_reach)),
+    "dense with context": Way(replace(PLAIN, words=0, context=Weights().context)),
+    "without words": Way(replace(Weights(), words=0), DEFAULT.user_weight, DEFAULT.pairs),
+    "without meaning": Way(replace(Weights(), meaning=0), DEFAULT.user_weight, DEFAULT.pairs),
+    "without neighbours' words": Way(replace(Weights(), word_reach=()), DEFAULT.user_weight, DEFAULT.pairs),
+    "without neighbours' meaning": Way(replace(Weights(), context=()), DEFAULT.user_weight, DEFAULT.pairs),
+    "without speaker": Way(replace(Weights(), speaker=0), DEFAULT.user_weight, DEFAULT.pairs),
+    "without time": Way(replace(Weights(), time=0), DEFAULT.user_weight, DEFAULT.pairs),
+    "user weight 1": replace(DEFAULT, user_weight=1.0),
+    "pairs with": replace(DEFAULT, pairs="with"),
+    "pairs after": replace(DEFAULT, pairs="after"),
+    "pairs off": replace(DEFAULT, pairs="off"),
+    "mmr 0.9": replace(DEFAULT, mmr_lambda=0.9),
+    "mmr 0.7": replace(DEFAULT, mmr_lambda=0.7),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    text: str
+    category: int
+    evidence: tuple[int, ...]  # turn ids
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    name: str
+    window: str
+    questions: list[Question]
+    ended: datetime
+    turns: dict[int, list[ChunkKey]]
+
+
+class Remembering:
+    """Gives the same vector for the same question again without computing: only the first way is timed."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.inner, self.known = embedder, dict[str, Vectors]()
+        self.name, self.dimension, self.max_tokens = embedder.name, embedder.dimension, embedder.max_tokens
+
+    def count(self, text: str) -> int:
+        return self.inner.count(text)
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
+        if not query:
+            return self.inner.embed(texts)
+        key = "\n".join(texts)
+        if key not in self.known:
+            self.known[key] = self.inner.embed(texts, query=True)
+        return self.known[key]
+
+    def close(self) -> None:
+        pass
+
+
+def said_turns(file: dict[str, Any]) -> Iterator[tuple[str, str, str, datetime]]:
+    """(dia_id, speaker, text, when). A shared image is told by its caption, as LoCoMo does."""
+    for session in file["sessions"]:
+        begun = datetime.strptime(session["date_time"], "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
+        for i, turn in enumerate(session["turns"]):
+            caption = turn.get("blip_caption")
+            text = f"{turn['text']} [image: {caption}]" if caption else turn["text"]
+            yield turn["dia_id"], turn["speaker"], text.strip(), begun + i * PACE
+
+
+def ingest(path: Path, store: SqliteStore, engine: Engine) -> Conversation:
+    """The first speaker is the user and the second the assistant; an answer is the turn right after a question."""
+    file = json.loads(path.read_text(encoding="utf-8"))
+    user, other = file["speakers"]
+    turns: dict[int, list[ChunkKey]] = {}
+    ids: dict[str, int] = {}
+    asked: int | None = None
+    window = None
+    when = datetime.now(UTC)
+    for name, speaker, text, when in said_turns(file):
+        if window is None:
+            window = store.create_window(path.stem, now=when, user_name=user, ai_name=other).id
+        tokens = engine.tokenize(text)
+        if not len(tokens):
+            continue
+        reserved = store.reserve(len(tokens))
+        role = Role.USER if speaker == user else Role.ASSISTANT
+        turn = reserved.user_turn if role is Role.USER else reserved.assistant_turn
+        answers = asked if role is Role.ASSISTANT else None
+        chunks = chunk_turn(tokens, turn, role, reserved.start, answers)
+        live = [Live(chunk, np.full(len(chunk), 10_000, np.float32)) for chunk in chunks]
+        store.append(window, live, tokenizer=engine.info.tokenizer, now=when, asleep=True)
+        asked = turn if role is Role.USER else None
+        ids[name] = turn
+        turns[turn] = [chunk.key for chunk in chunks]
+    assert window is not None
+    return Conversation(path.stem, window, list(questions(file, ids)), when + timedelta(days=1), turns)
+
+
+def questions(file: dict[str, Any], ids: dict[str, int]) -> Iterator[Question]:
+    """Those of categories 1 to 4 whose evidence exists. An entry of the evidence may hold several ids."""
+    for question in file["qa"]:
+        found = [f"D{a}:{b}" for entry in question["evidence"] for a, b in EVIDENCE.findall(entry)]
+        evidence = tuple(dict.fromkeys(ids[name] for name in found if name in ids))
+        if question["category"] in CATEGORIES and evidence:
+            yield Question(question["question"], question["category"], evidence)
+
+
+def recalled(
+    way: Way, question: str, conversation: Conversation, store: SqliteStore, recall: Recall
+) -> tuple[list[Hit], dict[Any, Any]]:
+    if way.weights is None:
+        keys = [key for keys in conversation.turns.values() for key in keys]
+        hits = [Hit(key, float(i)) for i, key in enumerate(keys)]
+    else:
+        recall.weights = way.weights
+        hits = list(
+            recall.search(
+                question,
+                limit=HITS,
+                now=conversation.ended,
+                user_weight=way.user_weight,
+                mmr_lambda=way.mmr_lambda,
+            )
+        )
+    return hits, store.sleepers(conversation.window, [hit.key for hit in hits])
+
+
+def measure(
+    folder: Path, ways: dict[str, Way], engine: Engine, embedder: Embedder
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
+    """For each way, what each question got; and how long things took."""
+    frames = {role: sum(map(len, engine.frame(role, first=False))) for role in (Role.USER, Role.ASSISTANT)}
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
+    ingest_seconds = embed_seconds = 0.0
+    chunks = 0
+    times: list[float] = []
+    for path in sorted(folder.glob("*.json")):
+        with tempfile.TemporaryDirectory() as work, SqliteStore(Path(work) / "memory.sqlite") as store:
+            start = time.perf_counter()
+            conversation = ingest(path, store, engine)
+            ingest_seconds += time.perf_counter() - start
+            start = time.perf_counter()
+            generation = reindex(store, embedder, now=lambda: datetime.now(UTC))
+            embed_seconds += time.perf_counter() - start
+            chunks += generation.vectors
+            recall = Recall(store, lambda: Remembering(embedder))
+            recall.settle()
+            recall.search("warm up", now=conversation.ended)
+            for name, way in ways.items():
+                for question in conversation.questions:
+                    start = time.perf_counter()
+                    hits, sleepers = recalled(way, question.text, conversation, store, recall)
+                    plans = [
+                        choose_resurrections(hits, sleepers, budget, frame_tokens=frames, pairs=way.pairs)
+                        for budget in BUDGETS
+                    ]
+                    if name == "default":
+                        times.append(time.perf_counter() - start)
+                    found = {}
+                    for plan in plans:
+                        awake = set(plan.keys)
+                        there = [awake.issuperset(conversation.turns[turn]) for turn in question.evidence]
+                        found[plan.room] = sum(there) / len(there)
+                    rows[name].append(
+                        {"conversation": path.stem, "category": question.category, "found": found}
+                    )
+            recall.close()
+        print(f"{path.stem}: {len(conversation.questions)} questions", file=sys.stderr)
+    cost = {
+        "chunks": chunks,
+        "ingest_seconds": round(ingest_seconds, 2),
+        "embed_seconds": round(embed_seconds, 2),
+        "embed_chunks_per_second": round(chunks / embed_seconds, 1),
+        "query_p50_ms": round(1e3 * float(np.percentile(times, 50)), 2),
+        "query_p95_ms": round(1e3 * float(np.percentile(times, 95)), 2),
+    }
+    return rows, cost
+
+
+def share(values: list[float]) -> float:
+    return round(sum(values) / len(values), 4) if values else 0.0
+
+
+def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def table(some: list[dict[str, Any]], strict: bool) -> dict[str, float]:
+        return {
+            str(budget): share(
+                [float(f == 1) if strict else f for row in some for f in [row["found"][budget]]]
+            )
+            for budget in BUDGETS
+        }
+
+    def grouped(key: str) -> dict[str, Any]:
+        values = sorted({row[key] for row in rows})
+        return {
+            str(CATEGORIES.get(value, value)): {
+                "questions": len(some),
+                "strict": table(some, True),
+                "fractional": table(some, False),
+            }
+            for value in values
+            for some in [[row for row in rows if row[key] == value]]
+        }
+
+    return {
+        "strict": table(rows, True),
+        "fractional": table(rows, False),
+        "by_category": grouped("category"),
+        "by_conversation": grouped("conversation"),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    root = Path(__file__).parents[1]
+    parser.add_argument("--data", type=Path, default=root.parent / "shared" / "data" / "locomo")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--ablations", action="store_true", help="also leave out one part after the other")
+    asked = parser.parse_args()
+    if not list(asked.data.glob("*.json")):
+        print(
+            f"Skipped: there are no conversations in {asked.data}. Give their folder with --data.",
+            file=sys.stderr,
+        )
+        if asked.json:
+            print(json.dumps({"skipped": f"no conversations in {asked.data}"}))
+        return
+    ways = {**WAYS, **(ABLATIONS if asked.ablations else {})}
+    catalogue.ensure(catalogue.EMBEDDER)
+    with LlamaEngine(catalogue.ensure(catalogue.CHAT)) as engine, open_embedder() as embedder:
+        rows, cost = measure(asked.data, ways, engine, embedder)
+    result = {name: summed(found) for name, found in rows.items()}
+    if asked.json:
+        print(json.dumps({**result, "questions": len(rows["default"]), "cost": cost}))
+        return
+    print(f"{'':28}" + "".join(f"{budget:>16}" for budget in BUDGETS) + "   strict, fractional in %")
+    for name, one in result.items():
+        cells = [f"{100 * one['strict'][str(b)]:.1f}, {100 * one['fractional'][str(b)]:.1f}" for b in BUDGETS]
+        print(f"{name:28}" + "".join(f"{cell:>16}" for cell in cells))
+    for key, value in cost.items():
+        print(f"{key:28}{value:>16}")
+
+
+if __name__ == "__main__":
+    main()
