@@ -4,9 +4,9 @@ import re
 import shlex
 from pathlib import Path
 
-import click
 import pytest
 import typer
+from typer.core import TyperGroup
 
 from halo_weave.cli import app
 from halo_weave.settings import described
@@ -27,7 +27,7 @@ def commands(text: str) -> list[list[str]]:
     return found
 
 
-def options_of(command: click.Command) -> set[str]:
+def options_of(command) -> set[str]:
     return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {
         "--help"
     }
@@ -35,10 +35,10 @@ def options_of(command: click.Command) -> set[str]:
 
 def check_halo_weave(words: list[str]) -> None:
     """Every subcommand and option that is shown exists."""
-    command: click.Command = typer.main.get_command(app)
+    command = typer.main.get_command(app)
     known = options_of(command)
     for word in words[1:]:
-        if isinstance(command, click.Group) and not word.startswith("-"):
+        if isinstance(command, TyperGroup) and not word.startswith("-"):
             assert word in command.commands, f"there is no command {' '.join(words)}"
             command = command.commands[word]
             known |= options_of(command)
