@@ -130,15 +130,19 @@ class Service:
         return cast(Archive, self.weave.store)
 
     def clear(self) -> None:
-        """Delete everything, unless something is being said."""
-        if self.weave.generating():
+        """Delete everything, unless something is being said. The system is assembled anew, so that no part of it
+        holds on to what is gone."""
+        weave = self.weave
+        if weave.generating():
             raise WindowBusy("A reply is being written. Stop it first.")
-        gone = [window.id for window in self.weave.store.windows()]
+        gone = [window.id for window in weave.store.windows()]
         self.archive.clear(confirm=True)
+        with self._lock:
+            self._turns = self._loading = None
         for window in gone:
-            self.weave.engine.forget(window)
             self.streams.drop(window)
-        self.weave.recall.note_said()
+        weave.close()
+        self.begin().join()
 
     def reindex(self) -> wire.ReindexTold:
         """Every chunk is embedded again, in the background."""

@@ -9,7 +9,7 @@ import pytest
 from halo_weave.assemble import Options, assemble
 from halo_weave.server.listening import serving
 from halo_weave.server.service import Service
-from tests.server.talking import say, shown
+from tests.server.talking import following, say, shown
 
 LONG = "\n\n".join(f"Paragraph {i} tells of " + "many things and " * 20 for i in range(3))
 
@@ -408,3 +408,23 @@ def test_embedding_anew_without_an_embedder_is_refused_in_a_sentence(tmp_path):
     with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         assert client.get("/api/reindex").json()["state"] == "off"
         refused(client.post("/api/reindex"), 409, "embedder_off")
+
+
+def test_clearing_deletes_everything_and_what_is_said_after_it_is_found(tmp_path):
+    service = Service(lambda progress: assemble(Options(data=tmp_path, engine="scripted")))
+    service.begin().join()
+    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+        old = client.post("/api/windows", json={"name": "Old"}).json()["id"]
+        for i in range(5):
+            say(client, old, f"The old secret number {i}.")
+        with following(client, old, get_context(client, old)["last_event"]) as events:
+            assert client.post("/api/clear", json={"confirm": "delete everything"}).status_code == 204
+            assert [event.name for event in events] == ["deleted"]
+        assert client.get("/api/windows").json() == {"windows": []}
+        assert client.get("/api/search", params={"q": "old secret"}).json() == {"hits": []}
+        new = client.post("/api/windows", json={"name": "New"}).json()["id"]
+        told = say(client, new, "The new secret is here.")
+        assert not [event for event in told if event.name == "woken"]
+        hits = client.get("/api/search", params={"q": "new secret"}).json()["hits"]
+        assert "The new secret is here." in [hit["text"] for hit in hits]
+        assert int(next(event.data["turn_id"] for event in told if event.name == "heard")) > 10, "ids go on"
