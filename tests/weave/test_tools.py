@@ -1,0 +1,118 @@
+"""The model uses its tools in the middle of a reply, and goes on."""
+
+import pytest
+
+from halo_weave.engines.scripted import ScriptedEngine
+from halo_weave.memory import Hit, MemoryTree, Notes, Toolbox
+from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.weave import events
+from tests.weave.conftest import SMALL, of, spoken
+from tests.weave.test_turn import FACT, chatter, spoken_prompt
+
+WRITE = """<tool>jq '.topics.cat = "Mooncake"' notes.json > output</tool>"""
+ROOMY = {**SMALL, "max_new_tokens": 200, "max_context_tokens": 2_000}
+
+
+@pytest.fixture
+def toolbox(tmp_path):
+    store = SqliteStore(tmp_path / "memory.sqlite")
+
+    def search(text: str, limit: int) -> list[Hit]:
+        return [
+            Hit(one.key, one.chunk.text, len(one.chunk), 1.0)
+            for one in store.chunks(number for number, _ in store.search_words("lighthouse", limit))
+        ]
+
+    yield Toolbox(Notes(store), MemoryTree(store, search=search))
+    store.close()
+
+
+def test_a_tool_runs_its_answer_joins_the_reply_and_the_model_goes_on(assembled, toolbox):
+    weave = assembled(
+        ScriptedEngine([f"I note that. {WRITE} never said", " Done, I know your cat now."]), toolbox
+    )
+    window = weave.create_window("one", settings=ROOMY)
+    turn = list(weave.say(window.id, "My cat is Mooncake."))
+    (called,), (answered,) = of(events.ToolCalled, turn), of(events.ToolAnswered, turn)
+    assert called.command in WRITE
+    assert answered.ok
+    assert answered.text.startswith(
+        '⚙️【jq \'.topics.cat = "Mooncake"\' notes.json > output】→ ✓ .topics.cat = "Mooncake"'
+    )
+    text = spoken(turn)
+    assert "never said" not in text
+    assert text.index(WRITE) < text.index("⚙️【") < text.index("Done, I know your cat now.")
+    tool = b"".join(event.piece for event in of(events.Token, turn) if event.tool).decode()
+    assert tool.strip() == answered.text
+    stored = "".join(one.chunk.text for one in weave.context(window.id).turns[-1].chunks)
+    assert stored == text
+    assert toolbox.notes.document(now=weave.now())["topics"] == {"cat": "Mooncake"}
+    assert answered.text in spoken_prompt(weave, window.id)  # the model read it before it went on
+
+
+def test_a_mistake_is_answered_and_the_model_may_try_again(assembled, toolbox):
+    weave = assembled(ScriptedEngine(["<tool>jq '.topics[' notes.json</tool>", "Oh well."]), toolbox)
+    window = weave.create_window("one", settings=ROOMY)
+    turn = list(weave.say(window.id, "Look it up."))
+    assert not of(events.ToolAnswered, turn)[0].ok
+    assert "❌" in of(events.ToolAnswered, turn)[0].text
+    assert spoken(turn).endswith("Oh well.")
+
+
+def test_tools_are_used_at_most_so_often_in_one_reply(assembled, toolbox):
+    weave = assembled(ScriptedEngine(answer=lambda prompt: WRITE), toolbox)
+    window = weave.create_window("one", settings={**ROOMY, "tool_rounds": 3, "max_new_tokens": 400})
+    turn = list(weave.say(window.id, "Again and again."))
+    assert len(of(events.ToolCalled, turn)) == 3
+    assert turn[-1].reason == "eos"
+
+
+def test_without_rounds_a_call_is_only_text(assembled, toolbox):
+    weave = assembled(ScriptedEngine([WRITE]), toolbox)
+    window = weave.create_window("one", settings={**ROOMY, "tool_rounds": 0})
+    turn = list(weave.say(window.id, "Note it."))
+    assert not of(events.ToolCalled, turn)
+    assert spoken(turn) == WRITE
+    assert "tool" not in spoken_prompt(weave, window.id).split("Note it.")[0]
+
+
+def test_the_model_is_told_of_its_tools_and_of_the_top_of_its_memory(assembled, toolbox):
+    toolbox.tree.save("User/Pets/Cat", {"name": "Mooncake"}, now=assembled().now())
+    weave = assembled(toolbox=toolbox)
+    window = weave.create_window("one", settings=ROOMY)
+    list(weave.say(window.id, "Hello."))
+    prompt = spoken_prompt(weave, window.id)
+    assert "save_memory" in prompt
+    assert "Pets" in prompt
+    weave.change_window(window.id, settings={"memory_tree_in_prompt": False})
+    list(weave.say(window.id, "Hello again."))
+    assert "Pets" not in spoken_prompt(weave, window.id)
+
+
+def test_a_memory_brings_back_the_talk_that_explains_it(assembled, toolbox):
+    weave = assembled(ScriptedEngine(), toolbox)
+    window = weave.create_window(
+        "one", settings={**SMALL, "max_context_tokens": 700, "memory_tree_in_prompt": False}
+    )
+    list(weave.say(window.id, FACT))
+    toolbox.tree.save("Keys/Lighthouse", "behind the barometer", now=weave.now())
+    weave.change_window(window.id, settings={"max_context_tokens": 200})
+    chatter(weave, window.id, 15)
+    live = [one.chunk.text for turn in weave.context(window.id).turns for one in turn.chunks]
+    assert FACT not in live
+    weave.engine.replies += ['<tool>inject_memory("Keys/Lighthouse")</tool>', "Now I remember."]
+    turn = list(weave.say(window.id, "Think."))
+    woken = [one.chunk.text for event in of(events.Woken, turn) for one in event.chunks]
+    assert FACT in woken
+    assert spoken(turn).endswith("Now I remember.")
+
+
+def test_a_user_can_bring_back_the_talk_too(assembled, toolbox):
+    weave = assembled(ScriptedEngine(), toolbox)
+    window = weave.create_window("one", settings={**SMALL, "memory_tree_in_prompt": False})
+    list(weave.say(window.id, FACT))
+    toolbox.tree.save("Keys/Lighthouse", "behind the barometer", now=weave.now())
+    key = weave.context(window.id).turns[0].chunks[0].chunk.key
+    weave.sleep(window.id, key)
+    assert key in [one.chunk.key for one in weave.inject(window.id, "Keys/Lighthouse")]
+    assert weave.context(window.id).turns[0].chunks[0].chunk.key == key
