@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -126,12 +127,18 @@ def windows(
     if as_json:
         say({"windows": [{**shown(item.window), **shown(item), "window": item.window.id} for item in found]})
         return
-    table = Table("id", "name", "live tokens", "live chunks", "asleep chunks", "said tokens", "created")
+    table = Table(box=SIMPLE)
+    for heading in ("id", "name", "live", "asleep", "said", "created"):
+        table.add_column(heading, no_wrap=heading == "id")
     for item in found:
-        name = item.window.name + (" (deleted)" if item.window.deleted else "")
-        figures = (item.live_tokens, item.live_chunks, item.asleep_chunks, item.said_tokens)
-        created = item.window.created.astimezone().strftime("%Y-%m-%d %H:%M")
-        table.add_row(item.window.id, name, *(f"{figure:,}" for figure in figures), created)
+        table.add_row(
+            item.window.id,
+            item.window.name + (" (deleted)" if item.window.deleted else ""),
+            f"{item.live_tokens:,} tokens",
+            f"{item.asleep_chunks:,} chunks",
+            f"{item.said_tokens:,} tokens",
+            item.window.created.astimezone().strftime("%Y-%m-%d"),
+        )
     Console().print(table)
 
 

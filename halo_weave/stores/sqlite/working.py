@@ -39,37 +39,37 @@ class Working(Part):
     def live(self, window_id: str) -> list[LiveChunk]:
         """The window's live chunks in position order, bit by bit as they were saved."""
         with self._db.reading() as db:
+            tokenizers = dict(db.execute("SELECT id, fingerprint FROM tokenizers"))
             rows = db.execute(
                 """SELECT l.chunk, c.turn, c.chunk, t.role, c.start, c.span, t.answers, c.window, t.speaker, t.said,
-                       k.fingerprint, c.tags, l.pinned, l.since, l.woken, l.brightness, length(l.brightness) / 4,
+                       coalesce(l.tokenizer, c.tokenizer), c.tags, l.pinned, l.since, l.woken, l.brightness,
                        coalesce(l.ids, c.ids), coalesce(l.lengths, c.lengths), coalesce(l.raw, c.raw)
                    FROM live l CROSS JOIN chunks c ON c.number = l.chunk CROSS JOIN turns t ON t.id = c.turn
-                   CROSS JOIN tokenizers k ON k.id = coalesce(l.tokenizer, c.tokenizer)
                    WHERE l.window = ? ORDER BY l.start""",
                 (window_id,),
             ).fetchall()
-        runs = unpack_runs([(row[17], row[18], row[19], row[16]) for row in rows])
+        runs = unpack_runs([(ids, lengths, raw, len(bright) // 4) for *_, bright, ids, lengths, raw in rows])
         brightness = np.frombuffer(b"".join([row[15] for row in rows]), "<f4")
         found = []
         at = 0
         for row, tokens in zip(rows, runs, strict=True):
-            number, turn, chunk_id, role, start, span, answers, window, speaker, said, tokenizer, tags = row[
-                :12
-            ]
-            chunk = Chunk(ChunkKey(turn, chunk_id, ROLES[role]), start, tokens, answers, span)
-            stop = at + row[16]
+            (
+                number, turn, chunk_id, role, start, span, answers, window, speaker, said,
+                tokenizer, tags, pinned, since, woken, bright, _, _, _,
+            ) = row  # fmt: skip
+            stop = at + len(bright) // 4
             found.append(
                 LiveChunk(
-                    chunk,
+                    Chunk(ChunkKey(turn, chunk_id, ROLES[role]), start, tokens, answers, span),
                     brightness[at:stop],
-                    row[12] == 1,
+                    pinned == 1,
                     number,
-                    tokenizer,
+                    tokenizers[tokenizer],
                     window,
                     speaker,
                     moment(said),
-                    moment(row[13]),
-                    row[14],
+                    moment(since),
+                    woken,
                     () if tags is None else unpack_tags(tags),
                 )
             )
