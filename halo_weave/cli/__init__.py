@@ -9,6 +9,7 @@ from rich.console import Console
 from halo_weave.cli import chat as chat
 from halo_weave.cli import memory as memory
 from halo_weave.cli import models as models
+from halo_weave.cli import recall as recall
 from halo_weave.cli import serve as serve
 from halo_weave.cli import tree as tree
 from halo_weave.cli.app import app

@@ -66,9 +66,10 @@ class Embedding:
         open_embedder: Callable[[], Embedder] | None,
         *,
         now: Callable[[], datetime],
-        changed: Callable[[], None] = lambda: None,
+        writes: bool = True,
     ) -> None:
-        self._store, self._open, self._now, self._changed = store, open_embedder, now, changed
+        """`writes`: False leaves the vectors as they are, for a memory that is only read."""
+        self._store, self._open, self._now, self._writes = store, open_embedder, now, writes
         self.ready: Ready | None = None
         self.state: State = "loading" if open_embedder else "off"
         self.sentence = "" if open_embedder else "No embedder was given: words alone serve."
@@ -120,7 +121,7 @@ class Embedding:
             self.state = "off"
             self.sentence = f"{error} Words alone serve."
         self._opened.set()
-        while self.ready and not self._closed:
+        while self.ready and self._writes and not self._closed:
             self._work.wait()
             self._work.clear()
             self._drain(self.ready)
@@ -129,16 +130,19 @@ class Embedding:
 
     def _adopt(self, embedder: Embedder) -> Ready | None:
         """Vectors of two embedders cannot be compared: another one than before needs a new generation."""
-        current = [one for one in self._store.generations() if one.state == "current"]
-        if current and (current[0].model, current[0].dimension) != (embedder.name, embedder.dimension):
-            embedder.close()
-            self.sentence = (
-                f"The vectors of this memory were made by {current[0].model}, not by {embedder.name}. "
-                "To use the new one, run: halo-weave reindex. Words alone serve."
-            )
-            return None
-        generation = self._store.begin_generation(embedder.name, embedder.dimension, now=self._now())
-        return Ready(embedder, generation.id)
+        current = next((one for one in self._store.generations() if one.state == "current"), None)
+        if current is None and self._writes:
+            current = self._store.begin_generation(embedder.name, embedder.dimension, now=self._now())
+        if current and (current.model, current.dimension) == (embedder.name, embedder.dimension):
+            return Ready(embedder, current.id)
+        embedder.close()
+        self.sentence = (
+            f"The vectors of this memory were made by {current.model}, not by {embedder.name}. "
+            "To use the new one, run: halo-weave reindex. Words alone serve."
+            if current
+            else "Nothing of this memory is embedded yet: words alone serve."
+        )
+        return None
 
     def _drain(self, ready: Ready) -> None:
         while not self._closed:
@@ -146,7 +150,6 @@ class Embedding:
                 if not embed_some(self._store, ready.embedder, ready.generation):
                     self.sentence = ""
                     return
-                self._changed()
             except StoreBusy as error:
                 self.sentence = str(error)
                 if self._pause():
@@ -163,6 +166,6 @@ class Embedding:
 
     def _rest(self) -> None:
         with self._idle:
-            if not self._work.is_set() or self._closed or not self.ready:
+            if not self._work.is_set() or self._closed or not self.ready or not self._writes:
                 self._busy = False
                 self._idle.notify_all()

@@ -46,8 +46,10 @@ class Recall:
         open_embedder: Callable[[], Embedder] | None,
         *,
         weights: Weights | None = None,
+        writes: bool = True,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        """The embedder is opened in the background. `writes`: False embeds nothing, for a memory that is only read."""
         self._store = store
         self.weights = weights or Weights()
         self._lock = threading.Lock()
@@ -55,7 +57,7 @@ class Recall:
         self._index: VectorIndex | None = None
         self._generation: int | None = None
         self._sequence = 0
-        self._embedding = Embedding(store, open_embedder, now=now)
+        self._embedding = Embedding(store, open_embedder, now=now, writes=writes)
 
     # What others call
 
@@ -86,10 +88,6 @@ class Recall:
             parts, whole = self._parts(query, rows, found, named, text, now, user_weight)
             return self._hits(rows, parts, whole, found, limit, mmr_lambda)
 
-    def similar(self, text: str, *, limit: int, now: datetime) -> list[RecallHit]:
-        """Search without preference for the user."""
-        return self.search(text, limit=limit, now=now, user_weight=1.0)
-
     def note_said(self) -> None:
         """New chunks are in the store: embed them when there is time."""
         self._embedding.note()
@@ -98,9 +96,9 @@ class Recall:
         """Wait until all that was said is embedded, or cannot be."""
         return self._embedding.settle(timeout)
 
-    def embedder(self) -> Embedder | None:
+    def embedder(self, timeout: float | None = None) -> Embedder | None:
         """The embedder once it is there, for whoever needs vectors of other texts."""
-        self._embedding.opened()
+        self._embedding.opened(timeout)
         return self._embedding.ready.embedder if self._embedding.ready else None
 
     def status(self) -> Mapping[str, Any]:

@@ -1,0 +1,122 @@
+"""Commands that find: search, reindex."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from halo_weave.cli.app import app
+from halo_weave.cli.memory import bar, now, opened, opened_to_read, say
+from halo_weave.cli.options import Data, Json
+from halo_weave.config import read_config
+from halo_weave.core.resurrection import RecallHit, choose_resurrections
+from halo_weave.embedders.standard import open_embedder
+from halo_weave.errors import BadInput
+from halo_weave.index.recall import Recall
+from halo_weave.index.reindex import reindex as embed_anew
+from halo_weave.llama import catalogue
+from halo_weave.settings import Settings
+from halo_weave.store import ChunkRecord
+
+EmbedderFile = Annotated[
+    str | None,
+    typer.Option("--embedder", help="An embedding model, any GGUF; off for words alone. Default: MiniLM."),
+]
+
+
+def embedder_file(named: str | None) -> Path | None:
+    """The command line, then what is configured; None for the standard one."""
+    wanted = named or read_config().get("embedder")
+    return Path(wanted).expanduser() if wanted else None
+
+
+@app.command()
+def search(
+    words: Annotated[str, typer.Argument(help="A question, or words of what was said.")],
+    data: Data = None,
+    window: Annotated[str | None, typer.Option("--window", help="Only what was said in this window.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many chunks.")] = 10,
+    budget: Annotated[
+        int | None,
+        typer.Option("--budget", min=0, help="What would wake up within so many tokens, pairs included."),
+    ] = None,
+    embedder: EmbedderFile = None,
+    as_json: Json = False,
+) -> None:
+    """Find what was said, by meaning and by words."""
+    with opened_to_read(data) as store:
+        if window is not None:
+            store.window(window)
+        off = embedder == "off"
+        recall = Recall(store, None if off else lambda: open_embedder(embedder_file(embedder)), writes=False)
+        try:
+            recall.settle()
+            hits = recall.search(words, window=window, limit=200 if budget is not None else limit, now=now())
+            status = recall.status()
+        finally:
+            recall.close()
+        told: dict[str, Any] = {}
+        shown: dict[Any, str] = {hit.key: "" for hit in hits}
+        if budget is not None:
+            sleepers = store.sleepers("", shown)
+            plan = choose_resurrections(hits, sleepers, budget, pairs=Settings().pairs)
+            told = {"budget": budget, "cost": plan.cost}
+            shown = {waking.key: str(waking.part) for waking in plan.wakes}
+        records = {record.key: record for record in store.chunks_by_key(shown)}
+    scored = {hit.key: hit for hit in hits}
+    found = [described(records[key], scored.get(key), part) for key, part in shown.items() if key in records]
+    if as_json:
+        say({"query": words, **told, "embedder": status["state"], "hits": found})
+        return
+    if status["sentence"]:
+        typer.echo(status["sentence"], err=True)
+    if not found:
+        typer.echo("Nothing was found.")
+    console = Console()
+    for one in found:
+        head = Text(f"{one['key']}  {one['speaker']}  {one['said'][:16].replace('T', ' ')}", style="bold")
+        if one["similarity"] is not None:
+            parts = ", ".join(f"{name} {value:.2f}" for name, value in one["parts"].items())
+            head.append(f"  {one['similarity']:.2f} ({parts})", style="dim")
+        if one["part"] not in ("", "hit"):
+            head.append(f"  {one['part']}", style="dim")
+        console.print(head)
+        console.print(Text(one["text"]))
+    if budget is not None:
+        typer.echo(f"{told['cost']} of {budget} tokens", err=True)
+
+
+def described(record: ChunkRecord, hit: RecallHit | None, part: str) -> dict[str, Any]:
+    return {
+        "key": str(record.key),
+        "window": record.window,
+        "speaker": record.speaker,
+        "said": record.said.isoformat(),
+        "tokens": len(record.chunk),
+        "part": part,
+        "similarity": hit.similarity if hit else None,
+        "parts": dict(hit.parts) if hit else {},
+        "words": list(hit.words) if hit else [],
+        "text": record.chunk.text,
+    }
+
+
+@app.command()
+def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = False) -> None:
+    """Embed all of memory, anew if the embedder is another one. It can be stopped and run again."""
+    if embedder == "off":
+        raise BadInput("Nothing can be embedded without an embedder. Leave --embedder out for the default.")
+    file = embedder_file(embedder)
+    if file is None:
+        with bar("Getting the embedder") as getting:
+            catalogue.ensure(catalogue.EMBEDDER, lambda what, done, total: getting(done, total))
+    with opened(data) as store, open_embedder(file) as made, bar("Embedding") as embedding:
+        generation = embed_anew(store, made, now=now, progress=embedding)
+    if as_json:
+        say(generation)
+    else:
+        typer.echo(f"{generation.vectors} chunks are embedded by {generation.model}.")

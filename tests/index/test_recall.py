@@ -1,0 +1,339 @@
+"""What is found, when, and why."""
+
+import math
+import threading
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from halo_weave.core.resurrection import choose_resurrections
+from halo_weave.embedders.hashing import HashingEmbedder
+from halo_weave.errors import BadSetting, ModelUnusable
+from halo_weave.index.fusion import Weights
+from halo_weave.index.recall import Recall
+from halo_weave.stores.sqlite import SqliteStore
+from tests.index.talk import EXCHANGES, keys_of, recalling, talk
+from tests.stores.material import NOW, answer, ask
+
+
+def test_the_best_hit_is_the_chunk_that_speaks_of_it(store, window):
+    keys = talk(store, window)
+    with recalling(store) as recall:
+        hits = recall.search("Which instrument does Ada play, the violin?", now=NOW)
+    assert hits[0].key == keys[1][0]
+
+
+def test_parts_add_up_to_the_similarity_and_the_matching_words_are_told(store, window):
+    keys = talk(store, window)
+    with recalling(store) as recall:
+        hits = recall.search("What did Grace say about tomatoes and the shed?", now=NOW)
+    for hit in hits:
+        assert hit.similarity == pytest.approx(sum(hit.parts.values()), abs=1e-3)
+    assert hits[0].key == keys[0][0]
+    assert set(hits[0].words) >= {"tomatoes", "shed"}  # the chunk holds "tomato": words are stemmed
+    assert set(hits[0].parts) == {"meaning", "words", "speaker", "user"}
+
+
+def test_hits_come_in_the_order_of_their_similarity_and_no_more_than_asked_for(store, window):
+    talk(store, window)
+    with recalling(store) as recall:
+        hits = recall.search("greyhound sofa rent violin", limit=3, now=NOW)
+    assert len(hits) == 3
+    assert [hit.similarity for hit in hits] == sorted((hit.similarity for hit in hits), reverse=True)
+
+
+def test_an_identifier_is_found_by_its_part(store, window):
+    keys = talk(store, window)
+    with recalling(store, None) as recall:
+        hits = recall.search("url", now=NOW)
+    assert hits[0].key == keys[2][0]
+
+
+def test_words_of_a_neighbour_help_and_do_so_less_than_own_words(store, window):
+    keys = talk(store, window)
+    with recalling(store, None) as recall:
+        hits = recall.search("greyhound called Comet", now=NOW, user_weight=1)
+    assert keys_of(hits) == [keys[3][0], keys[3][1]]
+    bare = replace(Weights(), word_reach=())
+    with recalling(store, None, weights=bare) as recall:
+        assert keys_of(recall.search("Comet", now=NOW)) == [keys[3][0]]
+
+
+def test_a_long_pause_parts_neighbours(store, window):
+    first = ask(store, window, "The password is swordfish.", now=NOW)
+    ask(store, window, "Good morning.", now=NOW + timedelta(hours=9))
+    with recalling(store, None) as recall:
+        hits = recall.search("swordfish", now=NOW + timedelta(hours=10))
+    assert [hit.key.turn_id for hit in hits] == [first.user_turn]
+
+
+def test_who_is_named_in_the_question_counts(store, window):
+    ids = ask(store, window, "The harbour was full of boats.")
+    said = answer(store, window, ids, "The harbour was full of boats.")
+    with recalling(store) as recall:
+        iris = recall.search("What did Iris say of the harbour?", now=NOW, user_weight=1)
+        grace = recall.search("What did Grace say of the harbour?", now=NOW, user_weight=1)
+    assert iris[0].key == said[0].chunk.key
+    assert grace[0].key.turn_id == ids.user_turn
+
+
+def test_the_time_that_is_named_counts(store, window):
+    march = ask(store, window, "We walked along the river.", now=NOW)
+    may = ask(store, window, "We walked along the river.", now=NOW + timedelta(days=65))
+    later = NOW + timedelta(days=90)
+    with recalling(store) as recall:
+        assert recall.search("Where did we walk in May?", now=later)[0].key.turn_id == may.user_turn
+        assert (
+            recall.search("Where did we walk on 4 March 2026?", now=later)[0].key.turn_id == march.user_turn
+        )
+
+
+def test_a_question_about_a_time_alone_finds_what_was_said_then(store, window):
+    talk(store, window, EXCHANGES[:2], begun=NOW)
+    then = talk(store, window, EXCHANGES[2:4], begun=NOW + timedelta(days=7))
+    with recalling(store) as recall:
+        hits = recall.search("What was it that we were on about yesterday?", now=NOW + timedelta(days=8))
+    assert set(keys_of(hits)[:4]) == {key for pair in then for key in pair}
+
+
+def test_the_users_weight_tips_the_scales_among_equals_and_no_further(store, window):
+    ids = ask(store, window, "Basalt columns stand by the sea.")
+    said = answer(store, window, ids, "Basalt columns stand by the sea.")
+    with recalling(store) as recall:
+        equal = recall.search("basalt columns", now=NOW)
+        assert equal[0].key.turn_id == ids.user_turn
+        assert equal[0].parts["user"] == pytest.approx(math.log(1.5), abs=1e-3)
+        less = recall.search("basalt columns", now=NOW, user_weight=0.5)
+        assert less[0].key == said[0].chunk.key
+        with pytest.raises(BadSetting):
+            recall.search("basalt", now=NOW, user_weight=0)
+
+
+def test_one_window_can_be_searched_alone(store, window):
+    talk(store, window)
+    other = store.create_window("second", now=NOW, user_name="Kay", ai_name="Iris").id
+    mine = ask(store, other, "The violin needs a new string.")
+    with recalling(store) as recall:
+        assert {hit.key.turn_id for hit in recall.search("violin", window=other, now=NOW)} == {mine.user_turn}
+        assert len({hit.key.turn_id for hit in recall.search("violin", now=NOW)}) > 1
+        assert recall.search("violin", window="nowhere", now=NOW) == []
+
+
+def test_what_is_no_better_than_any_other_is_no_hit(store, window):
+    talk(store, window)
+    with recalling(store, None) as recall:
+        assert recall.search("zeppelin", now=NOW) == []
+
+
+def test_variety_is_preferred_when_asked_for(store, window):
+    same = [
+        ask(store, window, f"The red kite flew over the hill {word}.").user_turn
+        for word in ("today", "again")
+    ]
+    other = ask(store, window, "A kite shop opened in town.").user_turn
+    with recalling(store) as recall:
+        plain = recall.search("red kite over the hill", limit=3, now=NOW)
+        mixed = recall.search("red kite over the hill", limit=3, now=NOW, mmr_lambda=0.3)
+    assert [hit.key.turn_id for hit in plain][:2] == sorted(same, reverse=True) or {
+        hit.key.turn_id for hit in plain[:2]
+    } == set(same)
+    assert mixed[1].key.turn_id == other
+    assert [hit.similarity for hit in mixed] == sorted((hit.similarity for hit in mixed), reverse=True)
+
+
+def test_hits_become_a_plan_within_the_room_with_their_pairs(store, window):
+    keys = talk(store, window)
+    elsewhere = store.create_window("where none of it is live", now=NOW).id
+    with recalling(store) as recall:
+        hits = recall.search("Who plays the violin?", now=NOW)
+    sleepers = store.sleepers(elsewhere, keys_of(hits))
+    plan = choose_resurrections(hits, sleepers, 16, pairs="with")
+    assert plan.keys == keys[1]
+    assert plan.cost <= 16
+
+
+# Keeping up
+
+
+def test_what_was_just_said_is_found_at_once_by_its_words(store, window):
+    gate = threading.Event()
+
+    class Slow(HashingEmbedder):
+        def embed(self, texts, *, query=False):
+            assert query or gate.wait(30)
+            return super().embed(texts, query=query)
+
+    talk(store, window)
+    recall = Recall(store, Slow, now=lambda: NOW)
+    try:
+        assert recall.embedder(30) is not None
+        ids = ask(store, window, "The lighthouse keeper retired.")
+        recall.note_said()
+        hits = recall.search("lighthouse", now=NOW)
+        assert hits[0].key.turn_id == ids.user_turn
+        assert "meaning" not in hits[0].parts
+        assert recall.status()["wanted"] > 0
+        gate.set()
+        assert recall.settle(30)
+        assert recall.status()["wanted"] == 0
+        assert recall.search("lighthouse", now=NOW)[0].parts["meaning"] > 0
+    finally:
+        gate.set()
+        recall.close()
+
+
+def test_deleted_chunks_are_not_found_and_undeleted_ones_are(store, window):
+    keys = talk(store, window)
+    with recalling(store) as recall:
+        assert recall.search("violin Lisbon", now=NOW)
+        gone = list(store.deletion_of(keys[1][0]))
+        store.delete(gone, now=NOW)
+        assert not set(keys_of(recall.search("violin Lisbon lovely city music", now=NOW))) & set(gone)
+        store.undelete(gone, now=NOW)
+        recall.note_said()
+        assert recall.settle(30)
+        hits = recall.search("violin Lisbon", now=NOW)
+    assert hits[0].key == keys[1][0]
+    assert {"meaning", "words"} <= set(hits[0].parts)
+
+
+def test_a_merged_chunk_is_found_under_the_key_that_stays(store, window):
+    ids = ask(store, window, "Olives grow here.", "Capers grow there.")
+    with recalling(store) as recall:
+        assert next(hit.key.chunk_id for hit in recall.search("capers", now=NOW)) == 1
+        kept = store.merge(window, recall.search("capers", now=NOW)[0].key, now=NOW)
+        hits = recall.search("capers", now=NOW)
+    assert hits[0].key == kept
+    assert (kept.turn_id, kept.chunk_id) == (ids.user_turn, 0)
+    assert all(hit.key.chunk_id == 0 for hit in hits)
+
+
+def test_what_another_process_writes_is_found(store, window, folder):
+    talk(store, window)
+    with recalling(store) as recall:
+        assert (
+            recall.search("walrus", now=NOW) == []
+            or "walrus" not in recall.search("walrus", now=NOW)[0].words
+        )
+        with SqliteStore(folder / "memory.sqlite") as other:
+            ids = ask(other, window, "A walrus came to the beach.")
+        assert recall.search("walrus", now=NOW)[0].key.turn_id == ids.user_turn
+        assert recall.settle(30)  # and it is embedded here, since nobody else does
+        assert recall.search("walrus", now=NOW)[0].parts["meaning"] > 0
+
+
+def test_a_restart_finds_the_same(store, window):
+    talk(store, window)
+    with recalling(store) as recall:
+        before = recall.search("tomato violin greyhound", now=NOW)
+    with recalling(store) as recall:
+        assert recall.search("tomato violin greyhound", now=NOW) == before
+
+
+def test_many_threads_search_while_others_speak(store, window):
+    talk(store, window)
+    failures = []
+    with recalling(store) as recall:
+
+        def search():
+            try:
+                for _ in range(20):
+                    assert recall.search("violin tomato", now=NOW)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=search) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for i in range(20):
+            ask(store, window, f"Something new, number {i}.")
+            recall.note_said()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+
+
+# Without an embedder
+
+
+def test_words_alone_serve_when_the_embedder_fails_to_load_and_the_status_says_why(store, window):
+    def broken():
+        raise ModelUnusable("x.gguf is damaged.")
+
+    keys = talk(store, window)
+    with recalling(store, broken) as recall:
+        assert recall.search("violin", now=NOW)[0].key == keys[1][0]
+        status = recall.status()
+    assert status["state"] == "off"
+    assert "x.gguf is damaged" in status["sentence"]
+    assert "Words alone" in status["sentence"]
+
+
+def test_vectors_of_another_embedder_are_never_compared(store, window):
+    keys = talk(store, window)
+    with recalling(store):
+        pass
+    with recalling(store, lambda: HashingEmbedder(32, name="other")) as recall:
+        hits = recall.search("violin", now=NOW)
+        assert hits[0].key == keys[1][0]
+        assert "meaning" not in hits[0].parts
+        assert "halo-weave reindex" in recall.status()["sentence"]
+
+
+def test_a_memory_that_is_only_read_is_searched_and_not_embedded(store, window, folder):
+    talk(store, window)
+    with SqliteStore(folder / "memory.sqlite", read_only=True) as reader:
+        with recalling(reader, writes=False) as recall:
+            assert recall.search("violin", now=NOW)
+            assert recall.status()["state"] == "off"
+        with recalling(store):
+            pass
+        with recalling(reader, writes=False) as recall:
+            assert recall.search("violin", now=NOW)[0].parts["meaning"] > 0
+
+
+# Bad input
+
+ODD = {
+    "empty": "",
+    "blank": " \n\t ",
+    "stop words": "what is it that you were and to the of",
+    "emoji": "🦊🎻✨",
+    "another script": "バイオリンは誰が弾きますか",
+    "right to left": "من يعزف على الكمان؟",
+    "operators": 'AND OR NOT NEAR(violin, 2) ^violin violin* "violin',
+    "columns": "terms : violin {terms} - violin",
+    "quotes": '"\'`""\'violin',
+    "NUL": "vio\x00lin \x00",
+    "half a character": "\ud83d violin",
+    "SQL": "'; DROP TABLE chunks; --",
+    "long": "violin " * 15_000,
+    "one long word": "v" * 100_000,
+    "many words": " ".join(f"word{i}" for i in range(12_000)),
+}
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD.keys())
+def test_any_text_gets_an_answer_or_an_empty_one(store, window, text):
+    talk(store, window)
+    with recalling(store) as recall:
+        hits = recall.search(text, now=NOW)
+        assert all(np.isfinite(hit.similarity) for hit in hits)
+        if not text.strip():
+            assert hits == []
+        if "violin" in text:
+            assert any("violin" in hit.words for hit in hits)
+
+
+def test_an_empty_memory_gives_nothing(store):
+    with recalling(store) as recall:
+        assert recall.search("violin", now=NOW) == []
+
+
+def test_a_script_without_spaces_is_found_by_a_part_of_a_sentence(store, window):
+    ids = ask(store, window, "妹はリスボンでバイオリンを弾いています。")
+    talk(store, window)
+    with recalling(store, None) as recall:
+        assert recall.search("バイオリン", now=NOW)[0].key.turn_id == ids.user_turn
