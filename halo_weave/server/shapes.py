@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from halo_weave.core.tokens import ChunkKey
+from halo_weave.core.tokens import Chunk, ChunkKey
 from halo_weave.memory.tree import Branch, Match, Remembered
 from halo_weave.ports import ModelInfo
 from halo_weave.server import wire
@@ -340,10 +340,14 @@ def heard(event: events.Heard, seen: Mapping[ChunkKey, SeenChunk]) -> dict[str, 
         "turn_id": str(event.turn_id),
         "reply_turn": str(event.reply_turn),
         "said": event.said.isoformat(),
-        "chunks": [chunk(seen[one.key]).model_dump(mode="json") for one in event.chunks],
+        "chunks": live(event.chunks, seen),
     }
 
 
 def spoken(event: events.Spoken, seen: Mapping[ChunkKey, SeenChunk]) -> dict[str, Any]:
-    chunks = [chunk(seen[one.key]).model_dump(mode="json") for one in event.chunks]
-    return {"turn_id": str(event.turn_id), "chunks": chunks}
+    return {"turn_id": str(event.turn_id), "chunks": live(event.chunks, seen)}
+
+
+def live(chunks: Iterable[Chunk], seen: Mapping[ChunkKey, SeenChunk]) -> list[dict[str, Any]]:
+    """Another window may have deleted one of them meanwhile."""
+    return [chunk(seen[one.key]).model_dump(mode="json") for one in chunks if one.key in seen]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from codecs import getincrementaldecoder
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from threading import Lock, Thread, current_thread
 from typing import Any
 
-from halo_weave.core.tokens import ChunkKey
+from halo_weave.core.tokens import Chunk, ChunkKey
 from halo_weave.errors import HaloWeaveError
 from halo_weave.server import shapes
 from halo_weave.server.refusals import INTERNAL
@@ -119,11 +119,13 @@ class Teller:
             case events.Searching():
                 return "searching", asdict(event)
             case events.Woken():
-                return "woken", shapes.woken(event, self.seen(), self.names())
+                return "woken", shapes.woken(
+                    event, self.seen(one.chunk for one in event.chunks), self.names()
+                )
             case events.Asleep():
                 return "asleep", shapes.asleep(event)
             case events.Heard():
-                return "heard", shapes.heard(event, self.seen())
+                return "heard", shapes.heard(event, self.seen(event.chunks))
             case events.Reading():
                 return "reading", asdict(event)
             case events.ToolCalled():
@@ -131,14 +133,13 @@ class Teller:
             case events.ToolAnswered():
                 return "tool_answered", asdict(event)
             case events.Spoken():
-                return "spoken", shapes.spoken(event, self.seen())
+                return "spoken", shapes.spoken(event, self.seen(event.chunks))
             case events.Done():
                 return "done", {"reason": event.reason, "stats": dict(event.stats)}
 
-    def seen(self) -> dict[ChunkKey, SeenChunk]:
-        """The window's chunks as they are at this event."""
-        turns = self.weave.context(self.window).turns
-        return {one.chunk.key: one for turn in turns for one in turn.chunks}
+    def seen(self, chunks: Iterable[Chunk]) -> dict[ChunkKey, SeenChunk]:
+        """The event's chunks with their brightness, as they are now."""
+        return self.weave.glimpse(self.window, [chunk.key for chunk in chunks])
 
     def names(self) -> dict[str, str]:
         return {window.id: window.name for window in self.weave.store.windows(deleted=True)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby, pairwise
@@ -103,6 +103,18 @@ class Deletion:
     chunks: int
     tokens: int
     text: str | None  # the user's words, when their newest answer goes: they return to the input
+
+
+def glimpse(desk: Desk, keys: Iterable[ChunkKey]) -> dict[ChunkKey, SeenChunk]:
+    """Some of the window's live chunks, without what sleeps around them: cheap however much sleeps."""
+    with desk.guard:
+        live = [desk.window.at(key) for key in keys if key in desk.window]
+        return {
+            one.chunk.key: SeenChunk(
+                one.chunk, one.brightness, one.pinned, desk.about[one.chunk.key].woken, None
+            )
+            for one in live
+        }
 
 
 def see(desk: Desk, asleep: tuple[Numbers, Numbers]) -> Context:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from halo_weave.errors import BadInput, HaloWeaveError, UnknownChunk, UnknownWin
 from halo_weave.ports import Engine
 from halo_weave.settings import Settings, checked, known
 from halo_weave.store import ChunkRecord, Page, Sleeping, WindowRecord, WindowStats
-from halo_weave.weave.context import Context, Deletion, Why, see
+from halo_weave.weave.context import Context, Deletion, SeenChunk, Why, glimpse, see
 from halo_weave.weave.desk import Desk
 from halo_weave.weave.events import Event, WokenChunk
 from halo_weave.weave.needs import Memory, Recall, RecallHit, Toolbox
@@ -196,6 +196,11 @@ class Weave:
         turn = self._turns.get(window_id)
         desk = turn.desk if turn is not None else self._desk(window_id)
         return see(desk, self.store.asleep_places(window_id))
+
+    def glimpse(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, SeenChunk]:
+        """Chunks that are live while a turn is made, as they are at this moment."""
+        turn = self._turns.get(window_id)
+        return glimpse(turn.desk if turn is not None else self._desk(window_id), keys)
 
     def graveyard(
         self,

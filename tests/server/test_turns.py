@@ -173,14 +173,60 @@ def test_a_context_and_the_events_after_it_join_without_a_gap(client, window, ad
         with following(tab, window, now["last_event"]) as events:
             told = until_done(events)
     pieces = list(now["generating"]["text_pieces"]) if now["generating"] else []
-    start = int(now["generating"]["position"]) if now["generating"] else None
+    said = now["turns"][0]["chunks"][-1]  # stored before the answer to `say` came
+    start = int(said["start"]) + said["tokens"]
     for event in told:
-        if event.name == "heard":
-            start = int(event.data["chunks"][-1]["start"]) + event.data["chunks"][-1]["tokens"]
         if event.name == "token" and int(event.data["position"]) >= start + len(pieces):
             assert int(event.data["position"]) == start + len(pieces)
             pieces.append(event.data["text"])
     assert "".join(pieces) == shown(get_context(client, window))[1]
+
+
+def test_what_wakes_up_is_told_with_its_reasons_and_stands_at_its_place(client, window):
+    say(client, window, "The ferry to Ushuaia leaves at noon.")
+    say(client, window, "Something else entirely.")
+    first = get_context(client, window)["turns"][0]["chunks"][0]
+    client.post(f"/api/windows/{window}/chunks/{first['key']}/sleep")
+    told = say(client, window, "When does the ferry to Ushuaia leave?")
+    woken = next(event.data for event in told if event.name == "woken")
+    back = next(chunk for chunk in woken["chunks"] if chunk["key"] == first["key"])
+    assert back["text_pieces"] == first["text_pieces"]
+    assert len(back["brightness"]) == back["tokens"]
+    assert {"ferry", "ushuaia"} <= {word.lower() for word in back["words"]}
+    assert (back["part"], back["window"], back["start"]) == ("hit", window, first["start"])
+    assert woken["cost"] <= woken["room"]
+    now = get_context(client, window)["turns"][0]["chunks"][0]
+    assert now["key"] == first["key"]
+    assert now["woken"]["similarity"] == pytest.approx(back["similarity"])
+    assert get_context(client, window)["stats"]["woken_last_turn"] == len(woken["chunks"])
+
+
+def test_a_fact_of_one_window_wakes_up_in_another_with_its_origin(client):
+    old = client.post("/api/windows", json={"name": "Harbour"}).json()["id"]
+    new = client.post("/api/windows", json={"name": "Elsewhere"}).json()["id"]
+    say(client, old, "The lighthouse keeper is called Ingeborg Quistgaard.")
+    told = say(client, new, "What is the lighthouse keeper called, Ingeborg who?")
+    woken = next(event.data for event in told if event.name == "woken")
+    fact = next(chunk for chunk in woken["chunks"] if "Quistgaard" in "".join(chunk["text_pieces"]))
+    assert (fact["window"], fact["window_name"]) == (old, "Harbour")
+    turns = get_context(client, new)["turns"]
+    assert {"Harbour", "Elsewhere"} <= {turn["window_name"] for turn in turns}
+
+
+def test_a_full_window_puts_its_dimmest_to_sleep(client, window):
+    client.patch(
+        f"/api/windows/{window}", json={"settings": {"max_context_tokens": 1200, "max_new_tokens": 40}}
+    )
+    asleep = []
+    for i in range(10):
+        told = say(client, window, f"Message {i} about " + "nothing in particular " * 12)
+        asleep += [chunk["key"] for event in told if event.name == "asleep" for chunk in event.data["chunks"]]
+    context = get_context(client, window)
+    assert asleep
+    assert context["size"] <= 1200
+    assert context["stats"]["asleep_chunks"] == client.get(f"/api/windows/{window}/graveyard").json()["total"]
+    live = {chunk["key"] for turn in context["turns"] for chunk in turn["chunks"]}
+    assert not live & set(asleep[-1:])
 
 
 def test_an_id_of_another_run_is_told_to_reload(client, window):
