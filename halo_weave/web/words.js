@@ -53,7 +53,7 @@ export function percent(share) {
 
 /** @param {number | null | undefined} value */
 export function similarity(value) {
-  return value === null || value === undefined ? "" : value.toFixed(2);
+  return value === null || value === undefined ? "" : value.toFixed(Math.abs(value) < 2 ? 2 : 1);
 }
 
 /** "12.3.user" -> {turn: "12", chunk: "3", role: "user"} @param {string} key */

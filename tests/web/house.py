@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -30,8 +30,15 @@ def missing(what: str) -> None:
 class House:
     """A server that a test can pace, stop and start again on the same memory and the same address."""
 
-    def __init__(self, folder: Path, *, key: str = "", assemble: Callable[..., Weave] | None = None) -> None:
-        self.folder, self.key = folder, key
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        key: str = "",
+        embedder: Literal["off"] | None = "off",
+        assemble: Callable[..., Weave] | None = None,
+    ) -> None:
+        self.folder, self.key, self.embedder = folder, key, embedder
         self.assemble = assemble or self.scripted
         self.pace = 0.0  # seconds before each token
         self.held = threading.Event()  # while it is set, no further token comes
@@ -67,7 +74,7 @@ class House:
         self.server = None
 
     def scripted(self, progress: Any) -> Weave:
-        weave = assemble(Options(self.folder, engine="scripted", embedder="off"), progress)
+        weave = assemble(Options(self.folder, engine="scripted", embedder=self.embedder), progress)
         assert isinstance(weave.engine, ScriptedEngine)
         self.engine = weave.engine
         self.engine.pause, self.engine.replies = self._pause, self.replies

@@ -7,6 +7,7 @@ import json
 import pytest
 from playwright.sync_api import expect
 
+from tests.web.house import House
 from tests.web.talk import panel, say, shown, toast
 
 pytestmark = pytest.mark.browser
@@ -238,6 +239,36 @@ def test_a_file_that_is_no_export_is_refused_in_words(house, show, tmp_path):
     wrong.write_text("this is not a memory")
     drawer.get_by_label("File to import").set_input_files(wrong)
     expect(page.locator(".toast.bad")).to_be_visible()
+
+
+def test_everything_is_embedded_anew_with_its_progress(tmp_path, tabs):
+    house = House(tmp_path, embedder=None).start()
+    try:
+        window = house.window()
+        house.say(window, "My cat is called Mochi.", "Noted.")
+        page = tabs.open(f"{house.address}/#/w/{window}")
+        drawer = panel(page, "Settings")
+        drawer.get_by_role("button", name="Embed everything anew").click()
+        toast(page, "Everything is embedded anew.")
+        assert house.ask("GET", "/reindex")["state"] == "idle"
+    finally:
+        house.stop()
+
+
+def test_a_long_embedding_shows_how_far_it_is(house, show):
+    page = show(house.window())
+    steps = iter([0, 250, 500])
+
+    def answer(route):
+        done = next(steps, 1000)
+        state = "running" if done < 1000 else "idle"
+        route.fulfill(json={"state": state, "model": "mini", "done": done, "total": 1000, "sentence": ""})
+
+    page.route("**/api/reindex", answer)
+    drawer = panel(page, "Settings")
+    expect(drawer).to_contain_text("Embedding with mini: 250 of 1,000 chunks")
+    expect(drawer.get_by_role("progressbar", name="Embedding")).to_have_attribute("max", "1000")
+    toast(page, "Everything is embedded anew.")
 
 
 def test_the_lab_shows_how_brightness_is_spread(house, show):

@@ -12,7 +12,7 @@ export class BudgetView {
     this.figures = h("dl", { class: "figures" });
     place.append(h("div", { class: "bar-place" }, this.bar, this.mark), this.figures);
     /** @type {Map<string, HTMLElement>} */
-    this.parts = new Map(["system", "pinned", "live", "turn", "frames", "reserve", "free"].map((name) => [name, h("span", { class: `part ${name}` })]));
+    this.parts = new Map(["system", "pinned", "live", "turn", "frames", "reserve", "free"].map((name) => [name, h("span", { class: "part", data: { part: name } })]));
     fill(this.bar, [...this.parts.values()]);
     let soon = 0;
     const later = () => (soon ||= window.setTimeout(() => { soon = 0; this.show(); }, 200));

@@ -50,8 +50,9 @@ export class GraveyardView {
   /** @param {Sleeping} item */
   #row(item) {
     const { turn, chunk } = parts(item.key);
-    const about = `${roleName(item.role)} · turn ${turn}, chunk ${chunk} · ${counted(item.tokens, "token")} · peak ${number(item.peak)}`;
-    const wake = h("button", { type: "button", class: "row-open", title: "Wake it up at its place, pinned", on: { click: () => this.app.wake(item.key) } },
+    const about = `${roleName(item.role)} ${turn}.${chunk} · ${counted(item.tokens, "token")} · peak ${number(item.peak)}`;
+    const long = `Turn ${turn}, chunk ${chunk}. Wake it up at its place, pinned.`;
+    const wake = h("button", { type: "button", class: "row-open", title: long, on: { click: () => this.app.wake(item.key) } },
       h("span", { class: "row-head" }, h("span", { class: "row-about", text: about }), h("time", { datetime: item.said, text: moment(item.said) })),
       h("span", { class: "row-text", text: clip(item.text, 220) }));
     const node = h("div", { class: `grave ${item.role}` });

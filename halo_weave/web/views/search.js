@@ -53,13 +53,13 @@ export class SearchView {
   #item(hit) {
     const { app } = this;
     const here = Boolean(app.store.live?.find(hit.key));
-    const parts = Object.entries(hit.parts ?? {}).map(([name, value]) => `${name} ${similarity(value)}`).join(", ");
+    const parts = Object.entries(hit.parts ?? {}).filter(([, value]) => value).map(([name, value]) => `${name} ${similarity(value)}`).join(", ");
     return h("li", { class: "hit" },
       h("div", { class: "hit-head" },
         h("span", { text: `${hit.speaker || roleName(hit.role)} · ${moment(hit.said)}` }),
         hit.window_name ? h("span", { class: "badge", text: hit.window_name }) : null,
         here ? h("span", { class: "badge live-badge", text: "live here" }) : null,
-        h("span", { class: "quiet", title: parts, text: `${similarity(hit.similarity)} · ${counted(hit.tokens, "token")}` })),
+        h("span", { class: "quiet", text: `similarity ${similarity(hit.similarity)}${parts ? ` (${parts})` : ""} · ${counted(hit.tokens, "token")}` })),
       h("p", { class: "hit-text" }, highlighted(around(hit.text, hit.words), hit.words).map((piece) => (piece.hit ? h("mark", { text: piece.text }) : piece.text))),
       h("div", { class: "answers start" },
         iconButton("search", here ? "Go there" : "Open", () => this.#go(hit), { text: true, class: "small go" }),

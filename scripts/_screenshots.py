@@ -1,0 +1,161 @@
+"""A real conversation on the real model, photographed: the pictures of README and docs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import httpx
+from playwright.sync_api import Page, sync_playwright
+
+from halo_weave.assemble import Options, assemble
+from halo_weave.server.listening import serving
+from halo_weave.server.service import Service
+
+PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+LARGEST = 300_000  # bytes
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+SETTINGS = {
+    "max_context_tokens": 700,
+    "max_new_tokens": 90,
+    "min_chunk_tokens": 32,
+    "resurrection_budget": 180,
+    "temperature": 0.6,
+    "repeat_penalty": 1.15,
+    "seed": 11,
+    "memory_tree_in_prompt": False,
+}
+PROMPT = "You are a warm, attentive companion. Answer in a few plain sentences."
+KITCHEN = ["My grandmother baked rye bread with caraway every Saturday. What goes well with it?"]
+TALK = [
+    "My cat is called Mochi. She is grey, eleven years old, and afraid of thunder.",
+    "I would like to visit a lighthouse this summer. What should I look at there?",
+    "Why did lighthouse keepers ring a bell in the fog?",
+    "Tell me a short story about a keeper who writes down every ship in a green book.",
+    "How do ships find their way without a lighthouse today?",
+    "What do sailors eat on a long journey?",
+    "Why is the sea salty?",
+    "There is a thunderstorm tonight. What was it again that my cat Mochi is afraid of?",
+]
+
+
+def say(page: Page, text: str) -> None:
+    box = page.get_by_label("Your message")
+    box.fill(text)
+    box.press("Enter")
+    page.wait_for_function(
+        "text => !app.store.busy && app.store.turn.reason && app.store.live.chunks.some((one) => one.pieces.join('').includes(text))",
+        arg=text,
+        timeout=300_000,
+    )
+    print(f"  {text}", file=sys.stderr)
+
+
+def shoot(page: Page, name: str) -> None:
+    page.wait_for_timeout(700)
+    file = PICTURES / f"{name}.png"
+    page.screenshot(path=file)
+    size = file.stat().st_size
+    print(f"{file.relative_to(PICTURES.parents[1])}: {size / 1000:.0f} kB")
+    if size > LARGEST:
+        sys.exit(f"{file} is larger than {LARGEST // 1000} kB.")
+
+
+def main() -> None:
+    chromium = os.environ.get("HALO_WEAVE_CHROMIUM") or shutil.which("chromium")
+    if not chromium:
+        sys.exit("Chromium was not found. Install it, or name it with HALO_WEAVE_CHROMIUM.")
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        service = Service(lambda progress: assemble(Options(Path(folder), threads=2), progress))
+        service.begin().join()
+        if service.failure:
+            sys.exit(str(service.failure))
+        with serving(service) as address, sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+            try:
+                take(
+                    browser.new_context(
+                        viewport={"width": 1440, "height": 900}, color_scheme="dark"
+                    ).new_page(),
+                    address,
+                )
+                phone = browser.new_context(
+                    viewport={"width": 390, "height": 844},
+                    color_scheme="dark",
+                    is_mobile=True,
+                    has_touch=True,
+                ).new_page()
+                phone.goto(address)
+                phone.wait_for_selector(".chunk")
+                shoot(phone, "phone")
+            finally:
+                browser.close()
+
+
+def take(page: Page, address: str) -> None:
+    def window(name: str) -> str:
+        about = {
+            "name": name,
+            "user_name": "Ada",
+            "ai_name": "SmolLM2",
+            "system_prompt": PROMPT,
+            "settings": SETTINGS,
+        }
+        return str(httpx.post(f"{address}/api/windows", json=about, timeout=60).json()["id"])
+
+    kitchen, talk = window("Kitchen"), window("Sea and weather")
+    page.goto(f"{address}/#/w/{kitchen}")
+    page.wait_for_function("() => window.app?.store.live && app.store.connection.state === 'online'")
+    for text in KITCHEN:
+        say(page, text)
+    page.goto(f"{address}/#/w/{talk}")
+    page.wait_for_function("id => app.store.current === id && app.store.live", arg=talk)
+    for text in TALK[:-1]:
+        say(page, text)
+    # More room for the last question, so that what wakes up for it is still there when the picture is taken.
+    httpx.patch(f"{address}/api/windows/{talk}", json={"settings": {"max_context_tokens": 1000}}, timeout=60)
+    say(page, TALK[-1])
+    woken = page.locator("article", has=page.locator(".wake-badge")).first
+    page.evaluate("() => (document.querySelector('#context').scrollTop = 0)")
+    shoot(page, "conversation")
+    page.evaluate("app.preferences.set('theme', 'light')")
+    shoot(page, "conversation-light")
+    page.evaluate("app.preferences.set('theme', 'dark')")
+    page.locator("#dock").get_by_role("button", name="Graveyard").click()
+    page.wait_for_selector(".grave")
+    page.get_by_label("Your message").fill("What did the keeper write in his green book?")
+    page.wait_for_selector(".preview:not([hidden])")
+    page.evaluate("() => (document.querySelector('#context').scrollTop = 1e6)")
+    page.locator(".preview summary").click()
+    shoot(page, "graveyard")
+    page.get_by_label("Your message").fill("")
+    if woken.count():
+        page.evaluate("key => app.why(key)", woken.get_attribute("data-key"))
+        page.wait_for_selector("dialog")
+        shoot(page, "why")
+        page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    page.get_by_label("Search the whole memory").fill("what grandmother baked")
+    page.wait_for_selector(".hit")
+    shoot(page, "search")
+    page.keyboard.press("Escape")
+    page.locator("#dock").get_by_role("button", name="Settings").click()
+    shoot(page, "settings")
+    page.evaluate("app.views.drawer.show('')")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""One whole conversation on the real model, in a real browser."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from halo_weave.assemble import Options, assemble
+from tests.model.weights import chat_model
+from tests.web.house import House
+from tests.web.talk import heat, keys, panel, say, settled, shown, toast
+
+pytestmark = [pytest.mark.browser, pytest.mark.model]
+
+TALK = [
+    "My cat is called Mochi and she sleeps on the windowsill.",
+    "Tell me something about lighthouses.",
+    "How is bread baked?",
+    "Why is the sea salty?",
+]
+
+
+def test_speaking_forgetting_and_waking_on_the_real_model(tmp_path, tabs):
+    model = chat_model()
+    options = Options(tmp_path, model=model, embedder="off", threads=2)
+    house = House(tmp_path, assemble=lambda progress: assemble(options, progress)).start()
+    try:
+        window = house.window(
+            "Everyday",
+            max_context_tokens=160,
+            max_new_tokens=40,
+            min_chunk_tokens=16,
+            resurrection_budget=0,
+            temperature=0,
+            memory_tree_in_prompt=False,
+            timestamps=False,
+        )
+        page = tabs.open(f"{house.address}/#/w/{window}")
+        page.set_default_timeout(120_000)  # the model may share the machine with others
+        page.wait_for_function(
+            "() => window.app?.store.live && app.store.connection.state === 'online'", timeout=60_000
+        )
+        box = page.get_by_label("Your message")
+
+        say(page, TALK[0], wait=False)
+        expect(page.locator(".chunk.draft .text span").nth(3)).to_be_attached(timeout=60_000)
+        settled(page)
+        assert shown(page) == house.text(window)
+        born = heat(page)
+
+        for text in TALK[1:]:
+            say(page, text)
+            assert shown(page) == house.text(window)
+        seen = heat(page)
+        still = [key for key in born if key in seen]
+        assert [born[key] for key in still] != [seen[key] for key in still] or not still
+        assert len({one["heat"] for one in seen.values()}) > 1, "some chunks are brighter than others"
+
+        asleep = house.context(window)["stats"]["asleep_chunks"]
+        assert asleep > 0, "the budget was reached"
+        expect(page.locator(".gap-line").first).to_be_visible()
+        expect(page.locator("#budget")).to_contain_text(f"Asleep{asleep}")
+
+        drawer = panel(page, "Graveyard")
+        row = drawer.locator(".row-open").first
+        sleeping = house.ask("GET", f"/windows/{window}/graveyard")["items"][0]
+        row.click()
+        toast(page, "Awake at its place, and pinned.")
+        expect(page.locator(f"article[data-key='{sleeping['key']}'] .pin-badge")).to_be_visible()
+        starts = [int(one["start"]) for turn in house.context(window)["turns"] for one in turn["chunks"]]
+        assert starts == sorted(starts)
+        assert sleeping["text"] in house.text(window)
+        assert shown(page) == house.text(window)
+
+        before = keys(page), shown(page)
+        page.reload()
+        page.wait_for_selector(".chunk")
+        assert (keys(page), shown(page)) == before
+
+        house.ask(
+            "PATCH",
+            f"/windows/{window}",
+            json={"settings": {"resurrection_budget": 120, "max_context_tokens": 400}},
+        )
+        say(page, "What is my cat called?")
+        assert shown(page) == house.text(window)
+        assert "Mochi" in shown(page)
+        expect(box).to_have_value("")
+    finally:
+        house.stop()
