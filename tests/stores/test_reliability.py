@@ -272,6 +272,31 @@ def test_a_really_full_disk_loses_nothing():
         folder.rmdir()
 
 
+def export_on(store, file: Path) -> None:
+    with file.open("w", buffering=1) as out:
+        while True:
+            store.export(out.write, now=NOW)
+
+
+def test_a_backup_or_an_export_that_finds_no_space_says_where(path, tmp_path):
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("a file system of its own can be mounted by root only")
+    try:
+        with SqliteStore(path) as store:
+            with pytest.raises(StoreFull, match=r"No space is left for .*copy\.sqlite"):
+                store.backup(folder / "copy.sqlite")
+            assert list(folder.iterdir()) == []
+            with pytest.raises(OSError, match="No space"):
+                export_on(store, folder / "export.json")
+            assert store.verify() == []
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
 def as_someone_else(script: str) -> subprocess.CompletedProcess[str]:
     """Run as a user whom file permissions bind, since root may write everywhere."""
     begin = """

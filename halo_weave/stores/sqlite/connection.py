@@ -46,6 +46,9 @@ class Database:
                     self._open_to_read()
                 else:
                     self._open_to_write()
+        except OSError as error:
+            self.close()
+            raise StoreError(f"{path} cannot be used: {error.strerror or error}.") from error
         except BaseException:
             self.close()
             raise
@@ -105,16 +108,14 @@ class Database:
             self._idle.clear()
 
     @contextmanager
-    def spoken(self) -> Iterator[None]:
+    def spoken(self, path: Path | None = None) -> Iterator[None]:
         """SQLite's errors as sentences that say what to do: the one place where they are translated."""
         try:
             yield
         except sqlite3.Error as error:
-            raise self._sentence(error) from error
+            raise self._sentence(error, path or self.path) from error
         except (UnicodeEncodeError, OverflowError) as error:
             raise BadInput(f"This cannot be stored: {error}.") from error
-        except OSError as error:
-            raise StoreError(f"{self.path} cannot be used: {error.strerror or error}.") from error
 
     def _busy(self) -> str:
         return (
@@ -122,32 +123,32 @@ class Database:
             "try again, or close the other program."
         )
 
-    def _sentence(self, error: sqlite3.Error) -> StoreError:
+    def _sentence(self, error: sqlite3.Error, path: Path) -> StoreError:
         name: str = getattr(error, "sqlite_errorname", "") or ""
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return StoreBusy(self._busy())
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT")):
             return StoreCorrupt(
-                f"{self.path} is damaged, or is not a memory ({error}). Run: halo-weave verify. If that does not "
-                "help, put a backup in its place."
+                f"{path} is damaged, or is not a memory ({error}). Run: halo-weave verify. If that does not help, "
+                "put a backup in its place."
             )
         if name.startswith("SQLITE_READONLY"):
             return StoreFull(
-                f"{self.path} is read-only, so nothing was changed. Make the file and its folder writable."
+                f"{path} is read-only, so nothing was changed. Make the file and its folder writable."
             )
         if name == "SQLITE_FULL" or name.startswith(("SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE")):
             return StoreFull(
-                f"No space is left for {self.path}, so nothing was changed. Free some, then try again."
+                f"No space is left for {path}, so nothing was changed. Free some, then try again."
             )
         if name.startswith("SQLITE_CANTOPEN"):
             return StoreError(
-                f"{self.path} cannot be opened. Check that its folder exists and that you may use it."
+                f"{path} cannot be opened. Check that its folder exists and that you may use it."
             )
         if name.startswith("SQLITE_IOERR"):
             return StoreError(
-                f"{self.path} cannot be read or written ({error}). Nothing was changed; check the disk."
+                f"{path} cannot be read or written ({error}). Nothing was changed; check the disk."
             )
-        return StoreError(f"{self.path} refused a step ({error}). Nothing was changed.")
+        return StoreError(f"{path} refused a step ({error}). Nothing was changed.")
 
     # Opening it
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 
-from halo_weave.errors import BadInput
+from halo_weave.errors import BadInput, StoreError
 from halo_weave.store import Stats
 from halo_weave.stores.packing import moment
 from halo_weave.stores.sqlite.search import Search
@@ -58,21 +59,21 @@ class Upkeep(Search):
         if target.exists():
             raise BadInput(f"{target} exists already. Name another file for the backup.")
         partial = target.with_name(target.name + ".partial")
-        with self._db.spoken():
+        try:
             target.parent.mkdir(parents=True, exist_ok=True)
             partial.unlink(missing_ok=True)
-            copy = sqlite3.connect(partial, isolation_level=None)
-            try:
-                with self._db.reading() as db:
-                    db.execute("SELECT 1 FROM memory").fetchone()  # from here on this reader sees one moment
+            with self._db.reading() as db, self._db.spoken(target):
+                db.execute("SELECT 1 FROM memory").fetchone()  # from here on this reader sees one moment
+                with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
                     db.backup(copy, pages=STEP, progress=lambda _, left, total: progress(total - left, total))
-                copy.execute("PRAGMA journal_mode = DELETE")  # one file, whole in itself
-                copy.close()
-                with partial.open("rb") as file:
-                    os.fsync(file.fileno())
-                partial.replace(target)
-            finally:
-                copy.close()
+                    copy.execute("PRAGMA journal_mode = DELETE")  # one file, whole in itself
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            partial.replace(target)
+        except OSError as error:
+            raise StoreError(f"{target} cannot be written: {error.strerror or error}.") from error
+        finally:
+            with suppress(OSError):
                 partial.unlink(missing_ok=True)
 
     def clear(self, *, confirm: bool = False) -> None:

@@ -202,7 +202,8 @@ class Working(Part):
             raise BadInput(f"The graveyard cannot be sorted by {sort!r}. Use one of: {', '.join(SORTS)}.")
         if offset < 0 or limit < 0:
             raise BadInput("A page begins at 0 or later and has at least no chunks.")
-        where, values = ["a.window = ?", "a.gone = 0"], [window_id]  # type: list[str], list[Any]
+        where = ["a.window = ?", "a.gone = 0"]
+        values: list[Any] = [window_id]
         for condition, value in (
             ("t.role = ?", role),
             (r"CAST(c.raw AS TEXT) LIKE ? ESCAPE '\'", None if not text else f"%{_escaped(text)}%"),
@@ -268,7 +269,8 @@ class Working(Part):
         self, *, window: str | None = None, key: ChunkKey | None = None, limit: int = 100
     ) -> list[Event]:
         """What happened, newest first: of a window, of a chunk, of a chunk in a window, or of all."""
-        where, values = ["1"], []  # type: list[str], list[Any]
+        where = ["1"]
+        values: list[Any] = []
         with self._db.reading() as db:
             if window is not None:
                 where.append("(h.window = ?)" if key is None else "(h.window = ? OR h.window IS NULL)")
