@@ -105,6 +105,7 @@ class Cache:
         self.model, self.shape, self.c = model, shape, model.c
         self.batch = Batch(shape.batch)
         self.graves: list[Grave] = []
+        self.powers = np.empty(model.size, dtype=np.float32)
         self.open(size, sees=sees)
         self.reset()
 
@@ -408,7 +409,9 @@ class Cache:
         """Negative log-probability of a token under the model's own distribution, in nats."""
         logits = self.logits(index)
         peak = logits.max()
-        return float(peak + np.log(np.exp(logits - peak).sum(dtype=np.float64)) - logits[id])
+        np.subtract(logits, peak, out=self.powers)
+        np.exp(self.powers, out=self.powers)
+        return float(peak + np.log(self.powers.sum()) - logits[id])
 
     def row(self) -> AttentionRow | None:
         """What the last token looked at, over everything live; None if it does not fit the map of cells."""

@@ -16,6 +16,7 @@ from halo_weave.errors import LibraryUnusable
 from halo_weave.llama import abi
 
 VARIABLE = "HALO_WEAVE_LIBLLAMA"
+SPINS = "4000"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +92,7 @@ def open_library(path: Path) -> Library:
         return loaded[path]
     if sys.platform == "win32":
         os.add_dll_directory(str(path.parent))
+    wait_politely()
     try:
         c = ctypes.CDLL(str(path))
     except OSError as error:
@@ -116,6 +118,16 @@ def open_library(path: Path) -> Library:
     find_devices(c, path)
     loaded[path] = Library(c, path, complaints, log)
     return loaded[path]
+
+
+def wait_politely() -> None:
+    """Threads that wait for each other may spin for microseconds only, unless the user says otherwise.
+
+    By default OpenMP spins for milliseconds: on a machine that does other work too, that makes each token take ten
+    times as long.
+    """
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+        os.environ["GOMP_SPINCOUNT"] = SPINS
 
 
 def find_devices(c: Any, path: Path) -> None:
