@@ -407,3 +407,10 @@ def test_reading_can_be_stopped_and_taken_up_again(engine: LlamaEngine, window: 
     assert again.read is not None
     assert 0 < again.read.reused < 128
     assert again.steps[0].row is not None
+
+
+def test_the_example_in_the_documentation_runs(capsys: pytest.CaptureFixture[str], model_file: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "engine.md"
+    code = page.read_text().split("```python\n")[1].split("```")[0]
+    exec(compile(code, str(page), "exec"), {})
+    assert "looking at" in capsys.readouterr().out
