@@ -66,7 +66,6 @@ ABLATIONS = {
     "without time": Way(replace(Weights(), time=0), DEFAULT.user_weight, DEFAULT.pairs),
     "user weight 1": replace(DEFAULT, user_weight=1.0),
     "pairs with": replace(DEFAULT, pairs="with"),
-    "pairs after": replace(DEFAULT, pairs="after"),
     "pairs off": replace(DEFAULT, pairs="off"),
     "mmr 0.9": replace(DEFAULT, mmr_lambda=0.9),
     "mmr 0.7": replace(DEFAULT, mmr_lambda=0.7),

@@ -35,7 +35,7 @@ Sink = Literal["max", "first"]
 Returning = Literal["earned", "hybrid", "fresh"]
 Scope = Literal["all", "window"]
 KvMode = Literal["splice", "exact"]
-Pairs = Literal["with", "after", "off"]
+Pairs = Literal["ranked", "with", "off"]
 StrategyName = Literal["magnitude_voting", "surprise"]
 
 
@@ -148,8 +148,8 @@ class Settings:
         choices=get_args(Returning),
     )
     pairs: Pairs = setting(
-        "with",
-        "Whether a woken chunk's question and opening come with it, after all hits, or not at all.",
+        "ranked",
+        "Whether a woken chunk's question and opening come before weaker hits, always with it, or not at all.",
         group="Remembering",
         choices=get_args(Pairs),
     )

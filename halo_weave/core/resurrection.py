@@ -10,7 +10,10 @@ from typing import Literal
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, BadSetting, UnknownChunk
 
-PairOrder = Literal["with", "after", "off"]
+PairOrder = Literal["ranked", "with", "off"]
+PAIR_SHARE = (
+    0.7  # a pair is worth this much of its hit: measured, it costs next to no hit and keeps most pairs
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +111,8 @@ def choose_resurrections(
     """Hits in order of similarity, brightness at deletion and recency, as far as the room goes.
 
     A hit brings its pairs: the question of an answer or the answer's opening for a question, and the opening of
-    its own turn. What is live already is free. `with`: a hit and its pairs wake up together or not at all.
-    `after`: hits first, then their pairs with the room that is left. `off`: hits alone.
+    its own turn. What is live already is free. `with`: a hit and its pairs wake up together or not at all. `ranked`:
+    a hit first, its pairs once no other hit is worth more than they are. `off`: hits alone.
     """
     ranked = _ranked(hits, sleepers, live)
     awake = {key.turn_id for key in live}
@@ -138,18 +141,13 @@ def choose_resurrections(
         taken.update((waking.key, waking) for waking in wakes)
         return None
 
-    for hit in ranked:
-        members = [(hit.key, Part.HIT)]
-        if pairs == "with":
-            members += _pairs(sleepers[hit.key], sleepers)
-        cost = take(hit, members)
-        if cost is not None:
-            passed.append(PassedOver(hit.key, hit.similarity, cost))
-    if pairs == "after":
-        for hit in ranked:
-            if hit.key in taken:
-                for member in _pairs(sleepers[hit.key], sleepers):
-                    take(hit, [member])
+    for hit, members, is_hit in _steps(ranked, sleepers, pairs):
+        if is_hit:
+            cost = take(hit, members)
+            if cost is not None:
+                passed.append(PassedOver(hit.key, hit.similarity, cost))
+        elif hit.key in taken:
+            take(hit, members)
     return ResurrectionPlan(room, room - left, tuple(taken.values()), tuple(passed))
 
 
@@ -172,6 +170,24 @@ def _ranked(
         return -hit.similarity, -sleeper.peak, -sleeper.start
 
     return sorted(best.values(), key=rank)
+
+
+def _steps(
+    ranked: list[Hit], sleepers: Mapping[ChunkKey, Sleeper], pairs: PairOrder
+) -> list[tuple[Hit, list[tuple[ChunkKey, Part]], bool]]:
+    """What is tried one after the other: a hit with what must come along, or a pair of one (then the last is False)."""
+    steps: list[tuple[float, int, tuple[Hit, list[tuple[ChunkKey, Part]], bool]]] = []
+    for hit in ranked:
+        own = [(hit.key, Part.HIT)]
+        brought = _pairs(sleepers[hit.key], sleepers) if pairs != "off" else []
+        if pairs == "with":
+            steps.append((-hit.similarity, 0, (hit, own + brought, True)))
+            continue
+        steps.append((-hit.similarity, 0, (hit, own, True)))
+        worth = min(hit.similarity, PAIR_SHARE * hit.similarity)
+        steps += [(-worth, 1, (hit, [member], False)) for member in brought]
+    steps.sort(key=lambda step: step[:2])  # stable: equals keep their rank
+    return [step for _, _, step in steps]
 
 
 def _pairs(sleeper: Sleeper, sleepers: Mapping[ChunkKey, Sleeper]) -> list[tuple[ChunkKey, Part]]:

@@ -86,11 +86,23 @@ def test_a_smaller_hit_takes_the_room_that_a_larger_one_could_not():
     assert plan.keys == (small.key,)
 
 
-def test_pairs_after_the_hits_leave_no_hit_behind():
-    small = sleeper(99, 0, U, 50)
-    hits = [Hit(FIFTH.key, 0.9), Hit(small.key, 0.1)]
-    plan = choose_resurrections(hits, {**GRAVEYARD, **asleep(small)}, 165, pairs="after")
-    assert plan.keys == (FIFTH.key, small.key, QUESTION.key)
+def test_ranked_pairs_come_before_weaker_hits_and_after_stronger_ones():
+    strong, weak = sleeper(99, 0, U, 10), sleeper(97, 0, U, 10)
+    hits = [Hit(FIFTH.key, 1.0), Hit(strong.key, 0.8), Hit(weak.key, 0.6)]
+    plan = choose_resurrections(hits, {**GRAVEYARD, **asleep(strong, weak)}, 500, pairs="ranked")
+    assert plan.keys[:3] == (FIFTH.key, strong.key, QUESTION.key)
+    assert plan.keys[-1] == weak.key
+
+
+def test_ranked_a_hit_wakes_up_without_a_pair_that_does_not_fit():
+    plan = choose_resurrections([Hit(FIFTH.key, 0.9)], GRAVEYARD, FIFTH.tokens, pairs="ranked")
+    assert plan.keys == (FIFTH.key,)
+    assert plan.passed_over == ()
+
+
+def test_ranked_pairs_of_a_hit_that_did_not_fit_stay_asleep():
+    plan = choose_resurrections([Hit(FIFTH.key, 0.9)], GRAVEYARD, FIFTH.tokens - 1, pairs="ranked")
+    assert plan.keys == ()
 
 
 def test_pairs_off_wakes_the_hits_alone():
@@ -156,7 +168,7 @@ def graveyards(draw):
     return hits[: draw(st.integers(0, len(hits)))], sleepers, live
 
 
-@given(graveyards(), st.integers(-10, 400), st.sampled_from(["with", "after", "off"]))
+@given(graveyards(), st.integers(-10, 400), st.sampled_from(["ranked", "with", "off"]))
 def test_a_plan_stays_in_the_room_and_wakes_nothing_twice(graveyard, room, pairs):
     hits, sleepers, live = graveyard
     plan = choose_resurrections(hits, sleepers, room, live=live, frame_tokens={U: 4, A: 3}, pairs=pairs)
