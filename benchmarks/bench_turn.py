@@ -16,8 +16,10 @@ import numpy as np
 from halo_weave.assemble import Options, assemble
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
+from halo_weave.index.recall import Recall
 from halo_weave.ports import Engine
 from halo_weave.settings import Settings
+from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave, events
 from halo_weave.weave.needs import Memory
 
@@ -120,7 +122,7 @@ def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) ->
     archive = weave.create_window("archive").id
     print(f"storing {chunks:,} chunks", file=sys.stderr)
     fill(weave.store, weave.engine, archive, chunks, rng)
-    weave.recall.note_said()
+    give_vectors(weave, rng)
     window = weave.create_window("talk", settings={"resurrection_budget": 0}).id
     fill(weave.store, weave.engine, window, LIVE // 70, rng)
     first_token(weave, window, "Good morning.")  # the window is read once
@@ -166,6 +168,24 @@ def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) ->
         "chunks": chunks,
         "live_tokens": LIVE,
     }
+
+
+def give_vectors(weave: Weave, rng: np.random.Generator) -> None:
+    """Made up ones: embedding so many chunks takes half an hour, and searching them does not care."""
+    recall, store = weave.recall, weave.store
+    assert isinstance(recall, Recall)
+    assert isinstance(store, SqliteStore)
+    embedder = recall.embedder()
+    if embedder is None:
+        print("no embedder: words alone are searched", file=sys.stderr)
+        return
+    generation = store.begin_generation(embedder.name, embedder.dimension, now=datetime.now(UTC))
+    topics = rng.normal(size=(300, embedder.dimension))
+    while len((wanted := store.wanted(generation.id, 5_000)).numbers):
+        vectors = topics[rng.integers(0, 300, len(wanted.numbers))]
+        vectors = vectors + 0.7 * rng.normal(size=vectors.shape)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        store.add_vectors(generation.id, wanted, vectors.astype(np.float32))
 
 
 def say_elsewhere(weave: Weave, window: str, text: str) -> ChunkKey:
