@@ -181,9 +181,15 @@ class Cache:
         now = slice(0, self.count)
         return Held(self.labels[now].copy(), self.ids[now].copy(), self.places[now].copy())
 
-    @property
-    def asleep(self) -> list[Held]:
-        return [grave.held for grave in self.graves]
+    def usable(self, prompt: Written) -> list[Grave]:
+        """Graves that can be opened: one that returns in part needs cells for all of it for a moment."""
+        spare = len(self.cells) - len(prompt)
+        return [
+            grave
+            for grave in self.graves
+            if len(grave.held) <= spare
+            or len(grave.held) - int(np.isin(grave.held.labels, prompt.labels).sum()) <= spare
+        ]
 
     def save(self, sequence: int) -> npt.NDArray[np.uint8]:
         size = self.c.llama_state_seq_get_size(self.context, sequence)
@@ -201,13 +207,12 @@ class Cache:
     # Carrying out a plan
 
     def carry_out(
-        self, plan: Plan, prompt: Written, asked: Asked, seen: Seen, *, keep_asleep: bool
+        self, plan: Plan, graves: list[Grave], prompt: Written, asked: Asked, seen: Seen, *, keep_asleep: bool
     ) -> Iterator[None]:
         """Make the prompt live. Yields after each decode, so that other windows get their turn.
 
-        If it is stopped in between, what was done so far is live.
+        `graves` are those that the plan counts. If it is stopped in between, what was done so far is live.
         """
-        graves = list(self.graves)  # the plan counts them as they stand now
         self.remove(plan.removed, keep=keep_asleep)
         for move in plan.moves:
             self.c.llama_memory_seq_add(self.memory, LIVE, move.start, move.stop, move.by)
@@ -341,13 +346,14 @@ class Cache:
         self, columns: npt.NDArray[np.int32], kinds: Kinds, start: int, stop: int, seen: Seen
     ) -> None:
         rows = self.last_rows
+        if rows is None:
+            return
         for i in range(start, stop):
             if kinds[i] == CHUNK:
-                row = None
-                if rows is not None:
-                    row = attention_row(rows[i - stop], columns[: i + 1], kinds[: i + 1])
-                seen.misfits += row is None
-                if row is not None:
+                row = attention_row(rows[i - stop], columns[: i + 1], kinds[: i + 1])
+                if row is None:
+                    seen.misfits += 1
+                else:
                     seen.rows.append(row)
 
     def decode(

@@ -16,7 +16,7 @@ import numpy as np
 
 from halo_weave.core.tokens import Ids, Role, Tokens
 from halo_weave.engines import capture as seeing
-from halo_weave.engines.cache import NEVER, Asked, Cache, Seen, Shape
+from halo_weave.engines.cache import NEVER, Asked, Cache, Grave, Seen, Shape
 from halo_weave.engines.cells import Plan, choose
 from halo_weave.engines.prompts import Written, write
 from halo_weave.engines.sampling import Sampler
@@ -32,6 +32,7 @@ from halo_weave.ports import Capture, Done, ModelInfo, Prompt, Read, Reason, Sam
 Event = Read | Step | Done
 Mode = Literal["splice", "exact"]
 
+BATCH, BATCH_ON_GPU = 64, 512  # tokens per decode while a prompt is read
 GROWTH = 2048  # a context grows by so many cells
 SPARE = 256  # cells beyond prompt and reply, for what returns in the middle
 
@@ -69,7 +70,7 @@ class LlamaEngine:
             trained = self.model.trained_context or limits.context
             self.shape = Shape(
                 threads=limits.threads or cores(),
-                batch=64,
+                batch=BATCH_ON_GPU if self.model.c.llama_supports_gpu_offload() else BATCH,
                 limit=trained,
                 cell_bytes=cell_bytes(self.model, header),
                 graveyard_bytes=limits.graveyard_bytes,
@@ -82,6 +83,8 @@ class LlamaEngine:
         self.caches: OrderedDict[str, Cache] = OrderedDict()
         self.active: set[str] = set()
         self.doomed: set[str] = set()
+        self.cuts = not has_state(self.model)
+        self.blind = False  # this model's rows do not fit its cells
         self.misfits = 0  # how often the map of cells did not fit what the model looked at
         self.turns: Turns[Event] = Turns("halo-weave engine")
         atexit.register(self.close)
@@ -137,7 +140,8 @@ class LlamaEngine:
             return
             yield
 
-        self.turns.post(drop(), f"forget {window}")
+        with contextlib.suppress(EngineError):  # a closed engine has forgotten everything
+            self.turns.post(drop(), f"forget {window}")
 
     # Everything below runs on the engine's thread, but for _describe.
 
@@ -150,6 +154,7 @@ class LlamaEngine:
         mode: Mode,
         stopped: Callable[[], bool],
     ) -> Generator[Event | None]:
+        capture = None if self.blind else capture
         written = write(prompt, self.model.size)
         if len(written) >= self.info.context:
             raise BadInput(
@@ -195,27 +200,45 @@ class LlamaEngine:
         while True:
             if rebuilt:
                 cache.reset()
-            plan = choose(
-                cache.live,
-                cache.asleep if mode == "splice" and not rebuilt else (),
-                written.labels,
-                written.ids,
-                limit=self.shape.limit,
-                reserve=sampling.max_new_tokens,
-                anew_from=anew_from,
-                mode=mode,
-                clean=cache.clean,
-            )
+            graves = cache.usable(written) if mode == "splice" and not rebuilt else []
+            plan = self._plan(cache, graves, written, sampling, anew_from, mode)
+            if len(plan.removed) and not self.cuts:
+                cache.reset()
+                plan = self._plan(cache, graves, written, sampling, anew_from, mode)
             seen = Seen()
             keep = mode == "splice" and not rebuilt
-            for _ in cache.carry_out(plan, written, asked, seen, keep_asleep=keep):
+            for _ in cache.carry_out(plan, graves, written, asked, seen, keep_asleep=keep):
                 yield None
             misfit = seen.misfits or (asked.last and cache.last_rows is not None and cache.row() is None)
-            if not misfit or rebuilt:
+            if not misfit:
                 break
             self.misfits += 1
+            if rebuilt:  # it does not even fit a cache that was just made: this model cannot be watched
+                self.blind = True
+                break
             rebuilt = "the map of its cells did not fit"
         yield report(plan, seen, capture, rebuilt, time.perf_counter() - began)
+
+    def _plan(
+        self,
+        cache: Cache,
+        graves: list[Grave],
+        written: Written,
+        sampling: Sampling,
+        anew_from: int,
+        mode: Mode,
+    ) -> Plan:
+        return choose(
+            cache.live,
+            [grave.held for grave in graves],
+            written.labels,
+            written.ids,
+            limit=self.shape.limit,
+            reserve=min(sampling.max_new_tokens, SPARE),
+            anew_from=anew_from,
+            mode=mode,
+            clean=cache.clean,
+        )
 
     def _reply(
         self,
@@ -340,10 +363,15 @@ def check_writes(model: Model) -> None:
         raise ModelUnusable(f"{model.path} writes by diffusion, not token by token. Use another model.")
 
 
+def has_state(model: Model) -> bool:
+    """A recurrent state knows all that went before; no part of it can be taken out."""
+    return bool(model.c.llama_model_is_recurrent(model.handle) or model.c.llama_model_is_hybrid(model.handle))
+
+
 def can_splice(model: Model, shape: Shape) -> bool:
     """Whether cells can leave, return and be shifted: not with sliding windows, M-RoPE or recurrent states."""
     c, handle = model.c, model.handle
-    if c.llama_model_is_recurrent(handle) or c.llama_model_is_hybrid(handle) or c.llama_model_n_swa(handle):
+    if has_state(model) or c.llama_model_n_swa(handle):
         return False
     if c.llama_model_rope_type(handle) not in (abi.ROPE_NORMAL, abi.ROPE_NEOX):
         return False

@@ -18,11 +18,20 @@ from halo_weave.llama.library import Library
 
 
 def cores() -> int:
-    """Processors this process may run on: more threads than that only get in each other's way."""
+    """Physical cores this process may run on: more threads than that only get in each other's way."""
     try:
-        return max(1, len(os.sched_getaffinity(0)))
+        allowed = os.sched_getaffinity(0)
     except AttributeError:  # not on every system
         return max(1, os.cpu_count() or 1)
+    siblings = set()
+    for number in allowed:
+        try:
+            siblings.add(
+                Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list").read_text()
+            )
+        except OSError:
+            return len(allowed)
+    return max(1, len(siblings))
 
 
 class Model:
