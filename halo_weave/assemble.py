@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.embedders.standard import open_embedder
 from halo_weave.engines.llama import Limits, LlamaEngine
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.errors import ModelNotFound
+from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.index.recall import Recall
+from halo_weave.index.reindex import reindex
 from halo_weave.llama import catalogue
 from halo_weave.memory import Hit, MemoryTree, Notes, Toolbox
 from halo_weave.places import memory_file
-from halo_weave.ports import Engine
+from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave
@@ -71,13 +72,24 @@ def open_recall(options: Options, store: SqliteStore, progress: Progress) -> Rec
     """Search. The embedder opens in the background; until it is there, or without one, words serve."""
     if options.embedder == "off":
         return Recall(store, None)
-    if options.engine == "scripted" and options.embedder is None:
-        return Recall(store, HashingEmbedder)
-    named = options.embedder
-    if named is None and not catalogue.EMBEDDER.present:
+    if options.engine == "llama" and options.embedder is None and not catalogue.EMBEDDER.present:
         with suppress(ModelNotFound):  # opening it fails in turn, and the status says so
             catalogue.ensure(catalogue.EMBEDDER, progress)
-    return Recall(store, lambda: open_embedder(named))
+    return Recall(store, lambda: chosen_embedder(options))
+
+
+def chosen_embedder(options: Options) -> Embedder:
+    if options.embedder == "off":
+        raise BadInput("Nothing can be embedded without an embedder: it is off.")
+    if options.engine == "scripted" and options.embedder is None:
+        return HashingEmbedder()
+    return open_embedder(options.embedder)
+
+
+def embed_anew(options: Options, weave: Weave, progress: Callable[[int, int], None]) -> None:
+    """All of memory by the embedder of the options. Until it is done, the vectors that are there stay."""
+    with closing(chosen_embedder(options)) as embedder:
+        reindex(cast(SqliteStore, weave.store), embedder, now=weave.now, progress=progress)
 
 
 def kept_with_memories(store: SqliteStore, recall: Recall) -> Callable[[str, int], list[Hit]]:

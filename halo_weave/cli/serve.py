@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import webbrowser
 from collections.abc import Callable
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from halo_weave.assemble import Options, assemble
+from halo_weave.assemble import Options, assemble, embed_anew
 from halo_weave.cli.app import app
 from halo_weave.cli.options import Data
 from halo_weave.cli.starting import (
@@ -83,7 +84,8 @@ def serve(
     listener = bind(host, wanted)
     taken = listener.getsockname()[1]
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    service = Service(assembling(options))
+    anew = None if options.embedder == "off" else partial(embed_anew, options)
+    service = Service(assembling(options), anew)
     server = Server(service, policy_for(host, taken, key=key, names=names, origins=origins))
     address = f"http://[{host}]:{taken}" if ":" in host else f"http://{host}:{taken}"
     console = Console(stderr=True, highlight=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 Assemble = Callable[[Progress], Weave]
+EmbedAnew = Callable[[Weave, Callable[[int, int], None]], None]  # with how many chunks are done, of how many
 
 
 class Archive(Protocol):
@@ -38,9 +40,10 @@ class Archive(Protocol):
 
 
 class Service:
-    def __init__(self, assemble: Assemble) -> None:
+    def __init__(self, assemble: Assemble, embed_anew: EmbedAnew | None = None) -> None:
         self.streams = Streams()
-        self._assemble = assemble
+        self._assemble, self._embed_anew = assemble, embed_anew
+        self._embedding: wire.ReindexTold | None = None  # of another embedder, under way or failed
         self._lock = Lock()
         self._loading: Thread | None = None
         self._turns: Turns | None = None
@@ -130,31 +133,64 @@ class Service:
         return cast(Archive, self.weave.store)
 
     def clear(self) -> None:
-        """Delete everything, unless something is being said. The system is assembled anew, so that no part of it
-        holds on to what is gone."""
+        """Delete everything, unless something is being said."""
         weave = self.weave
         if weave.generating():
             raise WindowBusy("A reply is being written. Stop it first.")
         gone = [window.id for window in weave.store.windows()]
         self.archive.clear(confirm=True)
-        with self._lock:
-            self._turns = self._loading = None
+        self._renew(weave)
         for window in gone:
             self.streams.drop(window)
+
+    def _renew(self, weave: Weave) -> None:
+        """Assemble the system anew, so that no part of it holds on to what was."""
+        with self._lock:
+            if self._closed:
+                return
+            self._turns = self._loading = None
         weave.close()
         self.begin().join()
+
+    # Embedding
 
     def reindex(self) -> wire.ReindexTold:
         """Every chunk is embedded again, in the background."""
         now = self.embedding()
-        if now.state == "off":
+        if now.state == "running":
+            return now
+        if now.state == "idle":
+            self.archive.want_again(place.number for place in self.archive.outline())
+            self.weave.recall.note_said()
+            return self.embedding()
+        if self._embed_anew is None:
             raise Refusal(409, "embedder_off", now.sentence or "There is no embedder: search goes by words.")
-        self.archive.want_again(place.number for place in self.archive.outline())
-        self.weave.recall.note_said()
-        return self.embedding()
+        self._embedding = wire.ReindexTold(state="running", model="", done=0, total=now.total, sentence="")
+        Thread(target=self._build, args=(self.weave, self._embed_anew), name="reindex", daemon=True).start()
+        return self._embedding
+
+    def _build(self, weave: Weave, embed_anew: EmbedAnew) -> None:
+        """The vectors of another embedder; once they are there, they serve."""
+
+        def progress(done: int, total: int) -> None:
+            self._embedding = wire.ReindexTold(state="running", model="", done=done, total=total, sentence="")
+
+        try:
+            embed_anew(weave, progress)
+            while weave.generating() and not self._closed:
+                time.sleep(0.1)
+            self._renew(weave)
+            self._embedding = None
+        except Exception as error:
+            if not isinstance(error, HaloWeaveError):
+                log.exception("Embedding failed.")
+            sentence = str(error) if isinstance(error, HaloWeaveError) else INTERNAL
+            self._embedding = wire.ReindexTold(state="failed", model="", done=0, total=0, sentence=sentence)
 
     def embedding(self) -> wire.ReindexTold:
         """How many chunks have the vector they should have."""
+        if self._embedding is not None:
+            return self._embedding
         embedder = shapes.embedder(self.weave.recall.status())
         total = self.weave.store.stats().chunks
         busy = embedder.state == "loading" or embedder.wanted > 0

@@ -542,7 +542,7 @@ class StatsTold(Told):
 
 
 class ReindexTold(Told):
-    state: Literal["idle", "running", "off"]
+    state: Literal["idle", "running", "off", "failed"]
     model: str
     done: int
     total: int

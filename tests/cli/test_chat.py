@@ -5,8 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
+from itertools import count
 
 import numpy as np
 import pytest
@@ -135,10 +135,16 @@ def test_brighter_chunks_and_tokens_look_brighter():
 
 
 def test_ctrl_c_stops_the_reply_and_not_the_program(talk, weave):
-    weave.engine.pause = lambda: time.sleep(0.01)
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    tokens = count()
+
+    def press_in_the_middle():
+        if next(tokens) == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+
+    weave.engine.pause = press_in_the_middle
     said = talk("word " * 300)
-    assert "stopped" in said
+    assert "stopped, 1" in said
     weave.engine.pause = lambda: None
     assert "You said" in talk("Go on.")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from itertools import count
 from pathlib import Path
 
 import httpx
@@ -40,6 +42,32 @@ def address(service):
 def client(address):
     with httpx.Client(base_url=address, timeout=30) as client:
         yield client
+
+
+class Middle:
+    """Holds the engine at its tenth token, so that a test can look at the middle of a reply for as long as it takes."""
+
+    def __init__(self):
+        self.tokens, self.held, self.free = count(), threading.Event(), threading.Event()
+
+    def pause(self):
+        if next(self.tokens) == 10:
+            self.held.set()
+            self.free.wait(60)
+
+    def reach(self):
+        assert self.held.wait(60)
+
+    def go_on(self):
+        self.free.set()
+
+
+@pytest.fixture
+def middle(service, monkeypatch):
+    middle = Middle()
+    monkeypatch.setattr(service.engine(), "pause", middle.pause)
+    yield middle
+    middle.go_on()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ class Told:
 
 def events_in(lines: Iterator[str]) -> Iterator[Told]:
     fields: dict[str, str] = {}
+    patience = time.monotonic() + 60  # a stream that only says that it is still there would last for ever
     for line in lines:
+        assert time.monotonic() < patience, "what was waited for did not come"
         if line:
             name, _, value = line.partition(": ")
             fields[name] = value

@@ -2,11 +2,14 @@
 
 import json
 import time
+from contextlib import closing
+from functools import partial
 
 import httpx
+import numpy as np
 import pytest
 
-from halo_weave.assemble import Options, assemble
+from halo_weave.assemble import Options, assemble, embed_anew
 from halo_weave.server.listening import serving
 from halo_weave.server.service import Service
 from tests.server.talking import following, say, shown
@@ -408,6 +411,46 @@ def test_embedding_anew_without_an_embedder_is_refused_in_a_sentence(tmp_path):
     with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         assert client.get("/api/reindex").json()["state"] == "off"
         refused(client.post("/api/reindex"), 409, "embedder_off")
+
+
+def test_another_embedder_takes_over_when_it_has_embedded_everything(tmp_path):
+    options = Options(data=tmp_path, engine="scripted")
+    with closing(assemble(options)) as weave:
+        window = weave.create_window("Old")
+        for i in range(20):
+            list(weave.say(window.id, f"Sentence {i} of the old embedder."))
+        weave.recall.settle(30)
+        now = weave.now()
+        other = weave.store.begin_generation("another embedder", 8, now=now)
+        wanted = weave.store.wanted(other.id, 1000)
+        weave.store.add_vectors(
+            other.id, wanted, np.eye(8, dtype=np.float32)[np.zeros(len(wanted.numbers), int)]
+        )
+        weave.store.complete_generation(other.id, now=now)
+    service = Service(lambda progress: assemble(options), partial(embed_anew, options))
+    service.begin().join()
+    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+        while client.get("/api/status").json()["embedder"]["state"] == "loading":
+            time.sleep(0.02)
+        status = client.get("/api/status").json()["embedder"]
+        assert status["state"] == "off"
+        assert "another embedder" in status["sentence"]
+        assert client.post("/api/reindex").json()["state"] == "running"
+        while True:
+            answer = client.get("/api/reindex")
+            if answer.status_code == 200 and answer.json()["state"] != "running":
+                break
+            time.sleep(0.02)
+        assert answer.json()["state"] == "idle"
+        assert client.get("/api/status").json()["embedder"]["state"] == "ready"
+        hits = client.get("/api/search", params={"q": "Sentence 7 of the old embedder"}).json()["hits"]
+        assert "Sentence 7 of the old embedder." in [hit["text"] for hit in hits]
+        serving_now = [
+            one["model"]
+            for one in client.get("/api/stats").json()["generations"]
+            if one["state"] == "current"
+        ]
+        assert serving_now == ["hashing"]
 
 
 def test_clearing_deletes_everything_and_what_is_said_after_it_is_found(tmp_path):

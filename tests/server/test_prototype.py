@@ -143,16 +143,18 @@ def test_a_prompt_longer_than_the_context_is_refused(client, service):
     assert answer.status_code == 422
 
 
-def test_a_generation_is_stopped_by_its_name(client, address):
+def test_a_generation_is_stopped_by_its_name(client, address, middle):
     with httpx.Client(base_url=address, timeout=30) as other:
         asked = {"prompt": "long " * 200, "max_length": 2000, "request_id": "mine"}
         with other.stream("POST", "/api/extra/generate/stream", json=asked) as response:
             told = messages(response.iter_lines())
             next(told)
+            middle.reach()
             taken = client.post("/api/extra/generate/stream", json={"prompt": "x", "request_id": "mine"})
             assert taken.status_code == 409
             assert client.post("/api/extra/abort", json={"request_id": "other"}).json() == {"success": False}
             assert client.post("/api/extra/abort", json={"request_id": "mine"}).json() == {"success": True}
+            middle.go_on()
             assert list(told)[-1]["finish_reason"] == "abort"
     assert client.post("/api/extra/abort").json() == {"success": False}
 

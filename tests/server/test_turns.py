@@ -120,64 +120,68 @@ def test_a_client_that_leaves_frees_its_place(client, window, service, address):
         time.sleep(0.01)
 
 
-def test_stopping_keeps_what_was_said_so_far(client, window):
-    answer = client.post(f"/api/windows/{window}/say", json={"text": "Talk until I stop you."}).json()
+def test_stopping_keeps_what_was_said_so_far(client, window, middle):
+    answer = client.post(
+        f"/api/windows/{window}/say", json={"text": "Talk until I stop you, on and on."}
+    ).json()
+    middle.reach()
+    assert client.post(f"/api/windows/{window}/abort").json() == {"stopped": True}
+    middle.go_on()
     with following(client, window, answer["last_event"]) as events:
-        told = []
-        for event in events:
-            told.append(event)
-            if event.name == "token" and len([one for one in told if one.name == "token"]) == 5:
-                assert client.post(f"/api/windows/{window}/abort").json() == {"stopped": True}
-            if event.name == "done":
-                break
+        told = until_done(events)
     assert told[-1].data["reason"] == "abort"
-    context = get_context(client, window)
-    assert shown(context) == ["Talk until I stop you.", spoken(told)]
+    assert len([event for event in told if event.name == "token"]) == 10
+    assert shown(get_context(client, window)) == ["Talk until I stop you, on and on.", spoken(told)]
     assert client.post(f"/api/windows/{window}/abort").json() == {"stopped": False}
 
 
-def test_a_window_takes_one_turn_at_a_time(client, window):
-    first = client.post(f"/api/windows/{window}/say", json={"text": "First."})
+def test_a_window_takes_one_turn_at_a_time(client, window, middle):
+    first = client.post(f"/api/windows/{window}/say", json={"text": "First, and not too short."})
+    middle.reach()
     second = client.post(f"/api/windows/{window}/say", json={"text": "Second."})
+    middle.go_on()
     assert first.status_code == 202
     assert second.status_code == 409
     assert second.json()["error"]["code"] == "window_busy"
     with following(client, window, first.json()["last_event"]) as events:
         told = until_done(events)
     assert told[-1].name == "done", "the refused turn disturbed the first"
-    assert shown(get_context(client, window))[0] == "First."
+    assert shown(get_context(client, window)) == ["First, and not too short.", spoken(told)]
 
 
-def test_the_context_shows_the_reply_in_progress(client, window):
-    answer = client.post(f"/api/windows/{window}/say", json={"text": "Slowly now."}).json()
+def test_the_context_shows_the_reply_in_progress(client, window, middle):
+    answer = client.post(f"/api/windows/{window}/say", json={"text": "Slowly now, a little longer."}).json()
+    middle.reach()
+    now = get_context(client, window)
+    assert now["generating"]["turn_id"] == answer["reply_turn"]
+    assert len(now["generating"]["text_pieces"]) == 10
+    assert len(now["generating"]["brightness"]) == len(now["generating"]["tool"]) == 10
+    assert client.get("/api/status").json()["generating"] == [window]
+    assert client.get(f"/api/windows/{window}").json()["generating"]
+    middle.go_on()
     with following(client, window, answer["last_event"]) as events:
-        tokens = 0
-        for event in events:
-            tokens += event.name == "token"
-            if tokens == 5:
-                break
-        now = get_context(client, window)
-        assert now["generating"]["turn_id"] == answer["reply_turn"]
-        assert len(now["generating"]["text_pieces"]) >= 5
-        assert len(now["generating"]["brightness"]) == len(now["generating"]["text_pieces"])
-        told = until_done(events)
+        assert until_done(events)[-1].name == "done"
     assert shown(get_context(client, window))[1].startswith("".join(now["generating"]["text_pieces"]))
-    assert told[-1].name == "done"
 
 
-def test_a_context_and_the_events_after_it_join_without_a_gap(client, window, address):
+def test_a_context_and_the_events_after_it_join_without_a_gap(client, window, middle):
     """As a second tab does it: load the context in the middle of a reply, then follow from where it stands."""
-    client.post(f"/api/windows/{window}/say", json={"text": "Somebody joins late."})
-    with httpx.Client(base_url=address, timeout=30) as tab:
-        now = get_context(tab, window)
-        with following(tab, window, now["last_event"]) as events:
-            told = until_done(events)
-    pieces = list(now["generating"]["text_pieces"]) if now["generating"] else []
-    said = now["turns"][0]["chunks"][-1]  # stored before the answer to `say` came
-    start = int(said["start"]) + said["tokens"]
+    client.post(
+        f"/api/windows/{window}/say", json={"text": "Somebody joins late, in the middle of the reply."}
+    )
+    middle.reach()
+    now = get_context(client, window)
+    with following(client, window, now["last_event"]) as events:
+        middle.go_on()
+        told = until_done(events)
+    pieces = list(now["generating"]["text_pieces"])
+    assert pieces
     for event in told:
-        if event.name == "token" and int(event.data["position"]) >= start + len(pieces):
-            assert int(event.data["position"]) == start + len(pieces)
+        place = (
+            int(event.data["position"]) - int(now["generating"]["position"]) if event.name == "token" else -1
+        )
+        if place >= len(pieces):
+            assert place == len(pieces)
             pieces.append(event.data["text"])
     assert "".join(pieces) == shown(get_context(client, window))[1]
 
