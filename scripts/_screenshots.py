@@ -28,15 +28,17 @@ FLAGS = [
     "--disable-sync",
 ]
 SETTINGS = {
-    "max_context_tokens": 700,
-    "max_new_tokens": 90,
+    "max_context_tokens": 560,
+    "max_new_tokens": 80,
     "min_chunk_tokens": 32,
-    "resurrection_budget": 180,
+    "resurrection_budget": 0,
     "temperature": 0.6,
     "repeat_penalty": 1.15,
     "seed": 11,
     "memory_tree_in_prompt": False,
+    "timestamps": False,
 }
+LAST = {"resurrection_budget": 130, "max_context_tokens": 760}
 PROMPT = "You are a warm, attentive companion. Answer in a few plain sentences."
 KITCHEN = ["My grandmother baked rye bread with caraway every Saturday. What goes well with it?"]
 TALK = [
@@ -125,8 +127,8 @@ def take(page: Page, address: str) -> None:
     page.wait_for_function("id => app.store.current === id && app.store.live", arg=talk)
     for text in TALK[:-1]:
         say(page, text)
-    # More room for the last question, so that what wakes up for it is still there when the picture is taken.
-    httpx.patch(f"{address}/api/windows/{talk}", json={"settings": {"max_context_tokens": 1000}}, timeout=60)
+    # For the last question memory may wake up, with room enough that it is still there when the picture is taken.
+    httpx.patch(f"{address}/api/windows/{talk}", json={"settings": LAST}, timeout=60)
     say(page, TALK[-1])
     woken = page.locator("article", has=page.locator(".wake-badge")).first
     page.evaluate("() => (document.querySelector('#context').scrollTop = 0)")

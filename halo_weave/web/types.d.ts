@@ -16,7 +16,7 @@ interface Described {
 
 interface SettingsInfo { described: Described[]; values: Record<string, SettingValue>; }
 
-interface WhyWoken { words?: string[]; similarity?: number; part?: string; at?: string; query?: string; [more: string]: unknown; }
+interface WhyWoken { words?: string[]; similarity?: number; part?: string; by?: string; [more: string]: unknown; }
 
 interface Gap { chunks: number; tokens: number; }
 

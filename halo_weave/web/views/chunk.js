@@ -102,6 +102,7 @@ export class ChunkView {
 
 /** @param {WhyWoken} woken */
 export function wokenWords(woken) {
-  const words = woken.words?.length ? `woken by “${woken.words.slice(0, 4).join(", ")}”` : woken.part && woken.part !== "hit" ? "woken with its pair" : /** @type {any} */ (woken).by === "user" ? "woken by you" : "woken";
-  return woken.similarity && /** @type {any} */ (woken).by !== "user" ? `${words} · ${similarity(woken.similarity)}` : words;
+  if (woken.by === "user") return "woken by you";
+  const why = woken.words?.length ? `woken by “${woken.words.slice(0, 4).join(", ")}”` : woken.part && woken.part !== "hit" ? "woken with its pair" : "woken by meaning";
+  return woken.similarity ? `${why} · ${similarity(woken.similarity)}` : why;
 }

@@ -52,6 +52,7 @@ export class Dialogs {
   sheet(title, kind, ...nodes) {
     const { dialog, close } = this.#open(title, kind, () => {});
     dialog.append(...nodes);
+    /** @type {HTMLElement | null} */ (dialog.querySelector("h2"))?.focus();
     return { dialog, close };
   }
 
@@ -61,7 +62,7 @@ export class Dialogs {
     const before = /** @type {HTMLElement | null} */ (document.activeElement);
     const dialog = h("dialog", { class: `dialog ${kind}`, "aria-labelledby": id });
     const close = () => dialog.close();
-    dialog.append(h("header", { class: "dialog-head" }, h("h2", { id, text: title }), must ? null : iconButton("close", "Close", close)));
+    dialog.append(h("header", { class: "dialog-head" }, h("h2", { id, tabindex: "-1", text: title }), must ? null : iconButton("close", "Close", close)));
     dialog.addEventListener("close", () => {
       dialog.remove();
       closed();

@@ -7,6 +7,7 @@ const PHRASE = "delete everything";
 
 export class KeepingView {
   #timer = 0;
+  wasRunning = false;
 
   /** @param {import("../app.js").App} app */
   constructor(app) {
@@ -94,7 +95,9 @@ export class KeepingView {
 
   async #reindex() {
     const begun = await this.app.attempt(() => this.app.api.reindex());
-    if (begun) this.#watch();
+    if (!begun) return;
+    this.wasRunning = true; // it may be over before the first look
+    this.#watch();
   }
 
   /** Shows how far embedding has come, while it runs. */
