@@ -128,12 +128,13 @@ class Chunk:
     span: int = 0  # how many positions it was born with; differs from len(tokens) under another tokenizer
 
     def __post_init__(self) -> None:
+        count = len(self.tokens.ids)
         if self.start < 0:
             raise BadInput(f"Chunk {self.key} starts at {self.start}; positions count up from 0.")
-        if not len(self.tokens):
+        if not count:
             raise BadInput(f"Chunk {self.key} has no tokens.")
         if not self.span:
-            object.__setattr__(self, "span", len(self.tokens))
+            object.__setattr__(self, "span", count)
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -30,7 +30,7 @@ class Live:
     pinned: bool = False
 
     def __post_init__(self) -> None:
-        if self.brightness.shape != (len(self.chunk),):
+        if len(self.brightness) != len(self.chunk.tokens.ids):
             raise BadInput(
                 f"Chunk {self.chunk.key} has {len(self.chunk)} tokens and {self.brightness.size} brightness values."
             )
