@@ -143,7 +143,8 @@ def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) ->
                 weave.change_window(window, settings={"resurrection_budget": 300})
                 if case == "resident":  # it was live here before, and sleeps
                     first_token(weave, window, text)
-                    weave.sleep(window, key)
+                    if key in {one.key for one in weave.store.live(window)}:  # else it fell asleep by itself
+                        weave.sleep(window, key)
                     weave.change_window(window, settings={"resurrection_budget": 0})
                     first_token(weave, window, "Something else now.")
                     weave.change_window(window, settings={"resurrection_budget": 300})
