@@ -110,17 +110,17 @@ class Remembering:
         pass
 
 
-def said_turns(file: dict[str, Any]) -> Iterator[tuple[str, str, str, datetime]]:
-    """(dia_id, speaker, text, when). A shared image is told by its caption, as LoCoMo does."""
+def said_turns(file: dict[str, Any], captions: bool) -> Iterator[tuple[str, str, str, datetime]]:
+    """(dia_id, speaker, text, when). The caption of a shared image was not said; it can be added."""
     for session in file["sessions"]:
         begun = datetime.strptime(session["date_time"], "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
         for i, turn in enumerate(session["turns"]):
-            caption = turn.get("blip_caption")
+            caption = turn.get("blip_caption") if captions else None
             text = f"{turn['text']} [image: {caption}]" if caption else turn["text"]
             yield turn["dia_id"], turn["speaker"], text.strip(), begun + i * PACE
 
 
-def ingest(path: Path, store: SqliteStore, engine: Engine) -> Conversation:
+def ingest(path: Path, store: SqliteStore, engine: Engine, captions: bool) -> Conversation:
     """The first speaker is the user and the second the assistant; an answer is the turn right after a question."""
     file = json.loads(path.read_text(encoding="utf-8"))
     user, other = file["speakers"]
@@ -129,7 +129,7 @@ def ingest(path: Path, store: SqliteStore, engine: Engine) -> Conversation:
     asked: int | None = None
     window = None
     when = datetime.now(UTC)
-    for name, speaker, text, when in said_turns(file):
+    for name, speaker, text, when in said_turns(file, captions):
         if window is None:
             window = store.create_window(path.stem, now=when, user_name=user, ai_name=other).id
         tokens = engine.tokenize(text)
@@ -179,7 +179,7 @@ def recalled(
 
 
 def measure(
-    folder: Path, ways: dict[str, Way], engine: Engine, embedder: Embedder
+    folder: Path, ways: dict[str, Way], engine: Engine, embedder: Embedder, captions: bool
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
     """For each way, what each question got; and how long things took."""
     frames = {role: sum(map(len, engine.frame(role, first=False))) for role in (Role.USER, Role.ASSISTANT)}
@@ -190,7 +190,7 @@ def measure(
     for path in sorted(folder.glob("*.json")):
         with tempfile.TemporaryDirectory() as work, SqliteStore(Path(work) / "memory.sqlite") as store:
             start = time.perf_counter()
-            conversation = ingest(path, store, engine)
+            conversation = ingest(path, store, engine, captions)
             ingest_seconds += time.perf_counter() - start
             start = time.perf_counter()
             generation = reindex(store, embedder, now=lambda: datetime.now(UTC))
@@ -269,6 +269,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=root.parent / "shared" / "data" / "locomo")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--ablations", action="store_true", help="also leave out one part after the other")
+    parser.add_argument(
+        "--captions", action="store_true", help="add the captions of shared images to the turns"
+    )
     asked = parser.parse_args()
     if not list(asked.data.glob("*.json")):
         print(
@@ -281,7 +284,7 @@ def main() -> None:
     ways = {**WAYS, **(ABLATIONS if asked.ablations else {})}
     catalogue.ensure(catalogue.EMBEDDER)
     with LlamaEngine(catalogue.ensure(catalogue.CHAT)) as engine, open_embedder() as embedder:
-        rows, cost = measure(asked.data, ways, engine, embedder)
+        rows, cost = measure(asked.data, ways, engine, embedder, asked.captions)
     result = {name: summed(found) for name, found in rows.items()}
     if asked.json:
         print(json.dumps({**result, "questions": len(rows["default"]), "cost": cost}))

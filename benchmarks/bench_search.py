@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,8 @@ def measure(size: int, queries: int, rng: np.random.Generator) -> dict[str, floa
     mine, all_of_them, found = [], [], 0
     for i, query in enumerate(asked):
         # Interleaved, so that both meet the same machine.
-        took, nearest = timed(lambda query=query: index.nearest(query, NEAREST))
-        took_exact, truth = timed(lambda query=query: exact(vectors, query))
+        took, nearest = timed(partial(index.nearest, query, NEAREST))
+        took_exact, truth = timed(partial(exact, vectors, query))
         if i >= 3:
             mine.append(took)
             all_of_them.append(took_exact)

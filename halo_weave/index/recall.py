@@ -12,7 +12,7 @@ import numpy as np
 
 from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.words import question_terms, terms
-from halo_weave.errors import BadSetting
+from halo_weave.errors import BadSetting, EngineError
 from halo_weave.index.embedding import Embedding, Ready, VectorStore
 from halo_weave.index.fusion import Floats, Weights, meaning, varied, word_scores
 from halo_weave.index.outline import Outline, Rows
@@ -81,11 +81,12 @@ class Recall:
         with self._lock:
             self._refresh()
             found = find_terms(self._store, self._outline, asked, window=window)
+            words = word_scores(found, self._outline, self.weights.word_reach)
             named = spans(text[:READ], now)
-            rows = self._candidates(query, found, named, now, window)
+            rows = self._candidates(query, words, named, now, window)
             if not len(rows):
                 return []
-            parts, whole = self._parts(query, rows, found, named, text, now, user_weight)
+            parts, whole = self._parts(query, rows, words, named, text, now, user_weight)
             return self._hits(rows, parts, whole, found, limit, mmr_lambda)
 
     def note_said(self) -> None:
@@ -123,7 +124,13 @@ class Recall:
 
     def _embed(self, text: str) -> Floats | None:
         ready = self._embedding.ready
-        return ready.embedder.embed([text[:READ]], query=True)[0] if ready else None
+        if ready is None:
+            return None
+        try:
+            return np.asarray(ready.embedder.embed([text[:READ]], query=True)[0])
+        except EngineError as error:
+            self._embedding.sentence = f"{error} Words alone served the last question."
+            return None
 
     def _refresh(self) -> None:
         """One cheap question when nothing changed, here or in another process."""
@@ -163,7 +170,7 @@ class Recall:
     def _candidates(
         self,
         query: Floats | None,
-        found: Sequence[TermHits],
+        words: Floats,
         named: Sequence[Span],
         now: datetime,
         window: str | None,
@@ -174,7 +181,6 @@ class Recall:
             everyone = np.flatnonzero(outline["present"])
             return self._within(everyone, window)
         put_forward = []
-        words = word_scores(found, outline, self.weights.word_reach)
         strong = np.flatnonzero(words)
         put_forward.append(strong[np.argsort(-words[strong], kind="stable")[:SHORTLIST]])
         if query is not None and self._index is not None:
@@ -212,7 +218,7 @@ class Recall:
         self,
         query: Floats | None,
         rows: Rows,
-        found: Sequence[TermHits],
+        words: Floats,
         named: Sequence[Span],
         text: str,
         now: datetime,
@@ -225,7 +231,6 @@ class Recall:
         if query is not None and self._index is not None and len(self._index):
             like, whole = self._likeness(query, rows)
             parts["meaning"] = weights.meaning * like
-        words = word_scores(found, outline, weights.word_reach)
         peak = float(words.max(initial=0))
         if peak:
             parts["words"] = weights.words * words[rows] / np.float32(peak)

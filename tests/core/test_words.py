@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halo_weave.core.words import STOP_WORDS, index_terms, question_terms, terms
@@ -31,6 +31,7 @@ def test_of_a_long_question_the_longest_words_stay_in_their_order():
     assert question_terms("elephants eat many bananas", 2) == ["elephants", "bananas"]
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_terms_hold_nothing_that_a_query_language_could_understand(text):
     for term in terms(text):
@@ -38,6 +39,7 @@ def test_terms_hold_nothing_that_a_query_language_could_understand(text):
         assert not set(term) & set("\"'*^:(){}+-\x00 ")
 
 
+@settings(deadline=None)
 @given(st.text(), st.integers(1, 20))
 def test_a_question_has_no_more_terms_than_allowed_and_no_stop_words(text, limit):
     asked = question_terms(text, limit)

@@ -1,7 +1,7 @@
 """Neighbours stay right whatever is said and deleted."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halo_weave.index.outline import NONE, PAUSE, Outline
@@ -26,6 +26,7 @@ def expected(places: list[Place]) -> dict[int, tuple[int | None, int | None]]:
     return found
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_neighbours_are_those_of_the_definition(data):
     outline, here = Outline(), dict[int, Place]()

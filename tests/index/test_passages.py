@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halo_weave.index.passages import MOST_PASSAGES, passages
@@ -24,12 +24,14 @@ def test_short_sentences_stay_together():
     ]
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_nothing_but_white_space_is_lost(text):
     said = " ".join(part.removeprefix("Ada (4 March 2026):") for part in passages(text, "Ada", SAID))
     assert "".join(said.split()) == "".join(text.split())
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(alphabet="ab .\n", min_size=1, max_size=40), max_size=200))
 def test_a_long_chunk_has_a_bounded_number_of_passages(parts):
     assert 1 <= len(passages(" ".join(parts), "", SAID)) <= MOST_PASSAGES + 1

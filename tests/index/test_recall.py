@@ -10,7 +10,7 @@ import pytest
 
 from halo_weave.core.resurrection import choose_resurrections
 from halo_weave.embedders.hashing import HashingEmbedder
-from halo_weave.errors import BadSetting, ModelUnusable
+from halo_weave.errors import BadSetting, EngineError, ModelUnusable
 from halo_weave.index.fusion import Weights
 from halo_weave.index.recall import Recall
 from halo_weave.stores.sqlite import SqliteStore
@@ -269,6 +269,21 @@ def test_words_alone_serve_when_the_embedder_fails_to_load_and_the_status_says_w
     assert status["state"] == "off"
     assert "x.gguf is damaged" in status["sentence"]
     assert "Words alone" in status["sentence"]
+
+
+def test_words_serve_a_question_that_cannot_be_embedded(store, window):
+    class Failing(HashingEmbedder):
+        def embed(self, texts, *, query=False):
+            if query:
+                raise EngineError("out of memory.")
+            return super().embed(texts)
+
+    keys = talk(store, window)
+    with recalling(store, Failing) as recall:
+        hits = recall.search("violin", now=NOW)
+        assert hits[0].key == keys[1][0]
+        assert "meaning" not in hits[0].parts
+        assert "out of memory" in recall.status()["sentence"]
 
 
 def test_vectors_of_another_embedder_are_never_compared(store, window):

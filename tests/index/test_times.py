@@ -3,7 +3,7 @@
 from datetime import UTC, date, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halo_weave.index.times import spans
@@ -62,6 +62,7 @@ def test_what_is_no_time_is_not_taken_for_one(text):
     assert spans(text, NOW) == []
 
 
+@settings(deadline=None)
 @given(st.text(), st.datetimes(timezones=st.just(UTC), min_value=datetime(1990, 1, 1)))
 def test_any_text_gives_days_in_order(text, now):
     assert all(first <= last for first, last in spans(text, now))
