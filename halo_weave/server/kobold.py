@@ -204,10 +204,10 @@ def tokenize(engine: Engine, asked: Tokenize) -> Tokenized:
 
 
 def beginning(engine: Engine) -> Tokens:
-    """The token that the model's texts begin with, if its template puts one before the first turn only."""
+    """The token that the model's texts begin with, if its template puts one before the first turn and no other."""
     first, _ = engine.frame(Role.USER, first=True)
     later, _ = engine.frame(Role.USER, first=False)
-    opens = len(first) > len(later) and first.ids[0] == engine.info.special.get("bos")
+    opens = np.array_equal(first.ids[1:], later.ids) and first.ids[0] == engine.info.special.get("bos")
     return first.part(0, 1 if opens else 0)
 
 
