@@ -1,0 +1,109 @@
+"""The commands search and reindex, as a user or a script would run them."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from halo_weave.cli import recall as commands
+from halo_weave.cli.app import app
+from halo_weave.embedders.hashing import HashingEmbedder
+from halo_weave.errors import BadInput, ModelNotFound, UnknownWindow
+from halo_weave.places import memory_file
+from halo_weave.stores.sqlite import SqliteStore
+from tests.index.talk import talk
+from tests.stores.material import NOW
+
+
+class Opened(HashingEmbedder):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+@pytest.fixture
+def memory(tmp_path, monkeypatch):
+    """A folder with a memory of ten chunks; MiniLM's place is taken by an embedder that needs no file."""
+    monkeypatch.setattr(commands, "open_embedder", lambda path: Opened(name=str(path or "standard")))
+    monkeypatch.setattr(commands.catalogue, "ensure", lambda entry, progress: None)
+    with SqliteStore(memory_file(tmp_path)) as store:
+        talk(store, store.create_window("first", now=NOW, user_name="Grace", ai_name="Iris").id)
+    return tmp_path
+
+
+def run(*arguments: str):
+    result = CliRunner().invoke(app, arguments)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def found(memory, *arguments: str) -> dict:
+    return json.loads(run("search", *arguments, "--data", str(memory), "--json").stdout)
+
+
+def test_search_by_words_alone(memory):
+    answer = found(memory, "violin", "--embedder", "off")
+    assert answer["embedder"] == "off"
+    assert answer["hits"][0]["text"] == "My sister Ada plays the violin in Lisbon."
+    assert answer["hits"][0]["words"] == ["violin"]
+
+
+def test_reindex_makes_search_know_the_meaning(memory):
+    assert "meaning" not in found(memory, "violin")["hits"][0]["parts"]
+    made = json.loads(run("reindex", "--data", str(memory), "--json").stdout)
+    assert (made["state"], made["vectors"], made["wanted"]) == ("current", 10, 0)
+    answer = found(memory, "violin")
+    assert answer["embedder"] == "ready"
+    assert answer["hits"][0]["parts"]["meaning"] > 0
+
+
+def test_another_embedder_is_told_until_it_is_reindexed(memory):
+    run("reindex", "--data", str(memory))
+    shown = run("search", "violin", "--data", str(memory), "--embedder", "other.gguf")
+    assert "Ada plays the violin" in shown.stdout
+    assert "halo-weave reindex" in shown.stderr
+    run("reindex", "--data", str(memory), "--embedder", "other.gguf")
+    assert found(memory, "violin", "--embedder", "other.gguf")["embedder"] == "ready"
+
+
+def test_a_budget_shows_what_would_wake_up_with_pairs(memory):
+    answer = found(memory, "Who plays the violin?", "--budget", "16", "--embedder", "off")
+    assert [hit["speaker"] for hit in answer["hits"]] == ["Grace", "Iris"]
+    assert answer["cost"] == sum(hit["tokens"] for hit in answer["hits"]) <= 16
+    assert found(memory, "violin", "--budget", "0", "--embedder", "off")["hits"] == []
+
+
+def test_nothing_found_is_said(memory):
+    assert (
+        "Nothing was found." in run("search", "zeppelin", "--data", str(memory), "--embedder", "off").stdout
+    )
+
+
+def test_the_screen_shows_who_said_it_when_and_why(memory):
+    shown = run("search", "greyhound", "--data", str(memory), "--embedder", "off").stdout
+    assert "Grace" in shown
+    assert "2026-03-04" in shown
+    assert "words 4.00" in shown
+
+
+def test_an_embedder_that_is_not_there_leaves_the_words(memory, monkeypatch):
+    def missing(path):
+        raise ModelNotFound("There is no embedder. Try: halo-weave pull")
+
+    monkeypatch.setattr(commands, "open_embedder", missing)
+    shown = run("search", "violin", "--data", str(memory))
+    assert "Ada plays the violin" in shown.stdout
+    assert "halo-weave pull" in shown.stderr
+
+
+def test_an_unknown_window_is_refused(memory):
+    with pytest.raises(UnknownWindow):
+        run("search", "violin", "--data", str(memory), "--window", "nowhere", "--embedder", "off")
+
+
+def test_reindex_without_an_embedder_is_refused(memory):
+    with pytest.raises(BadInput):
+        run("reindex", "--data", str(memory), "--embedder", "off")
