@@ -15,7 +15,9 @@ def data_folder(named: Path | None = None) -> Path:
 
 def models_folder() -> Path:
     """Weights are shared by all data folders, unless HALO_WEAVE_MODELS says otherwise."""
-    return Path(os.environ.get("HALO_WEAVE_MODELS") or Path(platformdirs.user_data_dir("halo-weave")) / "models")
+    return Path(
+        os.environ.get("HALO_WEAVE_MODELS") or Path(platformdirs.user_data_dir("halo-weave")) / "models"
+    )
 
 
 def memory_file(data: Path) -> Path:
@@ -23,4 +25,6 @@ def memory_file(data: Path) -> Path:
 
 
 def config_file() -> Path:
-    return Path(os.environ.get("HALO_WEAVE_CONFIG") or platformdirs.user_config_path("halo-weave") / "config.toml")
+    return Path(
+        os.environ.get("HALO_WEAVE_CONFIG") or platformdirs.user_config_path("halo-weave") / "config.toml"
+    )

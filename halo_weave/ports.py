@@ -58,7 +58,9 @@ class Capture:
     reply: bool = True  # a row for each generated token
     reading: bool = False  # rows of the chunk tokens from `Prompt.read_from` on, while they are read
     reading_surprisal: bool = False  # surprisal of those tokens too
-    raw: bool = False  # with each generated token also the rows of the chosen layers and heads: `AttentionRow.raw`
+    raw: bool = (
+        False  # with each generated token also the rows of the chosen layers and heads: `AttentionRow.raw`
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class Read:
     shifted: bool  # holes were closed since positions ran out
     rebuilt: str  # why the window was read anew from the start, or ""
     seconds: float
-    rows: tuple[AttentionRow, ...] = ()  # of the chunk tokens from `read_from` on; each reaches up to its own token
+    rows: tuple[AttentionRow, ...] = ()  # of the chunk tokens from `read_from` on, each up to its own token
     surprisal: npt.NDArray[np.float32] | None = None  # (chunk tokens from read_from on,), nats
 
 
@@ -101,7 +103,7 @@ class Step:
     label: int
     piece: bytes
     surprisal: float  # nats, under the model's own distribution (before temperature and cuts)
-    row: AttentionRow | None  # over the chunk tokens of the prompt and the reply before this token, in time order
+    row: AttentionRow | None  # over the chunk tokens of prompt and reply before this token, in time order
 
 
 Reason = Literal["stop", "eos", "length", "context", "abort"]

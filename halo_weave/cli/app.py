@@ -24,6 +24,8 @@ def show_version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", callback=show_version, is_eager=True, help="Show the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=show_version, is_eager=True, help="Show the version."
+    ),
 ) -> None:
     pass
