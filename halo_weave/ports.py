@@ -58,9 +58,7 @@ class Capture:
     reply: bool = True  # a row for each generated token
     reading: bool = False  # rows of the chunk tokens from `Prompt.read_from` on, while they are read
     reading_surprisal: bool = False  # surprisal of those tokens too
-    raw: bool = (
-        False  # with each generated token also the rows of the chosen layers and heads: `AttentionRow.raw`
-    )
+    raw: bool = False  # with each row also those of the chosen layers and heads: `AttentionRow.raw`
 
 
 @dataclass(frozen=True, slots=True)

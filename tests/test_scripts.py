@@ -9,7 +9,22 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PYTHON = str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
-TOOLS = "bash sh dirname cksum cat df awk rm tail grep printf sed env id".split()
+TOOLS = [
+    "bash",
+    "sh",
+    "dirname",
+    "cksum",
+    "cat",
+    "df",
+    "awk",
+    "rm",
+    "tail",
+    "grep",
+    "printf",
+    "sed",
+    "env",
+    "id",
+]
 
 
 @pytest.fixture

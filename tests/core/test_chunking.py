@@ -1,4 +1,5 @@
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def texts_in_pieces(draw) -> list[bytes]:
     raw = draw(TEXTS).encode()
     cuts = draw(st.lists(st.integers(0, len(raw)), max_size=40).map(sorted))
     edges = [0, *cuts, len(raw)]
-    return [raw[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [raw[a:b] for a, b in pairwise(edges)]
 
 
 def whole_text_ends(pieces: list[bytes], min_tokens: int) -> list[int]:
