@@ -7,6 +7,8 @@ import { number, parts, roleName, similarity } from "../words.js";
 export class ChunkView {
   /** @type {HTMLSpanElement[]} */
   spans = [];
+  /** What stands in them. @type {string[]} */
+  #texts = [];
   #levels = new Uint8Array(0);
   #next = new Uint8Array(0);
   #level = -1;
@@ -24,7 +26,7 @@ export class ChunkView {
 
   /** Whether the same tokens stand here, so that the node can stay. @param {LiveChunk} chunk */
   shows(chunk) {
-    return this.chunk.start === chunk.start && this.chunk.tool === chunk.tool && this.spans.length === chunk.pieces.length && this.spans.every((span, i) => span.textContent === chunk.pieces[i]);
+    return this.chunk.start === chunk.start && this.chunk.tool === chunk.tool && this.#texts.length === chunk.pieces.length && this.#texts.every((text, i) => text === chunk.pieces[i]);
   }
 
   /** @param {LiveChunk} chunk */
@@ -42,6 +44,7 @@ export class ChunkView {
       span.textContent = pieces[i];
       if (tools[i]) span.className = "tool";
       this.spans.push(span);
+      this.#texts.push(pieces[i]);
       fresh.append(span);
     }
     this.text.append(fresh);
