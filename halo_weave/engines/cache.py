@@ -213,16 +213,16 @@ class Cache:
 
         `graves` are those that the plan counts. If it is stopped in between, what was done so far is live.
         """
+        self.doubt = "it was interrupted while chunks left"
         self.remove(plan.removed, keep=keep_asleep)
         for move in plan.moves:
             self.c.llama_memory_seq_add(self.memory, LIVE, move.start, move.stop, move.by)
             self.cells.rewind()
             self.settled = False
-        present = np.zeros(len(prompt), dtype=np.bool_)
-        absent = [(step.start, step.stop) for step in plan.steps]
-        present[:] = True
-        for start, stop in absent:
-            present[start:stop] = False
+        self.doubt = ""
+        present = np.ones(len(prompt), dtype=np.bool_)
+        for step in plan.steps:
+            present[step.start : step.stop] = False
         columns = np.zeros(len(prompt), dtype=np.int32)
         columns[present] = self.columns[plan.kept]
         unchanged = int(np.argmin(np.append(plan.kept == np.arange(len(plan.kept)), False)))
