@@ -58,7 +58,7 @@ def test_a_malformed_expression_is_a_sentence(store, window, match):
 # Vectors
 
 
-def test_new_chunks_want_a_vector_and_questions_want_another_when_answered(store, window):
+def test_new_chunks_want_a_vector_once(store, window):
     generation = store.begin_generation("model", 4, now=NOW)
     assert generation.state == "current"
     ids = ask(store, window, "one", " two")
@@ -67,7 +67,7 @@ def test_new_chunks_want_a_vector_and_questions_want_another_when_answered(store
     assert store.add_vectors(generation.id, wanted, unit_vectors(2)) == 2
     assert not len(store.wanted(generation.id, 10).numbers)
     answer(store, window, ids, "three")
-    assert sorted(store.wanted(generation.id, 10).numbers.tolist()) == [1, 2, 3]
+    assert store.wanted(generation.id, 10).numbers.tolist() == [3]
 
 
 def test_vectors_come_back_exactly(store, window, again):
@@ -96,11 +96,25 @@ def test_a_vector_of_another_dimension_is_refused(store, window):
 
 def test_a_chunk_that_changed_while_it_was_embedded_stays_wanted(store, window):
     generation = store.begin_generation("model", 4, now=NOW)
-    ids = ask(store, window, "one")
+    ids = ask(store, window, "one", " two")
     wanted = store.wanted(generation.id, 10)
-    answer(store, window, ids, "two")
-    store.add_vectors(generation.id, wanted, unit_vectors(1))
-    assert sorted(store.wanted(generation.id, 10).numbers.tolist()) == [1, 2]
+    store.merge(window, user(ids.user_turn, 1), now=NOW)
+    store.add_vectors(generation.id, wanted, unit_vectors(2))
+    assert store.wanted(generation.id, 10).numbers.tolist() == [1]
+
+
+def test_a_chunk_may_have_several_vectors(store, window, again):
+    generation = store.begin_generation("model", 4, now=NOW)
+    ask(store, window, "one", " two")
+    wanted = store.wanted(generation.id, 10)
+    given = unit_vectors(5)
+    store.add_vectors(generation.id, wanted, given, [2, 3])
+    ((numbers, vectors),) = again().vectors(generation.id)
+    order = {2: given[:2], 1: given[2:]} if wanted.numbers[0] == 2 else {1: given[:2], 2: given[2:]}
+    for number, own in order.items():
+        assert np.array_equal(vectors[numbers == number], own)
+    with pytest.raises(BadInput):
+        store.add_vectors(generation.id, wanted, given, [5, 0])
 
 
 def test_a_chunk_deleted_while_it_was_embedded_gets_no_vector(store, window):

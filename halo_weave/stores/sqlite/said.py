@@ -107,13 +107,8 @@ class Said(Part):
                         for number, item in zip(numbers, said, strict=True)
                     ],
                 )
-            # A question is embedded again once its answer is there.
-            question = (
-                () if answers is None else db.execute("SELECT number FROM chunks WHERE turn = ?", (answers,))
-            )
-            touched = [*numbers, *(number for (number,) in question)]
-            note_changed(db, touched)
-            want_vectors(db, touched)
+            note_changed(db, numbers)
+            want_vectors(db, numbers)
             db.execute("DELETE FROM drafts WHERE turn = ?", (turn,))
         return numbers
 
