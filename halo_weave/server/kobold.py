@@ -285,18 +285,17 @@ def generated(engine: Engine, desks: Desks, asked: Generate, prompt: Prompt) -> 
 
 async def text_asked(request: Request) -> Tokenize:
     """The request as JSON, or the text itself as text/plain."""
-    body = await request.body()
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/plain":
-        try:
-            return Tokenize(text=body.decode())
-        except UnicodeDecodeError:
-            raise BadInput("The text is not UTF-8.") from None
+    plain = request.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/plain"
     try:
-        return Tokenize.model_validate(await request.json())
+        asked = {"text": (await request.body()).decode()} if plain else await request.json()
+    except (ValueError, RecursionError):
+        raise BadInput(
+            'The body is neither JSON like {"text": …} nor, as text/plain, text in UTF-8.'
+        ) from None
+    try:
+        return Tokenize.model_validate(asked)
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from None
-    except (ValueError, RecursionError):
-        raise BadInput('The body is not JSON. Send {"text": …}, or the text itself as text/plain.') from None
 
 
 EXAMPLE = 'event: message\ndata: {"type":"token","token":{"token_id":260,"text":" Mochi"}}\n\n'
@@ -305,7 +304,7 @@ TEXT_BODY = {
         "required": True,
         "content": {
             "application/json": {"schema": Tokenize.model_json_schema()},
-            "text/plain": {"schema": {"type": "string"}},
+            "text/plain": {"schema": {"type": "string", "pattern": WHOLE}},
         },
     }
 }

@@ -16,6 +16,7 @@ from schemathesis.specs.openapi.checks import (
 from halo_weave.server.app import create_app
 from halo_weave.server.security import Policy
 from halo_weave.server.service import Service
+from halo_weave.settings import FIELDS
 from tests.server.talking import say
 
 TRUE = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -62,7 +63,9 @@ def place(address):
         say(client, window, "Something to find.")
         key = client.get(f"/api/windows/{window}/context").json()["turns"][0]["chunks"][0]["key"]
         client.put("/api/memory/entry", json={"path": "0", "content": 1})
-    return {"window_id": window, "key": key}
+        yield {"window_id": window, "key": key}
+        # The settings were fuzzed too; the tests after these count on the usual ones.
+        assert client.patch("/api/settings", json={"reset": list(FIELDS)}).status_code == 200
 
 
 def real(operation, place):

@@ -68,10 +68,22 @@ def test_special_tokens_are_added_on_request(client, service):
 
 
 @pytest.mark.parametrize(
-    "body", [b"\xff", b"{", b'{"text": 1}', b'{"text": "x", "y": 1}', b'{"text": "\\ud800"}']
+    ("kind", "body"),
+    [
+        ("text/plain", b"\xff"),
+        ("text/plain", b"a\x00b"),
+        ("text/plain", b"x" * 900_001),
+        ("application/json", b"{"),
+        ("application/json", b"\xff"),
+        ("application/json", b"[" * 100_000),
+        ("application/json", b"[]"),
+        ("application/json", b'{"text": 1}'),
+        ("application/json", b'{"text": "x", "y": 1}'),
+        ("application/json", b'{"text": "\\ud800"}'),
+    ],
+    ids=lambda part: repr(part[:20]),
 )
-def test_what_is_no_text_is_refused(client, body):
-    kind = "text/plain" if body == b"\xff" else "application/json"
+def test_what_is_no_text_is_refused(client, kind, body):
     answer = client.post("/api/v1/tokenize", content=body, headers={"content-type": kind})
     assert answer.status_code == 422
     assert answer.json()["error"]["code"] == "bad_input"
