@@ -76,8 +76,8 @@ class Embedding:
         self._work = threading.Event()
         self._opened = threading.Event()
         self._idle = threading.Condition()
-        self._busy = open_embedder is not None
-        self._closed = False
+        self._busy = self._serving = open_embedder is not None
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="embedding", daemon=True)
         if open_embedder:
             self._work.set()
@@ -87,10 +87,10 @@ class Embedding:
 
     def note(self) -> None:
         """There may be chunks to embed."""
-        if self._thread.is_alive():
-            with self._idle:
+        with self._idle:
+            if self._serving:
                 self._busy = True
-            self._work.set()
+                self._work.set()
 
     def opened(self, timeout: float | None = None) -> bool:
         """Wait until the embedder is there, or it is known that it will not be."""
@@ -102,7 +102,7 @@ class Embedding:
             return self._idle.wait_for(lambda: not self._busy, timeout)
 
     def close(self) -> None:
-        self._closed = True
+        self._stop.set()
         self._work.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -121,12 +121,16 @@ class Embedding:
             self.state = "off"
             self.sentence = f"{error} Words alone serve."
         self._opened.set()
-        while self.ready and self._writes and not self._closed:
+        while self.ready and self._writes and not self._stop.is_set():
             self._work.wait()
             self._work.clear()
             self._drain(self.ready)
-            self._rest()
-        self._rest()
+            with self._idle:
+                self._busy = self._work.is_set()
+                self._idle.notify_all()
+        with self._idle:
+            self._busy = self._serving = False
+            self._idle.notify_all()
 
     def _adopt(self, embedder: Embedder) -> Ready | None:
         """Vectors of two embedders cannot be compared: another one than before needs a new generation."""
@@ -145,27 +149,16 @@ class Embedding:
         return None
 
     def _drain(self, ready: Ready) -> None:
-        while not self._closed:
+        while not self._stop.is_set():
             try:
                 if not embed_some(self._store, ready.embedder, ready.generation):
                     self.sentence = ""
                     return
             except StoreBusy as error:
                 self.sentence = str(error)
-                if self._pause():
+                if self._stop.wait(RETRY_SECONDS):
                     return
             except HaloWeaveError as error:
                 # What is embedded still serves; the rest is found by its words, and tried again when more is said.
                 self.sentence = f"{error} What was said last is found by its words alone."
                 return
-
-    def _pause(self) -> bool:
-        """True if it was cut short by closing."""
-        threading.Event().wait(RETRY_SECONDS)
-        return self._closed
-
-    def _rest(self) -> None:
-        with self._idle:
-            if not self._work.is_set() or self._closed or not self.ready or not self._writes:
-                self._busy = False
-                self._idle.notify_all()
