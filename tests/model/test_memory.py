@@ -45,6 +45,8 @@ def live(weave: Weave, window: str) -> list[ChunkKey]:
 
 def ask(weave: Weave, window: str, key: ChunkKey) -> None:
     """The question wakes the fact at its place, and the model reads it word for word."""
+    if key in live(weave, window):  # the model still looks at it, or other talk woke it
+        weave.sleep(window, key)
     assert key not in live(weave, window)
     for event in weave.say(window, QUESTION):
         if isinstance(event, events.Token):  # the model has read its context and begins to answer
