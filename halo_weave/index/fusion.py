@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.index.outline import Outline, Rows
-from halo_weave.index.vectors import VectorIndex
+from halo_weave.index.vectors import VectorIndex, likeness
 from halo_weave.index.words import TermHits
 
 Floats = npt.NDArray[np.float32]
@@ -72,7 +72,7 @@ def meaning(
     has = counts > 0
     if has.any():
         firsts = (np.cumsum(counts) - counts)[has]
-        best[has] = np.maximum.reduceat(vectors @ query, firsts)
+        best[has] = np.maximum.reduceat(likeness(vectors, query), firsts)
         whole[has] = unit(np.add.reduceat(vectors, firsts, axis=0))
 
     at = np.searchsorted(everyone, rows)
@@ -80,7 +80,7 @@ def meaning(
     for i, near in enumerate(around):
         there = near >= 0
         mixed[there] += np.float32(context[i // 2]) * whole[np.searchsorted(everyone, near[there])]
-    return Meaning(best[at] + unit(mixed) @ query, whole[at])
+    return Meaning(best[at] + likeness(unit(mixed), query), whole[at])
 
 
 def unit(vectors: Floats) -> Floats:
@@ -94,13 +94,13 @@ def varied(scores: Floats, whole: Floats, balance: float, count: int) -> list[in
     `balance` 1 asks for relevance alone, 0 for variety alone.
     """
     relevance = scores / max(float(scores.max(initial=0)), 1e-9)
-    likeness = np.zeros(len(scores), np.float32)
+    alike = np.zeros(len(scores), np.float32)
     chosen: list[int] = []
     left = np.ones(len(scores), bool)
     for _ in range(min(count, len(scores))):
-        value = np.where(left, balance * relevance - (1 - balance) * likeness, -np.inf)
+        value = np.where(left, balance * relevance - (1 - balance) * alike, -np.inf)
         best = int(value.argmax())
         chosen.append(best)
         left[best] = False
-        likeness = np.maximum(likeness, whole @ whole[best])
+        alike = np.maximum(alike, likeness(whole, whole[best]))
     return chosen

@@ -17,7 +17,7 @@ from halo_weave.index.embedding import Embedding, Ready, VectorStore
 from halo_weave.index.fusion import Floats, Weights, meaning, varied, word_scores
 from halo_weave.index.outline import Outline, Rows
 from halo_weave.index.times import Span, spans
-from halo_weave.index.vectors import VectorIndex
+from halo_weave.index.vectors import VectorIndex, likeness
 from halo_weave.index.words import MOST_TERMS, TermHits, WordStore, find_terms
 from halo_weave.ports import Embedder, Vectors
 from halo_weave.store import Changes, Numbers, Place
@@ -205,7 +205,7 @@ class Recall:
         rows, counts = rows[counts > 0], counts[counts > 0]
         if not len(rows):
             return rows
-        best = np.maximum.reduceat(vectors @ query, np.cumsum(counts) - counts)
+        best = np.maximum.reduceat(likeness(vectors, query), np.cumsum(counts) - counts)
         return np.asarray(rows[np.argsort(-best, kind="stable")[:SHORTLIST]])
 
     def _within(self, rows: Rows, window: str | None) -> Rows:
