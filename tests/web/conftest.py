@@ -24,7 +24,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-expect.set_options(timeout=20_000)  # the machine may be busy
+expect.set_options(timeout=45_000)  # the machine may be busy
 AXE = "4.14.0"
 ROOT = Path(__file__).parents[2]
 
@@ -63,7 +63,7 @@ class Tabs:
     def profile(self, **more: Any) -> BrowserContext:
         more = {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark", **more}
         context = self.browser.new_context(**more)
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(60_000)
         context.add_init_script(
             "addEventListener('securitypolicyviolation', (e) => console.error('CSP: ' + e.violatedDirective))"
         )

@@ -80,7 +80,7 @@ def test_a_server_restarted_in_the_middle_of_a_reply_shows_what_was_stored(house
     expect(page.locator(".banner")).to_be_visible()
     house.pace = 0.0
     house.start()
-    expect(page.locator(".banner")).to_be_hidden(timeout=40_000)
+    expect(page.locator(".banner")).to_be_hidden(timeout=60_000)
     page.wait_for_function("() => !app.store.busy && !app.store.live.draft")
     stored = house.text(window)
     assert "tick tock" in stored
