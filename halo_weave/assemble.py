@@ -17,7 +17,7 @@ from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
 from halo_weave.llama import catalogue
-from halo_weave.memory import Hit, MemoryTree, Notes, Toolbox
+from halo_weave.memory import Hit, MemoryTree, Notes, Search, Toolbox
 from halo_weave.places import memory_file
 from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
@@ -92,11 +92,11 @@ def embed_anew(options: Options, weave: Weave, progress: Callable[[int, int], No
         reindex(cast(SqliteStore, weave.store), embedder, now=weave.now, progress=progress)
 
 
-def kept_with_memories(store: SqliteStore, recall: Recall) -> Callable[[str, int], list[Hit]]:
+def kept_with_memories(store: SqliteStore, recall: Recall) -> Search:
     """Recall as the structured memory asks it: for the chunks that explain what is saved."""
 
-    def search(text: str, limit: int) -> list[Hit]:
-        found = recall.search(text, limit=limit, now=datetime.now(UTC), user_weight=1.0)
+    def search(text: str, limit: int, within: str | None) -> list[Hit]:
+        found = recall.search(text, window=within, limit=limit, now=datetime.now(UTC), user_weight=1.0)
         records = {record.key: record for record in store.chunks_by_key([hit.key for hit in found])}
         return [
             Hit(hit.key, record.chunk.text, len(record.chunk), hit.similarity, said=record.said)

@@ -264,7 +264,7 @@ def found_window(weave: Weave, name: str) -> WindowRecord:
     for window in known:
         if name in (window.id, window.name):
             return window
-    raise BadInput(f"There is no window {name!r}. /windows shows them, /new makes one.")
+    raise BadInput(f"There is no window {name!r}. The command windows shows them.")
 
 
 def first_window(weave: Weave, name: str | None) -> WindowRecord:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -12,6 +14,7 @@ from rich.text import Text
 from halo_weave.cli.app import app
 from halo_weave.cli.memory import bar, now, opened, opened_to_read, say
 from halo_weave.cli.options import Data, Json
+from halo_weave.cli.starting import expanded
 from halo_weave.config import read_config
 from halo_weave.core.resurrection import RecallHit, choose_resurrections
 from halo_weave.embedders.standard import open_embedder
@@ -21,6 +24,7 @@ from halo_weave.index.reindex import reindex as embed_anew
 from halo_weave.llama import catalogue
 from halo_weave.settings import Settings
 from halo_weave.store import ChunkRecord
+from halo_weave.stores.sqlite import SqliteStore
 
 EmbedderFile = Annotated[
     str | None,
@@ -28,10 +32,22 @@ EmbedderFile = Annotated[
 ]
 
 
-def embedder_file(named: str | None) -> Path | None:
+def embedder_of(named: str | None) -> Path | Literal["off"] | None:
     """The command line, then what is configured; None for the standard one."""
     wanted = named or read_config().get("embedder")
-    return Path(wanted).expanduser() if wanted else None
+    return "off" if wanted == "off" else expanded(wanted)
+
+
+@contextmanager
+def recalling(store: SqliteStore, embedder: str | None, *, writes: bool = False) -> Iterator[Recall]:
+    """Search for one command, which waits for the embedder and not for what is still to be embedded."""
+    chosen = embedder_of(embedder)
+    recall = Recall(store, None if chosen == "off" else lambda: open_embedder(chosen), writes=writes)
+    try:
+        recall.embedder()
+        yield recall
+    finally:
+        recall.close()
 
 
 @app.command()
@@ -51,14 +67,9 @@ def search(
     with opened_to_read(data) as store:
         if window is not None:
             store.window(window)
-        off = embedder == "off"
-        recall = Recall(store, None if off else lambda: open_embedder(embedder_file(embedder)), writes=False)
-        try:
-            recall.settle()
+        with recalling(store, embedder) as recall:
             hits = recall.search(words, window=window, limit=200 if budget is not None else limit, now=now())
             status = recall.status()
-        finally:
-            recall.close()
         told: dict[str, Any] = {}
         shown: dict[Any, str] = {hit.key: "" for hit in hits}
         if budget is not None:
@@ -108,9 +119,9 @@ def described(record: ChunkRecord, hit: RecallHit | None, part: str) -> dict[str
 @app.command()
 def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = False) -> None:
     """Embed all of memory, anew if the embedder is another one. It can be stopped and run again."""
-    if embedder == "off":
-        raise BadInput("Nothing can be embedded without an embedder. Leave --embedder out for the default.")
-    file = embedder_file(embedder)
+    file = embedder_of(embedder)
+    if file == "off":
+        raise BadInput("Nothing can be embedded without an embedder: it is off. Name one with --embedder.")
     if file is None:
         with bar("Getting the embedder") as getting:
             catalogue.ensure(catalogue.EMBEDDER, lambda what, done, total: getting(done, total))

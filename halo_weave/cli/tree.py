@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -12,11 +14,18 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from halo_weave.assemble import assemble, kept_with_memories
 from halo_weave.cli.app import app
+from halo_weave.cli.chat import found_window
 from halo_weave.cli.memory import now, opened, opened_to_read, say, shown
 from halo_weave.cli.options import Data, Json, Yes
+from halo_weave.cli.recall import EmbedderFile, recalling
+from halo_weave.cli.starting import Model, options_of, progress_bar
+from halo_weave.config import read_config
 from halo_weave.errors import BadInput
 from halo_weave.memory import Branch, MemoryTree, Notes, Remembered
+from halo_weave.memory.commands import CONTEXT_TOKENS
+from halo_weave.stores.sqlite import SqliteStore
 
 memory = typer.Typer(help="What the AI keeps on purpose, under headings.", no_args_is_help=True)
 app.add_typer(memory, name="memory")
@@ -67,11 +76,12 @@ def find_memories(
     recency_bias: Annotated[
         float, typer.Option(min=0, max=1, help="How much it counts that a memory is new, from 0 to 1.")
     ] = 0.3,
+    embedder: EmbedderFile = None,
     as_json: Json = False,
 ) -> None:
-    """Find memories by their words and by their age."""
-    with opened_to_read(data) as store:
-        matches = MemoryTree(store).query_heading(under, query, now=now(), recency_bias=recency_bias)
+    """Find memories by their meaning, their words and their age."""
+    with opened_to_read(data) as store, remembering(store, embedder) as tree:
+        matches = tree.query_heading(under, query, now=now(), recency_bias=recency_bias)
     if as_json:
         say(
             {
@@ -92,15 +102,42 @@ def save_memory(
     path: PathOf,
     content: Annotated[str, typer.Argument(help="JSON, or text as it is; - reads it from standard input.")],
     data: Data = None,
+    context_tokens: Annotated[
+        int, typer.Option(min=0, max=10_000, help="About so many tokens of talk are kept with it.")
+    ] = CONTEXT_TOKENS,
+    embedder: EmbedderFile = None,
     as_json: Json = False,
 ) -> None:
-    """Make a memory or a new version of it. Older versions are kept."""
-    with opened(data) as store:
-        saved = MemoryTree(store).save(path, value_of(content), now=now())
+    """Make a memory or a new version of it, with the talk that explains it. Older versions are kept."""
+    with opened(data) as store, remembering(store, embedder, writes=True) as tree:
+        saved = tree.save(path, value_of(content), now=now(), context_tokens=context_tokens)
     if as_json:
         say(told(saved))
     else:
-        typer.echo(f"Saved {saved.path}, version {saved.version}.")
+        typer.echo(
+            f"Saved {saved.path}, version {saved.version}, chunks kept with it: {len(saved.snapshot)}."
+        )
+
+
+@memory.command("inject")
+def inject_memory(
+    path: PathOf,
+    window: Annotated[str, typer.Option("--window", help="Name or id of the window.")],
+    model: Model = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Wake up the talk that explains a memory in a window, at its places, as far as there is room."""
+    config = read_config()
+    options = options_of(config, data=data, model=model, embedder="off", context=None, threads=None)
+    with progress_bar() as telling:
+        weave = assemble(options, telling)
+    with closing(weave):
+        woken = weave.inject(found_window(weave, window).id, path)
+    if as_json:
+        say({"keys": [str(one.chunk.key) for one in woken], "cost": sum(one.cost for one in woken)})
+    else:
+        typer.echo(f"Woke {len(woken)} chunks, {sum(one.cost for one in woken)} tokens.")
 
 
 @memory.command("delete")
@@ -165,6 +202,13 @@ def notes(
         return
     for value in values:
         typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+@contextmanager
+def remembering(store: SqliteStore, embedder: str | None, *, writes: bool = False) -> Iterator[MemoryTree]:
+    """The memory as the AI has it: found by meaning, and kept with the talk that explains it."""
+    with recalling(store, embedder, writes=writes) as recall:
+        yield MemoryTree(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
 
 
 def value_of(text: str) -> Any:

@@ -5,7 +5,7 @@ from halo_weave.memory.notes import Notes, Written
 from halo_weave.memory.results import ToolResult
 from halo_weave.memory.sandbox import JqSandbox
 from halo_weave.memory.tools import Toolbox
-from halo_weave.memory.tree import Branch, Hit, Kept, Match, MemoryTree, Remembered
+from halo_weave.memory.tree import Branch, Hit, Kept, Match, MemoryTree, Remembered, Search
 
 __all__ = [
     "Branch",
@@ -16,6 +16,7 @@ __all__ = [
     "MemoryTree",
     "Notes",
     "Remembered",
+    "Search",
     "ToolCall",
     "ToolDetector",
     "ToolResult",

@@ -66,19 +66,22 @@ class Toolbox:
         """The chunks that explain a memory, the most relevant first."""
         return keys_of(self.tree.query(path, now=now))
 
-    def run(self, call: ToolCall, *, now: datetime, window: str = "") -> ToolResult:
-        """Do what the call asks. An error is an answer too, so that the model can do better."""
+    def run(self, call: ToolCall, *, now: datetime, within: str | None = None) -> ToolResult:
+        """Do what the call asks. An error is an answer too, so that the model can do better.
+
+        `within`: a window that recalls only its own. What it saves is explained by its own talk alone.
+        """
         try:
             if call.too_long:
                 raise BadInput(f"A call has at most {CALL_LIMIT} characters. Use several shorter ones.")
-            return self._run(call.command, parse(call.command), now)
+            return self._run(call.command, parse(call.command), now, within)
         except HaloWeaveError as error:
             return refused(call.command, str(error))
 
     def close(self) -> None:
         """Nothing stays open between two calls."""
 
-    def _run(self, text: str, command: Command, now: datetime) -> ToolResult:
+    def _run(self, text: str, command: Command, now: datetime, within: str | None) -> ToolResult:
         match command:
             case Jq(program, write=True):
                 written = self.notes.write(program, now=now)
@@ -86,7 +89,7 @@ class Toolbox:
             case Jq(program):
                 return answered(text, self._read_notes(program, now))
             case SaveMemory(path, content, context_tokens):
-                saved = self.tree.save(path, content, now=now, context_tokens=context_tokens)
+                saved = self.tree.save(path, content, now=now, context_tokens=context_tokens, within=within)
                 return answered(text, f"✓ {told(saved)}", changed="memory")
             case QueryMemory(path):
                 return answered(text, self._told(self.tree.query(path, now=now)))

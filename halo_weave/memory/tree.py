@@ -39,7 +39,9 @@ class Hit:
     said: datetime | None = None
 
 
-Search = Callable[[str, int], Iterable[Hit]]  # (text, limit) -> the most relevant first
+Search = Callable[
+    [str, int, str | None], Iterable[Hit]
+]  # (text, limit, window or all) -> the most relevant first
 
 
 class EntryStore(Protocol):
@@ -134,9 +136,15 @@ class MemoryTree:
         self._open_embedder = embedder if callable(embedder) else lambda: embedder
 
     def save(
-        self, path: str, content: Json, *, now: datetime, context_tokens: int = CONTEXT_TOKENS
+        self,
+        path: str,
+        content: Json,
+        *,
+        now: datetime,
+        context_tokens: int = CONTEXT_TOKENS,
+        within: str | None = None,
     ) -> Remembered:
-        """Make an entry, or a new version of it, with the chunks that explain it now."""
+        """Make an entry, or a new version of it, with the chunks that explain it now, of all windows or of one."""
         path = checked_path(path)
         size = json_size(content)
         if size > CONTENT_LIMIT:
@@ -144,7 +152,7 @@ class MemoryTree:
                 f"This has {size} bytes; at most {CONTENT_LIMIT} are kept in one memory. Save it in parts."
             )
         own = own_text(path, content)
-        hits = self._explaining(own, context_tokens)
+        hits = self._explaining(own, context_tokens, within)
         snapshot: list[dict[str, Json]] = [packed(hit) for hit in hits]
         embedder = self._open_embedder()
         if embedder is None:
@@ -218,11 +226,11 @@ class MemoryTree:
             raise self._unknown(path)
         return versions
 
-    def _explaining(self, text: str, tokens: int) -> list[Hit]:
+    def _explaining(self, text: str, tokens: int, within: str | None) -> list[Hit]:
         """The most relevant chunks, whole, as many as fit."""
         chosen: list[Hit] = []
         left = tokens
-        for hit in self._search(text, CANDIDATES) if self._search and tokens > 0 else ():
+        for hit in self._search(text, CANDIDATES, within) if self._search and tokens > 0 else ():
             if hit.tokens <= left:
                 chosen.append(hit)
                 left -= hit.tokens

@@ -12,7 +12,7 @@ import numpy as np
 
 from halo_weave.core.brightness import STRATEGIES, MagnitudeVoting, Strategy, returning
 from halo_weave.core.pruning import PrunePlan, Why
-from halo_weave.core.resurrection import Hit, Part, ResurrectionPlan, Waking, choose_resurrections
+from halo_weave.core.resurrection import Hit, Part, ResurrectionPlan, Waking, choose_resurrections, room_for
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Ids, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
@@ -150,6 +150,22 @@ class Desk:
 
     # Waking up
 
+    @property
+    def scope(self) -> str | None:
+        """The window whose talk may wake up here, or None for all."""
+        return self.record.id if self.settings.memory_scope == "window" else None
+
+    def room(self, user: int) -> int:
+        """Tokens that may wake up next to the user's words and the frames of the exchange."""
+        return room_for(
+            model_context=self.engine.info.context,
+            live=self.window.size + sum(self.window.frame_tokens.values()),
+            user=user,
+            max_new=self.settings.max_new_tokens,
+            max_context=self.settings.max_context_tokens,
+            quota=self.settings.resurrection_budget,
+        )
+
     def plan_recall(
         self, text: str, room: int, *, recall: Recall, now: datetime, before: int | None = None
     ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
@@ -157,7 +173,7 @@ class Desk:
         settings = self.settings
         found = recall.search(
             text,
-            window=self.record.id if settings.memory_scope == "window" else None,
+            window=self.scope,
             limit=HITS,
             now=now,
             user_weight=settings.user_weight,
@@ -176,10 +192,13 @@ class Desk:
         return hits, plan
 
     def plan_snapshot(
-        self, keys: Iterable[ChunkKey], room: int, before: int | None = None
+        self, keys: Iterable[ChunkKey], room: int, *, before: int | None = None, within: str | None = None
     ) -> ResurrectionPlan:
-        """Chunks asked for by name, in the order given, as far as the room goes."""
+        """Chunks asked for by name, in the order given, as far as the room goes; of all windows or of one."""
         wanted = list(keys)
+        if within is not None:
+            own = {record.key for record in self.store.chunks_by_key(wanted) if record.window == within}
+            wanted = [key for key in wanted if key in own]
         sleepers = self.store.sleepers(self.record.id, wanted)
         hits = [
             Hit(key, 1 - i / len(wanted))

@@ -162,7 +162,9 @@ class Toolbox(Protocol):
     """The AI's own tools: notes and structured memory."""
 
     def detector(self) -> Detector: ...
-    def run(self, call: Any, *, window: str, now: datetime) -> Answer: ...
+    def run(self, call: Any, *, now: datetime, within: str | None = None) -> Answer:
+        """Do what a call asks. `within`: a window that recalls only its own."""
+
     def instructions(self) -> str:
         """What the system prompt says of the tools and of the top of the tree."""
 

@@ -17,7 +17,7 @@ from threading import Event as Flag
 import numpy as np
 
 from halo_weave.core.pruning import PrunePlan, choose_prunes
-from halo_weave.core.resurrection import ResurrectionPlan, room_for
+from halo_weave.core.resurrection import ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput
@@ -39,6 +39,7 @@ DRAFT = 0.25  # seconds between two saves of the reply in progress
 class Clockwork:
     """Where a turn's time goes: the model's part, and ours."""
 
+    began: float
     model: float = 0.0
     before: float = 0.0  # ours until the prompt was handed to the model
     per_token: float = 0.0  # ours while tokens came
@@ -59,6 +60,7 @@ class Turn:
         scribe: Scribe,
         pen: ThreadPoolExecutor,
         now: Callable[[], datetime],
+        began: float,
     ) -> None:
         self.desk, self.text = desk, text
         self.engine, self.store, self.recall, self.toolbox = engine, store, recall, toolbox
@@ -66,20 +68,18 @@ class Turn:
         self.settings = desk.settings
         self.strategy = strategy_of(desk.settings)
         self.flag = Flag()
-        self.clock = Clockwork()
+        self.clock = Clockwork(began)
         self.stats = Counter[str]()
         self._draft: Future[None] | None = None
         self._drafted = self._shown = 0.0
 
     def run(self) -> Iterator[events.Event]:
-        began = time.perf_counter()
         said = self._tokens_of_user()
         tools = self.settings.tool_rounds * TOOL_ROOM if self.toolbox else 0
         ids = self.store.reserve(len(said) + self.settings.max_new_tokens + OVERHEAD + MARGIN + tools)
         yield from self._make_room(len(said))
         yield from self._remember(len(said), ids)
         yield self._hear(said, ids)
-        self.clock.before = time.perf_counter() - began
         with self.desk.guard:
             self.desk.window.begin_reply(ids.assistant_turn, ids.start + len(said), ids.user_turn)
         reason: Reason = "abort"
@@ -95,7 +95,7 @@ class Turn:
         yield spoken
         yield from self._fall_asleep(ids)
         self.recall.note_said()
-        yield events.Done(reason, self._sum_up(time.perf_counter() - began))
+        yield events.Done(reason, self._sum_up(time.perf_counter() - self.clock.began))
 
     # Before the model speaks
 
@@ -126,14 +126,7 @@ class Turn:
             yield self._put_to_sleep(plan, before_turn=True)
 
     def _remember(self, user: int, ids: Reservation) -> Iterator[events.Event]:
-        room = room_for(
-            model_context=self.engine.info.context,
-            live=self.desk.window.size + sum(self.desk.window.frame_tokens.values()),
-            user=user,
-            max_new=self.settings.max_new_tokens,
-            max_context=self.settings.max_context_tokens,
-            quota=self.settings.resurrection_budget,
-        )
+        room = self.desk.room(user)
         yield events.Searching(max(0, room))
         if room <= 0:
             return
@@ -223,6 +216,7 @@ class Turn:
             stopped=self.flag.is_set,
         )
         handed = time.perf_counter()
+        self.clock.before = self.clock.before or handed - self.clock.began
         for step in steps:
             got = time.perf_counter()
             self.clock.model += got - handed
@@ -300,7 +294,7 @@ class Turn:
     def _use_tool(self, call: Call, ids: Reservation) -> Iterator[events.Event]:
         assert self.toolbox is not None
         yield events.ToolCalled(call.command)
-        answer = self.toolbox.run(call, window=self.desk.record.id, now=self.now())
+        answer = self.toolbox.run(call, now=self.now(), within=self.desk.scope)
         yield events.ToolAnswered(answer.text, answer.ok)
         if answer.wake:
             yield from self._wake_for_tool(answer.wake, ids)
@@ -321,7 +315,7 @@ class Turn:
     def _wake_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> Iterator[events.Event]:
         """A memory's snapshot returns to its place, as far as the model's context has room."""
         room = self._model_room(self.desk.window.size)
-        plan = self.desk.plan_snapshot(keys, room, before=ids.start)
+        plan = self.desk.plan_snapshot(keys, room, before=ids.start, within=self.desk.scope)
         if plan.wakes:
             yield self._wake(plan, {})
 

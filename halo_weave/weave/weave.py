@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from halo_weave.core.resurrection import ResurrectionPlan, room_for
+from halo_weave.core.resurrection import ResurrectionPlan
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput, HaloWeaveError, UnknownChunk, UnknownWindow, WindowBusy
@@ -162,6 +163,7 @@ class Weave:
         text = _plain(text)
         if not text.strip():
             raise BadInput("There is nothing to say. Write something first.")
+        began = time.perf_counter()
         with self._alone(window_id):
             turn = Turn(
                 self._desk(window_id),
@@ -173,6 +175,7 @@ class Weave:
                 scribe=self._scribe,
                 pen=self._pen,
                 now=self.now,
+                began=began,
             )
             self._turns[window_id] = turn
             try:
@@ -271,16 +274,7 @@ class Weave:
         text = _plain(text)
         turn = self._turns.get(window_id)
         desk = turn.desk if turn is not None else self._desk(window_id)
-        settings = desk.settings
-        user = len(self.engine.tokenize(text))
-        room = room_for(
-            model_context=self.engine.info.context,
-            live=desk.window.size,
-            user=user,
-            max_new=settings.max_new_tokens,
-            max_context=settings.max_context_tokens,
-            quota=settings.resurrection_budget,
-        )
+        room = desk.room(len(self.engine.tokenize(text)))
         if room <= 0 or not text.strip():
             return Preview(ResurrectionPlan(max(0, room), 0, ()), {}, {})
         hits, plan = desk.plan_recall(text, room, recall=self.recall, now=self.now())

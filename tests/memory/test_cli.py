@@ -1,10 +1,12 @@
 """The AI's own memory on the command line."""
 
 import json
+from contextlib import closing
 
 import pytest
 from typer.testing import CliRunner
 
+from halo_weave.assemble import Options, assemble
 from halo_weave.cli import app
 from halo_weave.memory import MemoryTree
 from halo_weave.stores.sqlite import SqliteStore
@@ -12,7 +14,10 @@ from tests.memory.places import NOW, hit
 
 
 @pytest.fixture
-def halo(tmp_path):
+def halo(tmp_path, monkeypatch):
+    monkeypatch.setenv("HALO_WEAVE_EMBEDDER", "off")
+    monkeypatch.setenv("HALO_WEAVE_ENGINE", "scripted")
+
     def run(*arguments, said=None):
         result = CliRunner().invoke(app, [*arguments, "--data", str(tmp_path)], input=said)
         run.failure = result.exception
@@ -39,11 +44,28 @@ def test_content_comes_from_standard_input(halo):
 
 def test_a_snapshot_is_shown_with_its_keys_as_text(halo):
     with SqliteStore(halo.folder / "memory.sqlite") as store:
-        MemoryTree(store, search=lambda text, limit: [hit(2**60, "long ago")]).save("a", 1, now=NOW)
+        MemoryTree(store, search=lambda text, limit, within: [hit(2**60, "long ago")]).save("a", 1, now=NOW)
     shown = json.loads(halo("memory", "show", "a", "--json"))
     assert shown["snapshot"][0]["key"] == f"{2**60}.0.user"
     assert "long ago" in halo("memory", "show", "a", "--snapshot")
     assert "long ago" not in halo("memory", "show", "a")
+
+
+def test_what_is_saved_is_kept_with_the_talk_that_explains_it_and_brings_it_back(halo):
+    with closing(assemble(Options(halo.folder, engine="scripted", embedder="off"))) as weave:
+        window = weave.create_window("Sea", settings={"max_new_tokens": 20, "memory_tree_in_prompt": False})
+        list(weave.say(window.id, "The lighthouse key hangs behind the barometer."))
+        key = weave.context(window.id).turns[0].chunks[0].chunk.key
+        weave.sleep(window.id, key)
+    assert "chunks kept with it: 0" in halo("memory", "save", "Bare", "lighthouse", "--context-tokens", "0")
+    saved = json.loads(halo("memory", "save", "Keys/Lighthouse", "barometer", "--json"))
+    assert "The lighthouse key hangs behind the barometer." in [one["text"] for one in saved["snapshot"]]
+    halo("memory", "inject", "Keys/Lighthouse", "--window", "Land")
+    assert "no window" in str(halo.failure)
+    woken = json.loads(halo("memory", "inject", "Keys/Lighthouse", "--window", "Sea", "--json").strip())
+    assert str(key) in woken["keys"]
+    with SqliteStore(halo.folder / "memory.sqlite") as store:
+        assert key in [one.key for one in store.live(window.id)]
 
 
 def test_looking_does_not_count_as_access(halo):

@@ -19,7 +19,7 @@ LINE = re.compile(r"⚙️【[^【】\n]*】→ [^\n]+")
 @pytest.fixture
 def toolbox(store):
     hits = [hit(1, "My cat is called Miso."), hit(2, "She is black.")]
-    tree = MemoryTree(store, search=lambda text, limit: hits, embedder=BagOfWords())
+    tree = MemoryTree(store, search=lambda text, limit, within: hits, embedder=BagOfWords())
     return Toolbox(Notes(store, PATIENT), tree, result_length=300)
 
 
@@ -42,7 +42,7 @@ def test_a_call_in_a_reply_is_found_run_and_answered(toolbox):
     detector = toolbox.detector()
     text = "I will note it. <tool>jq '.topics.cat = \"Miso\"' notes.json > output</tool>"
     calls = [call for i in range(0, len(text), 3) for call in detector.feed(text[i : i + 3].encode())]
-    result = toolbox.run(calls[0], now=NOW, window="w1")
+    result = toolbox.run(calls[0], now=NOW)
     assert result.text == '⚙️【jq \'.topics.cat = "Miso"\' notes.json > output】→ ✓ .topics.cat = "Miso"'
     assert (result.ok, result.changed, result.wake) == (True, "notes", ())
     assert answer(toolbox, "jq '.topics' notes.json") == '{"cat":"Miso"}'

@@ -23,7 +23,7 @@ HITS = [
 
 @pytest.fixture
 def tree(store):
-    return MemoryTree(store, search=lambda text, limit: HITS[:limit], embedder=BagOfWords())
+    return MemoryTree(store, search=lambda text, limit, within: HITS[:limit], embedder=BagOfWords())
 
 
 # Saving
@@ -50,7 +50,7 @@ def test_a_snapshot_takes_the_most_relevant_chunks_whole_within_its_tokens(tree)
 
 def test_the_snapshot_is_searched_with_the_headings_and_the_content(store):
     asked = []
-    tree = MemoryTree(store, search=lambda text, limit: asked.append(text) or [])
+    tree = MemoryTree(store, search=lambda text, limit, within: asked.append(text) or [])
     tree.save("User/Pets/Cat", {"name": "Miso"}, now=NOW)
     assert all(word in asked[0] for word in ("User", "Pets", "Cat", "Miso"))
 
@@ -60,7 +60,7 @@ def test_a_snapshot_keeps_the_vectors_of_its_chunks_and_makes_those_that_lack(st
     vector[7] = 1
     embedder = BagOfWords()
     hits = [hit(1, "with a vector", vector=vector), hit(2, "without a vector")]
-    MemoryTree(store, search=lambda text, limit: hits, embedder=embedder).save("a", "b", now=NOW)
+    MemoryTree(store, search=lambda text, limit, within: hits, embedder=embedder).save("a", "b", now=NOW)
     entry = store.entry("a")
     assert entry.model == "bag-of-words"
     assert np.array_equal(entry.vectors[0], vector)
@@ -131,7 +131,7 @@ def saved(store, embedder, *memories):
     """Memories saved with snapshots of their own: (path, content, days ago, texts said)."""
     for path, content, days, said in memories:
         hits = [hit(i + 1, text) for i, text in enumerate(said)]
-        tree = MemoryTree(store, search=lambda text, limit, hits=hits: hits, embedder=embedder)
+        tree = MemoryTree(store, search=lambda text, limit, within, hits=hits: hits, embedder=embedder)
         tree.save(path, content, now=NOW - days * DAY)
     return MemoryTree(store, embedder=embedder)
 

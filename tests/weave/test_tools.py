@@ -17,7 +17,7 @@ ROOMY = {**SMALL, "max_new_tokens": 200, "max_context_tokens": 2_000}
 def toolbox(tmp_path):
     store = SqliteStore(tmp_path / "memory.sqlite")
 
-    def search(text: str, limit: int) -> list[Hit]:
+    def search(text: str, limit: int, within: str | None) -> list[Hit]:
         return [
             Hit(one.key, one.chunk.text, len(one.chunk), 1.0)
             for one in store.chunks(number for number, _ in store.search_words("lighthouse", limit))

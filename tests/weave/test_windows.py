@@ -1,10 +1,12 @@
 """Windows share one memory and nothing else."""
 
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
 
+from halo_weave.assemble import Options, assemble
 from halo_weave.core.tokens import ChunkKey, Role, Tokens
 from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadInput, BadSetting, UnknownChunk, UnknownWindow
@@ -46,6 +48,26 @@ def test_an_isolated_window_recalls_only_its_own(assembled):
     assert not of(events.Woken, list(weave.say(alone.id, "Tell me about the Siamese.")))
     assert not weave.preview(alone.id, "Siamese").plan.wakes
     assert weave.preview(cats.id, "Siamese").plan.room
+
+
+def test_what_an_isolated_window_saves_is_explained_by_its_own_talk(tmp_path):
+    with closing(assemble(Options(tmp_path, engine="scripted"))) as weave:
+        cats = weave.create_window("Cats", settings=SMALL)
+        alone = weave.create_window(
+            "Alone", settings={**SMALL, "max_new_tokens": 200, "memory_scope": "window"}
+        )
+        list(weave.say(cats.id, "My cat is a Siamese with blue eyes."))
+        weave.engine.replies += ['<tool>save_memory("Cat", "a Siamese cat")</tool>', "Saved."]
+        list(weave.say(alone.id, "Save what you know of the Siamese cat."))
+        snapshot = weave.toolbox.tree.query("Cat", now=None).snapshot
+        assert snapshot
+        assert {weave.store.chunk(one.key).window for one in snapshot} == {alone.id}
+        weave.toolbox.tree.save("Other", "a Siamese cat", now=weave.now())
+        said = weave.context(cats.id).turns[0].chunks[0].chunk.key
+        assert said in weave.toolbox.snapshot("Other", now=weave.now())
+        weave.engine.replies += ['<tool>inject_memory("Other")</tool>', "Nothing."]
+        list(weave.say(alone.id, "Bring it back."))
+        assert said not in {one.key for one in weave.store.live(alone.id)}
 
 
 def test_two_windows_at_once_never_mix(assembled):
