@@ -8,6 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,52 +24,65 @@ from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave, events
 from halo_weave.weave.needs import Memory
 
-WORDS = [
-    "river",
-    "stone",
-    "lantern",
-    "harbour",
-    "copper",
-    "winter",
-    "garden",
-    "letter",
-    "thunder",
-    "pepper",
-    "violin",
-    "market",
-    "shadow",
-    "silver",
-    "engine",
-    "pocket",
-    "meadow",
-    "candle",
-    "blanket",
-    "mirror",
-    "planet",
-    "button",
-    "ladder",
-    "kitchen",
-    "forest",
-    "island",
-    "summer",
-    "window",
-    "bridge",
-    "castle",
-]
 LIVE = 2_000
 TURN_CHUNKS = 500  # chunks appended in one step
+ONSETS = [
+    "b",
+    "br",
+    "c",
+    "d",
+    "dr",
+    "f",
+    "g",
+    "gr",
+    "h",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "pl",
+    "r",
+    "s",
+    "st",
+    "t",
+    "tr",
+    "v",
+    "w",
+]
+RHYMES = [
+    vowel + end
+    for vowel in ["a", "e", "i", "o", "u", "ai", "ea", "oo"]
+    for end in ("", "n", "r", "l", "s", "t", "m", "nd")
+]
+SYLLABLES = [onset + rhyme for onset in ONSETS for rhyme in RHYMES]
+VOCABULARY = 20_000
 
 
-def prose(rng: np.random.Generator, words: int) -> str:
-    return " ".join(rng.choice(WORDS, words)) + ".\n\n"
+class Prose:
+    """Made-up words, some frequent and most of them rare, as in any language: searching costs what it costs in life."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        made = ("".join(pair) for pair in rng.choice(SYLLABLES, (2 * VOCABULARY, 2)))
+        self.words = np.array(list(dict.fromkeys(made))[:VOCABULARY])
+        weights = np.cumsum(1 / (np.arange(len(self.words)) + 2.7))
+        self.below = weights / weights[-1]
+
+    def __call__(self, count: int) -> str:
+        return " ".join(self.words[np.searchsorted(self.below, self.rng.random(count))]) + ".\n\n"
+
+    def topic(self) -> str:
+        """Words that a few hundred to a few thousand of 100,000 chunks hold, as those of a question do."""
+        return " ".join(self.rng.choice(self.words[60:3_000], 3))
 
 
-def fill(store: Memory, engine: Engine, window: str, chunks: int, rng: np.random.Generator) -> list[ChunkKey]:
-    """Turns of prose, stored as the product stores them; chunks of about 70 tokens."""
+def fill(store: Memory, engine: Engine, window: str, chunks: int, prose: Prose) -> list[ChunkKey]:
+    """Turns of prose, stored as the product stores them; chunks of about 80 tokens."""
     keys: list[ChunkKey] = []
     while len(keys) < chunks:
         count = min(TURN_CHUNKS, chunks - len(keys))
-        tokens = engine.tokenize("".join(prose(rng, 64) for _ in range(count)))
+        tokens = engine.tokenize("".join(prose(32) for _ in range(count)))
         ids = store.reserve(len(tokens))
         said = chunk_turn(tokens, ids.user_turn, Role.USER, ids.start)
         brightness = [Live(chunk, np.full(len(chunk), 9_000, np.float32)) for chunk in said]
@@ -77,19 +91,28 @@ def fill(store: Memory, engine: Engine, window: str, chunks: int, rng: np.random
     return keys
 
 
-def first_token(weave: Weave, window: str, text: str) -> tuple[float, dict[str, float], events.Reading]:
-    """Milliseconds until the first token, the turn's own figures, and what had to be read."""
+@dataclass(frozen=True)
+class Measured:
+    first_token_ms: float
+    stats: dict[str, float]
+    reading: events.Reading
+    woken: frozenset[ChunkKey]
+
+
+def turn(weave: Weave, window: str, text: str) -> Measured:
     began = time.perf_counter()
-    first, reading = 0.0, None
+    first, reading, woken = 0.0, None, frozenset[ChunkKey]()
     for event in weave.say(window, text):
         if isinstance(event, events.Token) and not first:
             first = (time.perf_counter() - began) * 1e3
         elif isinstance(event, events.Reading):
             reading = event
+        elif isinstance(event, events.Woken):
+            woken = frozenset(one.chunk.key for one in event.chunks)
         elif isinstance(event, events.Done):
             stats = dict(event.stats)
     assert reading is not None
-    return first, stats, reading
+    return Measured(first, stats, reading, woken)
 
 
 def main() -> None:
@@ -120,55 +143,64 @@ def told(what: str, done: int, total: int) -> None:
 
 def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) -> dict[str, object]:
     archive = weave.create_window("archive").id
+    prose = Prose(rng)
     print(f"storing {chunks:,} chunks", file=sys.stderr)
-    fill(weave.store, weave.engine, archive, chunks, rng)
+    fill(weave.store, weave.engine, archive, chunks, prose)
     give_vectors(weave, rng)
-    window = weave.create_window("talk", settings={"resurrection_budget": 0}).id
-    fill(weave.store, weave.engine, window, LIVE // 70, rng)
-    first_token(weave, window, "Good morning.")  # the window is read once
-    cases: dict[str, list[float]] = {"nothing": [], "resident": [], "computed": []}
-    own_turn: list[float] = []
-    own_token: list[float] = []
-    read: dict[str, events.Reading] = {}
-    # Something of 200 tokens wakes up by recall: it is named in a way that only it matches.
+    window = weave.create_window("talk").id
+    fill(weave.store, weave.engine, window, LIVE // 80, prose)
+    found: dict[str, list[Measured]] = {"nothing": [], "resident": [], "computed": []}
+    say_with_room(weave, window, "Good morning.", 1)  # the window is read once, and the memory loaded
     for i in range(rounds):
-        for case in cases:
+        for case, measured in found.items():
+            name = f"{''.join(rng.choice(SYLLABLES, 3))}{i}".capitalize()
+            topic = prose.topic()
+            text = f"Tell me about {name}, {topic}, again."
             if case == "nothing":
-                weave.change_window(window, settings={"resurrection_budget": 0})
-                text = f"Please count to {i}."
+                one = say_with_room(weave, window, text, 1)  # memory is searched, and nothing fits
             else:
-                text = f"Tell me about the zanzibar{case}{i} again."
-                secret = f"The zanzibar{case}{i} story. " + prose(rng, 170)
-                key = say_elsewhere(weave, archive, secret)
-                weave.change_window(window, settings={"resurrection_budget": 300})
+                key, cost = say_elsewhere(
+                    weave, archive, f"{name}, {topic}: so begins the story. {prose(80)}"
+                )
                 if case == "resident":  # it was live here before, and sleeps
-                    first_token(weave, window, text)
-                    if key in {one.key for one in weave.store.live(window)}:  # else it fell asleep by itself
+                    assert key in say_with_room(weave, window, text, cost).woken
+                    if key in {
+                        live.key for live in weave.store.live(window)
+                    }:  # else it fell asleep by itself
                         weave.sleep(window, key)
-                    weave.change_window(window, settings={"resurrection_budget": 0})
-                    first_token(weave, window, "Something else now.")
-                    weave.change_window(window, settings={"resurrection_budget": 300})
-            ms, stats, reading = first_token(weave, window, text)
-            cases[case].append(ms)
-            own_turn.append(stats["own_ms_per_turn"])
-            own_token.append(stats["own_ms_per_token"])
-            read[case] = reading
-            print(
-                f"{case:9} {ms:8.1f} ms, own {stats['own_ms_per_turn']:.1f} ms + {stats['own_ms_per_token']:.3f} ms a token, {reading}",
-                file=sys.stderr,
+                    say_with_room(weave, window, "Something else now.", 1)
+                one = say_with_room(weave, window, text, cost)
+                assert one.woken == {key}, f"{one.woken} woke up, not {key}"
+                assert (one.reading.restored >= 150) == (case == "resident"), one.reading
+            measured.append(one)
+            own = (
+                f"own {one.stats['own_ms_per_turn']:.1f} ms + {one.stats['own_ms_per_token']:.3f} ms a token"
             )
+            print(f"{case:9} {one.first_token_ms:8.1f} ms, {own}, {one.reading}", file=sys.stderr)
+    turns = [one for measured in found.values() for one in measured]
+    own = [one.stats["own_ms_per_turn"] for one in turns]
     return {
-        "own_ms_per_token": round(statistics.median(own_token), 4),
-        "own_ms_per_turn": round(statistics.median(own_turn), 2),
-        "own_ms_per_turn_worst": round(max(own_turn), 2),
-        "first_token_ms": {case: round(statistics.median(times), 1) for case, times in cases.items()},
+        "own_ms_per_token": round(statistics.median(one.stats["own_ms_per_token"] for one in turns), 4),
+        "own_ms_per_turn": round(statistics.median(own), 2),
+        "own_ms_per_turn_worst": round(max(own), 2),
+        "first_token_ms": {
+            case: round(statistics.median(one.first_token_ms for one in measured), 1)
+            for case, measured in found.items()
+        },
         "read": {
-            case: {"reused": one.reused, "restored": one.restored, "computed": one.computed}
-            for case, one in read.items()
+            case: {name: getattr(measured[-1].reading, name) for name in ("reused", "restored", "computed")}
+            for case, measured in found.items()
         },
         "chunks": chunks,
         "live_tokens": LIVE,
     }
+
+
+def say_with_room(weave: Weave, window: str, text: str, room: int) -> Measured:
+    """Say something when so many tokens may wake up."""
+    quota = len(weave.engine.tokenize(text)) + room
+    weave.change_window(window, settings={"resurrection_budget": quota})
+    return turn(weave, window, text)
 
 
 def give_vectors(weave: Weave, rng: np.random.Generator) -> None:
@@ -189,14 +221,17 @@ def give_vectors(weave: Weave, rng: np.random.Generator) -> None:
         store.add_vectors(generation.id, wanted, vectors.astype(np.float32))
 
 
-def say_elsewhere(weave: Weave, window: str, text: str) -> ChunkKey:
+def say_elsewhere(weave: Weave, window: str, text: str) -> tuple[ChunkKey, int]:
+    """A chunk of another window, and what it costs to wake it up with its frame, but nothing else."""
     tokens = weave.engine.tokenize(text)
     ids = weave.store.reserve(len(tokens))
     (chunk,) = chunk_turn(tokens, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=10_000)
     live = Live(chunk, np.full(len(chunk), 9_000, np.float32))
     weave.store.append(window, [live], tokenizer=weave.engine.info.tokenizer, now=datetime.now(UTC))
     weave.recall.note_said()
-    return chunk.key
+    assert isinstance(weave.recall, Recall)
+    weave.recall.settle()
+    return chunk.key, len(chunk) + 40
 
 
 if __name__ == "__main__":

@@ -36,10 +36,11 @@ class Encoder(Protocol):
 
 
 class LlamaEncoder:
-    """llama.cpp computes: any architecture that it knows."""
+    """llama.cpp computes: any architecture that it knows. Calls from several threads take turns."""
 
     def __init__(self, model: Model, threads: int) -> None:
         self._model, self._c = model, model.c
+        self._lock = threading.Lock()
         declared = model.header.get("pooling_type")
         self._context: int | None = model.context(
             n_ctx=BATCH,
@@ -60,8 +61,12 @@ class LlamaEncoder:
         self._memory = self._c.llama_get_memory(self._context)
 
     def encode(self, runs: Sequence[Ids]) -> Vectors:
-        if not self._context:
-            raise EngineError("The embedder is closed.")
+        with self._lock:
+            if not self._context:
+                raise EngineError("The embedder is closed.")
+            return self._encode(runs)
+
+    def _encode(self, runs: Sequence[Ids]) -> Vectors:
         lengths = [len(run) for run in runs]
         total = sum(lengths)
         tokens = np.concatenate(runs).astype(np.int32)
@@ -93,16 +98,17 @@ class LlamaEncoder:
         return vectors
 
     def close(self) -> None:
-        if self._context:
-            self._c.llama_free(self._context)
-            self._context = None
+        with self._lock:
+            if self._context:
+                self._c.llama_free(self._context)
+                self._context = None
 
 
 class LlamaEmbedder:
-    """One model. Calls from several threads take turns, batch by batch.
+    """One model. Questions have an encoder of their own: someone waits for them, and nobody for what was just said.
 
-    A question, or a few chunks that were just said, are computed by llama.cpp. A backlog of a plain BERT goes through
-    BLAS: faster by more than half, but on all cores, where it would hold up a model that is speaking.
+    A backlog of a plain BERT goes through BLAS: faster by more than half, but on all cores, where it would hold up a
+    model that is speaking.
     """
 
     def __init__(
@@ -119,15 +125,16 @@ class LlamaEmbedder:
                 f"{path} is a chat model ({header.architecture}): it has no pooling, so its vectors would not be "
                 "of use for search. Give an embedding GGUF, or leave --embedder out for the default."
             )
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of what is open
         self._encoder: LlamaEncoder | None = None
+        self._questions: LlamaEncoder | None = None
         self._bulk: BertEncoder | None = None
         self._compute, self._header = compute, header
         self._model = Model(path, header, library.load(), gpu_layers=0)
         # A small model is fastest on one thread: its layers are over before a second one has woken up.
-        small = header.size < SMALL
+        self._threads = threads or (1 if header.size < SMALL else cores())
         try:
-            self._encoder = LlamaEncoder(self._model, threads or (1 if small else cores()))
+            self._encoder = LlamaEncoder(self._model, self._threads)
         except BaseException:
             self.close()
             raise
@@ -159,30 +166,31 @@ class LlamaEmbedder:
         vectors = np.zeros((len(texts), self._dimension), np.float32)
         # A vocabulary without opening and closing tokens leaves nothing of an empty text.
         some = [i for i, run in enumerate(runs) if len(run)]
-        encoder = self._encoder_for(sum(len(run) for run in runs))
+        encoder = self._encoder_for(sum(len(run) for run in runs), query=query)
         for first, last in packed([len(runs[i]) for i in some]):
-            # One batch per turn of the lock, so that a question does not wait for a long backlog.
-            with self._lock:
-                if not self._encoder:
-                    raise EngineError("The embedder is closed.")
-                vectors[some[first:last]] = encoder.encode([runs[i] for i in some[first:last]])
+            vectors[some[first:last]] = encoder.encode([runs[i] for i in some[first:last]])
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return np.asarray(vectors / np.where(lengths == 0, 1, lengths), np.float32)
 
     def close(self) -> None:
         with self._lock:
-            if self._encoder:
-                self._encoder.close()
-            self._encoder = self._bulk = None
+            for encoder in (self._encoder, self._questions):
+                if encoder:
+                    encoder.close()
+            self._encoder = self._questions = self._bulk = None
             self._model.close()
 
-    def _encoder_for(self, tokens: int) -> Encoder:
-        """BLAS for a backlog, if the model is one that it can compute; it is read when first needed."""
+    def _encoder_for(self, tokens: int, *, query: bool) -> Encoder:
+        """BLAS for a backlog, if the model is one that it can compute. What else is needed is opened when it is."""
         with self._lock:
             if not self._encoder:
                 raise EngineError("The embedder is closed.")
             if self._compute == "llama" or (self._compute == "auto" and tokens < BACKLOG):
-                return self._encoder
+                if not query:
+                    return self._encoder
+                if self._questions is None:
+                    self._questions = LlamaEncoder(self._model, self._threads)
+                return self._questions
             if self._bulk is None:
                 self._bulk = open_bert(self._model.path, self._header)
             return self._bulk or self._encoder

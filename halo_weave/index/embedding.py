@@ -67,19 +67,23 @@ class Embedding:
         *,
         now: Callable[[], datetime],
         writes: bool = True,
+        when_opened: Callable[[], None] = lambda: None,
     ) -> None:
         """`writes`: False leaves the vectors as they are, for a memory that is only read."""
         self._store, self._open, self._now, self._writes = store, open_embedder, now, writes
         self.ready: Ready | None = None
         self.state: State = "loading" if open_embedder else "off"
         self.sentence = "" if open_embedder else "No embedder was given: words alone serve."
+        self._when_opened = when_opened
         self._work = threading.Event()
         self._opened = threading.Event()
         self._idle = threading.Condition()
         self._busy = self._serving = open_embedder is not None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="embedding", daemon=True)
-        if open_embedder:
+
+    def start(self) -> None:
+        if self._open:
             self._work.set()
             self._thread.start()
         else:
@@ -121,6 +125,9 @@ class Embedding:
             self.state = "off"
             self.sentence = f"{error} Words alone serve."
         self._opened.set()
+        if self.ready:
+            with contextlib.suppress(HaloWeaveError):  # whoever searches meets it again, and is told
+                self._when_opened()
         while self.ready and self._writes and not self._stop.is_set():
             self._work.wait()
             self._work.clear()

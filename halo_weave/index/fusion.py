@@ -54,37 +54,52 @@ def word_scores(hits: Sequence[TermHits], outline: Outline, reach: Sequence[floa
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Meaning:
-    """Of some chunks: likeness of the best passage plus that of the whole with what stands around it."""
+    """Of some chunks, whatever the question: their passages, and each as a whole with what stands around it."""
 
-    likeness: Floats  # (rows,); NaN where a chunk has no vector yet
-    whole: Floats  # (rows, dimension) the chunk alone as one vector, for comparing chunks
+    passages: Floats  # (passages, dimension), those of one chunk together
+    counts: Rows  # (chunks,) passages of each; 0 for a chunk that is not embedded yet
+    whole: Floats  # (chunks, dimension) each alone as one vector, for comparing chunks
+    amid: Floats  # (chunks, dimension) the same mixed with its neighbours
 
+    @classmethod
+    def of(cls, rows: Rows, outline: Outline, index: VectorIndex, context: Sequence[float]) -> Meaning:
+        around = outline.around(rows, len(context))
+        everyone = np.unique(np.concatenate([rows, *around]))
+        everyone = everyone[everyone >= 0]
+        vectors, counts = index.of(outline["number"][everyone])
+        if counts.max(initial=0) <= 1 and len(vectors) == len(everyone):
+            all_whole = vectors
+        else:
+            all_whole = np.zeros((len(everyone), index.dimension), np.float32)
+            firsts = np.cumsum(counts) - counts
+            all_whole[counts == 1] = vectors[firsts[counts == 1]]
+            several = np.flatnonzero(counts > 1)
+            if len(several):
+                # Each of them and all that follow it up to the next: what lies between is left out again.
+                bounds = np.column_stack([firsts[several], firsts[several] + counts[several]]).ravel()
+                padded = np.concatenate([vectors, np.zeros((1, index.dimension), np.float32)])
+                all_whole[several] = unit(np.add.reduceat(padded, bounds, axis=0)[::2])
+        at = np.searchsorted(everyone, rows)
+        whole = all_whole[at]
+        amid = whole.copy()
+        for i, near in enumerate(around):
+            there = np.flatnonzero(near >= 0)
+            amid[there] += np.float32(context[i // 2]) * all_whole[np.searchsorted(everyone, near[there])]
+        passages, own = index.of(outline["number"][rows])
+        return cls(passages, own, whole, unit(amid))
 
-def meaning(
-    query: Floats, rows: Rows, outline: Outline, index: VectorIndex, context: Sequence[float]
-) -> Meaning:
-    around = outline.around(rows, len(context))
-    everyone = np.unique(np.concatenate([rows, *around]))
-    everyone = everyone[everyone >= 0]
-    vectors, counts = index.of(outline["number"][everyone])
-    whole = np.zeros((len(everyone), index.dimension), np.float32)
-    best = np.full(len(everyone), np.nan, np.float32)
-    has = counts > 0
-    if has.any():
-        firsts = (np.cumsum(counts) - counts)[has]
-        best[has] = np.maximum.reduceat(likeness(vectors, query), firsts)
-        whole[has] = unit(np.add.reduceat(vectors, firsts, axis=0))
-
-    at = np.searchsorted(everyone, rows)
-    mixed = whole[at].copy()
-    for i, near in enumerate(around):
-        there = near >= 0
-        mixed[there] += np.float32(context[i // 2]) * whole[np.searchsorted(everyone, near[there])]
-    return Meaning(best[at] + likeness(unit(mixed), query), whole[at])
+    def likeness(self, query: Floats) -> Floats:
+        """(chunks,) that of the best passage plus that of the whole amid its neighbours; NaN without a vector."""
+        found = np.full(len(self.counts), np.nan, np.float32)
+        has = self.counts > 0
+        if has.any():
+            firsts = (np.cumsum(self.counts) - self.counts)[has]
+            found[has] = np.maximum.reduceat(likeness(self.passages, query), firsts)
+        return found + likeness(self.amid, query)
 
 
 def unit(vectors: Floats) -> Floats:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    lengths = np.sqrt(np.vecdot(vectors, vectors))[:, None]
     return np.asarray(vectors / np.where(lengths == 0, 1, lengths), np.float32)
 
 

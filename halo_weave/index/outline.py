@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.store import Place
+from halo_weave.index.numbers import NumberMap
+from halo_weave.store import Numbers, Place
 
 Rows = npt.NDArray[np.int64]
 PAUSE = 3600 * 1_000_000  # microseconds; what was said after a longer one is another conversation
@@ -43,7 +44,8 @@ class Outline:
 
     def __init__(self) -> None:
         self.places: list[Place] = []
-        self.row_of: dict[int, int] = {}
+        self._row = NumberMap(NONE)
+        self._present = 0
         self.window_codes: dict[str, int] = {}
         self.speaker_codes: dict[str, int] = {}
         self._table = np.zeros(0, COLUMNS)  # with room to grow
@@ -55,18 +57,20 @@ class Outline:
 
     def __len__(self) -> int:
         """Chunks that are there."""
-        return len(self.row_of)
+        return self._present
 
     def put(self, places: Sequence[Place]) -> None:
         """Chunks that are new, or were there and changed; a chunk's place never changes."""
-        fresh = [place for place in places if place.number not in self.row_of]
+        known = self.rows(np.array([place.number for place in places], np.int64)) >= 0
+        fresh = [place for place, here in zip(places, known.tolist(), strict=True) if not here]
         if not fresh:
             return
         first = len(self.places)
         self.places.extend(fresh)
         self._grow(fresh)
         rows = range(first, first + len(fresh))
-        self.row_of.update(zip((place.number for place in fresh), rows, strict=True))
+        self._row[self["number"][first:]] = np.arange(first, first + len(fresh))
+        self._present += len(fresh)
         touched: dict[int, list[int]] = {}
         for row in rows:
             touched.setdefault(int(self["window"][row]), []).append(row)
@@ -85,11 +89,11 @@ class Outline:
                     self._link(line.rows[at - 1] if at else NONE, row)
                     self._link(row, line.rows[at + 1] if at + 1 < len(line.rows) else NONE)
 
-    def drop(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            row = self.row_of.pop(number, None)
-            if row is None:
-                continue
+    def drop(self, numbers: Numbers) -> None:
+        rows = self.rows(np.unique(numbers))
+        for row in rows[rows >= 0].tolist():
+            self._row[self["number"][row : row + 1]] = NONE
+            self._present -= 1
             self["present"][row] = False
             line = self._lines[int(self["window"][row])]
             at = bisect_left(line.starts, self.places[row].start)
@@ -103,9 +107,9 @@ class Outline:
         place = self.places[row]
         return ChunkKey(place.turn_id, place.chunk_id, Role(place.role))
 
-    def rows(self, numbers: npt.NDArray[np.int64]) -> Rows:
+    def rows(self, numbers: Numbers) -> Rows:
         """Rows of chunks by number; -1 for one that is not there."""
-        return np.array([self.row_of.get(number, NONE) for number in numbers.tolist()], np.int64)
+        return self._row[numbers]
 
     def in_window(self, window: str) -> Rows:
         line = self._lines.get(self.window_codes.get(window, NONE))

@@ -14,7 +14,7 @@ from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.words import question_terms, terms
 from halo_weave.errors import BadSetting, EngineError
 from halo_weave.index.embedding import Embedding, Ready, VectorStore
-from halo_weave.index.fusion import Floats, Weights, meaning, varied, word_scores
+from halo_weave.index.fusion import Floats, Meaning, Weights, varied, word_scores
 from halo_weave.index.outline import Outline, Rows
 from halo_weave.index.times import Span, spans
 from halo_weave.index.vectors import VectorIndex, likeness
@@ -56,8 +56,13 @@ class Recall:
         self._outline = Outline()
         self._index: VectorIndex | None = None
         self._generation: int | None = None
+        self._usual: Meaning | None = None
+        self._usual_of = 0  # chunks when the usual ones were looked at
         self._sequence = 0
-        self._embedding = Embedding(store, open_embedder, now=now, writes=writes)
+        self._embedding = Embedding(
+            store, open_embedder, now=now, writes=writes, when_opened=self._load_early
+        )
+        self._embedding.start()
 
     # What others call
 
@@ -141,15 +146,20 @@ class Recall:
         if sequence == self._sequence:
             return
         changes = self._store.changes(self._sequence)
-        self._outline.drop(changes.gone.tolist())
+        self._outline.drop(changes.gone)
         self._outline.put(self._store.outline(self._sequence))
         if self._index is not None and self._generation is not None:
-            self._index.remove(changes.gone.tolist())
+            self._index.remove(changes.gone)
             numbers, vectors = self._store.vectors_of(self._generation, changes.present.tolist())
             self._index.put(numbers, vectors)
-            if any(number not in self._index for number in changes.present.tolist()):
+            if not self._index.has(changes.present).all():
                 self._embedding.note()
         self._sequence = changes.sequence
+
+    def _load_early(self) -> None:
+        """Before anyone asks: a large memory takes seconds to load."""
+        with self._lock:
+            self._refresh()
 
     def _load(self, ready: Ready) -> None:
         """All vectors of a generation. What changes meanwhile is seen by the next refresh."""
@@ -164,6 +174,7 @@ class Recall:
             self._sequence = sequence
         self._sequence = min(self._sequence, sequence)
         self._index, self._generation = index, ready.generation
+        self._usual = None
 
     # Searching
 
@@ -250,16 +261,23 @@ class Recall:
     def _likeness(self, query: Floats, rows: Rows) -> tuple[Floats, Floats]:
         """Standard deviations above an ordinary chunk; 0 for one that is not embedded yet."""
         assert self._index is not None
-        outline = self._outline
-        everyone = np.flatnonzero(outline["present"])
-        ordinary = everyone[:: max(1, len(everyone) // ORDINARY)]
-        both = meaning(query, np.concatenate([rows, ordinary]), outline, self._index, self.weights.context)
-        usual = both.likeness[len(rows) :]
+        here = Meaning.of(rows, self._outline, self._index, self.weights.context)
+        usual = self._ordinary(self._index).likeness(query)
         usual = usual[~np.isnan(usual)]
         middle = float(usual.mean()) if len(usual) else 0.0
         spread = float(usual.std()) if len(usual) else 0.0
-        like = (both.likeness[: len(rows)] - middle) / (spread or 1.0)
-        return np.nan_to_num(like, nan=0.0).astype(np.float32), both.whole[: len(rows)]
+        like = (here.likeness(query) - middle) / (spread or 1.0)
+        return np.nan_to_num(like, nan=0.0).astype(np.float32), here.whole
+
+    def _ordinary(self, index: VectorIndex) -> Meaning:
+        """Some chunks out of all. A large memory looks at the same ones until it has grown by a tenth."""
+        size = len(index)
+        if self._usual is None or size < 10 * ORDINARY or abs(size - self._usual_of) > self._usual_of // 10:
+            everyone = np.flatnonzero(self._outline["present"])
+            some = everyone[:: max(1, len(everyone) // ORDINARY)]
+            self._usual = Meaning.of(some, self._outline, index, self.weights.context)
+            self._usual_of = size
+        return self._usual
 
     def _said_in(
         self, rows: Rows, named: Sequence[Span], now: datetime
@@ -296,15 +314,13 @@ class Recall:
             total[order] = np.minimum.accumulate(total[order])
         order = order[:limit]
         holds: dict[int, list[str]] = {}
-        chosen = set(rows[order].tolist())
         for hit in found:
-            for row in hit.rows.tolist():
-                if row in chosen:
-                    holds.setdefault(row, []).append(hit.term)
+            for row in np.intersect1d(hit.rows, rows[order]).tolist():
+                holds.setdefault(row, []).append(hit.term)
         return [
             RecallHit(
                 self._outline.key(int(rows[i])),
-                round(float(total[i]), 6),
+                round(float(total[i]), 4),
                 {name: round(float(part[i]), 4) for name, part in parts.items() if part[i]},
                 tuple(holds.get(int(rows[i]), ())),
             )

@@ -6,16 +6,16 @@ an eighth of the bytes to read, and reading is what takes the time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from halo_weave.errors import BadInput
+from halo_weave.index.numbers import NumberMap
 from halo_weave.ports import Vectors
+from halo_weave.store import Numbers
 
-Numbers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 EXACT_BELOW = 50_000  # vectors; up to here comparing all takes a few milliseconds
@@ -35,18 +35,20 @@ class VectorIndex:
         self._size = 0
         self._vectors = np.zeros((0, dimension), np.float32)
         self._owners = np.zeros(0, np.int64)
-        self._rows: dict[int, range] = {}
-        self._gone = 0
+        self._first = NumberMap(GONE)  # row of a chunk's first vector; the others follow it
+        self._count = NumberMap(0)
+        self._chunks = self._gone = 0
         self._directions: Floats | None = None  # (dimension, NARROW)
         self._narrow = np.zeros((0, NARROW), np.float32)
         self._learned = 0  # size when the directions were found
 
     def __len__(self) -> int:
         """Chunks that have a vector."""
-        return len(self._rows)
+        return self._chunks
 
-    def __contains__(self, number: int) -> bool:
-        return number in self._rows
+    def has(self, numbers: Numbers) -> npt.NDArray[np.bool_]:
+        """Which of these chunks have a vector."""
+        return self._count[numbers] > 0
 
     @property
     def size(self) -> int:
@@ -72,7 +74,7 @@ class VectorIndex:
             return
         firsts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
         counts = np.diff(np.append(firsts, len(numbers)))
-        owners = numbers[firsts].tolist()
+        owners = numbers[firsts]
         self.remove(owners)
         start, end = self._size, self._size + len(numbers)
         self._make_room(end)
@@ -81,17 +83,16 @@ class VectorIndex:
         if self._directions is not None:
             self._narrow[start:end] = vectors @ self._directions
         self._size = end
-        self._rows.update(
-            (owner, range(start + first, start + first + count))
-            for owner, first, count in zip(owners, firsts.tolist(), counts.tolist(), strict=True)
-        )
+        self._first[owners], self._count[owners] = start + firsts, counts
+        self._chunks += len(owners)
 
-    def remove(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            rows = self._rows.pop(number, None)
-            if rows is not None:
-                self._owners[rows.start : rows.stop] = GONE
-                self._gone += len(rows)
+    def remove(self, numbers: Numbers) -> None:
+        rows, counts = self._rows_of(np.unique(numbers))
+        there = self._owners[rows]
+        self._owners[rows] = GONE
+        self._count[there] = 0
+        self._gone += len(rows)
+        self._chunks -= int(np.count_nonzero(counts))
         if self._gone > 1000 and self._gone > self._size // 4:
             self._close_up()
 
@@ -106,10 +107,13 @@ class VectorIndex:
 
     def of(self, numbers: Numbers) -> tuple[Vectors, Numbers]:
         """The vectors of these chunks one after the other, and how many each has (0 if none)."""
-        ranges = [self._rows.get(number, range(0)) for number in numbers.tolist()]
-        counts = np.array([len(rows) for rows in ranges], np.int64)
-        rows = np.array([row for one in ranges for row in one], np.int64)
+        rows, counts = self._rows_of(numbers)
         return self._vectors[rows], counts
+
+    def _rows_of(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
+        counts = self._count[numbers]
+        before = np.cumsum(counts) - counts
+        return np.repeat(self._first[numbers] - before, counts) + np.arange(counts.sum()), counts
 
     def learn(self) -> None:
         """Find the directions anew; done when the index has become large, or half as large again."""
@@ -153,16 +157,11 @@ class VectorIndex:
 
     def _close_up(self) -> None:
         kept = np.flatnonzero(self._owners[: self._size] != GONE)
-        moved = np.full(self._size, GONE, np.int64)
-        moved[kept] = np.arange(len(kept))
         self._vectors = self._vectors[kept]
         self._owners = self._owners[kept]
         if self._directions is not None:
             self._narrow = self._narrow[kept]
-        self._rows = {
-            number: range(int(moved[rows.start]), int(moved[rows.start]) + len(rows))
-            for number, rows in self._rows.items()
-        }
+        self._first[self._owners[::-1]] = np.arange(len(kept))[::-1]  # of several rows the first is set last
         self._size, self._gone = len(kept), 0
 
 

@@ -34,7 +34,7 @@ def test_neighbours_are_those_of_the_definition(data):
     for _ in range(data.draw(st.integers(1, 8))):
         if here and data.draw(st.booleans()):
             gone = data.draw(st.sets(st.sampled_from(sorted(here)), min_size=1))
-            outline.drop([*gone, 10_000])
+            outline.drop(np.array([*gone, 10_000]))
             here = {number: one for number, one in here.items() if number not in gone}
         else:
             fresh = []

@@ -35,7 +35,7 @@ def test_the_nearest_are_those_of_comparing_all(data):
     for _ in range(data.draw(st.integers(1, 8))):
         numbers = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=6, unique=True))
         if data.draw(st.booleans()):
-            index.remove(numbers)
+            index.remove(np.array(numbers))
             for number in numbers:
                 held.pop(number, None)
         else:
@@ -56,7 +56,7 @@ def test_removing_much_closes_the_gaps():
     index = VectorIndex(8)
     some = unit(rng, 8000)
     index.put(np.arange(8000), some)
-    index.remove(range(6000))
+    index.remove(np.arange(6000))
     assert index.size < 4000
     query = some[7000]
     assert index.nearest(query, 1).tolist() == [7000]
@@ -70,7 +70,7 @@ def test_the_narrow_view_finds_nearly_all_of_the_nearest(monkeypatch):
     index.put(np.arange(20_000), some[:20_000])
     index.nearest(some[0], 50)  # learns the directions
     index.put(np.arange(20_000, 30_000), some[20_000:])  # more come in after that
-    index.remove(range(0, 30_000, 10))
+    index.remove(np.arange(0, 30_000, 10))
     kept = np.setdiff1d(np.arange(30_000), np.arange(0, 30_000, 10))
     found = wanted = 0
     for query in clustered(rng, 30):
