@@ -28,10 +28,10 @@ from halo_weave.llama import catalogue
 from halo_weave.ports import Embedder, Engine, Vectors
 from halo_weave.settings import Settings
 from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.weave.desk import hits_for
 
 BUDGETS = (512, 1024, 2048)
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}
-HITS = 200  # as weave asks for
 PACE = timedelta(seconds=30)  # between turns, of which LoCoMo tells only when the first was said
 EVIDENCE = re.compile(r"D:?(\d+):(\d+)")
 DEFAULTS = Settings()
@@ -169,7 +169,7 @@ def recalled(
         hits = list(
             recall.search(
                 question,
-                limit=HITS,
+                limit=hits_for(max(BUDGETS)),
                 now=conversation.ended,
                 user_weight=way.user_weight,
                 mmr_lambda=way.mmr_lambda,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Protocol
 
@@ -53,6 +54,7 @@ class Recall:
         self._store = store
         self.weights = weights or Weights()
         self._lock = threading.Lock()
+        self._beside = ThreadPoolExecutor(1, "question")
         self._outline = Outline()
         self._index: VectorIndex | None = None
         self._generation: int | None = None
@@ -82,12 +84,13 @@ class Recall:
         if not text.strip() or limit < 1:
             return []
         asked = question_terms(text, MOST_TERMS)
-        query = self._embed(text)
+        embedding = self._beside.submit(self._embed, text)  # while the words are looked up
         with self._lock:
             self._refresh()
             found = find_terms(self._store, self._outline, asked, window=window)
             words = word_scores(found, self._outline, self.weights.word_reach)
             named = spans(text[:READ], now)
+            query = embedding.result()
             rows = self._candidates(query, words, named, now, window)
             if not len(rows):
                 return []
@@ -123,6 +126,7 @@ class Recall:
         }
 
     def close(self) -> None:
+        self._beside.shutdown()
         self._embedding.close()
 
     # Keeping up
@@ -169,6 +173,7 @@ class Recall:
         index.reserve(counted.get(ready.generation, 0))
         for numbers, vectors in self._store.vectors(ready.generation):
             index.put(numbers, vectors)
+        index.learn()
         if not self._sequence:
             self._outline.put(self._store.outline())
             self._sequence = sequence

@@ -116,7 +116,10 @@ class VectorIndex:
         return np.repeat(self._first[numbers] - before, counts) + np.arange(counts.sum()), counts
 
     def learn(self) -> None:
-        """Find the directions anew; done when the index has become large, or half as large again."""
+        """Find the directions anew, if the index has become large, or half as large again."""
+        narrow = self._size > EXACT_BELOW and self.dimension > NARROW
+        if not narrow or (self._directions is not None and self._size <= 1.5 * self._learned):
+            return
         sample = self._vectors[: self._size : max(1, self._size // SAMPLE)]
         _, directions = np.linalg.eigh(np.cov(sample, rowvar=False))
         self._directions = np.ascontiguousarray(directions[:, -NARROW:], np.float32)
@@ -127,7 +130,8 @@ class VectorIndex:
         self._learned = self._size
 
     def _candidates(self, query: Floats, count: int) -> tuple[Numbers, Floats]:
-        if self._size <= EXACT_BELOW or self.dimension <= NARROW:
+        self.learn()
+        if self._directions is None or self._size <= EXACT_BELOW:
             similarity = likeness(self._vectors[: self._size], query)
             similarity[self._owners[: self._size] == GONE] = -np.inf
             wanted = min(self._size, 4 * count)  # a chunk may have several among the nearest
@@ -135,9 +139,6 @@ class VectorIndex:
                 rows = np.argpartition(similarity, -wanted)[-wanted:]
                 return rows, similarity[rows]
             return np.arange(self._size), similarity
-        if self._directions is None or self._size > 1.5 * self._learned:
-            self.learn()
-        assert self._directions is not None
         rough = self._narrow[: self._size] @ (query @ self._directions)
         wanted = max(SHORTLIST, 4 * count, self._size // SHORTLIST_SHARE)
         # The cut is read off a sample: sorting all would take as long as comparing them.

@@ -23,7 +23,12 @@ from halo_weave.weave.events import SleptChunk, WokenChunk
 from halo_weave.weave.needs import Memory, Recall, RecallHit
 from halo_weave.weave.prompt import Origin, Scribe
 
-HITS = 200  # what a search gives the plan to choose from
+MOST_HITS = 200  # what a search gives the plan to choose from
+
+
+def hits_for(room: int) -> int:
+    """As many as could wake up if all were a few words long."""
+    return min(MOST_HITS, 16 + room // 8)
 
 
 def strategy_of(settings: Settings) -> Strategy:
@@ -170,16 +175,15 @@ class Desk:
         self, text: str, room: int, *, recall: Recall, now: datetime, before: int | None = None
     ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
         """What would wake up for this text: the hits by key, and the plan. Nothing is changed."""
-        settings = self.settings
+        settings, live = self.settings, self.live_keys
         found = recall.search(
             text,
             window=self.scope,
-            limit=HITS,
+            limit=hits_for(room) + len(live),  # what is live may well fit best
             now=now,
             user_weight=settings.user_weight,
             mmr_lambda=settings.mmr_lambda,
         )
-        live = self.live_keys
         sleepers = self.store.sleepers(self.record.id, [hit.key for hit in found if hit.key not in live])
         if before is not None:
             # What another window said after this turn began stands after it in time, and can wake up next turn.
