@@ -45,9 +45,10 @@ class Way:
     user_weight: float = 1.0
     pairs: PairOrder = "off"
     mmr_lambda: float | None = None
+    floor: float = 0.0
 
 
-DEFAULT = Way(Weights(), DEFAULTS.user_weight, DEFAULTS.pairs)
+DEFAULT = Way(Weights(), DEFAULTS.user_weight, DEFAULTS.pairs, floor=DEFAULTS.relevance_floor)
 PLAIN = Weights(speaker=0, time=0, word_reach=(), context=())
 WAYS = {
     "default": DEFAULT,
@@ -58,12 +59,13 @@ WAYS = {
 ABLATIONS = {
     "words with neighbours": Way(replace(PLAIN, meaning=0, word_reach=Weights().word_reach)),
     "dense with context": Way(replace(PLAIN, words=0, context=Weights().context)),
-    "without words": Way(replace(Weights(), words=0), DEFAULT.user_weight, DEFAULT.pairs),
-    "without meaning": Way(replace(Weights(), meaning=0), DEFAULT.user_weight, DEFAULT.pairs),
-    "without neighbours' words": Way(replace(Weights(), word_reach=()), DEFAULT.user_weight, DEFAULT.pairs),
-    "without neighbours' meaning": Way(replace(Weights(), context=()), DEFAULT.user_weight, DEFAULT.pairs),
-    "without speaker": Way(replace(Weights(), speaker=0), DEFAULT.user_weight, DEFAULT.pairs),
-    "without time": Way(replace(Weights(), time=0), DEFAULT.user_weight, DEFAULT.pairs),
+    "without words": replace(DEFAULT, weights=replace(Weights(), words=0)),
+    "without meaning": replace(DEFAULT, weights=replace(Weights(), meaning=0)),
+    "without neighbours' words": replace(DEFAULT, weights=replace(Weights(), word_reach=())),
+    "without neighbours' meaning": replace(DEFAULT, weights=replace(Weights(), context=())),
+    "without speaker": replace(DEFAULT, weights=replace(Weights(), speaker=0)),
+    "without time": replace(DEFAULT, weights=replace(Weights(), time=0)),
+    "without floor": replace(DEFAULT, floor=0.0),
     "user weight 1": replace(DEFAULT, user_weight=1.0),
     "pairs with": replace(DEFAULT, pairs="with"),
     "pairs off": replace(DEFAULT, pairs="off"),
@@ -166,15 +168,14 @@ def recalled(
         hits = [Hit(key, float(i)) for i, key in enumerate(keys)]
     else:
         recall.weights = way.weights
-        hits = list(
-            recall.search(
-                question,
-                limit=hits_for(max(BUDGETS)),
-                now=conversation.ended,
-                user_weight=way.user_weight,
-                mmr_lambda=way.mmr_lambda,
-            )
+        found = recall.search(
+            question,
+            limit=hits_for(max(BUDGETS)),
+            now=conversation.ended,
+            user_weight=way.user_weight,
+            mmr_lambda=way.mmr_lambda,
         )
+        hits = [hit for hit in found if hit.matters(way.floor)]
     return hits, store.sleepers(conversation.window, [hit.key for hit in hits])
 
 

@@ -160,6 +160,13 @@ class Settings:
         low=0.1,
         high=10,
     )
+    relevance_floor: float = setting(
+        0.25,
+        "How near in meaning a chunk must be to your words to wake up, unless it holds a rare one of them; 0 wakes the best there is.",
+        group="Remembering",
+        low=0,
+        high=1,
+    )
     mmr_lambda: float | None = setting(
         None,
         "Below 1, prefers variety among what wakes up; empty is off.",

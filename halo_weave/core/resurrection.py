@@ -30,6 +30,12 @@ class RecallHit(Hit):
 
     parts: Mapping[str, float] = field(default_factory=dict)
     words: tuple[str, ...] = ()
+    nearness: float | None = None  # in meaning, whatever else memory holds: 0 to 1; None if it is not known
+    rare: bool = False  # it holds a word of the user's that hardly any other chunk holds
+
+    def matters(self, floor: float) -> bool:
+        """Whether it is worth waking up, not only the best of what there is."""
+        return self.rare or self.nearness is None or self.nearness >= floor
 
 
 @dataclass(frozen=True, slots=True)

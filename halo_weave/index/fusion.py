@@ -88,14 +88,14 @@ class Meaning:
         passages, own = index.of(outline["number"][rows])
         return cls(passages, own, whole, unit(amid))
 
-    def likeness(self, query: Floats) -> Floats:
-        """(chunks,) that of the best passage plus that of the whole amid its neighbours; NaN without a vector."""
+    def nearness(self, query: Floats) -> Floats:
+        """(chunks,) mean likeness of the best passage and of the whole amid its neighbours; NaN without a vector."""
         found = np.full(len(self.counts), np.nan, np.float32)
         has = self.counts > 0
         if has.any():
             firsts = (np.cumsum(self.counts) - self.counts)[has]
             found[has] = np.maximum.reduceat(likeness(self.passages, query), firsts)
-        return found + likeness(self.amid, query)
+        return (found + likeness(self.amid, query)) / np.float32(2)
 
 
 def unit(vectors: Floats) -> Floats:

@@ -26,6 +26,7 @@ from halo_weave.store import Changes, Numbers, Place
 SHORTLIST = 400  # chunks that each way of searching may put forward
 STRONG = 100  # of the nearest in meaning, whose neighbours are looked at as well
 ORDINARY = 400  # chunks that tell what likeness is ordinary for a question
+RARE = 1_000  # a word that at most one of so many chunks holds says enough by itself
 READ = 4_000  # characters of a question that are embedded
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -94,8 +95,10 @@ class Recall:
             rows = self._candidates(query, words, named, now, window)
             if not len(rows):
                 return []
-            parts, whole = self._parts(query, rows, words, named, text, now, user_weight)
-            return self._hits(rows, parts, whole, found, limit, mmr_lambda)
+            here = self._meaning(rows) if query is not None else None
+            near = None if query is None or here is None else here.nearness(query)
+            parts = self._parts(query, rows, near, words, named, text, now, user_weight)
+            return self._hits(rows, parts, near, here, found, limit, mmr_lambda)
 
     def note_said(self) -> None:
         """New chunks are in the store: embed them when there is time."""
@@ -234,19 +237,18 @@ class Recall:
         self,
         query: Floats | None,
         rows: Rows,
+        near: Floats | None,
         words: Floats,
         named: Sequence[Span],
         text: str,
         now: datetime,
         user_weight: float,
-    ) -> tuple[dict[str, Floats], Floats | None]:
+    ) -> dict[str, Floats]:
         """What each part adds to the similarity of each row."""
         outline, weights = self._outline, self.weights
         parts: dict[str, Floats] = {}
-        whole = None
-        if query is not None and self._index is not None and len(self._index):
-            like, whole = self._likeness(query, rows)
-            parts["meaning"] = weights.meaning * like
+        if query is not None and near is not None:
+            parts["meaning"] = weights.meaning * self._above_ordinary(query, near)
         peak = float(words.max(initial=0))
         if peak:
             parts["words"] = weights.words * words[rows] / np.float32(peak)
@@ -261,18 +263,21 @@ class Recall:
         if user_weight != 1:
             # A weight on the odds: so it tips the scales among equals and cannot drown what fits far better.
             parts["user"] = np.float32(math.log(user_weight)) * outline["user"][rows].astype(np.float32)
-        return parts, whole
+        return parts
 
-    def _likeness(self, query: Floats, rows: Rows) -> tuple[Floats, Floats]:
+    def _meaning(self, rows: Rows) -> Meaning | None:
+        if self._index is None or not len(self._index):
+            return None
+        return Meaning.of(rows, self._outline, self._index, self.weights.context)
+
+    def _above_ordinary(self, query: Floats, near: Floats) -> Floats:
         """Standard deviations above an ordinary chunk; 0 for one that is not embedded yet."""
         assert self._index is not None
-        here = Meaning.of(rows, self._outline, self._index, self.weights.context)
-        usual = self._ordinary(self._index).likeness(query)
+        usual = self._ordinary(self._index).nearness(query)
         usual = usual[~np.isnan(usual)]
         middle = float(usual.mean()) if len(usual) else 0.0
         spread = float(usual.std()) if len(usual) else 0.0
-        like = (here.likeness(query) - middle) / (spread or 1.0)
-        return np.nan_to_num(like, nan=0.0).astype(np.float32), here.whole
+        return np.asarray(np.nan_to_num((near - middle) / (spread or 1.0), nan=0.0), np.float32)
 
     def _ordinary(self, index: VectorIndex) -> Meaning:
         """Some chunks out of all. A large memory looks at the same ones until it has grown by a tenth."""
@@ -299,7 +304,8 @@ class Recall:
         self,
         rows: Rows,
         parts: Mapping[str, Floats],
-        whole: Floats | None,
+        near: Floats | None,
+        here: Meaning | None,
         found: Sequence[TermHits],
         limit: int,
         mmr_lambda: float | None,
@@ -311,23 +317,31 @@ class Recall:
         # What is no better than any other chunk is no hit, whoever said it.
         good = np.flatnonzero(evidence > 0)
         order = good[np.lexsort((-self._outline["said"][rows[good]], -total[good]))]
-        if mmr_lambda is not None and mmr_lambda < 1 and whole is not None:
+        if mmr_lambda is not None and mmr_lambda < 1 and here is not None:
             pool = order[: max(4 * limit, 200)]
-            order = pool[varied(total[pool], whole[pool], mmr_lambda, limit)]
+            order = pool[varied(total[pool], here.whole[pool], mmr_lambda, limit)]
             # The plan goes by similarity, so the order that variety gives is written into it.
             total = total.copy()
             total[order] = np.minimum.accumulate(total[order])
         order = order[:limit]
         holds: dict[int, list[str]] = {}
+        rare: set[int] = set()
+        few = max(2, len(self._outline) // RARE)
         for hit in found:
-            for row in np.intersect1d(hit.rows, rows[order]).tolist():
+            holding = np.intersect1d(hit.rows, rows[order]).tolist()
+            for row in holding:
                 holds.setdefault(row, []).append(hit.term)
+            if len(hit.rows) <= few:
+                rare.update(holding)
+        known = np.full(len(rows), np.nan) if near is None else near
         return [
             RecallHit(
                 self._outline.key(int(rows[i])),
                 round(float(total[i]), 4),
                 {name: round(float(part[i]), 4) for name, part in parts.items() if part[i]},
                 tuple(holds.get(int(rows[i]), ())),
+                None if np.isnan(known[i]) else round(float(known[i]), 4),
+                int(rows[i]) in rare,
             )
             for i in order.tolist()
         ]

@@ -184,6 +184,7 @@ class Desk:
             user_weight=settings.user_weight,
             mmr_lambda=settings.mmr_lambda,
         )
+        found = [hit for hit in found if hit.matters(settings.relevance_floor)]
         sleepers = self.store.sleepers(self.record.id, [hit.key for hit in found if hit.key not in live])
         if before is not None:
             # What another window said after this turn began stands after it in time, and can wake up next turn.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from halo_weave.assemble import Options, assemble
 from halo_weave.core.tokens import ChunkKey
+from halo_weave.embedders.standard import standard_file
+from halo_weave.index.recall import Recall
 from halo_weave.settings import Settings
 from halo_weave.weave import Weave, events
 
@@ -81,3 +84,23 @@ def test_a_fact_of_turn_one_returns_after_forty_other_turns_also_elsewhere_and_a
     ask(again, window, key)
     assert live(again, window)[0] == key  # it was said first
     again.close()
+
+
+def test_thanks_wakes_nothing_and_what_is_spoken_of_does(tmp_path: Path):
+    """Recall is not asked for the best there is, but for what has to do with the user's words."""
+    options = Options(tmp_path, engine="scripted", embedder=standard_file())
+    with closing(assemble(options)) as weave:
+        weave.change_settings({"max_new_tokens": 8, "memory_tree_in_prompt": False})
+        window = weave.create_window("one").id
+        for text in (FACT, "The bus to town leaves at nine.", "I planted tomatoes behind the shed."):
+            list(weave.say(window, text))
+        assert isinstance(weave.recall, Recall)
+        assert weave.recall.settle(60)
+        for key in live(weave, window):
+            weave.sleep(window, key)
+        for small in ("Thanks!", "ok", "Hmm.", "Tell me more.", "What is the capital of Mongolia?"):
+            assert not weave.preview(window, small).plan.wakes, small
+        woken = weave.preview(window, "Which of my relatives looks after the beacon on the coast?").plan.keys
+        assert [weave.store.chunk(key).chunk.text for key in woken][:1] == [FACT]
+        weave.change_settings({"relevance_floor": 0})
+        assert weave.preview(window, "Hmm.").plan.wakes
