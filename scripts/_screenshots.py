@@ -28,17 +28,17 @@ FLAGS = [
     "--disable-sync",
 ]
 SETTINGS = {
-    "max_context_tokens": 560,
+    "max_context_tokens": 420,
     "max_new_tokens": 80,
     "min_chunk_tokens": 32,
     "resurrection_budget": 0,
-    "temperature": 0.6,
-    "repeat_penalty": 1.15,
-    "seed": 11,
+    "temperature": 0.2,
+    "repeat_penalty": 1.05,
+    "seed": 5,
     "memory_tree_in_prompt": False,
     "timestamps": False,
 }
-LAST = {"resurrection_budget": 130, "max_context_tokens": 760}
+LAST = {"resurrection_budget": 130, "max_context_tokens": 600}
 PROMPT = "You are a warm, attentive companion. Answer in a few plain sentences."
 KITCHEN = ["My grandmother baked rye bread with caraway every Saturday. What goes well with it?"]
 TALK = [
@@ -130,6 +130,7 @@ def take(page: Page, address: str) -> None:
     # For the last question memory may wake up, with room enough that it is still there when the picture is taken.
     httpx.patch(f"{address}/api/windows/{talk}", json={"settings": LAST}, timeout=60)
     say(page, TALK[-1])
+    page.wait_for_function("() => app.refresh() && !app.store.status.embedder.wanted", polling=1000)
     woken = page.locator("article", has=page.locator(".wake-badge")).first
     page.evaluate("() => (document.querySelector('#context').scrollTop = 0)")
     shoot(page, "conversation")
@@ -138,7 +139,7 @@ def take(page: Page, address: str) -> None:
     page.evaluate("app.preferences.set('theme', 'dark')")
     page.locator("#dock").get_by_role("button", name="Graveyard").click()
     page.wait_for_selector(".grave")
-    page.get_by_label("Your message").fill("What did the keeper write in his green book?")
+    page.get_by_label("Your message").fill("What could I see at the lighthouse?")
     page.wait_for_selector(".preview:not([hidden])")
     page.evaluate("() => (document.querySelector('#context').scrollTop = 1e6)")
     page.locator(".preview summary").click()

@@ -18,7 +18,7 @@ export class ComposerView {
     this.status = h("p", { class: "status", role: "status" });
     this.preview = h("details", { class: "preview", hidden: true });
     this.form = h("form", { class: "composer", "aria-label": "Say something" }, h("div", { class: "box" }, this.input, this.send, this.stop));
-    place.append(this.preview, this.form, this.status);
+    place.append(this.form, this.preview, this.status);
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.say();
