@@ -80,6 +80,15 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """What it takes to bring the prompt into the cache, before it is done. Comes again if it has to be read anew."""
+
+    reused: int
+    restored: int
+    computed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Read:
     """The prompt is in the cache. `reused + restored + computed` is its length."""
 
@@ -138,7 +147,7 @@ class Engine(Protocol):
         *,
         mode: Literal["splice", "exact"] = "splice",
         stopped: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Read | Step | Done]:
+    ) -> Iterator[Planned | Read | Step | Done]:
         """Read the prompt, then generate. `stopped` is asked before each token."""
 
     def forget(self, window: str) -> None:

@@ -27,9 +27,9 @@ from halo_weave.errors import BadInput, EngineError, ModelUnusable
 from halo_weave.llama import abi, library
 from halo_weave.llama.header import Header, read_header
 from halo_weave.llama.model import Model, cores
-from halo_weave.ports import Capture, Done, ModelInfo, Prompt, Read, Reason, Sampling, Step
+from halo_weave.ports import Capture, Done, ModelInfo, Planned, Prompt, Read, Reason, Sampling, Step
 
-Event = Read | Step | Done
+Event = Planned | Read | Step | Done
 Mode = Literal["splice", "exact"]
 
 BATCH, BATCH_ON_GPU = 64, 512  # tokens per decode while a prompt is read
@@ -191,7 +191,7 @@ class LlamaEngine:
         sampling: Sampling,
         capture: Capture | None,
         mode: Mode,
-    ) -> Generator[Read | None]:
+    ) -> Generator[Planned | Read | None]:
         """Bring the prompt into the cache with the least work; read it anew if the result does not fit."""
         began = time.perf_counter()
         asked, anew_from = what_to_look_at(written, prompt, capture)
@@ -205,6 +205,7 @@ class LlamaEngine:
             if len(plan.removed) and not self.cuts:
                 cache.reset()
                 plan = self._plan(cache, graves, written, sampling, anew_from, mode)
+            yield Planned(plan.reused, plan.restored, plan.computed)
             seen = Seen()
             keep = mode == "splice" and not rebuilt
             for _ in cache.carry_out(plan, graves, written, asked, seen, keep_asleep=keep):

@@ -22,9 +22,9 @@ from halo_weave.engines.prompts import CHUNK, Floats, Kinds, Written, attention_
 from halo_weave.engines.sampling import check
 from halo_weave.engines.stops import Stops
 from halo_weave.errors import BadInput, EngineError
-from halo_weave.ports import Capture, Done, ModelInfo, Prompt, Read, Reason, Sampling, Step
+from halo_weave.ports import Capture, Done, ModelInfo, Planned, Prompt, Read, Reason, Sampling, Step
 
-Event = Read | Step | Done
+Event = Planned | Read | Step | Done
 
 WORD = re.compile(r"\s?\w+|\s+|[^\w\s]+", re.UNICODE)
 CONTROLS = ("<|begin|>", "<|turn|>", "<|end|>")
@@ -153,6 +153,7 @@ class ScriptedEngine:
                 raise EngineError("The engine is closed.")
             kept = self.windows.setdefault(window, empty(self.info.context))
             read = self._read(kept, written, prompt, sampling, capture, mode)
+        yield Planned(read.reused, read.restored, read.computed)
         yield replace(read, seconds=time.perf_counter() - began)
         yield from self._reply(kept, written, prompt.next_label, sampling, capture, stopped, began)
 

@@ -126,6 +126,8 @@ class Teller:
                 return "asleep", shapes.asleep(event)
             case events.Heard():
                 return "heard", shapes.heard(event, self.seen(event.chunks))
+            case events.ToRead():
+                return "to_read", asdict(event)
             case events.Reading():
                 return "reading", asdict(event)
             case events.ToolCalled():

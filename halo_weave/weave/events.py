@@ -72,6 +72,15 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class ToRead:
+    """The model begins to read: tokens that are still in its cache, come back to it, and have to be computed."""
+
+    reused: int
+    restored: int
+    computed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """The prompt is in the model's cache."""
 
@@ -131,6 +140,7 @@ Event = (
     | Woken
     | Asleep
     | Heard
+    | ToRead
     | Reading
     | Token
     | Brightened

@@ -21,7 +21,7 @@ from halo_weave.core.resurrection import ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput
-from halo_weave.ports import Capture, Done, Engine, Read, Reason, Sampling, Step
+from halo_weave.ports import Capture, Done, Engine, Planned, Read, Reason, Sampling, Step
 from halo_weave.store import Reservation
 from halo_weave.weave import events
 from halo_weave.weave.desk import About, Desk, strategy_of
@@ -41,6 +41,7 @@ class Clockwork:
 
     began: float
     model: float = 0.0
+    reading: float = 0.0  # of the model's time, until its first token
     before: float = 0.0  # ours until the prompt was handed to the model
     per_token: float = 0.0  # ours while tokens came
 
@@ -221,6 +222,8 @@ class Turn:
             got = time.perf_counter()
             self.clock.model += got - handed
             match step:
+                case Planned():
+                    yield events.ToRead(step.reused, step.restored, step.computed)
                 case Read():
                     yield self._have_read(step)
                 case Step():
@@ -237,6 +240,7 @@ class Turn:
             ("computed", read.computed),
         ):
             self.stats[name] += count
+        self.clock.reading += read.seconds
         window = self.desk.window
         if read.surprisal is not None and window.reply is not None:
             self._learn_surprisal(read.surprisal, window.reply.answers)
@@ -358,10 +362,11 @@ class Turn:
 
     def _sum_up(self, seconds: float) -> dict[str, float]:
         tokens = self.stats["tokens"]
+        writing = self.clock.model - self.clock.reading
         return {
             **{name: self.stats[name] for name in COUNTS},
             "seconds": round(seconds, 3),
-            "tokens_per_second": round(tokens / self.clock.model, 1) if self.clock.model else 0.0,
+            "tokens_per_second": round(tokens / writing, 1) if writing > 0 else 0.0,
             "own_ms_per_turn": round(self.clock.before * 1e3, 3),
             "own_ms_per_token": round(self.clock.per_token / tokens * 1e3, 4) if tokens else 0.0,
             "faults": sum(self.desk.window.faults.values()),

@@ -145,6 +145,9 @@ export class Store extends EventTarget {
         return false;
       case "heard":
         return this.#heard(data);
+      case "to_read":
+        this.#phase("reading", { toRead: data.computed });
+        return false;
       case "reading":
         this.#phase("writing", { since: Date.now(), tokens: this.turn.tokens, stats: { ...this.turn.stats, read: data } });
         return false;
@@ -190,7 +193,7 @@ export class Store extends EventTarget {
     }
     live?.rescale();
     this.exchange.woken += data.chunks.length;
-    this.#phase("waking", { woken: this.turn.woken + data.chunks.length, wokenTokens: this.turn.wokenTokens + data.cost });
+    this.#phase("waking", { woken: this.turn.woken + data.chunks.length });
     this.tell("live");
     return false;
   }
@@ -208,7 +211,7 @@ export class Store extends EventTarget {
     }
     live.rescale();
     this.exchange = { ...this.exchange, turn: data.turn_id, tokens };
-    this.#phase("reading", { heardTokens: tokens, text: "" });
+    this.#phase("reading", { text: "" });
     this.tell("live");
     this.tell("heard", data);
     return false;
@@ -240,7 +243,7 @@ export class Store extends EventTarget {
 /** @returns {TurnState} */
 function rest() {
   return {
-    phase: "idle", woken: 0, wokenTokens: 0, heardTokens: 0, tokens: 0, since: 0, command: "", reason: "",
+    phase: "idle", woken: 0, toRead: 0, tokens: 0, since: 0, command: "", reason: "",
     stats: {}, failed: "", slept: 0, text: "",
   };
 }

@@ -96,7 +96,7 @@ interface StreamEvent { id: string; event: string; data: any; }
 type Phase = "idle" | "sending" | "searching" | "waking" | "sleeping" | "reading" | "writing" | "tool" | "finishing";
 
 interface TurnState {
-  phase: Phase; woken: number; wokenTokens: number; heardTokens: number; tokens: number; since: number;
+  phase: Phase; woken: number; toRead: number; tokens: number; since: number;
   command: string; reason: string; stats: Record<string, any>; failed: string; slept: number; text: string;
 }
 

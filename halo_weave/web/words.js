@@ -74,7 +74,7 @@ export function turnSentence(turn, now) {
     case "searching": return "Searching memory…";
     case "waking": return `Waking ${counted(turn.woken, "chunk")}…`;
     case "sleeping": return `Putting ${counted(turn.slept, "chunk")} to sleep…`;
-    case "reading": return turn.heardTokens + turn.wokenTokens > 0 ? `Reading ${counted(turn.heardTokens + turn.wokenTokens, "token")}…` : "Reading…";
+    case "reading": return turn.toRead > 0 ? `Reading ${counted(turn.toRead, "token")}…` : "Reading…";
     case "writing": {
       const seconds = (now - turn.since) / 1000;
       return turn.tokens > 4 && seconds > 0.3 ? `Writing… ${number(turn.tokens / seconds)} tok/s` : "Writing…";

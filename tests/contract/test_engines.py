@@ -17,7 +17,7 @@ from halo_weave.core.tokens import Role
 from halo_weave.engines.llama import Limits, LlamaEngine
 from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadInput, BadSetting, EngineError
-from halo_weave.ports import Capture, Done, Engine, Prompt, Read, Sampling, Segment, Step
+from halo_weave.ports import Capture, Done, Engine, Planned, Prompt, Read, Sampling, Segment, Step
 from tests.contract.talks import GREEDY, Talk, size
 from tests.model.weights import chat_model
 
@@ -114,8 +114,9 @@ def test_the_model_is_described(engine: Engine) -> None:
 def test_a_generation_is_one_reading_then_steps_then_its_end(talk: Talk) -> None:
     prompt = talk.prompt()
     events = list(talk.engine.generate(talk.window, prompt, GREEDY, None))
-    assert [type(event) for event in events] == [Read, *[Step] * (len(events) - 2), Done]
-    read, *steps, done = events
+    assert [type(event) for event in events] == [Planned, Read, *[Step] * (len(events) - 3), Done]
+    planned, read, *steps, done = events
+    assert planned == Planned(0, 0, size(prompt))
     assert isinstance(read, Read)
     assert isinstance(done, Done)
     assert (read.reused, read.restored, read.computed) == (0, 0, size(prompt))

@@ -18,7 +18,13 @@ def test_a_turn_is_told_in_order_and_is_what_the_context_shows(client, window):
     told = say(client, window, "My cat is called Mochi.")
     names = [event.name for event in told]
     assert names[0] == "searching"
-    assert names.index("heard") < names.index("reading") < names.index("token") < names.index("spoken")
+    assert (
+        names.index("heard")
+        < names.index("to_read")
+        < names.index("reading")
+        < names.index("token")
+        < names.index("spoken")
+    )
     assert names[-1] == "done"
     assert told[-1].data["reason"] in {"eos", "stop", "length"}
     context = get_context(client, window)

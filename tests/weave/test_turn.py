@@ -22,7 +22,14 @@ def test_the_events_come_in_the_order_of_the_turn(assembled):
     window = weave.create_window("one", settings=SMALL)
     turn = list(weave.say(window.id, "Hello there."))
     kinds = [type(event) for event in turn if not isinstance(event, events.Token | events.Brightened)]
-    assert kinds == [events.Searching, events.Heard, events.Reading, events.Spoken, events.Done]
+    assert kinds == [
+        events.Searching,
+        events.Heard,
+        events.ToRead,
+        events.Reading,
+        events.Spoken,
+        events.Done,
+    ]
     assert spoken(turn) == "Nice to meet you."
     assert turn[-1].reason == "eos"
     assert turn[-1].stats["tokens"] == len(of(events.Token, turn))

@@ -19,7 +19,7 @@ from halo_weave.server.wire import WindowId
 from halo_weave.settings import FIELDS
 
 EventId = Annotated[str | None, Query(max_length=100, description="The id of the event seen last.")]
-EVENTS = ["searching", "woken", "asleep", "heard", "reading", "token", "brightened", "tool_called", "tool_answered",
+EVENTS = ["searching", "woken", "asleep", "heard", "to_read", "reading", "token", "brightened", "tool_called", "tool_answered",
           "spoken", "done", "failed", "changed", "deleted", "reset"]  # fmt: skip
 EXAMPLE = 'id: 3f9a01bc-17\nevent: token\ndata: {"id":260,"position":"42","text":" Mochi","tool":false}\n\n'
 

@@ -27,6 +27,8 @@ describe("a turn", () => {
     apply("searching", { room: 500 });
     apply("woken", { chunks: [{ ...chunk("1.0.user", 2, ["Mochi"]), part: "hit", words: ["name"], similarity: 0.8, window: "v", window_name: "Other", said: "2026-11-01T10:00:00Z" }], cost: 1, room: 500, passed_over: 0 });
     apply("heard", heard);
+    apply("to_read", { reused: 3, restored: 1, computed: 3 });
+    assert.equal(store.turn.toRead, 3);
     apply("reading", { reused: 3, restored: 1, computed: 3, seconds: 0.1, rebuilt: "" });
     apply("token", token(43, "Mochi"));
     apply("spoken", { turn_id: "5", chunks: [chunk("5.0.assistant", 43, ["Mochi"])] });

@@ -6,13 +6,13 @@ import { mistake } from "../../../halo_weave/web/views/json-field.js";
 import { shareOut } from "../../../halo_weave/web/views/budget.js";
 import { compareIds, counted, extent, happening, highlighted, size, turnSentence } from "../../../halo_weave/web/words.js";
 
-const rest = { phase: "idle", woken: 0, wokenTokens: 0, heardTokens: 0, tokens: 0, since: 0, command: "", reason: "", stats: {}, failed: "", slept: 0, text: "" };
+const rest = { phase: "idle", woken: 0, toRead: 0, tokens: 0, since: 0, command: "", reason: "", stats: {}, failed: "", slept: 0, text: "" };
 
 test("the status says what is going on", () => {
   const says = (more, now = 0) => turnSentence({ ...rest, ...more }, now);
   assert.equal(says({ phase: "searching" }), "Searching memory…");
   assert.equal(says({ phase: "waking", woken: 3 }), "Waking 3 chunks…");
-  assert.equal(says({ phase: "reading", heardTokens: 12, wokenTokens: 200 }), "Reading 212 tokens…");
+  assert.equal(says({ phase: "reading", toRead: 212 }), "Reading 212 tokens…");
   assert.equal(says({ phase: "writing", tokens: 116, since: 1000 }, 3000), "Writing… 58 tok/s");
   assert.equal(says({}), "");
 });
