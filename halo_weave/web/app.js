@@ -3,10 +3,12 @@
 import { Api, ApiError } from "./api.js";
 import { Store } from "./store.js";
 import { Follower } from "./stream.js";
-import { counted, extent, parts } from "./words.js";
+import { clip, counted, extent, parts } from "./words.js";
 
 const LET_GO = 30_000; // a hidden tab lets go of its stream after this
 const LOOK_AGAIN = 15_000;
+const UNNAMED = /^New window( \d+)?$/; // such a window is called after the first words said in it
+const NAME = 48; // characters
 
 export class App {
   store = new Store();
@@ -262,9 +264,11 @@ export class App {
       const made = await this.newWindow();
       if (!made) return false;
     }
+    const { window } = this.store;
     this.store.sending(text);
     const answer = await this.attempt(() => this.api.say(this.store.current, text));
     if (!answer) this.store.notSent();
+    else if (window && UNNAMED.test(window.name) && !window.live_chunks && !window.asleep_chunks) this.changeWindow(window.id, { name: clip(text, NAME) });
     return Boolean(answer);
   }
 

@@ -39,6 +39,17 @@ def test_windows_are_made_renamed_and_deleted(house, show):
     assert house.ask("GET", "/search", params={"q": "fog"})["hits"], "what was said stays in memory"
 
 
+def test_a_new_window_is_called_after_the_first_words_said_in_it(house, show):
+    house.window("First")
+    page = show()
+    page.locator("#rail").get_by_role("button", name="New window").click()
+    expect(page.locator(".window-title")).to_have_text("New window")
+    say(page, "How do bees\n<b>find</b> their way home after a long day in the meadow?")
+    expect(page.locator(".window-title")).to_have_text("How do bees <b>find</b> their way home after a…")
+    say(page, "And wasps?")
+    expect(page.locator(".window-title")).to_have_text("How do bees <b>find</b> their way home after a…")
+
+
 def test_each_window_keeps_its_own_text(house, show):
     one, other = house.window("One", memory_scope="window"), house.window("Other", memory_scope="window")
     house.say(one, "Said in one.", "Yes.")
