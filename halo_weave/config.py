@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,38 @@ from halo_weave.places import config_file
 from halo_weave.settings import FIELDS, Settings
 
 PREFIX = "HALO_WEAVE_"
+OPTIONS = frozenset(
+    {
+        "model",
+        "embedder",
+        "data",
+        "engine",
+        "context",
+        "threads",
+        "host",
+        "port",
+        "key",
+        "origin",
+        "allow_host",
+    }
+)
 
 
 def read_config(environment: Mapping[str, str] | None = None, file: Path | None = None) -> dict[str, Any]:
     """All that is configured outside the command line, by name. A file that is not there configures nothing."""
     environment = os.environ if environment is None else environment
     path = file or config_file()
+    if environment.get("HALO_WEAVE_CONFIG") and not path.exists():
+        raise BadSetting(f"There is no {path}, which HALO_WEAVE_CONFIG names.")
     try:
         configured = tomllib.loads(path.read_text()) if path.exists() else {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSetting(f"{path} is not valid TOML: {error}. Mend it or move it away.") from None
+    except OSError as error:
+        raise BadSetting(f"{path} cannot be read: {error.strerror}. Mend it or move it away.") from None
+    for name in configured:
+        if name not in FIELDS and name not in OPTIONS:
+            raise BadSetting(f"{path} names {name!r}, which is no setting.{_meant(name)}")
     for name, value in environment.items():
         if name.startswith(PREFIX):
             configured[name.removeprefix(PREFIX).lower()] = value
@@ -32,6 +55,43 @@ def read_config(environment: Mapping[str, str] | None = None, file: Path | None 
 def configured_settings(config: Mapping[str, Any]) -> Settings:
     """The settings that windows begin with."""
     return Settings().changed({name: _typed(name, value) for name, value in config.items() if name in FIELDS})
+
+
+def text_of(config: Mapping[str, Any], name: str) -> str:
+    """An option that is text, or nothing."""
+    value = config.get(name) or ""
+    if not isinstance(value, str):
+        raise BadSetting(f"{name} is {value}; write it as text, between quotation marks.")
+    return value
+
+
+def texts_of(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """A list in the file, or words in the environment."""
+    value = config.get(name) or ()
+    if isinstance(value, str):
+        return tuple(value.replace(",", " ").split())
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        raise BadSetting(f'{name} is {value}; write it as a list of texts, like ["example.org"].')
+    return tuple(value)
+
+
+def whole_of(config: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
+    """An option that is a whole number, or nothing."""
+    value = config.get(name)
+    if value in (None, ""):
+        return None
+    try:
+        number = None if isinstance(value, bool) else int(str(value))
+    except ValueError:
+        number = None
+    if number is None or not low <= number <= high:
+        raise BadSetting(f"{name} is {value!r}; use a whole number from {low:,} to {high:,}.")
+    return number
+
+
+def _meant(name: str) -> str:
+    near = get_close_matches(name, [*FIELDS, *OPTIONS], 1)
+    return f" Did you mean {near[0]}?" if near else " docs/settings.md lists them all."
 
 
 def _typed(name: str, value: Any) -> Any:
@@ -45,4 +105,4 @@ def _typed(name: str, value: Any) -> Any:
     try:
         return float(value)
     except ValueError:
-        raise BadSetting(f"{name} is {value!r}; use a number.") from None
+        return value  # the check of the setting says what it may be

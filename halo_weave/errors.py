@@ -5,6 +5,7 @@ HaloWeaveError
 │   ├── UnknownChunk       no such chunk where one is needed
 │   ├── UnknownWindow      no such window
 │   ├── UnknownMemory      no such entry in the structured memory
+│   ├── UnknownGeneration  no such vectors: the memory was cleared, or embedded anew
 │   ├── WindowBusy         the window is being written to
 │   └── BadSetting         a setting out of its range, or unknown
 ├── ModelError
@@ -38,6 +39,10 @@ class UnknownWindow(BadInput):
 
 
 class UnknownMemory(BadInput):
+    pass
+
+
+class UnknownGeneration(BadInput):
     pass
 
 

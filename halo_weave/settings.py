@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
@@ -237,12 +238,12 @@ def checked(name: str, value: Any) -> Any:
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
-        or value != value
+        or not math.isfinite(value)
         or (whole and value != int(value))
     ):
         raise BadSetting(f"{name} is {value!r}; use a {'whole ' if whole else ''}number.")
     if not about["low"] <= value <= about["high"]:
-        raise BadSetting(f"{name} is {value}; use {about['low']:g} to {about['high']:g}.")
+        raise BadSetting(f"{name} is {value}; use {about['low']:,} to {about['high']:,}.")
     return int(value) if whole else float(value)
 
 

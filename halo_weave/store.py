@@ -282,6 +282,7 @@ class WindowStats:
     asleep_chunks: int
     said_tokens: int
     last_text: str = ""  # of the chunk said last in it
+    last_said: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

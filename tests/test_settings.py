@@ -24,7 +24,7 @@ def test_every_setting_has_a_meaning_and_a_default_that_it_accepts():
         ("temperature", float("nan"), "use a number"),
         ("temperature", True, "use a number"),
         ("top_k", 1.5, "whole number"),
-        ("max_context_tokens", -1, "0 to 1e\\+06"),
+        ("max_context_tokens", -1, "0 to 1,000,000"),
         ("sink", "last", "max, first"),
         ("timestamps", 1, "true or false"),
         ("decay", None, "cannot be empty"),

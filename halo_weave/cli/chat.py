@@ -19,6 +19,7 @@ from rich.text import Text
 
 from halo_weave.assemble import assemble
 from halo_weave.cli.app import app
+from halo_weave.cli.finding import found_window
 from halo_weave.cli.glow import TOOL, painted, span, visible
 from halo_weave.cli.options import Data
 from halo_weave.cli.starting import Context, Embedder, Model, Threads, options_of, progress_bar
@@ -223,7 +224,7 @@ class Chat:
 
     def windows(self, name: str) -> None:
         if name:
-            self.go(found_window(self.weave, name))
+            self.go(found_window(self.weave.store, name))
             return
         table = Table("id", "name", "live", "asleep", "last words", box=None)
         for one in self.weave.windows():
@@ -258,21 +259,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def found_window(weave: Weave, name: str) -> WindowRecord:
-    """By its id or its name."""
-    known = [one.window for one in weave.windows()]
-    for window in known:
-        if name in (window.id, window.name):
-            return window
-    raise BadInput(f"There is no window {name!r}. The command windows shows them.")
-
-
 def first_window(weave: Weave, name: str | None) -> WindowRecord:
-    """The one asked for, the one used last, or a new one."""
+    """The one asked for, the one spoken in last, or a new one."""
     if name:
-        return found_window(weave, name)
-    known = [one.window for one in weave.windows()]
-    return max(known, key=lambda window: window.modified) if known else weave.create_window("Chat")
+        return found_window(weave.store, name)
+    known = weave.windows()
+    if not known:
+        return weave.create_window("Chat")
+    return max(known, key=lambda one: one.last_said or one.window.modified).window
 
 
 @contextlib.contextmanager

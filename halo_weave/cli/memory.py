@@ -18,12 +18,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from halo_weave.cli.app import app
+from halo_weave.cli.finding import found_window
+from halo_weave.cli.glow import visible
 from halo_weave.cli.options import Data, Json, Yes
 from halo_weave.errors import BadInput, StoreTooNew
 from halo_weave.places import data_folder, memory_file
 from halo_weave.store import Subset
 from halo_weave.stores.sqlite import SqliteStore
 
+LAST_TURN = 2**63 - 1
 Target = Annotated[Path, typer.Argument(help="File to write. It must not exist yet.")]
 
 
@@ -133,7 +136,7 @@ def windows(
     for item in found:
         table.add_row(
             item.window.id,
-            item.window.name + (" (deleted)" if item.window.deleted else ""),
+            visible(item.window.name) + (" (deleted)" if item.window.deleted else ""),
             f"{item.live_tokens:,} tokens",
             f"{item.asleep_chunks:,} chunks",
             f"{item.said_tokens:,} tokens",
@@ -149,10 +152,12 @@ def export_memory(
     ],
     data: Data = None,
     window: Annotated[
-        str | None, typer.Option(help="Only what was said or woke up in this window (its id).")
+        str | None, typer.Option(help="Only what was said or woke up in this window: its name or id.")
     ] = None,
-    first_turn: Annotated[int | None, typer.Option(help="Only from this turn on.")] = None,
-    last_turn: Annotated[int | None, typer.Option(help="Only up to this turn.")] = None,
+    first_turn: Annotated[
+        int | None, typer.Option(min=0, max=LAST_TURN, help="Only from this turn on.")
+    ] = None,
+    last_turn: Annotated[int | None, typer.Option(min=0, max=LAST_TURN, help="Only up to this turn.")] = None,
     since: Annotated[str | None, typer.Option(help="Only what was said at this time or later.")] = None,
     until: Annotated[str | None, typer.Option(help="Only what was said at this time or before.")] = None,
     vectors: Annotated[
@@ -161,11 +166,13 @@ def export_memory(
     as_json: Json = False,
 ) -> None:
     """Write the memory, or a part of it, as JSON."""
-    subset = Subset(window, first_turn, last_turn, moment_of(since, "--since"), moment_of(until, "--until"))
+    spans = moment_of(since, "--since"), moment_of(until, "--until")
     to_stdout = str(target) == "-"
     if target.exists():
         raise BadInput(f"{target} exists already. Name another file for the export.")
     with opened_to_read(data) as store, bar("Exporting turns") as progress:
+        chosen = found_window(store, window).id if window else None
+        subset = Subset(chosen, first_turn, last_turn, *spans)
         if to_stdout:
             store.export(sys.stdout.write, now=now(), subset=subset, vectors=vectors, progress=progress)
             return

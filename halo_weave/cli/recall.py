@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from halo_weave.cli.app import app
+from halo_weave.cli.finding import found_window
+from halo_weave.cli.glow import visible
 from halo_weave.cli.memory import bar, now, opened, opened_to_read, say
 from halo_weave.cli.options import Data, Json
 from halo_weave.cli.starting import expanded
@@ -54,7 +56,9 @@ def recalling(store: SqliteStore, embedder: str | None, *, writes: bool = False)
 def search(
     words: Annotated[str, typer.Argument(help="A question, or words of what was said.")],
     data: Data = None,
-    window: Annotated[str | None, typer.Option("--window", help="Only what was said in this window.")] = None,
+    window: Annotated[
+        str | None, typer.Option("--window", help="Only what was said in this window: its name or id.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many chunks.")] = 10,
     budget: Annotated[
         int | None,
@@ -66,7 +70,7 @@ def search(
     """Find what was said, by meaning and by words."""
     with opened_to_read(data) as store:
         if window is not None:
-            store.window(window)
+            window = found_window(store, window).id
         with recalling(store, embedder) as recall:
             hits = recall.search(words, window=window, limit=200 if budget is not None else limit, now=now())
             status = recall.status()
@@ -89,14 +93,16 @@ def search(
         typer.echo("Nothing was found.")
     console = Console()
     for one in found:
-        head = Text(f"{one['key']}  {one['speaker']}  {one['said'][:16].replace('T', ' ')}", style="bold")
+        head = Text(
+            f"{one['key']}  {visible(one['speaker'])}  {one['said'][:16].replace('T', ' ')}", style="bold"
+        )
         if one["similarity"] is not None:
             parts = ", ".join(f"{name} {value:.2f}" for name, value in one["parts"].items())
             head.append(f"  {one['similarity']:.2f} ({parts})", style="dim")
         if one["part"] not in ("", "hit"):
             head.append(f"  {one['part']}", style="dim")
         console.print(head)
-        console.print(Text(one["text"]))
+        console.print(Text(visible(one["text"])))
     if budget is not None:
         typer.echo(f"{told['cost']} of {budget} tokens", err=True)
 

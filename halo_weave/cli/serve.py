@@ -21,12 +21,10 @@ from halo_weave.cli.starting import (
     Model,
     Tell,
     Threads,
-    listed,
     options_of,
     progress_bar,
-    whole,
 )
-from halo_weave.config import read_config
+from halo_weave.config import read_config, text_of, texts_of, whole_of
 from halo_weave.weave import Weave
 
 if TYPE_CHECKING:
@@ -74,12 +72,13 @@ def serve(
     from halo_weave.server.service import Service
 
     config = read_config()
-    host = host or config.get("host") or HOST
+    host = host or text_of(config, "host") or HOST
     options = options_of(config, data=data, model=model, embedder=embedder, context=context, threads=threads)
-    key = key or config.get("key") or ""
-    names = (*(allow_host or ()), *listed(config, "allow_host"))
-    origins = (*(origin or ()), *listed(config, "origin"))
-    wanted = (whole(config, "port") or PORT) if port is None else port
+    key = key or text_of(config, "key")
+    names = (*(allow_host or ()), *texts_of(config, "allow_host"))
+    origins = (*(origin or ()), *texts_of(config, "origin"))
+    configured = whole_of(config, "port", 0, 65_535)
+    wanted = next(one for one in (port, configured, PORT) if one is not None)
     policy_for(host, wanted, key=key, names=names, origins=origins)  # before anything is opened
     listener = bind(host, wanted)
     taken = listener.getsockname()[1]

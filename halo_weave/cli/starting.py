@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from halo_weave.assemble import Options
-from halo_weave.config import configured_settings
+from halo_weave.config import configured_settings, text_of, whole_of
 from halo_weave.errors import BadSetting, ModelNotFound
 from halo_weave.places import data_folder
 
+SMALLEST_CONTEXT = 1024  # the system prompt with its tools, a reply, and some words
 Tell = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
 Model = Annotated[
@@ -26,7 +27,7 @@ Embedder = Annotated[
     str | None, typer.Option("--embedder", help="An embedding model, any GGUF, or off. Default: a small one.")
 ]
 Context = Annotated[
-    int | None, typer.Option("--context", min=256, help="Tokens that can be live in one window.")
+    int | None, typer.Option("--context", min=SMALLEST_CONTEXT, help="Tokens that can be live in one window.")
 ]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the model.")]
 
@@ -41,39 +42,26 @@ def options_of(
     threads: int | None,
 ) -> Options:
     """The command line first, then what is configured."""
-    weights = expanded(model or config.get("model"))
+    weights = expanded(model or text_of(config, "model"))
     if weights is not None and not weights.is_file():
         raise ModelNotFound(f"There is no model at {weights}. Name a GGUF file, or leave --model out.")
-    embedder = embedder or config.get("embedder")
+    embedder = embedder or text_of(config, "embedder")
     engine = config.get("engine", "llama")
     if engine not in ("llama", "scripted"):
         raise BadSetting(f"engine is {engine!r}; use llama, or scripted for tests.")
     return Options(
-        data=data_folder(expanded(data or config.get("data"))),
+        data=data_folder(expanded(data or text_of(config, "data"))),
         model=weights,
         embedder="off" if embedder == "off" else expanded(embedder),
         engine=engine,
-        context=context or whole(config, "context"),
-        threads=threads or whole(config, "threads"),
+        context=context or whole_of(config, "context", SMALLEST_CONTEXT, 1 << 24),
+        threads=threads or whole_of(config, "threads", 1, 1024),
         settings=configured_settings(config),
     )
 
 
 def expanded(path: Path | str | None) -> Path | None:
     return Path(path).expanduser() if path else None
-
-
-def whole(config: Mapping[str, Any], name: str) -> int | None:
-    try:
-        return int(config[name]) if config.get(name) else None
-    except (TypeError, ValueError):
-        raise BadSetting(f"{name} is {config[name]!r}; use a whole number.") from None
-
-
-def listed(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """A list in the file, or words in the environment."""
-    value = config.get(name) or ()
-    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else tuple(value)
 
 
 @contextmanager

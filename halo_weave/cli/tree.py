@@ -16,7 +16,8 @@ from rich.tree import Tree
 
 from halo_weave.assemble import assemble, kept_with_memories
 from halo_weave.cli.app import app
-from halo_weave.cli.chat import found_window
+from halo_weave.cli.finding import found_window
+from halo_weave.cli.glow import visible
 from halo_weave.cli.memory import now, opened, opened_to_read, say, shown
 from halo_weave.cli.options import Data, Json, Yes
 from halo_weave.cli.recall import EmbedderFile, recalling
@@ -24,7 +25,7 @@ from halo_weave.cli.starting import Model, options_of, progress_bar
 from halo_weave.config import read_config
 from halo_weave.errors import BadInput
 from halo_weave.memory import Branch, MemoryTree, Notes, Remembered
-from halo_weave.memory.commands import CONTEXT_TOKENS
+from halo_weave.memory.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
 from halo_weave.stores.sqlite import SqliteStore
 
 memory = typer.Typer(help="What the AI keeps on purpose, under headings.", no_args_is_help=True)
@@ -60,12 +61,13 @@ def show_memory(
     if as_json:
         say(told(entry))
         return
-    typer.echo(json.dumps(entry.content, ensure_ascii=False, indent=2))
+    typer.echo(visible(json.dumps(entry.content, ensure_ascii=False, indent=2)))
     typer.echo(
         f"version {entry.version}, saved {day(entry)}, chunks kept with it: {len(entry.snapshot)}", err=True
     )
     for chunk in entry.snapshot if snapshot else ():
-        typer.echo(f"\n{chunk.key}  similarity {chunk.similarity:.2f}, {chunk.tokens} tokens\n{chunk.text}")
+        head = f"{chunk.key}  similarity {chunk.similarity:.2f}, {chunk.tokens} tokens"
+        typer.echo(f"\n{head}\n{visible(chunk.text)}")
 
 
 @memory.command("find")
@@ -91,10 +93,11 @@ def find_memories(
             }
         )
         return
+    if not matches:
+        typer.echo("Nothing was found.")
     for one in matches[:20]:
-        typer.echo(
-            f"{one.score:.2f}  {one.entry.path} = {json.dumps(one.entry.content, ensure_ascii=False)[:200]}"
-        )
+        content = json.dumps(one.entry.content, ensure_ascii=False)[:200]
+        typer.echo(visible(f"{one.score:.2f}  {one.entry.path} = {content}"))
 
 
 @memory.command("save")
@@ -103,7 +106,7 @@ def save_memory(
     content: Annotated[str, typer.Argument(help="JSON, or text as it is; - reads it from standard input.")],
     data: Data = None,
     context_tokens: Annotated[
-        int, typer.Option(min=0, max=10_000, help="About so many tokens of talk are kept with it.")
+        int, typer.Option(min=0, max=CONTEXT_LIMIT, help="About so many tokens of talk are kept with it.")
     ] = CONTEXT_TOKENS,
     embedder: EmbedderFile = None,
     as_json: Json = False,
@@ -133,7 +136,7 @@ def inject_memory(
     with progress_bar() as telling:
         weave = assemble(options, telling)
     with closing(weave):
-        woken = weave.inject(found_window(weave, window).id, path)
+        woken = weave.inject(found_window(weave.store, window).id, path)
     if as_json:
         say({"keys": [str(one.chunk.key) for one in woken], "cost": sum(one.cost for one in woken)})
     else:
@@ -171,9 +174,8 @@ def show_history(path: PathOf, data: Data = None, as_json: Json = False) -> None
         return
     for version in versions:
         until = f" to {version.ended.astimezone():%Y-%m-%d %H:%M}" if version.ended else ""
-        typer.echo(
-            f"{version.version}  {day(version)}{until}  {json.dumps(version.content, ensure_ascii=False)}"
-        )
+        content = json.dumps(version.content, ensure_ascii=False)
+        typer.echo(visible(f"{version.version}  {day(version)}{until}  {content}"))
 
 
 @app.command()
@@ -190,18 +192,21 @@ def notes(
         if as_json:
             say({"changes": written.changes, "notes": written.document})
         else:
-            typer.echo(written.changes)
+            typer.echo(visible(written.changes))
         return
     with opened_to_read(data) as store:
         output = Notes(store).read(program, now=now())
     if output.cut:
         raise BadInput("The result is too large to show. Use a filter that gives less.")
-    values = [json.loads(value) for value in output.values]
+    try:
+        values = [json.loads(value) for value in output.values]
+    except RecursionError:
+        raise BadInput("The result is nested too deeply to show. Use a filter that gives less.") from None
     if as_json:
         say({"values": values})
         return
     for value in values:
-        typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+        typer.echo(visible(json.dumps(value, ensure_ascii=False, indent=2)))
 
 
 @contextmanager

@@ -105,6 +105,13 @@ class Embedding:
         with self._idle:
             return self._idle.wait_for(lambda: not self._busy, timeout)
 
+    def adopt_anew(self) -> None:
+        """The memory was cleared by another process: its vectors begin again."""
+        if self.ready:
+            self.ready = self._adopt(self.ready.embedder)
+            self.state = "ready" if self.ready else "off"
+            self.note()
+
     def close(self) -> None:
         self._stop.set()
         self._work.set()

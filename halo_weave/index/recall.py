@@ -13,7 +13,7 @@ import numpy as np
 
 from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.words import question_terms, terms
-from halo_weave.errors import BadSetting, EngineError
+from halo_weave.errors import BadSetting, EngineError, UnknownGeneration
 from halo_weave.index.embedding import Embedding, Ready, VectorStore
 from halo_weave.index.fusion import Floats, Meaning, Weights, varied, word_scores
 from halo_weave.index.outline import Outline, Rows
@@ -145,6 +145,17 @@ class Recall:
             return None
 
     def _refresh(self) -> None:
+        """What changed since the last look. If another process cleared the memory, all of it."""
+        try:
+            self._follow()
+        except UnknownGeneration:
+            self._outline = Outline()
+            self._index = self._usual = self._generation = None
+            self._sequence = 0
+            self._embedding.adopt_anew()
+            self._follow()
+
+    def _follow(self) -> None:
         """One cheap question when nothing changed, here or in another process."""
         ready = self._embedding.ready
         if ready and self._generation != ready.generation:

@@ -12,6 +12,10 @@ ID_LIMIT = 2**63
 
 WHOLE = r"^[^\x00]*$"  # no NUL
 SAID = r"^[^\x00]*[^\s\x00][^\x00]*$"  # and not only blanks
+ID = "^[0-9]{1,19}$"
+KEY = r"^[0-9]{1,19}\.[0-9]{1,9}\.(system|user|assistant)$"
+WINDOW_ID = "^[0-9a-zA-Z_-]{1,64}$"
+DAY = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 
 class Asked(BaseModel):
@@ -51,4 +55,4 @@ def storable(value: Any, depth: int = 0) -> Any:
 
 Json = Annotated[Any, AfterValidator(storable)]
 Line = Annotated[str, Field(max_length=200, pattern=WHOLE)]
-Id = Annotated[str, Field(pattern="^[0-9]{1,19}$", examples=["12"])]
+Id = Annotated[str, Field(pattern=ID, examples=["12"])]

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from halo_weave import errors
+from halo_weave.server.asked import DAY, ID, KEY, SAID, WHOLE, WINDOW_ID
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,15 @@ BY_STATUS = {
     404: ("not_found", "There is nothing at this address. /api/openapi.json names all addresses."),
     405: ("method_not_allowed", "This address does not take that method. See /api/openapi.json."),
     413: ("too_large", "The request is larger than this address takes."),
+}
+# What a pattern of the description asks for, in words.
+EXPECTED = {
+    SAID: "write something; blanks alone are not enough",
+    WHOLE: "leave out the character NUL",
+    KEY: "a key looks like 12.0.user",
+    ID: "use a number, as text",
+    WINDOW_ID: "this is not the id of a window",
+    DAY: "write a time like 2026-01-31 or 2026-01-31T12:00Z",
 }
 INTERNAL = "Something went wrong inside Halo Weave; its log has the details. What was stored is safe."
 
@@ -79,10 +89,43 @@ def sentence_of(error: RequestValidationError) -> str:
     """What is wrong with a request, field by field."""
     found = []
     for one in error.errors()[:5]:
-        place = ".".join(str(part) for part in one["loc"] if part not in ("body", "query", "path"))[:200]
-        message = str(one["msg"]).removeprefix("Value error, ").rstrip(".")
-        found.append(f"{place}: {message}" if place else message)
+        # The first part says where it stood: in the body, the query, the path or a header.
+        place = ".".join(str(part) for part in one["loc"][1:])[:200]
+        message = spoken(one)
+        found.append(f"{place}: {message}" if place and not one["type"].startswith("json") else message)
     return "; ".join(found) + "."
+
+
+def spoken(one: dict[str, Any]) -> str:
+    """One complaint of the validator, in words that say what to do."""
+    about = one.get("ctx") or {}
+    match one["type"]:
+        case "string_pattern_mismatch":
+            return EXPECTED.get(about.get("pattern", ""), "this is not in the form that is described")
+        case "missing" if len(one["loc"]) < 2:
+            return "Send a JSON object as the body"
+        case "missing":
+            return "this is needed"
+        case "extra_forbidden":
+            return "there is no such field"
+        case "json_invalid":
+            return f"The body is not valid JSON: {about.get('error', 'it cannot be read')}"
+        case "model_attributes_type" | "dict_type":
+            return "send a JSON object, with content type application/json"
+        case "int_type" | "int_parsing" | "int_from_float":
+            return "use a whole number"
+        case "float_type" | "float_parsing":
+            return "use a number"
+        case "bool_type" | "bool_parsing":
+            return "use true or false"
+        case "string_type":
+            return "use text"
+        case "string_too_short" | "too_short":
+            return "this cannot be empty"
+        case "string_too_long":
+            return f"use at most {about['max_length']:,} characters"
+        case _:
+            return str(one["msg"]).removeprefix("Value error, ").rstrip(".")
 
 
 def install(app: FastAPI) -> None:

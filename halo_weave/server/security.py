@@ -69,6 +69,9 @@ class Policy:
             raise BadSetting(
                 f"The key needs at least {SHORTEST_KEY} plain characters, so that it cannot be guessed."
             )
+        for name in self.names:
+            if not HOST.fullmatch(name):
+                raise BadSetting(f"{name!r} is not a host's name. One looks like box.lan or box.lan:8080.")
         for origin in self.origins:
             if not re.fullmatch(r"https?://[^/\s*]+", origin):
                 raise BadSetting(

@@ -37,7 +37,7 @@ def window(stats: WindowStats, effective: Settings, generating: bool) -> wire.Wi
         settings=dict(record.settings),
         effective=effective.as_mapping(),
         created=record.created,
-        modified=record.modified,
+        modified=max(record.modified, stats.last_said or record.modified),
         last_text=" ".join(stats.last_text.split())[:LAST_TEXT],
         live_chunks=stats.live_chunks,
         live_tokens=stats.live_tokens,

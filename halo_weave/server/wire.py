@@ -10,17 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from halo_weave import settings as settings_module
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput
-from halo_weave.server.asked import ID_LIMIT, SAID, WHOLE, Asked, Id, Json, Told
+from halo_weave.memory.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
+from halo_weave.server.asked import DAY, ID_LIMIT, KEY, SAID, WHOLE, WINDOW_ID, Asked, Id, Json, Told
 
 LONGEST_SAID = 200_000
 LONGEST_QUESTION = 20_000
-KEY = r"^[0-9]{1,19}\.[0-9]{1,9}\.(system|user|assistant)$"
 
 Key = Annotated[str, Field(pattern=KEY, examples=["12.0.user"])]
-WindowId = Annotated[str, Field(pattern="^[0-9a-zA-Z_-]{1,64}$", examples=["3f9a01bc"])]
-Moment = Annotated[
-    str, Field(max_length=40, pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}", examples=["2026-01-31T12:00Z"])
-]
+WindowId = Annotated[str, Field(pattern=WINDOW_ID, examples=["3f9a01bc"])]
+Moment = Annotated[str, Field(max_length=40, pattern=DAY, examples=["2026-01-31T12:00Z"])]
 SettingValue = bool | int | float | str | None
 Part = Literal["hit", "question", "answer", "anchor"]
 
@@ -188,7 +186,7 @@ class WindowTold(Told):
     settings: dict[str, SettingValue] = Field(description="What the window sets itself.")
     effective: dict[str, SettingValue] = Field(description="What holds in it.")
     created: datetime
-    modified: datetime
+    modified: datetime = Field(description="When it was last changed or spoken in.")
     last_text: str
     live_chunks: int
     live_tokens: int
@@ -432,7 +430,7 @@ class Keep(Asked):
     path: Path
     content: Json
     context_tokens: int = Field(
-        default=1000, ge=0, le=100_000, description="Size of the snapshot of relevant chunks."
+        default=CONTEXT_TOKENS, ge=0, le=CONTEXT_LIMIT, description="Size of the snapshot of relevant chunks."
     )
 
 

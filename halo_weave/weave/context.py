@@ -111,7 +111,7 @@ def glimpse(desk: Desk, keys: Iterable[ChunkKey]) -> dict[ChunkKey, SeenChunk]:
         live = [desk.window.at(key) for key in keys if key in desk.window]
         return {
             one.chunk.key: SeenChunk(
-                one.chunk, one.brightness, one.pinned, desk.about[one.chunk.key].woken, None
+                one.chunk, one.brightness, one.pinned, desk.about[one.chunk.key].told, None
             )
             for one in live
         }
@@ -142,7 +142,7 @@ def see(desk: Desk, asleep: tuple[Numbers, Numbers]) -> Context:
         members = list(group)
         about = desk.about[members[0][0].chunk.key]
         chunks = tuple(
-            SeenChunk(one.chunk, one.brightness, one.pinned, desk.about[one.chunk.key].woken, gap)
+            SeenChunk(one.chunk, one.brightness, one.pinned, desk.about[one.chunk.key].told, gap)
             for one, gap in members
         )
         turns.append(SeenTurn(turn_id, role, about.speaker, about.said, about.window, chunks))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from threading import RLock
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from halo_weave.weave.events import SleptChunk, WokenChunk
 from halo_weave.weave.needs import Memory, Recall, RecallHit
 from halo_weave.weave.prompt import Origin, Scribe
 
+By = Literal["recall", "user", "undelete"]  # who woke a chunk
 MOST_HITS = 200  # what a search gives the plan to choose from
 
 
@@ -56,6 +57,11 @@ class About:
     speaker: str
     said: datetime
     woken: Mapping[str, Any] | None = None
+
+    @property
+    def told(self) -> Mapping[str, Any] | None:
+        """What there is to say of its waking; one whose deletion was taken back never slept."""
+        return None if self.woken is None or self.woken.get("by") == "undelete" else self.woken
 
 
 @dataclass(slots=True)
@@ -229,7 +235,7 @@ class Desk:
             initial = self.settings.initial_brightness
             brightness = returning(mode, earned, mean=mean, initial=initial)
             woken.append((reading, brightness, _told(waking, reading, hits.get(waking.hit))))
-        self._wake(woken, pinned=False, now=now)
+        self._wake(woken, by="recall", now=now)
         return tuple(told for _, _, told in woken)
 
     def wake_by_hand(self, key: ChunkKey, *, now: datetime) -> WokenChunk:
@@ -237,7 +243,7 @@ class Desk:
         reading = self.reading(key)
         brightness = np.full(len(reading.chunk), self.settings.initial_brightness, np.float32)
         told = _told(Waking(key, Part.HIT, key, 1.0, len(reading.chunk)), reading, None)
-        self._wake([(reading, brightness, told)], pinned=True, now=now)
+        self._wake([(reading, brightness, told)], by="user", now=now)
         return told
 
     def return_to_place(self, key: ChunkKey, *, now: datetime) -> None:
@@ -246,7 +252,7 @@ class Desk:
             reading = self.reading(key)
             assert reading.earned is not None
             told = _told(Waking(key, Part.HIT, key, 1.0, len(reading.chunk)), reading, None)
-            self._wake([(reading, reading.earned, told)], pinned=False, now=now)
+            self._wake([(reading, reading.earned, told)], by="undelete", now=now)
 
     def reading(self, key: ChunkKey) -> Reading:
         """A chunk that is not live, in the tokens of this model."""
@@ -266,14 +272,15 @@ class Desk:
         return Reading(record, chunk, earned, record.tokenizer != self.engine.info.tokenizer)
 
     def _wake(
-        self, woken: Sequence[tuple[Reading, Brightness, WokenChunk]], *, pinned: bool, now: datetime
+        self, woken: Sequence[tuple[Reading, Brightness, WokenChunk]], *, by: By, now: datetime
     ) -> None:
+        pinned = by == "user"
         orders = [
             Woken(
                 told.chunk.key,
                 brightness,
                 {
-                    "by": "user" if pinned else "recall",
+                    "by": by,
                     "part": str(told.part),
                     "hit": str(told.hit),
                     "similarity": told.similarity,

@@ -101,11 +101,21 @@ class Turn:
     # Before the model speaks
 
     def _tokens_of_user(self) -> Tokens:
+        """The user's words, if they fit next to what cannot fall asleep."""
         said = self.engine.tokenize(self.text)
-        most = self._model_room(0)
-        if len(said) > most:
+        window, reply = self.desk.window, self.settings.max_new_tokens
+        pinned = sum(len(chunk) for chunk in window.chunks if chunk.key in window.pinned)
+        room = self._model_room(window.system_tokens + pinned)
+        if room < 1:
             raise BadInput(
-                f"Your message has {len(said)} tokens; this model has room for {most}. Send it in parts."
+                f"There is no room for a message: of the model's {self.engine.info.context} tokens the system prompt "
+                f"takes {window.system_tokens}, pinned chunks {pinned}, the reply up to {reply}. "
+                "Shorten the system prompt, unpin something, or lower max_new_tokens."
+            )
+        if len(said) > room:
+            raise BadInput(
+                f"Your message has {len(said)} tokens, and there is room for {room} next to the system prompt, "
+                f"pinned chunks and a reply of {reply}. Send it in parts, or lower max_new_tokens."
             )
         return said
 
@@ -121,8 +131,8 @@ class Turn:
             plan = choose_prunes(window, max(1, self._model_room(0) - user), strategy=self.strategy)
             if plan.over:
                 raise BadInput(
-                    f"Your message does not fit: {plan.over} tokens of pinned chunks and system prompt are too many. "
-                    "Unpin something, or lower max_new_tokens."
+                    f"Your message does not fit by {plan.over} tokens. Send it in parts, put something to sleep, "
+                    "or lower max_new_tokens."
                 )
             yield self._put_to_sleep(plan, before_turn=True)
 

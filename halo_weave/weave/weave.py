@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from halo_weave.core.pruning import choose_prunes
 from halo_weave.core.resurrection import ResurrectionPlan
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
@@ -21,7 +22,7 @@ from halo_weave.ports import Engine
 from halo_weave.settings import Settings, checked, known
 from halo_weave.store import ChunkRecord, Page, Sleeping, WindowRecord, WindowStats
 from halo_weave.weave.context import Context, Deletion, SeenChunk, Why, glimpse, see
-from halo_weave.weave.desk import Desk
+from halo_weave.weave.desk import Desk, strategy_of
 from halo_weave.weave.events import Event, WokenChunk
 from halo_weave.weave.needs import Memory, Recall, RecallHit, Toolbox
 from halo_weave.weave.prompt import Scribe
@@ -323,15 +324,13 @@ class Weave:
         keys = self.store.deletion_of(key)
         records = [record for record in self.store.chunks_by_key(keys) if not record.gone]
         text = None
-        if key.role is Role.ASSISTANT:
-            question = next(
-                (record.chunk.answers for record in records if record.chunk.answers is not None), None
-            )
-            newest = max((one.key.turn_id for one in self.store.live(window_id)), default=None)
-            if newest == key.turn_id:
-                text = b"".join(
-                    record.chunk.tokens.raw for record in records if record.key.turn_id == question
-                ).decode("utf-8", errors="replace")
+        newest = max((one.key.turn_id for one in self.store.live(window_id)), default=None)
+        if newest in {record.key.turn_id for record in records}:
+            # The newest exchange goes: what the user said is given back, also what of it sleeps.
+            said = [record.chunk for record in records if record.key.role is Role.USER]
+            said.sort(key=lambda chunk: chunk.start)
+            if said and said[0].key.chunk_id == 0:
+                text = b"".join(chunk.tokens.raw for chunk in said).decode("utf-8", errors="replace")
         return Deletion(
             tuple(record.key for record in records),
             len({record.key.turn_id for record in records}),
@@ -357,15 +356,23 @@ class Weave:
         self.recall.note_said()
 
     def inject(self, window_id: str, path: str) -> tuple[WokenChunk, ...]:
-        """The chunks that explain a memory return to their places, as far as the window's budget has room."""
+        """The chunks that explain a memory return to their places, on at most half of the window's budget.
+
+        What is dimmest makes room for them. A window that recalls only its own gets only its own.
+        """
         if self.toolbox is None:
             raise BadInput("There is no structured memory here.")
         keys = self.toolbox.snapshot(path, now=self.now())
         with self._alone(window_id):
             desk = self._desk(window_id)
-            most = desk.settings.max_context_tokens or self.engine.info.context
-            room = min(most, self.engine.info.context - desk.window.size - desk.settings.max_new_tokens)
-            plan = desk.plan_snapshot(keys, max(0, room))
+            budget = desk.settings.max_context_tokens or self.engine.info.context
+            wanted = desk.plan_snapshot(keys, budget // 2, within=desk.scope).cost
+            prunes = choose_prunes(desk.window, budget - wanted, strategy=strategy_of(desk.settings))
+            if wanted and prunes.goes:
+                desk.prune(prunes, now=self.now())
+            left = self.engine.info.context - desk.settings.max_new_tokens
+            room = min(budget, left) - desk.window.size
+            plan = desk.plan_snapshot(keys, max(0, room), within=desk.scope)
             return desk.wake(plan, {}, now=self.now())
 
     # Inside

@@ -156,7 +156,7 @@ def test_a_pipe_is_enough(tmp_path):
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, "HALO_WEAVE_ENGINE": "scripted", "HALO_WEAVE_CONFIG": "/nonexistent"},
+        env={**os.environ, "HALO_WEAVE_ENGINE": "scripted", "HALO_WEAVE_CONFIG": os.devnull},
     )
     assert answer.returncode == 0, answer.stderr
     assert "Hello there." in answer.stdout

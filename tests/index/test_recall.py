@@ -367,3 +367,17 @@ def test_a_script_without_spaces_is_found_by_a_part_of_a_sentence(store, window)
     talk(store, window)
     with recalling(store, None) as recall:
         assert recall.search("バイオリン", now=NOW)[0].key.turn_id == ids.user_turn
+
+
+def test_a_memory_that_another_process_cleared_is_searched_as_new(store, window, folder):
+    talk(store, window)
+    with recalling(store) as recall:
+        assert recall.search("violin", now=NOW)
+        with SqliteStore(folder / "memory.sqlite") as other:
+            other.clear(confirm=True)
+            again = other.create_window("again", now=NOW).id
+            ids = ask(other, again, "A walrus came to the beach.")
+        (hit,) = recall.search("walrus", now=NOW)
+        assert hit.key.turn_id == ids.user_turn
+        assert recall.settle(30)
+        assert (recall.status()["state"], recall.status()["vectors"]) == ("ready", 1)

@@ -125,3 +125,38 @@ def test_reading_makes_no_memory(halo):
     halo("notes")
     assert "no memory" in str(halo.failure)
     assert not (halo.folder / "memory.sqlite").exists()
+
+
+def test_a_window_is_named_by_its_id_or_by_its_name_if_only_one_has_it(halo):
+    with SqliteStore(halo.folder / "memory.sqlite") as store:
+        first = store.create_window("Dogs", now=NOW)
+        store.create_window("Cats", now=NOW)
+    assert "Nothing was found." in halo("search", "x", "--window", "Cats")
+    with SqliteStore(halo.folder / "memory.sqlite") as store:
+        store.create_window("Dogs", now=NOW)
+    halo("search", "x", "--window", "Dogs")
+    assert "2 windows are called 'Dogs'" in str(halo.failure)
+    assert "Nothing" in halo("search", "x", "--window", first.id)
+
+
+def test_nothing_that_is_shown_steers_the_terminal(halo):
+    bad = "a\x1b[31m\x9b31m"
+    with SqliteStore(halo.folder / "memory.sqlite") as store:
+        store.create_window(bad, now=NOW)
+    halo("memory", "save", "x", bad)
+    shown = halo("windows") + halo("memory", "show", "x") + halo("memory", "find", "a")
+    shown += halo("notes", '.topics = "\\u009b31m" | .topics')
+    assert "\x1b[31m" not in shown
+    assert "\x9b" not in shown
+
+
+def test_a_result_nested_too_deeply_is_refused_in_a_sentence(halo):
+    halo("memory", "save", "a", "1")
+    halo("notes", "reduce range(5000) as $i (0; [.])")
+    assert "nested too deeply" in str(halo.failure)
+
+
+def test_nothing_found_is_said(halo):
+    halo("memory", "save", "a", "1")
+    halo("memory", "delete", "a")
+    assert halo("memory", "find", "x") == "Nothing was found.\n"

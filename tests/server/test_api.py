@@ -471,3 +471,28 @@ def test_clearing_deletes_everything_and_what_is_said_after_it_is_found(tmp_path
         hits = client.get("/api/search", params={"q": "new secret"}).json()["hits"]
         assert "The new secret is here." in [hit["text"] for hit in hits]
         assert int(next(event.data["turn_id"] for event in told if event.name == "heard")) > 10, "ids go on"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "sent", "sentence"),
+    [
+        ("GET", "/api/memory/entry", {}, "path: this is needed."),
+        (
+            "POST",
+            "/api/windows",
+            {"json": {"name": "  "}},
+            "name: write something; blanks alone are not enough.",
+        ),
+        ("POST", "/api/windows", {"json": {"name": "x" * 201}}, "name: use at most 200 characters."),
+        ("POST", "/api/windows", {"json": {"name": "x", "colour": 1}}, "colour: there is no such field."),
+        ("POST", "/api/windows", {"content": "{bad"}, "The body is not valid JSON"),
+        ("POST", "/api/windows", {}, "Send a JSON object as the body."),
+        ("GET", "/api/search?q=x&limit=many", {}, "limit: use a whole number."),
+        ("PUT", "/api/memory/entry", {"json": {"path": "", "content": 1}}, "path: this cannot be empty."),
+    ],
+)
+def test_a_request_that_does_not_fit_is_told_so_in_words(client, method, path, sent, sentence):
+    headers = {"content-type": "application/json"} if "content" in sent else {}
+    assert refused(client.request(method, path, headers=headers, **sent), 422, "bad_input").startswith(
+        sentence
+    )

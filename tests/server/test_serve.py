@@ -30,7 +30,7 @@ class Process:
             env={
                 **os.environ,
                 "HALO_WEAVE_ENGINE": "scripted",
-                "HALO_WEAVE_CONFIG": "/nonexistent",
+                "HALO_WEAVE_CONFIG": os.devnull,
                 **environment,
             },
         )

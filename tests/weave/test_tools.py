@@ -116,3 +116,22 @@ def test_a_user_can_bring_back_the_talk_too(assembled, toolbox):
     weave.sleep(window.id, key)
     assert key in [one.chunk.key for one in weave.inject(window.id, "Keys/Lighthouse")]
     assert weave.context(window.id).turns[0].chunks[0].chunk.key == key
+
+
+def test_what_a_memory_brings_back_stays_within_the_budget(assembled, toolbox):
+    weave = assembled(ScriptedEngine(), toolbox)
+    window = weave.create_window("one", settings={**SMALL, "memory_tree_in_prompt": False})
+    list(weave.say(window.id, FACT))
+    toolbox.tree.save("Keys/Lighthouse", "behind the barometer", now=weave.now())
+    key = weave.context(window.id).turns[0].chunks[0].chunk.key
+    weave.sleep(window.id, key)
+    chatter(weave, window.id, 15)
+    budget = weave.settings(window.id).max_context_tokens
+    assert used(weave, window.id) > budget - 40  # it is full
+    assert key in [one.chunk.key for one in weave.inject(window.id, "Keys/Lighthouse")]
+    assert used(weave, window.id) <= budget
+
+
+def used(weave, window):
+    budget = weave.context(window).budget
+    return budget.system + budget.pinned + budget.live + budget.frames

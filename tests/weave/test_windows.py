@@ -307,3 +307,38 @@ def test_unknown_chunks_and_windows_are_named(assembled):
             act(window.id, ChunkKey(99, 0, Role.USER))
     with pytest.raises(UnknownWindow):
         next(weave.say("nowhere", "Hello."))
+
+
+def test_deleting_the_newest_exchange_gives_back_all_that_was_said_also_what_sleeps(assembled):
+    weave = assembled()
+    window = weave.create_window("one", settings={**SMALL, "min_chunk_tokens": 4, "max_context_tokens": 0})
+    text = "The first thing to say here.\n\nThe second thing to say here.\n\nThe third."
+    list(weave.say(window.id, text))
+    first, second, *_ = [one.chunk.key for turn in weave.context(window.id).turns for one in turn.chunks]
+    weave.sleep(window.id, second)
+    deletion = weave.delete(window.id, first)
+    assert deletion.text == text
+    weave.undelete(window.id, deletion.keys)
+    back = {one.chunk.key: one for turn in weave.context(window.id).turns for one in turn.chunks}
+    assert first in back
+    assert second not in back  # it slept before
+    assert back[first].woken is None  # its deletion was taken back: it never slept
+
+
+def test_when_nothing_fits_the_user_is_told_what_takes_the_room(assembled):
+    weave = assembled(ScriptedEngine(context=2048))
+    window = weave.create_window("one", settings={**SMALL, "max_new_tokens": 500})
+    with pytest.raises(BadInput, match="Send it in parts"):
+        list(weave.say(window.id, "word " * 2000))
+    weave.change_window(window.id, system_prompt="Be kind. " * 900)
+    with pytest.raises(BadInput, match="Shorten the system prompt"):
+        list(weave.say(window.id, "Hello."))
+
+
+def test_a_window_knows_when_it_was_spoken_in(assembled):
+    weave = assembled()
+    older, newer = weave.create_window("older"), weave.create_window("newer")
+    list(weave.say(older.id, "Hello."))
+    said = {one.window.id: one.last_said for one in weave.windows()}
+    assert said[newer.id] is None
+    assert said[older.id] > newer.modified

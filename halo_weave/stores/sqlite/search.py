@@ -10,7 +10,7 @@ import numpy as np
 
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.errors import BadInput
+from halo_weave.errors import BadInput, UnknownGeneration
 from halo_weave.store import Changes, Generation, Kin, Numbers, Place, Vectors, Wanted
 from halo_weave.stores.packing import maybe_moment, micros, moment, pack_floats
 from halo_weave.stores.sqlite.rows import FEW, PRESENT, Part, listed, note_changed, pack_json, want_vectors
@@ -113,7 +113,9 @@ class Search(Part):
                 "SELECT dimension, model FROM generations WHERE id = ?", (generation,)
             ).fetchone()
             if row is None:
-                raise BadInput(f"There is no generation {generation} of vectors.")
+                raise UnknownGeneration(
+                    f"There is no generation {generation} of vectors. To make them: halo-weave reindex"
+                )
             if vectors.shape != (sum(each), row[0]):
                 raise BadInput(
                     f"Vectors of shape {vectors.shape} do not fit {len(wanted.numbers)} chunks of {row[1]}, which has "
@@ -157,7 +159,9 @@ class Search(Part):
         with self._db.reading() as db:
             row = db.execute("SELECT dimension FROM generations WHERE id = ?", (generation,)).fetchone()
             if row is None:
-                raise BadInput(f"There is no generation {generation} of vectors.")
+                raise UnknownGeneration(
+                    f"There is no generation {generation} of vectors. To make them: halo-weave reindex"
+                )
             cursor = db.execute("SELECT chunk, vector FROM vectors WHERE generation = ?", (generation,))
             while rows := cursor.fetchmany(STREAM):
                 yield _block(rows, row[0])
@@ -167,7 +171,9 @@ class Search(Part):
         with self._db.reading() as db:
             row = db.execute("SELECT dimension FROM generations WHERE id = ?", (generation,)).fetchone()
             if row is None:
-                raise BadInput(f"There is no generation {generation} of vectors.")
+                raise UnknownGeneration(
+                    f"There is no generation {generation} of vectors. To make them: halo-weave reindex"
+                )
             rows = db.execute(
                 """SELECT chunk, vector FROM vectors
                    WHERE generation = ? AND chunk IN (SELECT value FROM json_each(?))""",

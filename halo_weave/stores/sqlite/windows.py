@@ -119,12 +119,13 @@ class Windows(Part):
                 (window_id,),
             ).fetchone()[0]
             last = db.execute(
-                """SELECT raw FROM chunks INDEXED BY chunks_by_place
-                   WHERE window = ? AND deleted IS NULL AND merged_into IS NULL ORDER BY start DESC LIMIT 1""",
+                """SELECT c.raw, (SELECT t.said FROM turns t WHERE t.id = c.turn)
+                   FROM chunks c INDEXED BY chunks_by_place
+                   WHERE c.window = ? AND c.deleted IS NULL AND c.merged_into IS NULL ORDER BY c.start DESC LIMIT 1""",
                 (window_id,),
             ).fetchone()
         text = last[0].decode("utf-8", errors="replace") if last else ""
-        return WindowStats(window, live, tokens, asleep, said, text)
+        return WindowStats(window, live, tokens, asleep, said, text, maybe_moment(last[1]) if last else None)
 
 
 def _window(row: tuple[Any, ...]) -> WindowRecord:
