@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
@@ -91,9 +91,9 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
         chunks.routes(service),
         keepsakes.routes(service),
         upkeep.routes(service, policy),
-        kobold.routes(service.engine),
     ):
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(only_described)])
+    app.include_router(kobold.routes(service.engine))
 
     @app.get("/", include_in_schema=False)
     def index() -> Response:
@@ -101,6 +101,18 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
 
     app.mount("/static", Page(directory=web, check_dir=False))
     return Guard(app, policy)
+
+
+async def only_described(request: Request) -> None:
+    """A misspelt parameter would otherwise do nothing, without a word."""
+    if not request.query_params:
+        return
+    operation = request.app.openapi()["paths"][request.scope["route"].path_format][request.method.lower()]
+    described = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
+    unknown = sorted(set(request.query_params) - set(described))
+    if unknown:
+        known = f"It takes {', '.join(described)}." if described else "It takes none."
+        raise Refusal(422, "bad_input", f"This address takes no parameter {unknown[0]!r}. {known}")
 
 
 def operation_name(route: APIRoute) -> str:

@@ -488,6 +488,7 @@ def test_clearing_deletes_everything_and_what_is_said_after_it_is_found(tmp_path
         ("POST", "/api/windows", {"content": "{bad"}, "The body is not valid JSON"),
         ("POST", "/api/windows", {}, "Send a JSON object as the body."),
         ("GET", "/api/search?q=x&limit=many", {}, "limit: use a whole number."),
+        ("GET", "/api/search?q=x&limt=1", {}, "This address takes no parameter 'limt'. It takes q, "),
         ("PUT", "/api/memory/entry", {"json": {"path": "", "content": 1}}, "path: this cannot be empty."),
     ],
 )
