@@ -24,6 +24,8 @@ export class App {
   /** @type {Promise<void> | null} */
   #refreshing = null;
   #refreshAgain = false;
+  /** The question for the key, while it is asked. @type {Promise<void> | null} */
+  #unlocking = null;
   /** Changes of settings, one after the other. @type {Promise<unknown>} */
   #changes = Promise.resolve();
 
@@ -41,6 +43,11 @@ export class App {
     document.addEventListener("visibilitychange", () => this.#visibility());
     addEventListener("online", () => this.follower?.retryNow());
     setInterval(() => document.hidden || this.refresh(), LOOK_AGAIN);
+  }
+
+  /** Whether the server answers and has its model. */
+  get reachable() {
+    return this.store.connection.state === "online" && this.store.status?.model.state === "ready";
   }
 
   // Loading
@@ -108,20 +115,33 @@ export class App {
   /** Asks for the key when the server wants one. @param {unknown} error */
   async #unlocked(error) {
     if (!(error instanceof ApiError) || error.status !== 401) return false;
-    this.store.setConnection("locked");
-    const key = await this.dialogs.ask({
-      title: "This server is locked", sentence: "Enter the key it was started with. It is kept until you close this tab.",
-      label: "Key", secret: true, confirm: "Unlock", must: true,
-    });
-    this.preferences.key = key ?? "";
+    this.#unlocking ??= this.#askKey();
+    await this.#unlocking;
     return true;
   }
 
+  async #askKey() {
+    this.store.setConnection("locked");
+    const wrong = this.preferences.key ? "That key was not right. " : "";
+    const key = await this.dialogs.ask({
+      title: "This server is locked", sentence: `${wrong}Enter the key it was started with. It is kept until you close this tab.`,
+      label: "Key", secret: true, confirm: "Unlock", must: true,
+    });
+    this.preferences.key = key ?? "";
+    this.#unlocking = null;
+  }
+
   #followHash() {
-    const wanted = decodeURIComponent(location.hash.match(/^#\/w\/([^/]+)/)?.[1] ?? "");
+    const wanted = decoded(location.hash.match(/^#\/w\/([^/]+)/)?.[1] ?? "");
     const known = this.store.windows.find((one) => one.id === wanted) ?? newest(this.store.windows);
     if (known && known.id !== this.store.current) this.open(known.id);
     else if (!known) this.store.tell("windows");
+  }
+
+  /** The window that was used last, if there is one. */
+  async openNewest() {
+    const next = newest(this.store.windows);
+    if (next) await this.open(next.id);
   }
 
   /** @param {string} id @param {string} [key] a chunk to go to */
@@ -288,7 +308,7 @@ export class App {
 
   /** @param {WindowInfo} window */
   async renameWindow(window) {
-    const name = await this.dialogs.ask({ title: "Rename this window", label: "Name", value: window.name, confirm: "Rename" });
+    const name = await this.dialogs.ask({ title: "Rename this window", label: "Name", value: window.name, most: 200, confirm: "Rename" });
     if (name?.trim()) await this.changeWindow(window.id, { name: name.trim() });
   }
 
@@ -316,44 +336,46 @@ export class App {
 
   // Chunks
 
-  /** @param {string} key @param {"pin" | "unpin" | "sleep" | "wake" | "merge"} act @param {string} said @param {{label: string, act: () => void}} [undo] */
-  async #chunkAct(key, act, said, undo) {
+  // What is undone is undone in the window where it was done, whichever is shown by then.
+
+  /** @param {string} window @param {string} key @param {"pin" | "unpin" | "sleep" | "wake" | "merge"} act @param {string} said @param {{label: string, act: () => void}} [undo] */
+  async #chunkAct(window, key, act, said, undo) {
     const done = await this.attempt(async () => {
-      await this.api.act(this.store.current, key, act);
+      await this.api.act(window, key, act);
       return true;
     });
     if (!done) return false;
-    await this.reload();
+    if (window === this.store.current) await this.reload();
     this.store.tell("graveyard");
     this.toasts.show(said, undo ? { label: undo.label, act: undo.act } : {});
     return true;
   }
 
-  /** @param {string} key */
-  pin(key) {
-    return this.#chunkAct(key, "pin", "Pinned: brightest, and never put to sleep.", { label: "Undo", act: () => this.unpin(key) });
+  /** @param {string} key @param {string} [window] */
+  pin(key, window = this.store.current) {
+    return this.#chunkAct(window, key, "pin", "Pinned: brightest, and never put to sleep.", { label: "Undo", act: () => this.unpin(key, window) });
   }
 
-  /** @param {string} key */
-  unpin(key) {
-    return this.#chunkAct(key, "unpin", "Unpinned.");
+  /** @param {string} key @param {string} [window] */
+  unpin(key, window = this.store.current) {
+    return this.#chunkAct(window, key, "unpin", "Unpinned.");
   }
 
-  /** @param {string} key */
-  sleep(key) {
-    return this.#chunkAct(key, "sleep", "Asleep. It can still wake up when you speak of it.", { label: "Wake it again", act: () => this.wake(key) });
+  /** @param {string} key @param {string} [window] */
+  sleep(key, window = this.store.current) {
+    return this.#chunkAct(window, key, "sleep", "Asleep. It can still wake up when you speak of it.", { label: "Wake it again", act: () => this.wake(key, window) });
   }
 
-  /** @param {string} key */
-  async wake(key) {
-    const done = await this.#chunkAct(key, "wake", "Awake at its place, and pinned.", { label: "Put back to sleep", act: () => this.sleep(key) });
-    if (done) this.store.tell("woke", key);
+  /** @param {string} key @param {string} [window] */
+  async wake(key, window = this.store.current) {
+    const done = await this.#chunkAct(window, key, "wake", "Awake at its place, and pinned.", { label: "Put back to sleep", act: () => this.sleep(key, window) });
+    if (done && window === this.store.current) this.store.tell("woke", key);
     return done;
   }
 
-  /** @param {string} key */
-  merge(key) {
-    return this.#chunkAct(key, "merge", "Merged with the chunk before it.");
+  /** @param {string} key @param {string} [window] */
+  merge(key, window = this.store.current) {
+    return this.#chunkAct(window, key, "merge", "Merged with the chunk before it.");
   }
 
   /** @param {string} key @param {{title?: string}} [more] */
@@ -377,7 +399,8 @@ export class App {
       label: "Undo", long: true,
       act: () => this.attempt(async () => {
         await this.api.undelete(window, keys);
-        if (done.text) this.store.tell("taken-back", done.text);
+        if (done.text && window === this.store.current) this.store.tell("taken-back", done.text);
+        else if (done.text && this.preferences.draft(window) === done.text) this.preferences.saveDraft(window, "");
         await this.reload();
         this.store.tell("graveyard");
         this.toasts.show("Deletion undone.");
@@ -420,9 +443,8 @@ export class App {
 
   // Settings
 
-  /** @param {"window" | "all"} scope @param {string} name @param {SettingValue | undefined} value undefined: back to the default */
-  setSetting(scope, name, value) {
-    const window = this.store.current;
+  /** @param {"window" | "all"} scope @param {string} name @param {SettingValue | undefined} value undefined: back to the default @param {string} [window] */
+  setSetting(scope, name, value, window = this.store.current) {
     const change = async () => {
       if (scope === "all") this.store.setSettings(await this.api.changeSettings(value === undefined ? { reset: [name] } : { [name]: value }));
       else this.store.setWindow(await this.api.changeWindow(window, value === undefined ? { reset: [name] } : { settings: { [name]: value } }));
@@ -432,6 +454,15 @@ export class App {
     const changed = this.#changes.then(change);
     this.#changes = changed.catch(() => {});
     return changed;
+  }
+}
+
+/** @param {string} text of an address, perhaps malformed */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return "";
   }
 }
 

@@ -44,6 +44,7 @@ export class ComposerView {
       this.unheard = "";
     });
     store.on("heard", () => (this.unheard = ""));
+    for (const topic of ["done", "failed"]) store.on(topic, () => this.look()); // for what was typed meanwhile
     this.unheard = "";
     this.show();
   }

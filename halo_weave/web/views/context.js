@@ -109,12 +109,27 @@ export class ContextView {
       gaps.add("tail");
       wanted.get(this.list)?.push(this.#gap("tail", live.tailGap, before?.start ?? null, null));
     }
+    const focused = this.list.contains(document.activeElement) ? document.activeElement?.closest("article") : null;
+    const articles = focused ? /** @type {HTMLElement[]} */ ([...this.list.querySelectorAll("article")]) : [];
     for (const [place, nodes] of wanted) settle(place, nodes);
+    if (focused && !this.list.contains(document.activeElement)) this.#refocus(focused, articles);
     if (!this.tools.hidden) this.#offer(this.tools.isConnected ? this.tools : this.list.querySelector("article:hover"));
     for (const [key] of this.chunks) if (!keys.has(key)) this.chunks.delete(key);
     for (const [id] of this.turns) if (!turns.has(id)) this.turns.delete(id);
     for (const [key] of this.gaps) if (!gaps.has(key)) this.gaps.delete(key);
     if (!this.list.querySelector("article[tabindex='0']")) this.list.querySelector("article:last-of-type")?.setAttribute("tabindex", "0");
+  }
+
+  /** The chunk that had the focus is gone: it goes to the same chunk anew, else to the one before, else after. @param {HTMLElement} gone @param {HTMLElement[]} before all, as they stood */
+  #refocus(gone, before) {
+    const at = before.indexOf(gone);
+    for (const one of [gone, ...before.slice(0, at).reverse(), ...before.slice(at + 1)]) {
+      const node = this.chunks.get(one.dataset.key ?? "")?.node;
+      if (!node?.isConnected) continue;
+      node.focus({ preventScroll: true });
+      return;
+    }
+    this.place.focus({ preventScroll: true });
   }
 
   /** @param {LiveChunk} chunk */
@@ -269,7 +284,7 @@ export class ContextView {
         w: () => this.app.why(chunk.key), Delete: () => this.app.delete(chunk.key),
       });
     }
-    const act = keys[event.key];
+    const act = keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (!act) return;
     event.preventDefault();
     act();
@@ -306,6 +321,7 @@ export class ContextView {
     this.chunks.clear();
     this.turns.clear();
     this.gaps.clear();
+    if (this.list.contains(document.activeElement)) this.place.focus({ preventScroll: true });
     this.list.replaceChildren();
     this.#following = true;
     this.#situation();

@@ -25,13 +25,13 @@ export class Dialogs {
   }
 
   /**
-   * @param {{title: string, label: string, value?: string, sentence?: string, confirm: string, secret?: boolean, must?: boolean, exactly?: string, danger?: boolean}} about
+   * @param {{title: string, label: string, value?: string, most?: number, sentence?: string, confirm: string, secret?: boolean, must?: boolean, exactly?: string, danger?: boolean}} about
    * @returns {Promise<string | null>}
    */
   ask(about) {
     return new Promise((answer) => {
       const { dialog, close } = this.#open(about.title, "small", () => answer(null), about.must);
-      const input = h("input", { type: about.secret ? "password" : "text", class: "field", autocomplete: "off", spellcheck: "false", set: { value: about.value ?? "" } });
+      const input = h("input", { type: about.secret ? "password" : "text", class: "field", autocomplete: "off", spellcheck: "false", maxlength: about.most, set: { value: about.value ?? "" } });
       const yes = h("button", { type: "submit", class: `button ${about.danger ? "danger" : "primary"}`, text: about.confirm });
       const check = () => (yes.disabled = about.exactly !== undefined ? input.value !== about.exactly : !input.value.trim());
       input.addEventListener("input", check);

@@ -75,6 +75,7 @@ export class KeepingView {
     this.app.toasts.show(`Imported ${counted(brought.turns, "turn")}, ${counted(brought.chunks, "chunk")}, ${counted(brought.tokens, "token")}, ${counted(brought.windows, "window")}.${known}`, { long: true });
     await this.app.refresh();
     if (this.app.store.current) await this.app.reload();
+    else await this.app.openNewest();
   }
 
   async #clear() {

@@ -33,7 +33,7 @@ export class KeysView {
       if (/** @type {HTMLElement} */ (event.target).closest("input, textarea, select")) return;
       /** @type {Record<string, () => void>} */
       const keys = { "?": () => this.show(), "/": acts.compose, g: acts.graveyard, h: acts.heat, n: () => app.newWindow() };
-      const act = keys[event.key];
+      const act = keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
       if (!act) return;
       event.preventDefault();
       act();

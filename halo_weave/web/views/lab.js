@@ -20,7 +20,8 @@ export class LabView {
     this.turn = h("dl", { class: "facts" });
     this.model = h("dl", { class: "facts" });
     this.node = h("div", { class: "drawer-body" },
-      h("section", { class: "group" }, h("h3", { text: "Brightness of the live tokens" }), this.bars, this.scale),
+      h("section", { class: "group" }, h("h3", { text: "Brightness of the live tokens" }), this.bars, this.scale,
+        h("p", { class: "lab-legend quiet" }, h("span", { text: "dim" }), h("span", { class: "ramp" }), h("span", { text: "bright" }), h("span", { class: "legend-hot hot6", text: "top 20 %" }), h("span", { class: "legend-tool tool", text: "tool" }))),
       h("section", { class: "group" }, h("h3", { text: "Dimmest chunks" }), h("p", { class: "quiet", text: "Unpinned, dimmest first: the first to fall asleep when the window is over its budget. A turn's opening stays as long as the rest of its exchange." }), this.dim),
       h("section", { class: "group" }, h("h3", { text: "Last turn" }), this.turn),
       h("section", { class: "group" }, h("h3", { text: "Model" }), this.model));

@@ -11,7 +11,11 @@ export class MemoryView {
   title = "Memory";
   /** @type {Set<string>} */
   #open = new Set();
+  /** Headings of the first level are open unless they were closed. @type {Set<string>} */
+  #closed = new Set();
   #path = "";
+  #stale = true;
+  #loading = false;
 
   /** @param {import("../app.js").App} app */
   constructor(app) {
@@ -24,23 +28,36 @@ export class MemoryView {
     this.node = h("div", { class: "drawer-body" }, h("p", { class: "quiet", text: "What the model keeps for itself, under headings. You can read and change all of it." }), this.form, this.tree, this.detail);
     this.query.addEventListener("search", () => !this.query.value && this.load());
     app.store.on("done", () => this.node.isConnected && this.load());
+    for (const topic of ["connection", "status"]) app.store.on(topic, () => this.node.isConnected && this.#stale && !this.#loading && app.reachable && this.load());
   }
 
   shown() {
+    this.#stale = true;
     this.load();
   }
 
   async load() {
+    this.#loading = true;
     const root = /** @type {Branch | undefined} */ (await this.app.attempt(() => this.app.api.memory()));
+    this.#loading = false;
     if (!root) return;
+    this.#stale = false;
+    const focused = this.tree.contains(document.activeElement) ? /** @type {HTMLElement} */ (document.activeElement).dataset.path : undefined;
     if (!root.children.length) fill(this.tree, h("p", { class: "quiet pad", text: "Nothing is kept yet. The model saves what it wants to remember; you can add an entry too." }));
     else fill(this.tree, h("ul", { role: "tree", "aria-label": "Structured memory" }, root.children.map((child) => this.#branch(child, 1))));
     this.#roving();
+    if (focused !== undefined) this.#focus(focused);
+  }
+
+  /** The row of an entry; if it is not to be seen, the next best place. @param {string} path */
+  #focus(path) {
+    const rows = /** @type {HTMLElement[]} */ ([...this.tree.querySelectorAll(".branch")]).filter((row) => row.offsetParent);
+    (rows.find((row) => row.dataset.path === path) ?? rows.find((row) => row.tabIndex === 0) ?? this.query).focus();
   }
 
   /** @param {Branch} branch @param {number} level @returns {HTMLElement} */
   #branch(branch, level) {
-    const open = this.#open.has(branch.path) || level === 1;
+    const open = level === 1 ? !this.#closed.has(branch.path) : this.#open.has(branch.path);
     const leaf = !branch.children.length;
     const item = h("li", { role: "none" });
     const row = h(
@@ -56,8 +73,8 @@ export class MemoryView {
       if (!children) return;
       children.hidden = !to;
       row.setAttribute("aria-expanded", String(to));
-      if (to) this.#open.add(branch.path);
-      else this.#open.delete(branch.path);
+      this.#open[to ? "add" : "delete"](branch.path);
+      this.#closed[to ? "delete" : "add"](branch.path);
     };
     const choose = () => {
       if (branch.version !== null) this.show(branch.path);
@@ -71,7 +88,7 @@ export class MemoryView {
       }
     });
     row.addEventListener("keydown", (event) => {
-      const act = { Enter: choose, " ": choose, ArrowRight: () => toggle(true), ArrowLeft: () => toggle(false), ArrowDown: () => this.#step(row, 1), ArrowUp: () => this.#step(row, -1), Delete: () => branch.version !== null && this.#delete(branch) }[event.key];
+      const act = { Enter: choose, " ": choose, ArrowRight: () => toggle(true), ArrowLeft: () => toggle(false), ArrowDown: () => this.#step(row, 1), ArrowUp: () => this.#step(row, -1), Delete: () => branch.version !== null && this.#delete(branch.path) }[event.key];
       if (!act) return;
       event.preventDefault();
       act();
@@ -114,16 +131,9 @@ export class MemoryView {
         iconButton("edit", "Edit", () => this.#edit(entry), { text: true, class: "small" }),
         iconButton("wake", "Bring into this window", () => this.#inject(path), { text: true, class: "small", disabled: !this.app.store.current }),
         iconButton("undo", "History", () => this.#history(path), { text: true, class: "small" }),
-        iconButton("delete", "Delete…", () => this.#delete(this.#find(path)), { text: true, class: "small danger-hover" })),
+        iconButton("delete", "Delete…", () => this.#delete(path), { text: true, class: "small danger-hover" })),
       entry.snapshot.length ? h("details", { class: "snapshot" }, h("summary", { text: `Kept with ${counted(entry.snapshot.length, "chunk")}, ${counted(snapshot, "token")}` }),
         entry.snapshot.map((one) => h("blockquote", {}, h("span", { class: "quiet", text: `${counted(one.tokens, "token")} · ${similarity(one.similarity)}` }), h("p", { text: one.text })))) : null);
-  }
-
-  /** @param {string} path @returns {Branch} */
-  #find(path) {
-    const row = /** @type {HTMLElement | null} */ (this.tree.querySelector(`.branch[data-path="${CSS.escape(path)}"]`));
-    const below = row?.parentElement?.querySelectorAll(":scope > ul .branch").length ?? 0;
-    return { heading: path, path, version: 1, modified: null, children: new Array(below) };
   }
 
   /** @param {Entry | null} entry null: a new one */
@@ -167,28 +177,32 @@ export class MemoryView {
           if (!saved) return;
           close();
           await this.load();
-          this.show(path);
+          await this.show(path);
+          this.#focus(path);
         }, { text: true, class: "small" }) : null),
       h("pre", { class: "json", text: JSON.stringify(one.content, null, 2) })))));
   }
 
-  /** @param {Branch} branch */
-  async #delete(branch) {
-    const below = branch.children.length;
+  /** @param {string} path */
+  async #delete(path) {
+    const root = /** @type {Branch | undefined} */ (await this.app.attempt(() => this.app.api.memory()));
+    if (!root) return;
+    const below = entriesBelow(root, path);
     const sure = await this.app.dialogs.confirm({
-      title: `Delete “${clip(branch.path, 80)}”?`,
+      title: `Delete “${clip(path, 80)}”?`,
       sentence: below ? `Deletes this entry and the ${counted(below, "entry", "entries")} below it. Older versions stay in the history.` : "Deletes 1 entry. Its versions stay in the history.",
       confirm: "Delete", danger: true,
     });
     if (!sure) return;
-    const before = await this.app.attempt(() => this.app.api.entry(branch.path));
-    const done = await this.app.attempt(() => this.app.api.deleteEntry(branch.path, below > 0));
+    const before = await this.app.attempt(() => this.app.api.entry(path));
+    const done = await this.app.attempt(() => this.app.api.deleteEntry(path, below > 0));
     if (!done) return;
     fill(this.detail);
     this.#path = "";
     await this.load();
+    this.#focus("");
     this.app.toasts.show(`Deleted ${counted(done.deleted ?? 1, "entry", "entries")}.`, before && !below
-      ? { label: "Undo", long: true, act: () => this.app.attempt(async () => { await this.app.api.saveEntry(branch.path, before.content); await this.load(); }) } : {});
+      ? { label: "Undo", long: true, act: () => this.app.attempt(async () => { await this.app.api.saveEntry(path, before.content); await this.load(); }) } : {});
   }
 
   async #ask() {
@@ -201,4 +215,10 @@ export class MemoryView {
       h("span", { class: "heading", text: match.entry.path }), h("span", { class: "quiet", text: `similar ${similarity(match.similarity)} · recent ${percent(match.recency)}` }),
       h("span", { class: "row-text", text: clip(JSON.stringify(match.entry.content), 140) }))))) : h("p", { class: "quiet pad", text: "No entry fits." }));
   }
+}
+
+/** How many entries stand below a path; a bare heading is none. @param {Branch} branch @param {string} path @param {boolean} [inside] @returns {number} */
+function entriesBelow(branch, path, inside = false) {
+  const within = inside || branch.path === path;
+  return branch.children.reduce((sum, child) => sum + (within && child.version !== null ? 1 : 0) + entriesBelow(child, path, within), 0);
 }

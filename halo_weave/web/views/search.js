@@ -7,6 +7,10 @@ const LIMIT = 30;
 
 export class SearchView {
   #asked = new AbortController();
+  /** What is listed does not yet answer what is typed. */
+  #waiting = false;
+  /** The key that was pressed meanwhile. */
+  #pressed = "";
   /** @type {{dialog: HTMLDialogElement, close: () => void} | null} */
   #sheet = null;
 
@@ -17,13 +21,19 @@ export class SearchView {
     this.here = h("input", { type: "checkbox", on: { change: () => this.look() } });
     this.count = h("p", { class: "quiet", role: "status" });
     this.list = h("ul", { id: "hits", class: "hits", "aria-label": "Found" });
-    this.input.addEventListener("input", debounced(() => this.look(), 200));
+    const look = debounced(() => this.look(), 200);
+    this.input.addEventListener("input", () => {
+      this.#waiting = true;
+      this.#pressed = "";
+      look();
+    });
     this.input.addEventListener("keydown", (event) => this.#key(event));
   }
 
   open() {
     if (this.#sheet?.dialog.open) return this.#sheet.close();
     this.#sheet = this.app.dialogs.sheet("Search memory", "search", this.input, h("div", { class: "search-line" }, this.count, h("label", { class: "check" }, this.here, h("span", { text: "Said in this window" }))), this.list);
+    this.#pressed = "";
     this.input.focus();
     this.input.select();
     if (this.input.value) this.look();
@@ -32,6 +42,7 @@ export class SearchView {
   async look() {
     this.#asked.abort();
     const text = this.input.value.trim();
+    this.#waiting = Boolean(text);
     if (!text) {
       fill(this.list);
       this.count.textContent = "By meaning and by words, over everything ever said.";
@@ -45,8 +56,15 @@ export class SearchView {
       fill(this.list, found.hits.map((hit) => this.#item(hit)));
       this.count.textContent = found.hits.length ? `${counted(found.hits.length, "chunk")} found` : "Nothing found.";
     } catch (error) {
-      if (/** @type {Error} */ (error).name !== "AbortError") this.count.textContent = /** @type {Error} */ (error).message;
+      if (/** @type {Error} */ (error).name === "AbortError") return;
+      fill(this.list);
+      this.count.textContent = /** @type {Error} */ (error).message;
     }
+    if (this.input.value.trim() !== text) return; // more was typed meanwhile
+    this.#waiting = false;
+    const pressed = this.#pressed;
+    this.#pressed = "";
+    if (pressed && this.#sheet?.dialog.open) this.#first(pressed);
   }
 
   /** @param {Hit} hit */
@@ -85,7 +103,13 @@ export class SearchView {
   #key(event) {
     if (event.key !== "ArrowDown" && event.key !== "Enter") return;
     event.preventDefault();
-    /** @type {HTMLElement | null} */ (this.list.querySelector(".go"))?.[event.key === "Enter" ? "click" : "focus"]();
+    if (this.#waiting) this.#pressed = event.key;
+    else this.#first(event.key);
+  }
+
+  /** @param {string} key Enter opens the first hit, the arrow goes to it */
+  #first(key) {
+    /** @type {HTMLElement | null} */ (this.list.querySelector(".go"))?.[key === "Enter" ? "click" : "focus"]();
   }
 }
 

@@ -19,7 +19,7 @@ export class SettingsView {
     this.node = h("div", { class: "drawer-body" }, this.#looks(), this.scopes, this.own, this.groups, this.keeping.node);
     app.store.on("settings", () => this.show());
     app.store.on("windows", () => this.show());
-    app.store.on("window", () => this.#own());
+    app.store.on("window", () => this.node.isConnected && this.#build());
     this.#build();
   }
 
@@ -56,11 +56,12 @@ export class SettingsView {
       return h("label", {}, input, h("span", { text }));
     }));
     this.#own();
+    const { current } = store;
     this.#fields.clear();
     /** @type {Map<string, HTMLElement[]>} */
     const groups = new Map();
     for (const one of store.settings?.described ?? []) {
-      const field = new SettingField(one, (value) => this.app.setSetting(this.scope, one.name, value));
+      const field = new SettingField(one, (value) => this.app.setSetting(this.scope, one.name, value, current));
       this.#fields.set(one.name, field);
       groups.set(one.group, [...(groups.get(one.group) ?? []), field.node]);
     }
@@ -85,8 +86,12 @@ export class SettingsView {
   #own() {
     const window = this.scope === "window" ? this.app.store.window : null;
     this.own.hidden = !window;
-    if (!window || this.own.contains(document.activeElement)) return;
-    const change = (/** @type {string} */ name) => (/** @type {Event} */ event) => this.app.changeWindow(window.id, { [name]: /** @type {HTMLInputElement} */ (event.target).value }).then(() => this.app.reload());
+    if (!window) return;
+    const change = (/** @type {string} */ name) => (/** @type {Event} */ event) => {
+      const input = /** @type {HTMLInputElement} */ (event.target);
+      if (name !== "name" || input.value.trim()) return this.app.changeWindow(window.id, { [name]: input.value }).then(() => this.app.reload());
+      input.value = this.app.store.windows.find((one) => one.id === window.id)?.name ?? window.name; // a window has a name
+    };
     const text = (/** @type {string} */ name, /** @type {string} */ title, /** @type {string} */ value) => h("label", { class: "stack" }, h("span", { class: "label", text: title }), h("input", { class: "field", maxlength: "200", set: { value }, on: { change: change(name) } }));
     fill(this.own, h("h3", { text: "This window" }), text("name", "Name", window.name),
       h("label", { class: "stack" }, h("span", { class: "label", text: "System prompt" }), h("textarea", { class: "field", rows: "5", placeholder: "What the model should always know here. It is never pruned and never goes into memory.", set: { value: window.system_prompt }, on: { change: change("system_prompt") } })),

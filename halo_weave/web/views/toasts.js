@@ -3,6 +3,9 @@
 import { h, iconButton } from "../dom.js";
 
 export class Toasts {
+  /** Those without a way back, each once: their words, and what makes them stay longer. @type {Map<string, () => void>} */
+  #plain = new Map();
+
   /** @param {HTMLElement} place a polite live region */
   constructor(place) {
     this.place = place;
@@ -11,7 +14,12 @@ export class Toasts {
   /** @param {string} sentence @param {{kind?: "good" | "bad", label?: string, act?: () => void, long?: boolean}} [more] */
   show(sentence, more = {}) {
     const { label, act } = more;
-    const close = () => toast.remove();
+    const again = act ? undefined : this.#plain.get(sentence);
+    if (again) return again();
+    const close = () => {
+      toast.remove();
+      if (this.#plain.get(sentence) === begin) this.#plain.delete(sentence);
+    };
     const toast = h(
       "div", { class: `toast ${more.kind ?? "good"}`, role: more.kind === "bad" ? "alert" : null },
       h("p", { text: sentence }),
@@ -19,9 +27,14 @@ export class Toasts {
       iconButton("close", "Dismiss", close),
     );
     this.place.append(toast);
-    while (this.place.children.length > 4) this.place.firstElementChild?.remove();
     let timer = 0;
-    const begin = () => (timer = window.setTimeout(close, more.long ? 20_000 : more.kind === "bad" ? 12_000 : 7_000));
+    const begin = () => {
+      clearTimeout(timer);
+      timer = window.setTimeout(close, more.long ? 20_000 : more.kind === "bad" ? 12_000 : 7_000);
+    };
+    if (!act) this.#plain.set(sentence, begin);
+    toast.addEventListener("dismiss", close);
+    while (this.place.children.length > 4) this.place.firstElementChild?.dispatchEvent(new Event("dismiss"));
     toast.addEventListener("pointerenter", () => clearTimeout(timer));
     toast.addEventListener("pointerleave", begin);
     toast.addEventListener("focusin", () => clearTimeout(timer));

@@ -9,11 +9,12 @@ export class WindowsView {
     this.app = app;
     this.list = h("ul", { class: "windows", "aria-label": "Windows" });
     this.foot = h("div", { class: "rail-foot" });
+    this.fresh = iconButton("plus", "New window", () => { document.body.classList.remove("rail-open"); app.newWindow(); }, { text: true, class: "small" });
     place.append(
       h("div", { class: "brand" }, h("span", { class: "halo small", "aria-hidden": "true" }), h("h1", { text: "Halo Weave" }),
         iconButton("close", "Close the list of windows", () => document.body.classList.remove("rail-open"), { class: "rail-close" })),
       h("button", { type: "button", class: "search-open", on: { click: search } }, icon("search"), h("span", { text: "Search memory" }), h("kbd", { text: navigator.platform.startsWith("Mac") ? "⌘K" : "Ctrl K" })),
-      h("div", { class: "rail-head" }, h("h2", { text: "Windows" }), iconButton("plus", "New window", () => { document.body.classList.remove("rail-open"); app.newWindow(); }, { text: true, class: "small" })),
+      h("div", { class: "rail-head" }, h("h2", { text: "Windows" }), this.fresh),
       this.list, this.foot,
     );
     for (const topic of ["windows", "window", "status"]) app.store.on(topic, () => this.show());
@@ -22,10 +23,11 @@ export class WindowsView {
 
   show() {
     const { store } = this.app;
-    const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.closest?.("li[data-id]")?.getAttribute("data-id");
+    const row = this.list.contains(document.activeElement) ? document.activeElement?.closest("li") : null;
+    const control = row ? [...row.querySelectorAll("button")].findIndex((one) => one === document.activeElement) : -1;
     const windows = [...store.windows].sort((a, b) => (a.modified < b.modified ? 1 : -1));
     fill(this.list, windows.map((one) => this.#item(one)));
-    if (focused) this.list.querySelector(`li[data-id="${CSS.escape(focused)}"] .window-open`)?.dispatchEvent(new Event("refocus"));
+    if (row && control >= 0) this.#focus(row.dataset.id ?? "", control);
     if (store.windowsKnown && !windows.length) fill(this.list, h("li", { class: "quiet pad", text: "No windows yet." }));
     const { status } = store;
     fill(this.foot, status
@@ -35,12 +37,19 @@ export class WindowsView {
       : h("p", { class: "quiet", text: "Connecting…" }));
   }
 
+  /** The same control of the same window; if that is gone, the window that is shown. @param {string} id @param {number} control */
+  #focus(id, control) {
+    const same = this.list.querySelector(`li[data-id="${CSS.escape(id)}"]`);
+    const other = this.list.querySelector("li.current") ?? this.list.querySelector("li[data-id]");
+    (same ? same.querySelectorAll("button")[control] : (other?.querySelector("button") ?? this.fresh)).focus({ preventScroll: Boolean(same) });
+  }
+
   /** @param {WindowInfo} one */
   #item(one) {
     const { app } = this;
     const current = one.id === app.store.current;
     const open = h(
-      "button", { type: "button", class: "window-open", "aria-current": current ? "true" : null, on: { click: () => { document.body.classList.remove("rail-open"); app.open(one.id); }, refocus: (/** @type {Event} */ event) => /** @type {HTMLElement} */ (event.target).focus() } },
+      "button", { type: "button", class: "window-open", "aria-current": current ? "true" : null, on: { click: () => { document.body.classList.remove("rail-open"); app.open(one.id); } } },
       h("span", { class: "window-name" }, h("span", { class: "name-text", text: one.name }), one.generating ? h("span", { class: "pulse", title: "Writing" }, h("span", { class: "sr", text: " writing" })) : null),
       h("span", { class: "window-last", text: clip(one.last_text ?? "", 90) || "Nothing said yet" }),
       h("span", { class: "window-counts" }, `${number(one.live_chunks)} live · ${number(one.asleep_chunks)} asleep`, h("time", { datetime: one.modified, text: brief(one.modified) })),
