@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from halo_weave.assemble import Options, assemble
 from tests.model.weights import chat_model
 from tests.web.house import House
-from tests.web.talk import heat, keys, panel, say, settled, shown, toast
+from tests.web.talk import heat, keys, panel, say, shown, toast
 
 pytestmark = [pytest.mark.browser, pytest.mark.model]
 
@@ -18,6 +18,13 @@ TALK = [
     "How is bread baked?",
     "Why is the sea salty?",
 ]
+
+
+WATCH_DRAFT = """() => {
+  window.grew = new Set();
+  const look = () => grew.add(document.querySelectorAll(".chunk.draft .text span").length);
+  new MutationObserver(look).observe(document.querySelector("#context"), { subtree: true, childList: true });
+}"""
 
 
 def test_speaking_forgetting_and_waking_on_the_real_model(tmp_path, tabs):
@@ -42,9 +49,9 @@ def test_speaking_forgetting_and_waking_on_the_real_model(tmp_path, tabs):
         )
         box = page.get_by_label("Your message")
 
-        say(page, TALK[0], wait=False)
-        expect(page.locator(".chunk.draft .text span").nth(3)).to_be_attached(timeout=60_000)
-        settled(page)
+        page.evaluate(WATCH_DRAFT)
+        say(page, TALK[0])
+        assert len(page.evaluate("[...window.grew]")) > 3, "the reply came token by token"
         assert shown(page) == house.text(window)
         born = heat(page)
 
