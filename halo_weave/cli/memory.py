@@ -21,8 +21,10 @@ from halo_weave.cli.app import app
 from halo_weave.cli.finding import found_window
 from halo_weave.cli.glow import visible
 from halo_weave.cli.options import Data, Json, Yes
+from halo_weave.cli.starting import folder_of
+from halo_weave.config import read_config
 from halo_weave.errors import BadInput, StoreTooNew
-from halo_weave.places import data_folder, memory_file
+from halo_weave.places import memory_file
 from halo_weave.store import Subset
 from halo_weave.stores.sqlite import SqliteStore
 
@@ -35,12 +37,12 @@ def now() -> datetime:
 
 
 def opened(data: Path | None) -> SqliteStore:
-    return SqliteStore(memory_file(data_folder(data)))
+    return SqliteStore(memory_file(folder_of(read_config(), data)))
 
 
 def opened_to_read(data: Path | None) -> SqliteStore:
     """For commands that change nothing: they never make a memory, and work on a read-only disk."""
-    path = memory_file(data_folder(data))
+    path = memory_file(folder_of(read_config(), data))
     try:
         return SqliteStore(path, read_only=True)
     except StoreTooNew:

@@ -17,7 +17,7 @@ from halo_weave.cli.glow import visible
 from halo_weave.cli.memory import bar, now, opened, opened_to_read, say
 from halo_weave.cli.options import Data, Json
 from halo_weave.cli.starting import expanded
-from halo_weave.config import read_config
+from halo_weave.config import read_config, text_of
 from halo_weave.core.resurrection import RecallHit, choose_resurrections
 from halo_weave.embedders.standard import open_embedder
 from halo_weave.errors import BadInput
@@ -36,7 +36,7 @@ EmbedderFile = Annotated[
 
 def embedder_of(named: str | None) -> Path | Literal["off"] | None:
     """The command line, then what is configured; None for the standard one."""
-    wanted = named or read_config().get("embedder")
+    wanted = named or text_of(read_config(), "embedder")
     return "off" if wanted == "off" else expanded(wanted)
 
 

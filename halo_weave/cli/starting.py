@@ -50,7 +50,7 @@ def options_of(
     if engine not in ("llama", "scripted"):
         raise BadSetting(f"engine is {engine!r}; use llama, or scripted for tests.")
     return Options(
-        data=data_folder(expanded(data or text_of(config, "data"))),
+        data=folder_of(config, data),
         model=weights,
         embedder="off" if embedder == "off" else expanded(embedder),
         engine=engine,
@@ -58,6 +58,11 @@ def options_of(
         threads=threads or whole_of(config, "threads", 1, 1024),
         settings=configured_settings(config),
     )
+
+
+def folder_of(config: Mapping[str, Any], named: Path | None) -> Path:
+    """Where the memory lies: the same for every command."""
+    return data_folder(expanded(named or text_of(config, "data")))
 
 
 def expanded(path: Path | str | None) -> Path | None:

@@ -160,3 +160,16 @@ def test_nothing_found_is_said(halo):
     halo("memory", "save", "a", "1")
     halo("memory", "delete", "a")
     assert halo("memory", "find", "x") == "Nothing was found.\n"
+
+
+def test_every_command_looks_where_the_file_says_the_memory_lies(tmp_path, monkeypatch):
+    file = tmp_path / "config.toml"
+    file.write_text(f'data = "{tmp_path / "there"}"\n')
+    monkeypatch.setenv("HALO_WEAVE_CONFIG", str(file))
+    monkeypatch.delenv("HALO_WEAVE_DATA", raising=False)
+    SqliteStore(tmp_path / "there" / "memory.sqlite").close()
+    told = CliRunner().invoke(app, ["status", "--json"])
+    assert json.loads(told.output.strip())["memory"] == str(tmp_path / "there" / "memory.sqlite")
+    file.write_text("embedder = 5\n")
+    failed = CliRunner().invoke(app, ["search", "x", "--data", str(tmp_path / "there")])
+    assert "quotation marks" in str(failed.exception)
