@@ -19,6 +19,7 @@ from halo_weave.core.tokens import Ids, Role
 from halo_weave.engines.llama import LlamaEngine
 from halo_weave.llama import catalogue
 from halo_weave.ports import Capture, Prompt, Read, Sampling, Segment, Step
+from halo_weave.settings import KvMode
 
 CONTEXTS = (500, 1700, 4000)
 LIVE, PRUNED, RETURNING = 2000, 300, 200
@@ -151,12 +152,12 @@ def dialogues(engine: LlamaEngine, folder: Path, count: int) -> Iterator[Ids]:
         yield ids[:length]
 
 
-def loss(engine: LlamaEngine, window: str, parts: list[Piece], read: Piece, mode: str = "splice") -> float:
+def loss(engine: LlamaEngine, window: str, parts: list[Piece], read: Piece, mode: KvMode = "splice") -> float:
     """Mean surprisal of what is read, after everything before it."""
     ask = prompt(parts, read=read)
     for event in engine.generate(
         window, ask, GREEDY, Capture(reply=False, reading_surprisal=True), mode=mode
-    ):  # type: ignore[arg-type]
+    ):
         if isinstance(event, Read):
             assert event.surprisal is not None
             return float(event.surprisal.mean())

@@ -1,4 +1,7 @@
-"""Share of LoCoMo questions whose evidence is all inside the woken tokens, by store, index and plan of the product."""
+"""What wakes up, by store, index and plan of the product.
+
+The share of LoCoMo's questions whose evidence is all inside the woken tokens, and the tokens that small talk wakes.
+"""
 
 from __future__ import annotations
 
@@ -66,12 +69,64 @@ ABLATIONS = {
     "without speaker": replace(DEFAULT, weights=replace(Weights(), speaker=0)),
     "without time": replace(DEFAULT, weights=replace(Weights(), time=0)),
     "without floor": replace(DEFAULT, floor=0.0),
+    "floor 0.2": replace(DEFAULT, floor=0.2),
+    "floor 0.3": replace(DEFAULT, floor=0.3),
+    "floor 0.35": replace(DEFAULT, floor=0.35),
     "user weight 1": replace(DEFAULT, user_weight=1.0),
     "pairs with": replace(DEFAULT, pairs="with"),
     "pairs off": replace(DEFAULT, pairs="off"),
     "mmr 0.9": replace(DEFAULT, mmr_lambda=0.9),
     "mmr 0.7": replace(DEFAULT, mmr_lambda=0.7),
 }
+
+# Messages that speak of nothing in any of the conversations: for them, nothing should wake up.
+SMALL_TALK = (
+    *(
+        "thanks",
+        "Thank you!",
+        "ok",
+        "Okay, go on.",
+        "hello",
+        "Hi there!",
+        "Good morning.",
+        "yes",
+        "no",
+        "sure",
+    ),
+    *(
+        "lol",
+        "haha that's funny",
+        "Tell me more.",
+        "Continue.",
+        "What do you think?",
+        "I see.",
+        "Great!",
+        "hmm",
+    ),
+    *(
+        "Can you explain that again?",
+        "That makes sense.",
+        "Interesting.",
+        "Why?",
+        "How so?",
+        "Really?",
+        "wow",
+    ),
+    *("Please go on.", "nice", "Sounds good to me.", "I don't understand.", "Could you repeat that?", "bye"),
+    *(
+        "good night",
+        "see you tomorrow",
+        "Are you there?",
+        "What?",
+        "I agree.",
+        "Let's continue.",
+        "Never mind.",
+    ),
+    *("yes please", "no thanks", "Write a haiku about the ocean.", "What is the capital of Mongolia?"),
+    *("Translate 'cheese' into Finnish.", "How do I reverse a list in Python?", "Why is the sky blue?"),
+    *("Explain how a transistor works.", "What is 17 times 23?", "Give me a recipe for rye bread."),
+    *("Who wrote War and Peace?", "Summarise the theory of plate tectonics."),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +236,11 @@ def recalled(
 
 def measure(
     folder: Path, ways: dict[str, Way], engine: Engine, embedder: Embedder, captions: bool
-) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
-    """For each way, what each question got; and how long things took."""
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, list[int]], dict[str, Any]]:
+    """For each way, what each question got and what each small message woke; and how long things took."""
     frames = {role: sum(map(len, engine.frame(role, first=False))) for role in (Role.USER, Role.ASSISTANT)}
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
+    woken: dict[str, list[int]] = {name: [] for name in ways}
     ingest_seconds = embed_seconds = 0.0
     chunks = 0
     times: list[float] = []
@@ -218,6 +274,12 @@ def measure(
                     rows[name].append(
                         {"conversation": path.stem, "category": question.category, "found": found}
                     )
+                for message in SMALL_TALK:
+                    hits, sleepers = recalled(way, message, conversation, store, recall)
+                    plan = choose_resurrections(
+                        hits, sleepers, BUDGETS[0], frame_tokens=frames, pairs=way.pairs
+                    )
+                    woken[name].append(plan.cost)
             recall.close()
         print(f"{path.stem}: {len(conversation.questions)} questions", file=sys.stderr)
     cost = {
@@ -228,7 +290,7 @@ def measure(
         "query_p50_ms": round(1e3 * float(np.percentile(times, 50)), 2),
         "query_p95_ms": round(1e3 * float(np.percentile(times, 95)), 2),
     }
-    return rows, cost
+    return rows, woken, cost
 
 
 def share(values: list[float]) -> float:
@@ -264,6 +326,14 @@ def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def small_talk(woken: list[int]) -> dict[str, float]:
+    """Tokens that a small message wakes at the smallest budget, and the share of messages that wake nothing."""
+    return {
+        "tokens": round(sum(woken) / len(woken), 1),
+        "nothing": share([float(cost == 0) for cost in woken]),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     root = Path(__file__).parents[1]
@@ -285,14 +355,17 @@ def main() -> None:
     ways = {**WAYS, **(ABLATIONS if asked.ablations else {})}
     catalogue.ensure(catalogue.EMBEDDER)
     with LlamaEngine(catalogue.ensure(catalogue.CHAT)) as engine, open_embedder() as embedder:
-        rows, cost = measure(asked.data, ways, engine, embedder, asked.captions)
-    result = {name: summed(found) for name, found in rows.items()}
+        rows, woken, cost = measure(asked.data, ways, engine, embedder, asked.captions)
+    result = {name: {**summed(found), "small_talk": small_talk(woken[name])} for name, found in rows.items()}
     if asked.json:
         print(json.dumps({**result, "questions": len(rows["default"]), "cost": cost}))
         return
-    print(f"{'':28}" + "".join(f"{budget:>16}" for budget in BUDGETS) + "   strict, fractional in %")
+    print(f"{'':28}" + "".join(f"{budget:>16}" for budget in BUDGETS) + f"{'small talk':>16}")
+    print(f"{'':28}" + f"{'strict, part %':>16}" * len(BUDGETS) + f"{'tokens, none %':>16}")
     for name, one in result.items():
         cells = [f"{100 * one['strict'][str(b)]:.1f}, {100 * one['fractional'][str(b)]:.1f}" for b in BUDGETS]
+        small = one["small_talk"]
+        cells.append(f"{small['tokens']:.0f}, {100 * small['nothing']:.0f}")
         print(f"{name:28}" + "".join(f"{cell:>16}" for cell in cells))
     for key, value in cost.items():
         print(f"{key:28}{value:>16}")

@@ -172,10 +172,10 @@ def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) ->
                 assert key in one.woken, f"{one.woken} woke up, not {key}"
                 assert (one.reading.restored >= 150) == (case == "resident"), one.reading
             measured.append(one)
-            own = (
+            ours = (
                 f"own {one.stats['own_ms_per_turn']:.1f} ms + {one.stats['own_ms_per_token']:.3f} ms a token"
             )
-            print(f"{case:9} {one.first_token_ms:8.1f} ms, {own}, {one.reading}", file=sys.stderr)
+            print(f"{case:9} {one.first_token_ms:8.1f} ms, {ours}, {one.reading}", file=sys.stderr)
     turns = [one for measured in found.values() for one in measured]
     own = [one.stats["own_ms_per_turn"] for one in turns]
     return {

@@ -155,6 +155,26 @@ def test_everything_of_a_chunk_can_be_done_with_the_keyboard(house, show):
     page.keyboard.press("Escape")
 
 
+def test_a_closed_dialog_does_not_fetch_the_focus_back(house, show):
+    window = house.window()
+    house.say(window, "Tell me.", "A tale.")
+    page = show(window)
+    last = chunk(page, keys(page)[-1])
+    last.focus()
+    page.keyboard.press("w")
+    expect(page.get_by_role("dialog", name="Why?")).to_be_visible()
+    # The next key may come before the browser says that the dialog is closed.
+    page.evaluate(
+        """() => new Promise((after) => {
+          const dialog = document.querySelector("dialog");
+          dialog.addEventListener("close", after);
+          dialog.close();
+          document.querySelector("#composer textarea").focus();
+        })"""
+    )
+    expect(page.get_by_label("Your message")).to_be_focused()
+
+
 def test_the_keys_are_named_and_work_everywhere(house, show):
     page = show(house.window())
     page.locator("#context").focus()

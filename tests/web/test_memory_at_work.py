@@ -257,7 +257,17 @@ def test_a_long_graveyard_keeps_only_the_rows_near_the_view(house, show):
     expect(drawer.locator(f"[aria-posinset='{total}'] .grave")).to_be_visible()
     assert drawer.locator(".row").count() < 40
     page.evaluate("() => document.querySelector('.rows').scrollTo(0, 0)")
-    drawer.locator(".grave .row-open").first.focus()
+    drawer.locator("[aria-posinset='1'] .row-open").focus()
     for _ in range(12):
         page.keyboard.press("ArrowDown")
     expect(drawer.locator("[aria-posinset='13'] .row-open")).to_be_focused()
+    page.keyboard.press("End")
+    last = drawer.locator(f"[aria-posinset='{total}'] .row-open")
+    expect(last).to_be_focused()
+    drawer.locator(".rows").evaluate("one => one.scrollTo(0, 0)")
+    expect(drawer.locator("[aria-posinset='1'] .row-open")).to_be_visible()
+    expect(last).to_be_focused()
+    drawer.locator("[aria-posinset='1'] .row-open").focus()
+    house.say(window, "One more.", "And its answer.")
+    expect(drawer.locator(f"[aria-setsize='{total}']")).to_have_count(0)
+    expect(drawer.locator("[aria-posinset='1'] .row-open")).to_be_focused()

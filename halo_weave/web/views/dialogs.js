@@ -66,7 +66,8 @@ export class Dialogs {
     dialog.addEventListener("close", () => {
       dialog.remove();
       closed();
-      if (before?.isConnected) before.focus();
+      // The browser has given the focus back by itself, and the next key may already have moved it on.
+      if (document.activeElement === document.body && before?.isConnected) before.focus();
     });
     dialog.addEventListener("cancel", (event) => must && event.preventDefault());
     if (!must) dialog.addEventListener("click", (event) => event.target === dialog && close());

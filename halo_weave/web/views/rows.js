@@ -15,7 +15,8 @@ export class Rows {
   #shown = new Map();
   #age = 0;
   #frame = 0;
-  #focus = 0;
+  /** The row that waits for the focus: its item is not there yet. @type {number | null} */
+  #awaited = null;
   total = 0;
 
   /**
@@ -28,6 +29,7 @@ export class Rows {
     this.node = h("div", { class: "rows" }, this.space, this.none);
     this.node.addEventListener("scroll", () => this.#soon(), { passive: true });
     this.node.addEventListener("keydown", (event) => this.#key(event));
+    this.node.addEventListener("focusin", () => (this.#awaited = null));
     new ResizeObserver(() => this.#soon()).observe(this.node);
   }
 
@@ -40,9 +42,16 @@ export class Rows {
     if (age !== this.#age || !page) return;
     this.#pages = new Map([[first, page.items]]);
     this.#resize(page.total);
+    const focused = this.#focused;
     for (const { node } of this.#shown.values()) node.remove();
     this.#shown.clear();
+    if (focused !== null && this.total) this.#awaited = Math.min(focused, this.total - 1);
     this.show();
+  }
+
+  get #focused() {
+    const row = /** @type {HTMLElement | null} */ (document.activeElement?.closest("li.row") ?? null);
+    return row && this.space.contains(row) ? Number(row.dataset.at) : null;
   }
 
   get #top() {
@@ -68,8 +77,9 @@ export class Rows {
     const { height, row } = this.about;
     const from = Math.max(0, this.#top - AROUND);
     const to = Math.min(this.total, this.#top + Math.ceil(this.node.clientHeight / height) + AROUND);
+    const focused = this.#focused;
     for (const [at, { node }] of this.#shown) {
-      if (at >= from && at < to) continue;
+      if ((at >= from && at < to) || at === focused) continue; // scrolling takes no focus away
       node.remove();
       this.#shown.delete(at);
     }
@@ -84,6 +94,7 @@ export class Rows {
       this.space.insertBefore(node, after === undefined ? null : (this.#shown.get(after)?.node ?? null));
       this.#shown.set(at, { node, item });
     }
+    this.#focus();
     for (let page = Math.floor(from / PAGE); page * PAGE < to; page++) this.#need(page);
   }
 
@@ -109,12 +120,19 @@ export class Rows {
     const row = /** @type {HTMLElement} */ (event.target).closest("li.row");
     if (step === undefined || !row) return;
     event.preventDefault();
-    this.#focus = Math.max(0, Math.min(this.total - 1, Number(/** @type {HTMLElement} */ (row).dataset.at) + step));
+    const from = this.#awaited ?? Number(/** @type {HTMLElement} */ (row).dataset.at);
+    this.#awaited = Math.max(0, Math.min(this.total - 1, from + step));
     const { height } = this.about;
-    const top = this.#focus * height;
+    const top = this.#awaited * height;
     if (top < this.node.scrollTop) this.node.scrollTop = top;
     else if (top + height > this.node.scrollTop + this.node.clientHeight) this.node.scrollTop = top + height - this.node.clientHeight;
     this.show();
-    /** @type {HTMLElement | null | undefined} */ (this.#shown.get(this.#focus)?.node.querySelector("button"))?.focus();
+  }
+
+  #focus() {
+    if (this.#awaited === null) return;
+    const { activeElement } = document;
+    if (activeElement !== document.body && !this.node.contains(activeElement)) this.#awaited = null; // it went elsewhere meanwhile
+    else /** @type {HTMLElement | null | undefined} */ (this.#shown.get(this.#awaited)?.node.querySelector("button"))?.focus({ preventScroll: true });
   }
 }
