@@ -70,7 +70,7 @@ def choose_prunes(
             goes.append(Prune(chunk.key, len(chunk), ground.brightness[place], why, ground.rivals))
             size -= len(chunk)
             if not ground.left[chunk.key.turn_id]:
-                size -= window.frame_tokens.get(chunk.key.role, 0)
+                size -= window.frame_of(chunk.key.turn_id, chunk.key.role)
     return PrunePlan(budget, before, size, tuple(goes))
 
 

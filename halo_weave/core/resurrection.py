@@ -47,6 +47,7 @@ class Sleeper:
     peak: float = 0.0  # brightness at deletion
     start: int = 0  # later is more recent
     across: ChunkKey | None = None  # S0 of the question for an answer, of the answer for a question
+    window: str = ""  # where it was said
 
 
 class Part(StrEnum):
@@ -112,13 +113,15 @@ def choose_resurrections(
     *,
     live: Collection[ChunkKey] = (),
     frame_tokens: Mapping[Role, int] | None = None,
+    stamps: Mapping[str, int] | None = None,
     pairs: PairOrder = "with",
 ) -> ResurrectionPlan:
     """Hits in order of similarity, brightness at deletion and recency, as far as the room goes.
 
     A hit brings its pairs: the question of an answer or the answer's opening for a question, and the opening of
     its own turn. What is live already is free. `with`: a hit and its pairs wake up together or not at all. `ranked`:
-    a hit first, its pairs once no other hit is worth more than they are. `off`: hits alone.
+    a hit first, its pairs once no other hit is worth more than they are. `off`: hits alone. `stamps`: what the frame of
+    a user's turn takes more, by the window where it was said.
     """
     ranked = _ranked(hits, sleepers, live)
     awake = {key.turn_id for key in live}
@@ -137,6 +140,7 @@ def choose_resurrections(
             cost = sleepers[key].tokens
             if key.turn_id not in awake and key.turn_id not in turns:
                 cost += (frame_tokens or {}).get(key.role, 0)
+                cost += (stamps or {}).get(sleepers[key].window, 0) if key.role is Role.USER else 0
                 turns.add(key.turn_id)
             wakes.append(Waking(key, part, hit.key, hit.similarity, cost))
         total = sum(waking.cost for waking in wakes)

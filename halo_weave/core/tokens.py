@@ -89,11 +89,14 @@ class Tokens:
     def pieces(self) -> list[bytes]:
         return [self.raw[start:stop] for start, stop in pairwise([0, *self.ends.tolist()])]
 
-    def spelled(self) -> list[str]:
-        """Each token's text; a character that is spread over tokens stands with the last of them."""
+    def spelled(self, *, ended: bool = True) -> list[str]:
+        """Each token's text; a character that is spread over tokens stands with the last of them.
+
+        `ended`: False leaves out a character whose last token is still to come.
+        """
         decoder = getincrementaldecoder("utf-8")(errors="replace")
         words = [decoder.decode(piece) for piece in self.pieces()]
-        if words:
+        if words and ended:
             words[-1] += decoder.decode(b"", final=True)
         return words
 

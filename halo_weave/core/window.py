@@ -76,6 +76,7 @@ class Window:
     ) -> None:
         self.system_tokens = system_tokens
         self.frame_tokens = dict(frame_tokens or {})
+        self.stamps: dict[int, int] = {}  # tokens that a turn's frame has more than others, by turn
         self.faults: Counter[Fault] = Counter()
         self.reply: Reply | None = None
         self._chunks: list[Chunk] = []
@@ -104,10 +105,14 @@ class Window:
     @property
     def size(self) -> int:
         """All tokens of the context: live ones, frames and system prompt."""
-        frames = sum(self.frame_tokens.get(role, 0) for _, role in self.turns)
+        frames = sum(self.frame_of(turn_id, role) for turn_id, role in self.turns)
         if self.reply and self.reply.ids:
             frames += self.frame_tokens.get(Role.ASSISTANT, 0)
         return len(self) + self.system_tokens + frames
+
+    def frame_of(self, turn_id: int, role: Role) -> int:
+        """Tokens of a turn's frame."""
+        return self.frame_tokens.get(role, 0) + self.stamps.get(turn_id, 0)
 
     @property
     def turns(self) -> list[tuple[int, Role]]:

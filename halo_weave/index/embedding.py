@@ -106,7 +106,7 @@ class Embedding:
             return self._idle.wait_for(lambda: not self._busy, timeout)
 
     def adopt_anew(self) -> None:
-        """The memory was cleared by another process: its vectors begin again."""
+        """The memory was cleared: its vectors begin again."""
         if self.ready:
             self.ready = self._adopt(self.ready.embedder)
             self.state = "ready" if self.ready else "off"

@@ -52,7 +52,7 @@ class Recall:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """The embedder is opened in the background. `writes`: False embeds nothing, for a memory that is only read."""
-        self._store = store
+        self._store, self._open, self._writes, self._now = store, open_embedder, writes, now
         self.weights = weights or Weights()
         self._lock = threading.Lock()
         self._beside = ThreadPoolExecutor(1, "question")
@@ -62,10 +62,7 @@ class Recall:
         self._usual: Meaning | None = None
         self._usual_of = 0  # chunks when the usual ones were looked at
         self._sequence = 0
-        self._embedding = Embedding(
-            store, open_embedder, now=now, writes=writes, when_opened=self._load_early
-        )
-        self._embedding.start()
+        self._embedding = self._begin()
 
     # What others call
 
@@ -128,11 +125,28 @@ class Recall:
             "bytes": self._index.bytes if self._index else 0,
         }
 
+    def forget(self) -> None:
+        """The memory was cleared."""
+        with self._lock:
+            self._start_anew()
+
+    def reopen(self) -> None:
+        """The memory has the vectors of another embedder now: open that one."""
+        self._embedding.close()
+        self._embedding = self._begin()
+
     def close(self) -> None:
         self._beside.shutdown()
         self._embedding.close()
 
     # Keeping up
+
+    def _begin(self) -> Embedding:
+        embedding = Embedding(
+            self._store, self._open, now=self._now, writes=self._writes, when_opened=self._load_early
+        )
+        embedding.start()
+        return embedding
 
     def _embed(self, text: str) -> Floats | None:
         ready = self._embedding.ready
@@ -149,11 +163,14 @@ class Recall:
         try:
             self._follow()
         except UnknownGeneration:
-            self._outline = Outline()
-            self._index = self._usual = self._generation = None
-            self._sequence = 0
-            self._embedding.adopt_anew()
+            self._start_anew()
             self._follow()
+
+    def _start_anew(self) -> None:
+        self._outline = Outline()
+        self._index = self._usual = self._generation = None
+        self._sequence = 0
+        self._embedding.adopt_anew()
 
     def _follow(self) -> None:
         """One cheap question when nothing changed, here or in another process."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
@@ -34,7 +33,6 @@ class Archive(Protocol):
         self, write: Callable[[str], object], *, now: datetime, subset: Subset, vectors: bool
     ) -> None: ...
     def import_file(self, path: Path, *, now: datetime) -> Imported: ...
-    def clear(self, *, confirm: bool) -> None: ...
     def outline(self) -> list[Place]: ...
     def want_again(self, numbers: Iterable[int]) -> None: ...
 
@@ -134,23 +132,13 @@ class Service:
 
     def clear(self) -> None:
         """Delete everything, unless something is being said."""
-        weave = self.weave
-        if weave.generating():
-            raise WindowBusy("A reply is being written. Stop it first.")
-        gone = [window.id for window in weave.store.windows()]
-        self.archive.clear(confirm=True)
-        self._renew(weave)
+        gone = [window.id for window in self.weave.store.windows()]
+        try:
+            self.weave.clear()
+        except WindowBusy:
+            raise WindowBusy("A reply is being written. Stop it first.") from None
         for window in gone:
             self.streams.drop(window)
-
-    def _renew(self, weave: Weave) -> None:
-        """Assemble the system anew, so that no part of it holds on to what was."""
-        with self._lock:
-            if self._closed:
-                return
-            self._turns = self._loading = None
-        weave.close()
-        self.begin().join()
 
     # Embedding
 
@@ -177,9 +165,7 @@ class Service:
 
         try:
             embed_anew(weave, progress)
-            while weave.generating() and not self._closed:
-                time.sleep(0.1)
-            self._renew(weave)
+            weave.recall.reopen()
             self._embedding = None
         except Exception as error:
             if not isinstance(error, HaloWeaveError):

@@ -101,7 +101,7 @@ def reply(seen: SeenReply | None, tools: Iterable[int]) -> wire.ReplyTold | None
     return wire.ReplyTold(
         turn_id=str(seen.turn_id),
         position=str(seen.start),
-        text_pieces=seen.tokens.spelled(),
+        text_pieces=seen.tokens.spelled(ended=False),
         brightness=seen.brightness.tolist(),
         tool=[seen.start + i in marked for i in range(len(seen.tokens))],
     )

@@ -103,6 +103,7 @@ class Deletion:
     chunks: int
     tokens: int
     text: str | None  # the user's words, when their newest answer goes: they return to the input
+    windows: tuple[str, ...] = ()  # where something of it was live
 
 
 def glimpse(desk: Desk, keys: Iterable[ChunkKey]) -> dict[ChunkKey, SeenChunk]:
@@ -111,7 +112,7 @@ def glimpse(desk: Desk, keys: Iterable[ChunkKey]) -> dict[ChunkKey, SeenChunk]:
         live = [desk.window.at(key) for key in keys if key in desk.window]
         return {
             one.chunk.key: SeenChunk(
-                one.chunk, one.brightness, one.pinned, desk.about[one.chunk.key].told, None
+                one.chunk, one.brightness, one.pinned, desk.about[one.chunk.key].woken, None
             )
             for one in live
         }
@@ -142,7 +143,7 @@ def see(desk: Desk, asleep: tuple[Numbers, Numbers]) -> Context:
         members = list(group)
         about = desk.about[members[0][0].chunk.key]
         chunks = tuple(
-            SeenChunk(one.chunk, one.brightness, one.pinned, desk.about[one.chunk.key].told, gap)
+            SeenChunk(one.chunk, one.brightness, one.pinned, desk.about[one.chunk.key].woken, gap)
             for one, gap in members
         )
         turns.append(SeenTurn(turn_id, role, about.speaker, about.said, about.window, chunks))

@@ -12,7 +12,16 @@ import numpy as np
 
 from halo_weave.core.brightness import STRATEGIES, MagnitudeVoting, Strategy, returning
 from halo_weave.core.pruning import PrunePlan, Why
-from halo_weave.core.resurrection import Hit, Part, ResurrectionPlan, Waking, choose_resurrections, room_for
+from halo_weave.core.resurrection import (
+    Hit,
+    PairOrder,
+    Part,
+    ResurrectionPlan,
+    Sleeper,
+    Waking,
+    choose_resurrections,
+    room_for,
+)
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Ids, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
@@ -23,7 +32,7 @@ from halo_weave.weave.events import SleptChunk, WokenChunk
 from halo_weave.weave.needs import Memory, Recall, RecallHit
 from halo_weave.weave.prompt import Origin, Scribe
 
-By = Literal["recall", "user", "undelete"]  # who woke a chunk
+By = Literal["recall", "user"]  # who woke a chunk
 MOST_HITS = 200  # what a search gives the plan to choose from
 
 
@@ -58,11 +67,6 @@ class About:
     said: datetime
     woken: Mapping[str, Any] | None = None
 
-    @property
-    def told(self) -> Mapping[str, Any] | None:
-        """What there is to say of its waking; one whose deletion was taken back never slept."""
-        return None if self.woken is None or self.woken.get("by") == "undelete" else self.woken
-
 
 @dataclass(slots=True)
 class Desk:
@@ -72,6 +76,7 @@ class Desk:
     system: Ids
     store: Memory
     engine: Engine
+    scribe: Scribe
     names: Mapping[str, str]  # of the windows, by id
     about: dict[ChunkKey, About] = field(default_factory=dict)
     origins: dict[int, Origin] = field(default_factory=dict)  # of the turns that get a stamp
@@ -96,7 +101,7 @@ class Desk:
         window = Window(
             system_tokens=len(system), frame_tokens=scribe.frame_tokens(stamps=settings.timestamps)
         )
-        desk = cls(record, settings, window, system, store, engine, names)
+        desk = cls(record, settings, window, system, store, engine, scribe, names)
         live: list[Live] = []
         anew: list[Live] = []
         for one in store.live(record.id):
@@ -122,8 +127,16 @@ class Desk:
         if len(chunk) != chunk.span:
             self.foreign.add(chunk.start)
         if chunk.key.role is Role.USER and self.settings.timestamps:
-            elsewhere = "" if about.window == self.record.id else self.names.get(about.window, "")
-            self.origins[chunk.key.turn_id] = Origin(about.said, elsewhere)
+            self.origins[chunk.key.turn_id] = Origin(about.said, self._elsewhere(about.window))
+            self.window.stamps[chunk.key.turn_id] = self._stamp(about.window)
+
+    def _elsewhere(self, window: str) -> str:
+        return "" if window == self.record.id else self.names.get(window, "")
+
+    def _stamp(self, window: str) -> int:
+        """Tokens by which the model is told that something was said in another window."""
+        name = self._elsewhere(window) if self.settings.timestamps else ""
+        return self.scribe.stamp_tokens(name) if name else 0
 
     def follow_store(self) -> None:
         """Leave out what was deleted or put to sleep meanwhile, by another window or another process."""
@@ -196,11 +209,7 @@ class Desk:
             # What another window said after this turn began stands after it in time, and can wake up next turn.
             sleepers = {key: sleeper for key, sleeper in sleepers.items() if sleeper.start < before}
         hits = {hit.key: hit for hit in found if hit.key in sleepers}
-        frames = self.window.frame_tokens
-        plan = choose_resurrections(
-            hits.values(), sleepers, room, live=live, frame_tokens=frames, pairs=settings.pairs
-        )
-        return hits, plan
+        return hits, self._choose(hits.values(), sleepers, room, settings.pairs)
 
     def plan_snapshot(
         self, keys: Iterable[ChunkKey], room: int, *, before: int | None = None, within: str | None = None
@@ -216,9 +225,19 @@ class Desk:
             for i, key in enumerate(wanted)
             if key in sleepers and (before is None or sleepers[key].start < before)
         ]
-        frames = self.window.frame_tokens
+        return self._choose(hits, sleepers, room, "off")
+
+    def _choose(
+        self, hits: Iterable[Hit], sleepers: Mapping[ChunkKey, Sleeper], room: int, pairs: PairOrder
+    ) -> ResurrectionPlan:
         return choose_resurrections(
-            hits, sleepers, room, live=self.live_keys, frame_tokens=frames, pairs="off"
+            hits,
+            sleepers,
+            room,
+            live=self.live_keys,
+            frame_tokens=self.window.frame_tokens,
+            stamps={window: self._stamp(window) for window in {one.window for one in sleepers.values()}},
+            pairs=pairs,
         )
 
     def wake(
@@ -245,14 +264,6 @@ class Desk:
         told = _told(Waking(key, Part.HIT, key, 1.0, len(reading.chunk)), reading, None)
         self._wake([(reading, brightness, told)], by="user", now=now)
         return told
-
-    def return_to_place(self, key: ChunkKey, *, now: datetime) -> None:
-        """A deletion is taken back: what was awake then is awake again, as bright as it was."""
-        if self.store.sleeping(self.record.id, key).reason.get("why") == "deleted":
-            reading = self.reading(key)
-            assert reading.earned is not None
-            told = _told(Waking(key, Part.HIT, key, 1.0, len(reading.chunk)), reading, None)
-            self._wake([(reading, reading.earned, told)], by="undelete", now=now)
 
     def reading(self, key: ChunkKey) -> Reading:
         """A chunk that is not live, in the tokens of this model."""
@@ -296,10 +307,10 @@ class Desk:
         ]
         self.store.wake(self.record.id, orders, now=now)
         with self.guard:
+            for (reading, _, _), order in zip(woken, orders, strict=True):
+                record = reading.record
+                self.note(reading.chunk, About(record.window, record.speaker, record.said, order.reason))
             self.window.add(Live(reading.chunk, brightness, pinned) for reading, brightness, _ in woken)
-        for (reading, _, _), order in zip(woken, orders, strict=True):
-            record = reading.record
-            self.note(reading.chunk, About(record.window, record.speaker, record.said, order.reason))
 
 
 def retokenized(chunk: Chunk, engine: Engine) -> Chunk:

@@ -17,7 +17,8 @@ from halo_weave.ports import Engine, Prompt, Segment
 # reads with another tokenizer than they were said with.
 SYSTEM_LABELS = -1
 FRAME_LABELS = -(2**24)
-FRAME_ROOM = 256  # labels kept for each half of a frame
+FRAME_ROOM = 1024  # labels kept for each half of a frame
+LONGEST_NAME = 48  # bytes of a window's name that the model is told
 FOREIGN_LABELS = -(2**62)
 FOREIGN_ROOM = 2**12
 
@@ -32,7 +33,7 @@ class Origin:
     @property
     def stamp(self) -> str:
         when = self.said.astimezone().strftime("%Y-%m-%d %H:%M")
-        return f"[{when}, in {self.window}] " if self.window else f"[{when}] "
+        return f"[{when}, in {shortened(self.window)}] " if self.window else f"[{when}] "
 
 
 class Scribe:
@@ -62,6 +63,11 @@ class Scribe:
             header, footer = self._frame(role, first=False)
             sizes[role] = len(header) + len(footer) + (stamp if role is Role.USER else 0)
         return sizes
+
+    def stamp_tokens(self, name: str) -> int:
+        """How many tokens more a frame takes that names a window."""
+        said = datetime(2026, 12, 30, 23, 59)
+        return len(self._stamp(Origin(said, name).stamp)) - len(self._stamp(Origin(said).stamp))
 
     def prompt(
         self,
@@ -97,6 +103,11 @@ class Scribe:
             tokens = tokens + self._stamp(origin.stamp)
         first = FRAME_LABELS - FRAME_ROOM * (2 * frame.turn_id + (frame.part == "footer"))
         return Segment("frame", _labels(first, len(tokens)), tokens.ids)
+
+
+def shortened(name: str) -> str:
+    whole = name.encode()
+    return name if len(whole) <= LONGEST_NAME else whole[:LONGEST_NAME].decode(errors="ignore").rstrip() + "…"
 
 
 def chunk_labels(chunk: Chunk, foreign: bool) -> Positions:

@@ -20,7 +20,7 @@ from halo_weave.core.pruning import PrunePlan, choose_prunes
 from halo_weave.core.resurrection import ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live, chunk_turn
-from halo_weave.errors import BadInput
+from halo_weave.errors import BadInput, StoreBusy
 from halo_weave.ports import Capture, Done, Engine, Planned, Read, Reason, Sampling, Step
 from halo_weave.store import Reservation
 from halo_weave.weave import events
@@ -32,6 +32,7 @@ OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the
 TOOL_ROOM = 512  # and for the answer of each tool that may be called
 COUNTS = ("tokens", "woken", "asleep", "reused", "restored", "computed")
 FRAME = 0.1  # seconds between two reports of brightness
+TRIES = 6  # to store the reply while another process holds the store, each some seconds long
 DRAFT = 0.25  # seconds between two saves of the reply in progress
 
 
@@ -315,12 +316,13 @@ class Turn:
         yield from self._say_for_tool(answer.text, ids)
 
     def _say_for_tool(self, text: str, ids: Reservation) -> Iterator[events.Event]:
-        """The tool's answer as tokens of the reply, as many as there are positions for."""
+        """The tool's answer as tokens of the reply, as many as there are positions and room in the model for."""
         window = self.desk.window
         assert window.reply is not None
         answer = self.engine.tokenize(f"\n{text}\n")
-        free = ids.stop - window.reply.start - len(window.reply.ids)
-        for i, piece in enumerate(answer.pieces()[:free]):
+        positions = ids.stop - window.reply.start - len(window.reply.ids)
+        room = self.engine.info.context - window.size - 1
+        for i, piece in enumerate(answer.pieces()[: max(0, min(positions, room))]):
             position = window.reply.start + len(window.reply.ids)
             with self.desk.guard:
                 window.say(int(answer.ids[i]), piece, self.settings.initial_brightness)
@@ -346,13 +348,22 @@ class Turn:
             chunks = window.end_reply(self.settings.min_chunk_tokens)
             self._note(chunks, self.desk.record.ai_name, now)
         if chunks:
-            live = [window.at(chunk.key) for chunk in chunks]
-            self.store.append(self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now)
+            self._store_reply([window.at(chunk.key) for chunk in chunks], now)
         else:
             self.store.drop_draft(turn_id)
         self.desk.follow_store()
         self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness)
         return events.Spoken(turn_id, chunks)
+
+    def _store_reply(self, live: Sequence[Live], now: datetime) -> None:
+        """Another process may hold the store for long; what was said is worth waiting for."""
+        for left in reversed(range(TRIES)):
+            try:
+                self.store.append(self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now)
+                return
+            except StoreBusy:
+                if not left:
+                    raise
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.Event]:
         window = self.desk.window

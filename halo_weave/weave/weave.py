@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Lock
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from halo_weave.core.pruning import choose_prunes
 from halo_weave.core.resurrection import ResurrectionPlan
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
-from halo_weave.errors import BadInput, HaloWeaveError, UnknownChunk, UnknownWindow, WindowBusy
+from halo_weave.errors import BadInput, StoreError, UnknownChunk, UnknownWindow, WindowBusy
 from halo_weave.ports import Engine
 from halo_weave.settings import Settings, checked, known
 from halo_weave.store import ChunkRecord, Page, Sleeping, WindowRecord, WindowStats
@@ -85,10 +85,25 @@ class Weave:
         self.engine.close()
         self.store.close()
 
+    def clear(self) -> None:
+        """Delete everything, unless something is being said."""
+        with ExitStack() as held:
+            windows = [record.id for record in self.store.windows()]
+            for window_id in windows:
+                held.enter_context(self._alone(window_id))
+            self.store.clear(confirm=True)
+            for window_id in windows:
+                self.engine.forget(window_id)
+        self.recall.forget()
+
     # Windows and settings
 
     def windows(self) -> list[WindowStats]:
-        return [self.store.window_stats(record.id) for record in self.store.windows()]
+        found = []
+        for record in self.store.windows():
+            with suppress(UnknownWindow):  # cleared meanwhile
+                found.append(self.store.window_stats(record.id))
+        return found
 
     def window(self, window_id: str) -> WindowRecord:
         record = self.store.window(window_id)
@@ -166,6 +181,7 @@ class Weave:
             raise BadInput("There is nothing to say. Write something first.")
         began = time.perf_counter()
         with self._alone(window_id):
+            self._recover(held=window_id)
             turn = Turn(
                 self._desk(window_id),
                 text,
@@ -343,17 +359,14 @@ class Weave:
         """Out of search for ever, unless undeleted; what goes along is said."""
         with self._alone(window_id):
             deletion = self.would_delete(window_id, key)
-            self.store.delete(deletion.keys, now=self.now())
-            return deletion
+            return replace(deletion, windows=self.store.delete(deletion.keys, now=self.now()))
 
-    def undelete(self, window_id: str, keys: Sequence[ChunkKey]) -> None:
-        """Deleted chunks can be found again and wake up where they were."""
+    def undelete(self, window_id: str, keys: Sequence[ChunkKey]) -> tuple[str, ...]:
+        """Deleted chunks can be found again, and are in every window what they were. Returns where they are live."""
         with self._alone(window_id):
-            self.store.undelete(keys, now=self.now())
-            desk = self._desk(window_id)
-            for key in keys:
-                desk.return_to_place(key, now=self.now())
+            windows = self.store.undelete(keys, now=self.now())
         self.recall.note_said()
+        return windows
 
     def inject(self, window_id: str, path: str) -> tuple[WokenChunk, ...]:
         """The chunks that explain a memory return to their places, on at most half of the window's budget.
@@ -405,9 +418,12 @@ class Weave:
             now=self.now(),
         )
 
-    def _recover(self) -> None:
-        """Replies that a killed process left unfinished become turns, as far as they were stored."""
-        for draft in self.store.drafts(now=self.now()):
+    def _recover(self, held: str | None = None) -> None:
+        """Replies that a killed process left unfinished become turns, as far as they were stored.
+
+        `held`: also those of this process in a window where nothing is being said, because the store refused the end.
+        """
+        for draft in self.store.drafts(now=self.now(), held=held):
             settings = self._defaults
             chunks = chunk_turn(
                 draft.tokens,
@@ -422,9 +438,10 @@ class Weave:
             ]
             try:
                 self.store.append(draft.window, live, tokenizer=draft.tokenizer, now=draft.saved)
-            except HaloWeaveError:
-                # Another process was faster, or its window is gone: then there is nothing left to keep.
-                self.store.drop_draft(draft.turn_id)
+            except (StoreError, UnknownWindow):
+                continue  # it stays a draft, for the next time
+            except BadInput:
+                self.store.drop_draft(draft.turn_id)  # another process was faster
 
 
 def _changed(stored: Mapping[str, Any], changes: Mapping[str, Any], reset: Sequence[str]) -> dict[str, Any]:

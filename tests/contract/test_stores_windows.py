@@ -349,8 +349,33 @@ def test_deleted_words_are_found_by_no_way_of_searching_until_undeleted(store, w
     assert everywhere(store, "zanzibar", vectors[number]) == {number, number + 1}
     record = store.chunk(user(ids.user_turn))
     assert (record.deleted, record.undeleted) == (None, later)
-    assert {item.key for item in store.graveyard(window).items} == set(keys)
-    assert [item.key for item in store.graveyard(other).items] == [user(ids.user_turn)]
+    assert [item.key for item in store.graveyard(window).items] == [assistant(ids.assistant_turn)]
+    assert user(ids.user_turn) in live_keys(store, window)
+    assert live_keys(store, other) == [user(ids.user_turn)]
+
+
+def test_what_is_undeleted_is_in_every_window_what_it_was(store, window):
+    other, third = (store.create_window(name, now=NOW).id for name in ("other", "third"))
+    ids = exchange(store, window, "the zanzibar plan", "zanzibar it is")
+    question, reply = user(ids.user_turn), assistant(ids.assistant_turn)
+    store.pin(window, question, now=NOW, brightness=77)
+    wake(store, other, reply)
+    wake(store, third, question)
+    sleep(store, third, question)
+    windows = (window, other, third)
+
+    def state():
+        return [
+            [(one.key, one.pinned, one.brightness.tolist(), one.woken) for one in store.live(each)]
+            for each in windows
+        ], [[one.key for one in store.graveyard(each).items] for each in windows]
+
+    before = state()
+    assert set(store.delete([question, reply], now=NOW)) == {window, other}
+    assert state()[0] == [[], [], []]
+    assert set(store.undelete([question, reply], now=NOW)) == {window, other}
+    assert state() == before
+    assert store.verify() == []
 
 
 def test_a_question_and_its_answer_are_deleted_together_other_chunks_alone(store, window):

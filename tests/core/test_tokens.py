@@ -58,3 +58,10 @@ def test_a_chunk_without_tokens_or_before_time_is_refused():
         Chunk(ChunkKey(1, 0, Role.USER), 0, Tokens.of([], []))
     with pytest.raises(BadInput, match="count up from 0"):
         Chunk(ChunkKey(1, 0, Role.USER), -1, Tokens.of([1], [b"a"]))
+
+
+def test_a_character_whose_last_token_is_still_to_come_is_left_out_until_then():
+    first, rest = "日".encode()[:2], "日".encode()[2:]
+    assert Tokens.of([1, 2], [b"a", first]).spelled(ended=False) == ["a", ""]
+    assert Tokens.of([1, 2], [b"a", first]).spelled() == ["a", "�"]
+    assert Tokens.of([1, 2, 3], [b"a", first, rest]).spelled(ended=False) == ["a", "", "日"]

@@ -1,6 +1,7 @@
 """What a user can do with windows, chunks, settings, the AI's own memory and files, over HTTP."""
 
 import json
+import threading
 import time
 from contextlib import closing
 from functools import partial
@@ -471,6 +472,48 @@ def test_clearing_deletes_everything_and_what_is_said_after_it_is_found(tmp_path
         hits = client.get("/api/search", params={"q": "new secret"}).json()["hits"]
         assert "The new secret is here." in [hit["text"] for hit in hits]
         assert int(next(event.data["turn_id"] for event in told if event.name == "heard")) > 10, "ids go on"
+
+
+def test_clearing_while_others_look_breaks_nothing(tmp_path):
+    service = Service(lambda progress: assemble(Options(data=tmp_path, engine="scripted")))
+    service.begin().join()
+    answers: set[int] = set()
+    done = threading.Event()
+
+    def look(address: str) -> None:
+        with httpx.Client(base_url=address, timeout=30) as client:
+            while not done.is_set():
+                for path in ("windows", "status", "export", "stats", "reindex"):
+                    answers.add(client.get(f"/api/{path}").status_code)
+
+    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+        others = [threading.Thread(target=look, args=(address,)) for _ in range(3)]
+        for other in others:
+            other.start()
+        for _ in range(8):
+            window = client.post("/api/windows", json={"name": "w"}).json()["id"]
+            say(client, window, "A word or two.")
+            cleared = client.post("/api/clear", json={"confirm": "delete everything"})
+            assert cleared.status_code == 204, cleared.text
+            assert client.get("/api/status").json()["model"]["state"] == "ready"  # nothing is loaded anew
+        done.set()
+        for other in others:
+            other.join()
+    assert answers == {200}
+
+
+def test_a_deletion_is_told_to_every_window_that_it_changes(client):
+    here, there = (
+        client.post("/api/windows", json={"name": name}).json()["id"] for name in ("here", "there")
+    )
+    say(client, here, "The lamp is lit.")
+    key = get_context(client, here)["turns"][0]["chunks"][0]["key"]
+    with following(client, here, get_context(client, here)["last_event"]) as events:
+        gone = client.delete(f"/api/windows/{there}/chunks/{key}").json()
+        assert next(events).name == "changed"
+        client.post(f"/api/windows/{there}/chunks/undelete", json={"keys": gone["keys"]})
+        assert next(events).name == "changed"
+    assert get_context(client, here)["turns"][0]["chunks"][0]["key"] == key
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -460,6 +461,35 @@ def test_a_memory_to_be_read_must_exist(tmp_path):
     with pytest.raises(StoreError, match="no memory"):
         SqliteStore(tmp_path / "memory.sqlite", read_only=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_closing_interrupts_those_who_read_and_breaks_nothing(path):
+    with SqliteStore(path) as store:
+        window = store.create_window("w", now=NOW).id
+        for i in range(100):
+            exchange(store, window, f"question {i}", "an answer of some words")
+    told = []
+
+    def read(store):
+        try:
+            while True:
+                store.graveyard(window, text="words")
+                store.live(window)
+                store.stats()
+        except StoreError as error:
+            told.append(str(error))
+
+    for _ in range(20):
+        store = SqliteStore(path)
+        readers = [threading.Thread(target=read, args=(store,)) for _ in range(4)]
+        for reader in readers:
+            reader.start()
+        time.sleep(0.02)
+        store.close()
+        for reader in readers:
+            reader.join(timeout=30)
+            assert not reader.is_alive()
+    assert set(told) == {f"{path} was closed."}
 
 
 def test_a_closed_store_says_so(path):

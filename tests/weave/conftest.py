@@ -60,6 +60,12 @@ class WordRecall:
     def note_said(self) -> None:
         self.noted += 1
 
+    def forget(self) -> None:
+        pass
+
+    def reopen(self) -> None:
+        pass
+
     def status(self) -> dict[str, Any]:
         return {"state": "off"}
 

@@ -1,5 +1,7 @@
 """The model uses its tools in the middle of a reply, and goes on."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from halo_weave.engines.scripted import ScriptedEngine
@@ -92,7 +94,13 @@ def test_the_model_is_told_of_its_tools_and_of_the_top_of_its_memory(assembled, 
 def test_a_memory_brings_back_the_talk_that_explains_it(assembled, toolbox):
     weave = assembled(ScriptedEngine(), toolbox)
     window = weave.create_window(
-        "one", settings={**SMALL, "max_context_tokens": 700, "memory_tree_in_prompt": False}
+        "one",
+        settings={
+            **SMALL,
+            "max_context_tokens": 700,
+            "memory_tree_in_prompt": False,
+            "resurrection_budget": 0,
+        },
     )
     list(weave.say(window.id, FACT))
     toolbox.tree.save("Keys/Lighthouse", "behind the barometer", now=weave.now())
@@ -135,3 +143,27 @@ def test_what_a_memory_brings_back_stays_within_the_budget(assembled, toolbox):
 def used(weave, window):
     budget = weave.context(window).budget
     return budget.system + budget.pinned + budget.live + budget.frames
+
+
+def test_a_long_answer_of_a_tool_is_cut_to_what_the_model_has_room_for(assembled, toolbox):
+    toolbox.tree.save("Big", "x y " * 400, now=datetime(2026, 5, 4, tzinfo=UTC))
+    engine = ScriptedEngine(context=1024)
+    weave = assembled(engine, toolbox)
+    settings = {
+        **ROOMY,
+        "max_context_tokens": 0,
+        "max_new_tokens": 100,
+        "memory_tree_in_prompt": False,
+        "resurrection_budget": 0,
+    }
+    window = weave.create_window("one", system_prompt="", settings=settings)
+    for _ in range(6):
+        list(weave.say(window.id, "word " * 20))
+    engine.replies += ['<tool>query_memory("Big")</tool>', "ok"]
+    turn = list(weave.say(window.id, "Tell me."))
+    assert of(events.ToolAnswered, turn)[0].ok
+    said = sum(event.tool for event in of(events.Token, turn))
+    assert 0 < said < len(engine.tokenize(of(events.ToolAnswered, turn)[0].text))
+    budget = weave.context(window.id).budget
+    assert budget.live + budget.frames + budget.system <= 1024
+    assert list(weave.say(window.id, "Next."))[-1].reason in ("eos", "length")

@@ -25,8 +25,9 @@ def routes(service: Service) -> APIRouter:
     @router.post(base + "/undelete", summary="Take a deletion back")
     def post_undelete(window_id: WindowId, asked: wire.Undelete) -> wire.Undeleted:
         service.weave.window(window_id)
-        service.weave.undelete(window_id, [chunk_key(key) for key in asked.keys])
-        service.changed(window_id)
+        windows = service.weave.undelete(window_id, [chunk_key(key) for key in asked.keys])
+        for changed in {window_id, *windows}:
+            service.changed(changed)
         return wire.Undeleted(keys=asked.keys)
 
     @router.post(base + "/{key}/{act}", summary="Pin, unpin, put to sleep, wake up, merge into the previous")
@@ -62,7 +63,8 @@ def routes(service: Service) -> APIRouter:
     def delete_chunk(window_id: WindowId, key: Key) -> wire.DeletionTold:
         service.weave.window(window_id)
         gone = service.weave.delete(window_id, chunk_key(key))
-        service.changed(window_id)
+        for changed in {window_id, *gone.windows}:
+            service.changed(changed)
         return shapes.deletion(gone)
 
     @router.get("/api/search", summary="Search all that was ever said", tags=["Looking"])

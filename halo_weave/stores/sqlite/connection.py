@@ -35,9 +35,10 @@ class Database:
         self._turn = threading.Lock()  # one writer at a time within the process
         self._idle: list[sqlite3.Connection] = []
         self._all: list[sqlite3.Connection] = []
-        self._guard = threading.Lock()
+        self._guard = threading.Condition()
         self._closed = False
         self._durable = True
+        self._lent: set[sqlite3.Connection] = set()  # someone reads from them
         if path.is_dir():
             raise StoreError(f"{path} is a folder. Name a file, such as {path / 'memory.sqlite'}.")
         try:
@@ -64,9 +65,11 @@ class Database:
                 db.execute("BEGIN")
                 yield db
             finally:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                self._give_back(db)
+                try:
+                    if db.in_transaction:
+                        db.execute("ROLLBACK")
+                finally:
+                    self._give_back(db)
 
     @contextmanager
     def writing(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
@@ -100,10 +103,17 @@ class Database:
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
+        """Let go of the file. Whoever still reads is interrupted: a connection must not close in the middle of a step."""
         with self._turn, self._guard:
             self._closed = True
+            patience = time.monotonic() + self.busy_seconds
+            while self._lent and time.monotonic() < patience:
+                for db in self._all:
+                    db.interrupt()
+                self._guard.wait(0.05)
             for db in self._all:
-                db.close()
+                if db not in self._lent:
+                    db.close()
             self._all.clear()
             self._idle.clear()
 
@@ -125,6 +135,8 @@ class Database:
 
     def _sentence(self, error: sqlite3.Error, path: Path) -> StoreError:
         name: str = getattr(error, "sqlite_errorname", "") or ""
+        if name == "SQLITE_INTERRUPT":
+            return StoreError(f"{path} was closed.")
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return StoreBusy(self._busy())
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT")):
@@ -204,12 +216,23 @@ class Database:
         with self._guard:
             self._check_open()
             if self._idle:
-                return self._idle.pop()
-        return self._connect()
+                db = self._idle.pop()
+                self._lent.add(db)
+                return db
+        db = self._connect()
+        with self._guard:
+            if self._closed:
+                db.close()
+                self._check_open()
+            self._lent.add(db)
+        return db
 
     def _give_back(self, db: sqlite3.Connection) -> None:
         with self._guard:
-            if not self._closed:
+            self._lent.discard(db)
+            if self._closed:
+                self._guard.notify_all()
+            else:
                 self._idle.append(db)
 
     def _check_open(self) -> None:

@@ -174,10 +174,11 @@ class Said(Part):
                 (len(tokens), micros(now), turn_id),
             )
 
-    def drafts(self, *, now: datetime, abandoned: bool = True) -> list[Draft]:
+    def drafts(self, *, now: datetime, abandoned: bool = True, held: str | None = None) -> list[Draft]:
         """Replies that were never finished; by default only those whose process is no more.
 
-        Where that cannot be known, a draft that was not saved for a minute counts as abandoned.
+        Where that cannot be known, a draft that was not saved for a minute counts as abandoned. Those of this process
+        count too in the window it `held`, since nothing is being said there.
         """
         found = []
         with self._db.reading() as db:
@@ -186,7 +187,7 @@ class Said(Part):
                    FROM drafts d JOIN tokenizers k ON k.id = d.tokenizer ORDER BY d.turn"""
             ).fetchall()
             for window, turn, start, answers, fingerprint, begun, saved, owner in rows:
-                living = alive(owner)
+                living = alive(owner) and not (window == held and owner == this_process())
                 if abandoned and (now - moment(saved) < PATIENCE if living is None else living):
                     continue
                 parts = db.execute(

@@ -299,7 +299,7 @@ class Search(Part):
                        SELECT turn, chunk FROM asked UNION SELECT turn, 0 FROM asked UNION SELECT pair, 0 FROM asked)
                    SELECT c.turn, c.chunk, t.role, c.start,
                        coalesce(length(a.brightness) / 4, c.span), coalesce(a.peak, 0),
-                       o.turn, p.role
+                       o.turn, p.role, c.window
                    FROM family f JOIN chunks c ON c.turn = f.turn AND c.chunk = f.chunk JOIN turns t ON t.id = c.turn
                    LEFT JOIN asleep a ON a.window = :window AND a.start = c.start
                    LEFT JOIN turns p ON p.id =
@@ -310,10 +310,10 @@ class Search(Part):
                 {"keys": pack_json([key[:2] for key in keys]), "window": window_id},
             ).fetchall()
         found = {}
-        for turn, chunk, role, start, tokens, peak, other, other_role in rows:
+        for turn, chunk, role, start, tokens, peak, other, other_role, window in rows:
             key = ChunkKey(turn, chunk, Role(role))
             across = None if other is None else ChunkKey(other, 0, Role(other_role))
-            found[key] = Sleeper(key, tokens, peak, start, across)
+            found[key] = Sleeper(key, tokens, peak, start, across, window)
         return found
 
 

@@ -109,8 +109,8 @@ class Signals(Part):
             ).fetchall()
         return tuple(ChunkKey(turn, chunk, Role(role)) for turn, chunk, role in rows)
 
-    def delete(self, keys: Sequence[ChunkKey], *, now: datetime) -> None:
-        """Out of every window and every search, until undeleted. The record stays."""
+    def delete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
+        """Out of every window and every search, until undeleted. The record stays. Returns where it was live."""
         when = micros(now)
         with self._db.writing(durable=True) as db:
             numbers = [number for number, deleted in _existing(db, keys) if deleted is None]
@@ -119,7 +119,9 @@ class Signals(Part):
             db.execute(
                 f"""INSERT OR REPLACE INTO asleep
                         (window, start, chunk, gone, peak, slept, reason, tokenizer, brightness, ids, lengths, raw)
-                    SELECT window, start, chunk, 1, 0, {when}, '{{"why":"deleted"}}', tokenizer, brightness, ids, lengths, raw
+                    SELECT window, start, chunk, 1, 0, {when},
+                        json_object('why', 'deleted', 'since', since, 'pinned', pinned, 'woken', json(woken)),
+                        tokenizer, brightness, ids, lengths, raw
                     FROM live WHERE {within}""",
                 chosen,
             )
@@ -138,13 +140,28 @@ class Signals(Part):
             _forget(db, numbers)
             note_changed(db, numbers)
             note_event(db, [(None, number, when, "deleted", "{}") for number in numbers])
+        return tuple(dict.fromkeys(window for window, _, _ in fallen))
 
-    def undelete(self, keys: Sequence[ChunkKey], *, now: datetime) -> None:
-        """Deleted chunks can be found again, and sleep in the windows that knew them."""
+    def undelete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
+        """Deleted chunks can be found again, and are in every window what they were: live, or asleep.
+
+        Returns where they are live.
+        """
         when = micros(now)
+        was_live = "chunk IN (SELECT value FROM json_each(?)) AND reason ->> 'why' = 'deleted' AND reason ->> 'since'"
         with self._db.writing(durable=True) as db:
             numbers = [number for number, deleted in _existing(db, keys) if deleted is not None]
             chosen = (listed(numbers),)
+            windows = db.execute(f"SELECT DISTINCT window FROM asleep WHERE {was_live}", chosen).fetchall()
+            db.execute(
+                f"""INSERT INTO live
+                        (window, start, chunk, pinned, since, woken, tokenizer, brightness, ids, lengths, raw)
+                    SELECT window, start, chunk, reason ->> 'pinned', reason ->> 'since',
+                        nullif(reason -> 'woken', 'null'), tokenizer, brightness, ids, lengths, raw
+                    FROM asleep WHERE {was_live}""",
+                chosen,
+            )
+            db.execute(f"DELETE FROM asleep WHERE {was_live}", chosen)
             db.execute("UPDATE asleep SET gone = 0 WHERE chunk IN (SELECT value FROM json_each(?))", chosen)
             db.execute(
                 f"""UPDATE chunks SET deleted = NULL, undeleted = {when}
@@ -155,6 +172,7 @@ class Signals(Part):
             note_changed(db, numbers)
             want_vectors(db, numbers)
             note_event(db, [(None, number, when, "undeleted", "{}") for number in numbers])
+        return tuple(window for (window,) in windows)
 
 
 def _existing(db: sqlite3.Connection, keys: Sequence[ChunkKey]) -> list[tuple[int, int | None]]:
