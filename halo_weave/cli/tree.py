@@ -136,11 +136,14 @@ def inject_memory(
     with progress_bar() as telling:
         weave = assemble(options, telling)
     with closing(weave):
-        woken = weave.inject(found_window(weave.store, window).id, path)
+        woken, slept = weave.inject(found_window(weave.store, window).id, path)
+    cost = sum(one.cost for one in woken)
     if as_json:
-        say({"keys": [str(one.chunk.key) for one in woken], "cost": sum(one.cost for one in woken)})
+        keys = [str(one.chunk.key) for one in woken]
+        say({"keys": keys, "cost": cost, "asleep": [str(one.key) for one in slept]})
     else:
-        typer.echo(f"Woke {len(woken)} chunks, {sum(one.cost for one in woken)} tokens.")
+        made_room = f" {len(slept)} dimmer ones fell asleep to make room." if slept else ""
+        typer.echo(f"Woke {len(woken)} chunks, {cost} tokens.{made_room}")
 
 
 @memory.command("delete")

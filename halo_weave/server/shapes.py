@@ -118,6 +118,7 @@ def context(
             window=turn.window,
             window_name=names.get(turn.window, ""),
             speaker=turn.speaker,
+            cut=turn.cut,
             chunks=[chunk(one) for one in turn.chunks],
         )
         for turn in seen.turns
@@ -315,6 +316,7 @@ def woken(event: events.Woken, seen: Mapping[ChunkKey, SeenChunk], names: Names)
             "window": one.window,
             "window_name": names.get(one.window, ""),
             "said": one.said.isoformat(),
+            "slept": one.slept,
         }
         for one in event.chunks
         if one.chunk.key in seen
@@ -340,6 +342,7 @@ def heard(event: events.Heard, seen: Mapping[ChunkKey, SeenChunk]) -> dict[str, 
         "turn_id": str(event.turn_id),
         "reply_turn": str(event.reply_turn),
         "said": event.said.isoformat(),
+        "frames": event.frames,
         "chunks": live(event.chunks, seen),
     }
 

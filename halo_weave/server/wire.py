@@ -247,6 +247,7 @@ class TurnTold(Told):
     window: str = Field(description="Where it was said.")
     window_name: str
     speaker: str
+    cut: bool = Field(description="The program ended before this reply did; what was stored of it is here.")
     chunks: list[ChunkTold]
 
 
@@ -479,6 +480,7 @@ class Inject(Asked):
 class Injected(Told):
     keys: list[str]
     cost: int
+    asleep: list[str] = Field(description="What fell asleep to make room.")
 
 
 class NotesChange(Asked):

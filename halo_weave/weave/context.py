@@ -40,6 +40,7 @@ class SeenTurn:
     said: datetime
     window: str  # where it was said
     chunks: tuple[SeenChunk, ...]
+    cut: bool = False  # the program ended before the reply did
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +147,7 @@ def see(desk: Desk, asleep: tuple[Numbers, Numbers]) -> Context:
             SeenChunk(one.chunk, one.brightness, one.pinned, desk.about[one.chunk.key].woken, gap)
             for one, gap in members
         )
-        turns.append(SeenTurn(turn_id, role, about.speaker, about.said, about.window, chunks))
+        turns.append(SeenTurn(turn_id, role, about.speaker, about.said, about.window, chunks, about.cut))
     pinned = sum(len(one.chunk) for one in seen if one.pinned)
     tokens = sum(len(one.chunk) for one in seen) + (len(in_progress.tokens) if in_progress else 0)
     settings, context = desk.settings, desk.engine.info.context

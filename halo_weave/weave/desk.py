@@ -33,6 +33,7 @@ from halo_weave.weave.needs import Memory, Recall, RecallHit
 from halo_weave.weave.prompt import Origin, Scribe
 
 By = Literal["recall", "user"]  # who woke a chunk
+CUT = "cut"  # the tag of a reply whose process ended before it did
 MOST_HITS = 200  # what a search gives the plan to choose from
 
 
@@ -66,6 +67,7 @@ class About:
     speaker: str
     said: datetime
     woken: Mapping[str, Any] | None = None
+    cut: bool = False  # the process ended before the reply did
 
 
 @dataclass(slots=True)
@@ -111,7 +113,7 @@ class Desk:
                 item = Live(chunk, np.full(len(chunk), one.peak, np.float32), one.pinned)
                 anew.append(item)
             live.append(item)
-            desk.note(item.chunk, About(one.window, one.speaker, one.said, one.woken))
+            desk.note(item.chunk, About(one.window, one.speaker, one.said, one.woken, CUT in one.tags))
         if anew:
             store.reread(record.id, anew, tokenizer=engine.info.tokenizer, now=now)
         window.add(live)
@@ -309,7 +311,8 @@ class Desk:
         with self.guard:
             for (reading, _, _), order in zip(woken, orders, strict=True):
                 record = reading.record
-                self.note(reading.chunk, About(record.window, record.speaker, record.said, order.reason))
+                about = About(record.window, record.speaker, record.said, order.reason, CUT in record.tags)
+                self.note(reading.chunk, about)
             self.window.add(Live(reading.chunk, brightness, pinned) for reading, brightness, _ in woken)
 
 
@@ -329,4 +332,5 @@ def _told(waking: Waking, reading: Reading, hit: RecallHit | None) -> WokenChunk
         dict(hit.parts) if hit else {},
         reading.record.window,
         reading.record.said,
+        reading.earned is not None,
     )

@@ -33,6 +33,7 @@ class WokenChunk:
     parts: Mapping[str, float]  # of the similarity
     window: str  # where it was said
     said: datetime
+    slept: bool  # in this window; else it comes from another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Heard:
     chunks: tuple[Chunk, ...]
     said: datetime
     reply_turn: int
+    frames: int  # tokens of all frames that the model reads now
 
 
 @dataclass(frozen=True, slots=True)

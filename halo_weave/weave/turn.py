@@ -33,7 +33,7 @@ TOOL_ROOM = 512  # and for the answer of each tool that may be called
 COUNTS = ("tokens", "woken", "asleep", "reused", "restored", "computed")
 FRAME = 0.1  # seconds between two reports of brightness
 TRIES = 6  # to store the reply while another process holds the store, each some seconds long
-DRAFT = 0.25  # seconds between two saves of the reply in progress
+DRAFT = 0.05  # seconds between two saves of the reply in progress
 
 
 @dataclass(slots=True)
@@ -155,7 +155,7 @@ class Turn:
 
     def _hear(self, said: Tokens, ids: Reservation) -> events.Heard:
         """The user's turn is stored with its words in the index, and only then shown."""
-        now = self.now()
+        now, window = self.now(), self.desk.window
         chunks = chunk_turn(
             said, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=self.settings.min_chunk_tokens
         )
@@ -163,9 +163,10 @@ class Turn:
         live = [Live(chunk, self.strategy.born(unknown[: len(chunk)])) for chunk in chunks]
         self.store.append(self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now)
         with self.desk.guard:
-            self.desk.window.add(live)
             self._note(chunks, self.desk.record.user_name, now)
-        return events.Heard(ids.user_turn, chunks, now, ids.assistant_turn)
+            window.add(live)
+        frames = window.size - window.system_tokens - len(window) + window.frame_tokens.get(Role.ASSISTANT, 0)
+        return events.Heard(ids.user_turn, chunks, now, ids.assistant_turn, frames)
 
     def _note(self, chunks: Iterable[Chunk], speaker: str, now: datetime) -> None:
         for chunk in chunks:

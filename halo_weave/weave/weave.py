@@ -22,8 +22,8 @@ from halo_weave.ports import Engine
 from halo_weave.settings import Settings, checked, known
 from halo_weave.store import ChunkRecord, Page, Sleeping, WindowRecord, WindowStats
 from halo_weave.weave.context import Context, Deletion, SeenChunk, Why, glimpse, see
-from halo_weave.weave.desk import Desk, strategy_of
-from halo_weave.weave.events import Event, WokenChunk
+from halo_weave.weave.desk import CUT, Desk, strategy_of
+from halo_weave.weave.events import Event, SleptChunk, WokenChunk
 from halo_weave.weave.needs import Memory, Recall, RecallHit, Toolbox
 from halo_weave.weave.prompt import Scribe
 from halo_weave.weave.turn import Turn
@@ -368,10 +368,10 @@ class Weave:
         self.recall.note_said()
         return windows
 
-    def inject(self, window_id: str, path: str) -> tuple[WokenChunk, ...]:
+    def inject(self, window_id: str, path: str) -> tuple[tuple[WokenChunk, ...], tuple[SleptChunk, ...]]:
         """The chunks that explain a memory return to their places, on at most half of the window's budget.
 
-        What is dimmest makes room for them. A window that recalls only its own gets only its own.
+        What is dimmest makes room for them. A window that recalls only its own gets only its own. Returns both.
         """
         if self.toolbox is None:
             raise BadInput("There is no structured memory here.")
@@ -381,12 +381,11 @@ class Weave:
             budget = desk.settings.max_context_tokens or self.engine.info.context
             wanted = desk.plan_snapshot(keys, budget // 2, within=desk.scope).cost
             prunes = choose_prunes(desk.window, budget - wanted, strategy=strategy_of(desk.settings))
-            if wanted and prunes.goes:
-                desk.prune(prunes, now=self.now())
+            slept = desk.prune(prunes, now=self.now()) if wanted and prunes.goes else ()
             left = self.engine.info.context - desk.settings.max_new_tokens
             room = min(budget, left) - desk.window.size
             plan = desk.plan_snapshot(keys, max(0, room), within=desk.scope)
-            return desk.wake(plan, {}, now=self.now())
+            return desk.wake(plan, {}, now=self.now()), slept
 
     # Inside
 
@@ -437,7 +436,7 @@ class Weave:
                 Live(chunk, np.full(len(chunk), settings.initial_brightness, np.float32)) for chunk in chunks
             ]
             try:
-                self.store.append(draft.window, live, tokenizer=draft.tokenizer, now=draft.saved)
+                self.store.append(draft.window, live, tokenizer=draft.tokenizer, now=draft.saved, tags=[CUT])
             except (StoreError, UnknownWindow):
                 continue  # it stays a draft, for the next time
             except BadInput:

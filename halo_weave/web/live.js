@@ -177,6 +177,6 @@ export class Live {
 }
 
 /** @param {WireTurn} turn @returns {Turn} */
-export function turnOf({ turn_id, role, said, window, window_name, speaker }) {
-  return { turn_id, role, said, window, window_name, speaker };
+export function turnOf({ turn_id, role, said, window, window_name, speaker, cut }) {
+  return { turn_id, role, said, window, window_name, speaker, cut };
 }

@@ -140,6 +140,7 @@ export class Store extends EventTarget {
       case "asleep":
         for (const { key } of data.chunks) live?.remove(key);
         live?.rescale();
+        this.#asleep(data.chunks.length);
         this.#phase(data.before_turn ? "sleeping" : "finishing", { slept: data.chunks.length });
         this.tell("live");
         return false;
@@ -193,9 +194,15 @@ export class Store extends EventTarget {
     }
     live?.rescale();
     this.exchange.woken += data.chunks.length;
+    this.#asleep(-data.chunks.filter((/** @type {{slept: boolean}} */ one) => one.slept).length);
     this.#phase("waking", { woken: this.turn.woken + data.chunks.length });
     this.tell("live");
     return false;
+  }
+
+  /** So many more chunks sleep. @param {number} more */
+  #asleep(more) {
+    if (this.stats) this.stats = { ...this.stats, asleep_chunks: this.stats.asleep_chunks + more };
   }
 
   /** @param {any} data */
@@ -204,7 +211,10 @@ export class Store extends EventTarget {
     if (!live) return false;
     const tokens = data.chunks.reduce((/** @type {number} */ sum, /** @type {WireChunk} */ chunk) => sum + chunk.tokens, 0);
     for (const one of data.chunks) live.put(liveChunk(one, turnOfKey(one.key, { said: data.said, window: this.current, speaker: this.window?.user_name })));
+    const first = live.find(data.chunks[0]?.key);
+    if (first && live.tailGap) first.gap = live.tailGap;
     live.tailGap = null;
+    if (this.budget && data.frames !== undefined) this.budget = { ...this.budget, frames: data.frames };
     const start = data.chunks.length ? String(BigInt(data.chunks[0].start) + BigInt(tokens)) : "0";
     if (live.draft?.turn.turn_id !== data.reply_turn) {
       live.begin(data.reply_turn, start, { window: this.current, speaker: this.window?.ai_name ?? "" });

@@ -26,7 +26,7 @@ interface WireChunk {
 }
 
 interface WireTurn {
-  turn_id: string; role: Role; said: string; window: string; window_name: string; speaker: string;
+  turn_id: string; role: Role; said: string; window: string; window_name: string; speaker: string; cut?: boolean;
   chunks: WireChunk[];
 }
 
@@ -50,7 +50,7 @@ interface ContextStats {
   kv_reuse: number | null; tokens_per_second: number | null;
 }
 
-interface Turn { turn_id: string; role: Role; said: string; window: string; window_name: string; speaker: string; }
+interface Turn { turn_id: string; role: Role; said: string; window: string; window_name: string; speaker: string; cut?: boolean; }
 
 /** A live chunk as the page holds it. */
 interface LiveChunk {

@@ -122,7 +122,7 @@ def test_a_user_can_bring_back_the_talk_too(assembled, toolbox):
     toolbox.tree.save("Keys/Lighthouse", "behind the barometer", now=weave.now())
     key = weave.context(window.id).turns[0].chunks[0].chunk.key
     weave.sleep(window.id, key)
-    assert key in [one.chunk.key for one in weave.inject(window.id, "Keys/Lighthouse")]
+    assert key in [one.chunk.key for one in weave.inject(window.id, "Keys/Lighthouse")[0]]
     assert weave.context(window.id).turns[0].chunks[0].chunk.key == key
 
 
@@ -136,7 +136,7 @@ def test_what_a_memory_brings_back_stays_within_the_budget(assembled, toolbox):
     chatter(weave, window.id, 15)
     budget = weave.settings(window.id).max_context_tokens
     assert used(weave, window.id) > budget - 40  # it is full
-    assert key in [one.chunk.key for one in weave.inject(window.id, "Keys/Lighthouse")]
+    assert key in [one.chunk.key for one in weave.inject(window.id, "Keys/Lighthouse")[0]]
     assert used(weave, window.id) <= budget
 
 

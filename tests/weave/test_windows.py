@@ -146,6 +146,8 @@ def test_a_killed_reply_is_there_after_the_restart_and_ids_move_on(assembled):
     second = assembled()
     last = second.context(window.id).turns[-1]
     assert last.chunks[0].chunk.text == "An answer that was never fin"
+    assert last.cut
+    assert not any(turn.cut for turn in second.context(window.id).turns[:-1])
     assert second.store.drafts(now=second.now(), abandoned=False) == []
     heard = of(events.Heard, list(second.say(window.id, "Go on.")))[0]
     assert heard.turn_id > ids.assistant_turn
@@ -239,6 +241,7 @@ def test_the_name_of_another_window_is_counted_and_never_too_long(assembled, nam
     read = of(events.Reading, turn)[0]
     in_model = read.reused + read.restored + read.computed + len(of(events.Token, turn))
     assert sum(turn.window == there.id for turn in weave.context(here.id).turns) >= 3
+    assert of(events.Heard, turn)[0].frames == budget.frames
     # The reply's footer is not in the model yet, its last token may not be, and footers are short.
     assert 0 <= counted - in_model <= 8
 

@@ -176,8 +176,12 @@ def routes(service: Service) -> APIRouter:
         "/{window_id}/inject", summary="Wake up what explains a memory", tags=["The AI's own memory"]
     )
     def post_inject(window_id: WindowId, asked: wire.Inject) -> wire.Injected:
-        woken = service.weave.inject(window_id, asked.path)
+        woken, slept = service.weave.inject(window_id, asked.path)
         service.changed(window_id)
-        return wire.Injected(keys=[str(one.chunk.key) for one in woken], cost=sum(one.cost for one in woken))
+        return wire.Injected(
+            keys=[str(one.chunk.key) for one in woken],
+            cost=sum(one.cost for one in woken),
+            asleep=[str(one.key) for one in slept],
+        )
 
     return router

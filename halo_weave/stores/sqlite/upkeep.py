@@ -15,7 +15,7 @@ from halo_weave.stores.sqlite.search import Search
 
 Progress = Callable[[int, int], None]  # done, of how many
 STEP = 512  # pages copied at a time
-KEPT = {"memory", "migrations"}
+KEPT = {"memory", "migrations", "settings"}
 SAID = "chunks INDEXED BY chunks_by_place WHERE merged IS NULL"  # the index alone answers
 
 
@@ -77,7 +77,10 @@ class Upkeep(Search):
                 partial.unlink(missing_ok=True)
 
     def clear(self, *, confirm: bool = False) -> None:
-        """Wipe everything. Ids go on counting, so that nothing said later is taken for something said before."""
+        """Wipe all that was said and kept; settings stay.
+
+        Ids go on counting, so that nothing said later is taken for something said before.
+        """
         if not confirm:
             raise BadInput("Clearing a memory cannot be undone. Confirm it explicitly.")
         with self._db.writing(durable=True) as db:

@@ -172,14 +172,15 @@ export class ContextView {
     }
     const speaker = turn.speaker || roleName(turn.role);
     const elsewhere = turn.window && turn.window !== store.current;
-    const state = JSON.stringify([speaker, turn.said, elsewhere && turn.window_name]);
+    const state = JSON.stringify([speaker, turn.said, elsewhere && turn.window_name, turn.cut]);
     if (view.head.dataset.state !== state) {
       view.head.dataset.state = state;
       view.node.setAttribute("aria-label", `${speaker}, ${moment(turn.said)}`);
       fill(view.head,
         h("span", { class: "speaker", text: speaker }),
         h("time", { datetime: turn.said, title: new Date(turn.said).toLocaleString(), text: moment(turn.said) }),
-        elsewhere ? h("button", { type: "button", class: "badge origin", text: `from “${turn.window_name || "another window"}”`, title: "Open the window where this was said", on: { click: () => this.app.open(turn.window) } }) : null);
+        elsewhere ? h("button", { type: "button", class: "badge origin", text: `from “${turn.window_name || "another window"}”`, title: "Open the window where this was said", on: { click: () => this.app.open(turn.window) } }) : null,
+        turn.cut ? h("span", { class: "badge", text: "cut off", title: "The program ended before this reply did. What was stored of it is here." }) : null);
     }
     return view;
   }

@@ -162,7 +162,9 @@ export class MemoryView {
     if (!done) return;
     await this.app.reload();
     const woken = done.keys?.length ?? 0;
-    this.app.toasts.show(woken ? `Woke ${counted(woken, "chunk")} of its snapshot${done.cost ? `, ${counted(done.cost, "token")}` : ""}.` : "Everything of its snapshot is live already, or there is no room for it.");
+    const slept = done.asleep?.length ?? 0;
+    const room = slept ? ` ${counted(slept, "dimmer chunk")} fell asleep to make room.` : "";
+    this.app.toasts.show(woken ? `Woke ${counted(woken, "chunk")} of its snapshot${done.cost ? `, ${counted(done.cost, "token")}` : ""}.${room}` : "Everything of its snapshot is live already, or there is no room for it.");
   }
 
   /** @param {string} path */

@@ -53,6 +53,19 @@ describe("a turn", () => {
     assert.ok(woken.fresh);
   });
 
+  test("counts what sleeps and the frames while it goes on", () => {
+    const { asleep_chunks } = store.stats;
+    const woken = { ...chunk("1.0.user", 2, ["Mochi"]), part: "hit", words: [], similarity: 0.8, window: "w", window_name: "", said: "2026-11-01T10:00:00Z", slept: true };
+    apply("woken", { chunks: [woken, { ...woken, ...chunk("0.0.user", 1, ["Hi"]), window: "v", slept: false }], cost: 1, room: 500, passed_over: 0 });
+    assert.equal(store.stats.asleep_chunks, asleep_chunks - 1);
+    store.live.tailGap = { chunks: 2, tokens: 9 };
+    apply("heard", { ...heard, frames: 77 });
+    assert.equal(store.budget.frames, 77);
+    assert.deepEqual(store.live.find("4.0.user").gap, { chunks: 2, tokens: 9 });
+    apply("asleep", { chunks: [{ key: "1.0.user", tokens: 1, brightness: 1, why: "dimmest" }], budget: 10, over: 0, before_turn: false });
+    assert.equal(store.stats.asleep_chunks, asleep_chunks);
+  });
+
   test("turns a chunk that falls asleep into a gap", () => {
     apply("asleep", { chunks: [{ key: "2.0.user", tokens: 2, brightness: 1, why: "dimmest" }], budget: 10, over: 0, before_turn: false });
     assert.equal(text(), "Nice");
