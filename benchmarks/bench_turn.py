@@ -125,7 +125,7 @@ def main() -> None:
     rng = np.random.default_rng(7)
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings().changed(
-            {"max_context_tokens": LIVE, "max_new_tokens": 24, "temperature": 0, "tool_rounds": 0}
+            {"max_context_tokens": LIVE, "max_new_tokens": 24, "temperature": 0}
         )
         weave = assemble(Options(data=Path(folder), model=options.model, settings=settings), progress=told)
         try:
@@ -182,6 +182,7 @@ def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) ->
         "own_ms_per_token": round(statistics.median(one.stats["own_ms_per_token"] for one in turns), 4),
         "own_ms_per_turn": round(statistics.median(own), 2),
         "own_ms_per_turn_worst": round(max(own), 2),
+        "own_ms_after": round(statistics.median(one.stats["own_ms_after"] for one in turns), 2),
         "first_token_ms": {
             case: round(statistics.median(one.first_token_ms for one in measured), 1)
             for case, measured in found.items()

@@ -45,6 +45,7 @@ class Clockwork:
     reading: float = 0.0  # of the model's time, until its first token
     before: float = 0.0  # ours until the prompt was handed to the model
     per_token: float = 0.0  # ours while tokens came
+    ended: float = 0.0  # when the model had spoken
 
 
 class Turn:
@@ -92,6 +93,7 @@ class Turn:
                 else:
                     yield event
         finally:
+            self.clock.ended = time.perf_counter()
             # Also when the model failed or nobody listens any more: what was said is kept.
             spoken = self._keep_reply()
         yield spoken
@@ -390,6 +392,7 @@ class Turn:
             "seconds": round(seconds, 3),
             "tokens_per_second": round(tokens / writing, 1) if writing > 0 else 0.0,
             "own_ms_per_turn": round(self.clock.before * 1e3, 3),
+            "own_ms_after": round((time.perf_counter() - self.clock.ended) * 1e3, 3),
             "own_ms_per_token": round(self.clock.per_token / tokens * 1e3, 4) if tokens else 0.0,
             "faults": sum(self.desk.window.faults.values()),
         }
