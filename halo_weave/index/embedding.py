@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
-from halo_weave.errors import HaloWeaveError, StoreBusy
+import numpy as np
+
+from halo_weave.errors import HaloWeaveError, StoreBusy, UnknownGeneration
 from halo_weave.index.passages import passages
 from halo_weave.ports import Embedder, Vectors
 from halo_weave.store import ChunkRecord, Generation, Wanted
@@ -35,18 +37,19 @@ class VectorStore(Protocol):
 def embed_some(store: VectorStore, embedder: Embedder, generation: int, limit: int = AT_ONCE) -> int:
     """Embed some of the chunks that lack a vector; 0 when none does."""
     wanted = store.wanted(generation, limit)
-    if not len(wanted.numbers):
+    # Another process may have cleared the memory since: what is gone needs no vector.
+    records = store.chunks(wanted.numbers.tolist())
+    if not records:
         return 0
-    records = {record.number: record for record in store.chunks(wanted.numbers.tolist())}
     texts: list[str] = []
     counts: list[int] = []
-    for number in wanted.numbers.tolist():
-        record = records[number]
+    for record in records:
         parts = passages(record.chunk.text, record.speaker, record.said)
         texts.extend(parts)
         counts.append(len(parts))
-    store.add_vectors(generation, wanted, embedder.embed(texts), counts)
-    return len(wanted.numbers)
+    found = Wanted(np.array([record.number for record in records], np.int64), wanted.seen)
+    store.add_vectors(generation, found, embedder.embed(texts), counts)
+    return len(records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +131,19 @@ class Embedding:
             assert self._open is not None
             self.ready = self._adopt(self._open())
             self.state = "ready" if self.ready else "off"
-        except (HaloWeaveError, OSError) as error:
+        except Exception as error:  # a file beside the model may be wrong in ways that nobody foresaw
             self.state = "off"
-            self.sentence = f"{error} Words alone serve."
-        self._opened.set()
+            self.sentence = f"{_told(error, 'The embedder could not be opened')} Words alone serve."
+        finally:
+            self._opened.set()  # others wait for it
         if self.ready:
-            with contextlib.suppress(HaloWeaveError):  # whoever searches meets it again, and is told
+            with contextlib.suppress(Exception):  # whoever searches meets it again, and is told
                 self._when_opened()
         while self.ready and self._writes and not self._stop.is_set():
             self._work.wait()
             self._work.clear()
-            self._drain(self.ready)
+            if ready := self.ready:  # the memory may be another one's by now
+                self._drain(ready)
             with self._idle:
                 self._busy = self._work.is_set()
                 self._idle.notify_all()
@@ -172,7 +177,18 @@ class Embedding:
                 self.sentence = str(error)
                 if self._stop.wait(RETRY_SECONDS):
                     return
-            except HaloWeaveError as error:
+            except UnknownGeneration:
+                return  # the memory was cleared meanwhile: whoever searches next begins its vectors again
+            except Exception as error:
                 # What is embedded still serves; the rest is found by its words, and tried again when more is said.
-                self.sentence = f"{error} What was said last is found by its words alone."
+                # So also after an error that nobody foresaw: this thread is the only one that embeds.
+                told = _told(error, "Embedding failed")
+                self.sentence = f"{told} What was said last is found by its words alone."
                 return
+
+
+def _told(error: Exception, what: str) -> str:
+    """Our own errors are sentences already; others get one."""
+    if isinstance(error, HaloWeaveError | OSError):
+        return str(error)
+    return f"{what} ({type(error).__name__}: {error})."

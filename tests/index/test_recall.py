@@ -286,6 +286,44 @@ def test_words_alone_serve_when_the_embedder_fails_to_load_and_the_status_says_w
     assert "Words alone" in status["sentence"]
 
 
+def test_an_embedder_that_fails_in_an_unforeseen_way_while_it_opens_keeps_nobody_waiting(store, window):
+    def broken():
+        raise ValueError("bad JSON beside the model")
+
+    keys = talk(store, window)
+    with recalling(store, broken) as recall:
+        assert recall.embedder(timeout=None) is None
+        assert recall.search("violin", now=NOW)[0].key == keys[1][0]
+        status = recall.status()
+    assert status["state"] == "off"
+    assert status["sentence"] == (
+        "The embedder could not be opened (ValueError: bad JSON beside the model). Words alone serve."
+    )
+
+
+def test_after_an_unforeseen_failure_the_rest_is_embedded_when_more_is_said(store, window):
+    class Once(HashingEmbedder):
+        fails = True
+
+        def embed(self, texts, *, query=False):
+            if self.fails and not query:
+                raise IndexError("list index out of range")
+            return super().embed(texts, query=query)
+
+    talk(store, window)
+    embedder = Once()
+    with recalling(store, lambda: embedder) as recall:
+        status = recall.status()
+        assert (status["state"], status["vectors"], status["wanted"]) == ("ready", 0, 10)
+        assert "Embedding failed (IndexError: list index out of range)." in status["sentence"]
+        embedder.fails = False
+        ask(store, window, "A walrus came to the beach.")
+        recall.note_said()
+        assert recall.settle(30)
+        status = recall.status()
+        assert (status["sentence"], status["vectors"], status["wanted"]) == ("", 11, 0)
+
+
 def test_words_serve_a_question_that_cannot_be_embedded(store, window):
     class Failing(HashingEmbedder):
         def embed(self, texts, *, query=False):
@@ -381,3 +419,31 @@ def test_a_memory_that_another_process_cleared_is_searched_as_new(store, window,
         assert hit.key.turn_id == ids.user_turn
         assert recall.settle(30)
         assert (recall.status()["state"], recall.status()["vectors"]) == ("ready", 1)
+
+
+@pytest.mark.parametrize("moment", ["chunks", "add_vectors"])
+def test_a_memory_that_another_process_clears_while_it_is_embedded_is_embedded_as_new(
+    store, window, folder, monkeypatch, moment
+):
+    talk(store, window)
+    with recalling(store) as recall:
+        step = getattr(store, moment)
+
+        def cleared(*given):
+            monkeypatch.undo()
+            with SqliteStore(folder / "memory.sqlite") as other:
+                other.clear(confirm=True)
+            return step(*given)
+
+        monkeypatch.setattr(store, moment, cleared)
+        ask(store, window, "Never to be embedded.")
+        recall.note_said()
+        assert recall.settle(30)
+        assert recall.status()["sentence"] == ""
+        again = store.create_window("again", now=NOW).id
+        ids = ask(store, again, "A walrus came to the beach.")
+        (hit,) = recall.search("walrus", now=NOW)
+        assert hit.key.turn_id == ids.user_turn
+        assert recall.settle(30)
+        status = recall.status()
+        assert (status["state"], status["vectors"], status["wanted"]) == ("ready", 1, 0)
