@@ -13,7 +13,7 @@ from halo_weave.cli import recall as recall
 from halo_weave.cli import serve as serve
 from halo_weave.cli import tree as tree
 from halo_weave.cli.app import app
-from halo_weave.cli.glow import visible
+from halo_weave.cli.glow import plain
 from halo_weave.errors import HaloWeaveError
 
 
@@ -22,9 +22,7 @@ def main() -> None:
     try:
         app(sys.argv[1:] or ["serve"], prog_name="halo-weave")
     except HaloWeaveError as error:
-        Console(stderr=True).print(
-            f"halo-weave: {visible(str(error))}", style="red", markup=False, highlight=False
-        )
+        Console(stderr=True, highlight=False).print(plain(f"halo-weave: {error}", "red"))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

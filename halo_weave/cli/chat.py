@@ -15,12 +15,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from halo_weave.assemble import assemble
 from halo_weave.cli.app import app
 from halo_weave.cli.finding import found_window
-from halo_weave.cli.glow import TOOL, painted, span, visible
+from halo_weave.cli.glow import TOOL, painted, plain, span
 from halo_weave.cli.options import Data
 from halo_weave.cli.starting import Context, Embedder, Model, Threads, options_of, progress_bar
 from halo_weave.config import read_config
@@ -75,7 +74,7 @@ class Chat:
             try:
                 self.hear(line.strip())
             except HaloWeaveError as error:
-                self.console.print(Text(visible(str(error)), style="red"))
+                self.console.print(plain(str(error), "red"))
             if not self.going:
                 return
 
@@ -117,7 +116,7 @@ class Chat:
         match event:
             case events.Token():
                 style = TOOL if event.tool else "none"
-                self.console.print(Text(visible(decode(event.piece)), style=style), end="", soft_wrap=True)
+                self.console.print(plain(decode(event.piece), style), end="", soft_wrap=True)
             case events.Woken():
                 for one in event.chunks:
                     words = f", by {', '.join(one.words)}" if one.words else f", {one.part.value}"
@@ -141,7 +140,7 @@ class Chat:
                 pass
 
     def quietly(self, text: str) -> None:
-        self.console.print(Text(visible(text), style=QUIET))
+        self.console.print(plain(text, QUIET))
 
     # Looking
 
@@ -149,7 +148,7 @@ class Chat:
         seen = self.weave.context(self.window.id)
         low, high = span(one.brightness for turn in seen.turns for one in turn.chunks)
         for turn in seen.turns:
-            self.console.print(Text(f"{visible(turn.speaker)}, {turn.said:%Y-%m-%d %H:%M}", style="bold"))
+            self.console.print(plain(f"{turn.speaker}, {turn.said:%Y-%m-%d %H:%M}", "bold"))
             for one in turn.chunks:
                 self.gap(one.gap)
                 mark = " 📌" if one.pinned else ""
@@ -171,7 +170,7 @@ class Chat:
         table = Table("key", "tokens", "peak", "slept", "text", box=None)
         for one in page.items:
             slept = f"{one.slept.astimezone():%Y-%m-%d %H:%M}"
-            words = Text(visible(shortened(one.record.chunk.text)))
+            words = plain(shortened(one.record.chunk.text))
             table.add_row(str(one.key), str(len(one.record.chunk)), f"{one.peak:.0f}", slept, words)
         if page.items:
             self.console.print(table)
@@ -180,7 +179,7 @@ class Chat:
     def why(self, key: str) -> None:
         told = self.weave.why(self.window.id, keyed(key))
         state = "pinned" if told.pinned else "live" if told.live else "asleep"
-        self.console.print(Text(visible(told.text)))
+        self.console.print(plain(told.text))
         bright = "" if told.peak is None else f", peak {told.peak:.0f}, mean {told.mean:.0f}"
         self.quietly(f"{told.key}, {state}, {told.tokens} tokens{bright}, said by {told.speaker}")
         for one in told.history:
@@ -195,8 +194,10 @@ class Chat:
         found = self.weave.search(text, window_id=self.window.id, limit=SHOWN)
         table = Table("key", "similarity", "words", "text", box=None)
         for one in found:
-            words = Text(visible(shortened(one.record.chunk.text)))
-            table.add_row(str(one.record.key), f"{one.hit.similarity:.2f}", " ".join(one.hit.words), words)
+            words = plain(shortened(one.record.chunk.text))
+            table.add_row(
+                str(one.record.key), f"{one.hit.similarity:.2f}", plain(" ".join(one.hit.words)), words
+            )
         if found:
             self.console.print(table)
         self.quietly(counted(len(found), "hit"))
@@ -205,13 +206,13 @@ class Chat:
         now = self.weave.status()
         window, memory = self.weave.store.window_stats(self.window.id), now["memory"]
         table = Table(show_header=False, box=None)
-        table.add_row("window", Text(visible(self.window.name)))
+        table.add_row("window", plain(self.window.name))
         table.add_row("live", f"{window.live_tokens:,} tokens in {window.live_chunks:,} chunks")
         table.add_row("asleep", f"{window.asleep_chunks:,} chunks")
         table.add_row(
             "memory", f"{memory.tokens:,} tokens in {memory.chunks:,} chunks, {memory.windows:,} windows"
         )
-        table.add_row("model", Text(visible(now["model"].name)))
+        table.add_row("model", plain(now["model"].name))
         if self.last:
             table.add_row("last turn", ", ".join(f"{name} {value}" for name, value in self.last.items()))
         self.console.print(table)
@@ -229,7 +230,7 @@ class Chat:
         table = Table("id", "name", "live", "asleep", "last words", box=None)
         for one in self.weave.windows():
             here = " ←" if one.window.id == self.window.id else ""
-            named, words = Text(visible(one.window.name) + here), Text(visible(shortened(one.last_text)))
+            named, words = plain(one.window.name + here), plain(shortened(one.last_text))
             table.add_row(one.window.id, named, str(one.live_chunks), str(one.asleep_chunks), words)
         self.console.print(table)
 

@@ -61,6 +61,11 @@ def visible(text: str) -> str:
     )
 
 
+def plain(text: str, style: str | Style = "") -> Text:
+    """Text of others as it is: nothing in it steers the terminal, and brackets are no markup."""
+    return Text(visible(text), style)
+
+
 def span(rows: Iterable[Brightness]) -> tuple[float, float]:
     """The smallest and the largest brightness."""
     ends = [(float(row.min()), float(row.max())) for row in rows if len(row)]

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from halo_weave.cli.app import app
 from halo_weave.cli.finding import found_window
-from halo_weave.cli.glow import visible
+from halo_weave.cli.glow import plain
 from halo_weave.cli.options import Data, Json, Yes
 from halo_weave.cli.starting import folder_of
 from halo_weave.config import read_config
@@ -69,7 +69,12 @@ def say(value: Any) -> None:
 @contextmanager
 def bar(title: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on the error stream; a total of 0 means that the end is not known."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total or None)
@@ -102,7 +107,7 @@ def status(data: Data = None, as_json: Json = False) -> None:
         say({"memory": str(path), **figures})
         return
     table = Table(show_header=False, box=None)
-    table.add_row("memory", str(path))
+    table.add_row("memory", plain(str(path)))
     table.add_row("size", f"{stats.bytes / 1e6:,.1f} MB")
     table.add_row("said", f"{stats.tokens:,} tokens in {stats.chunks:,} chunks and {stats.turns:,} turns")
     table.add_row("deleted", f"{stats.deleted_chunks:,} chunks")
@@ -115,7 +120,7 @@ def status(data: Data = None, as_json: Json = False) -> None:
         if generation.state != "retired":
             left = f", {generation.wanted:,} to do" if generation.wanted else ""
             table.add_row(
-                f"vectors, {generation.state}", f"{generation.vectors:,} by {generation.model}{left}"
+                f"vectors, {generation.state}", plain(f"{generation.vectors:,} by {generation.model}{left}")
             )
     Console().print(table)
 
@@ -138,7 +143,7 @@ def windows(
     for item in found:
         table.add_row(
             item.window.id,
-            visible(item.window.name) + (" (deleted)" if item.window.deleted else ""),
+            plain(item.window.name + (" (deleted)" if item.window.deleted else "")),
             f"{item.live_tokens:,} tokens",
             f"{item.asleep_chunks:,} chunks",
             f"{item.said_tokens:,} tokens",

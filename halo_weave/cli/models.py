@@ -25,7 +25,12 @@ Name = Annotated[
 def pull(name: Name = None, as_json: Json = False) -> None:
     """Download the default models, checked; what is there already is kept."""
     entries = [catalogue.find(name)] if name else list(catalogue.ENTRIES)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
     paths = {}
     with Progress(*columns, console=Console(stderr=True)) as bars:
         for entry in entries:

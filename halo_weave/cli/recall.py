@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from halo_weave.cli.app import app
 from halo_weave.cli.finding import found_window
-from halo_weave.cli.glow import visible
+from halo_weave.cli.glow import plain
 from halo_weave.cli.memory import bar, now, opened, opened_to_read, say
 from halo_weave.cli.options import Data, Json
 from halo_weave.cli.starting import expanded
@@ -93,16 +92,14 @@ def search(
         typer.echo("Nothing was found.")
     console = Console()
     for one in found:
-        head = Text(
-            f"{one['key']}  {visible(one['speaker'])}  {one['said'][:16].replace('T', ' ')}", style="bold"
-        )
+        head = plain(f"{one['key']}  {one['speaker']}  {one['said'][:16].replace('T', ' ')}", "bold")
         if one["similarity"] is not None:
             parts = ", ".join(f"{name} {value:.2f}" for name, value in one["parts"].items())
             head.append(f"  {one['similarity']:.2f} ({parts})", style="dim")
         if one["part"] not in ("", "hit"):
             head.append(f"  {one['part']}", style="dim")
         console.print(head)
-        console.print(Text(visible(one["text"])))
+        console.print(plain(one["text"]))
     if budget is not None:
         typer.echo(f"{told['cost']} of {budget} tokens", err=True)
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from halo_weave.assemble import Options, assemble, embed_anew
 from halo_weave.cli.app import app
+from halo_weave.cli.glow import plain
 from halo_weave.cli.options import Data
 from halo_weave.cli.starting import (
     Context,
@@ -88,7 +89,7 @@ def serve(
     server = Server(service, policy_for(host, taken, key=key, names=names, origins=origins))
     address = f"http://[{host}]:{taken}" if ":" in host else f"http://{host}:{taken}"
     console = Console(stderr=True, highlight=False)
-    console.print(f"Halo Weave is at {address} (Ctrl-C ends it)")
+    console.print(plain(f"Halo Weave is at {address} (Ctrl-C ends it)"))
     Thread(target=attend, args=(service, server, options, console), name="start", daemon=True).start()
     if open_page:
         webbrowser.open(address)
@@ -113,5 +114,5 @@ def attend(service: Service, server: Server, options: Options, console: Console)
     if options.model is not None:
         server.should_exit = True
     else:
-        console.print(f"halo-weave: {service.failure}", style="red", markup=False)
+        console.print(plain(f"halo-weave: {service.failure}", "red"))
         console.print("The page is served all the same, and can try again.")

@@ -72,7 +72,7 @@ def expanded(path: Path | str | None) -> Path | None:
 @contextmanager
 def progress_bar(*others: Tell) -> Iterator[Tell]:
     """What takes long, on the error stream: what is done, and how far it is if that is known."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("Starting", total=None)
 

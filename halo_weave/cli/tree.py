@@ -11,13 +11,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.text import Text
 from rich.tree import Tree
 
 from halo_weave.assemble import assemble, kept_with_memories
 from halo_weave.cli.app import app
 from halo_weave.cli.finding import found_window
-from halo_weave.cli.glow import visible
+from halo_weave.cli.glow import plain, visible
 from halo_weave.cli.memory import now, opened, opened_to_read, say, shown
 from halo_weave.cli.options import Data, Json, Yes
 from halo_weave.cli.recall import EmbedderFile, recalling
@@ -45,7 +44,7 @@ def list_memories(path: Heading = "", data: Data = None, as_json: Json = False) 
     elif not found.entries:
         typer.echo("The memory is empty.")
     else:
-        Console().print(drawn(found, Tree(Text(found.path or "memory"))))
+        Console().print(drawn(found, Tree(plain(found.path or "memory"))))
 
 
 @memory.command("show")
@@ -241,7 +240,7 @@ def day(entry: Remembered) -> str:
 
 def drawn(branch: Branch, node: Tree) -> Tree:
     for child in branch.children:
-        label = Text(child.heading)
+        label = plain(child.heading)
         if child.version and child.modified:
             label.append(f"  version {child.version}, {child.modified.astimezone():%Y-%m-%d}", style="dim")
         drawn(child, node.add(label))

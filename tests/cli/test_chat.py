@@ -50,6 +50,17 @@ def test_what_is_said_is_answered_and_kept(talk, weave):
     assert turns[0].chunks[0].chunk.text == "My cat is called Mochi."
 
 
+def test_brackets_in_names_words_and_errors_are_shown_as_they_are(talk, weave):
+    window = weave.create_window("notes [/todo]", user_name="Ann [/b]", ai_name="[red]Iris").id
+    told = talk("/windows", f"/windows {window}", "What is [/x] or [bold]this[/bold]?", "/stats")
+    assert told.count("notes [/todo]") >= 2
+    told = talk("/context", "/search this", "/why 1.0.user", "/pin [/x]")
+    assert "Ann [/b], " in told
+    assert "[red]Iris, " in told
+    assert told.count("What is [/x] or [bold]this[/bold]?") >= 3
+    assert "'[/x]' is not a chunk key." in told
+
+
 def test_a_chunk_is_pinned_put_to_sleep_found_and_woken(talk, weave):
     talk("Remember the lighthouse.")
     window = talk.chat.window.id

@@ -57,6 +57,20 @@ def test_windows_are_listed(window):
     assert window in run("windows")
 
 
+@pytest.mark.parametrize("name", ["notes [/todo]", "[red]sale[/red]", "[link=x]y", "a \\[b] :smile:"])
+def test_brackets_in_names_are_shown_as_they_are(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "300")
+    folder = tmp_path / name.replace("/", "")
+    with SqliteStore(folder / "memory.sqlite") as store:
+        store.create_window(name, now=NOW)
+        store.begin_generation(name, 8, now=NOW)
+    data = ["--data", str(folder)]
+    assert name in run("windows", *data)
+    told = run("status", *data)
+    assert f"0 by {name}" in told
+    assert str(folder / "memory.sqlite") in told
+
+
 def test_commands_that_only_read_make_no_memory(data):
     for command in (["status"], ["windows"], ["verify"], ["export", "x.json"], ["backup", "x.sqlite"]):
         with pytest.raises(StoreError, match="no memory"):
