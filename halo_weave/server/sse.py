@@ -21,8 +21,10 @@ from starlette.types import Receive, Scope, Send
 
 from halo_weave.server.refusals import Refusal, json_bytes
 
-KEPT_EVENTS = 20_000
+KEPT_EVENTS = 20_000  # of one window
 KEPT_BYTES = 8_000_000
+KEPT_IN_ALL = 32_000_000  # bytes, of all windows together
+EACH = 200  # bytes that an event takes besides its data
 STILL_HERE_SECONDS = 15.0
 MOST_WATCHERS = 256
 
@@ -47,6 +49,10 @@ class Kept:
     name: str
     data: bytes  # JSON: one line
 
+    @property
+    def size(self) -> int:
+        return len(self.data) + EACH
+
 
 class Stream:
     """The events of one window, numbered from 1. Their ids also name this run of the server.
@@ -54,8 +60,15 @@ class Stream:
     Ids of another run, or older than what is kept, are answered by `reset`: load the context anew.
     """
 
-    def __init__(self, run: str, *, kept_events: int = KEPT_EVENTS, kept_bytes: int = KEPT_BYTES) -> None:
-        self._run = run
+    def __init__(
+        self,
+        run: str,
+        *,
+        kept_events: int = KEPT_EVENTS,
+        kept_bytes: int = KEPT_BYTES,
+        published: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._run, self._published = run, published
         self._kept_events, self._kept_bytes = kept_events, kept_bytes
         self._lock = Lock()
         self._kept: dict[int, Kept] = {}
@@ -75,7 +88,7 @@ class Stream:
                 self._drop(self._latest.get(name, 0))
                 self._latest[name] = self._newest
             self._kept[self._newest] = kept
-            self._bytes += len(kept.data)
+            self._bytes += kept.size
             while len(self._kept) > 1 and (
                 len(self._kept) > self._kept_events or self._bytes > self._kept_bytes
             ):
@@ -84,11 +97,27 @@ class Stream:
             nudges, number = tuple(self._nudges), self._newest
         for nudge in nudges:
             nudge()
+        self._published()
         return self._id(number)
 
     def _drop(self, number: int) -> None:
         gone = self._kept.pop(number, None)
-        self._bytes -= len(gone.data) if gone else 0
+        self._bytes -= gone.size if gone else 0
+
+    def forget(self, up_to: str | None = None) -> int:
+        """Keep only what came after this event, or nothing. Gives how many bytes that frees."""
+        end = self._newest if up_to is None else self.place(up_to)
+        with self._lock:
+            held = self._bytes
+            for number in [number for number in self._kept if end is not None and number <= end]:
+                self._dropped = number
+                self._drop(number)
+            return held - self._bytes
+
+    @property
+    def held(self) -> int:
+        """Bytes of the events that are kept."""
+        return self._bytes
 
     @property
     def last(self) -> str:
@@ -171,19 +200,34 @@ class Stream:
 class Streams:
     """The streams of all windows, in one run of the server."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, kept_bytes: int = KEPT_IN_ALL) -> None:
         self._run = secrets.token_hex(4)
+        self._kept_bytes = kept_bytes
         self._lock = Lock()
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, Stream] = {}  # those that were silent longest come first
         self._closed = False
 
     def of(self, window: str) -> Stream:
         with self._lock:
             if window not in self._streams:
-                self._streams[window] = Stream(self._run)
+                self._streams[window] = Stream(self._run, published=partial(self._bound, window))
                 if self._closed:
                     self._streams[window].close()
             return self._streams[window]
+
+    def _bound(self, window: str) -> None:
+        """Something happened in this window. Those that were silent longest make room for it."""
+        with self._lock:
+            stream = self._streams.pop(window, None)
+            over = sum(one.held for one in self._streams.values()) - self._kept_bytes
+            if stream:
+                over += stream.held
+            for silent in self._streams.values():
+                if over <= 0:
+                    break
+                over -= silent.forget()
+            if stream:
+                self._streams[window] = stream
 
     def drop(self, window: str) -> None:
         """A window is gone: those who watch it are told and let go."""

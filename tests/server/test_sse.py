@@ -65,6 +65,46 @@ def test_what_is_kept_is_bounded_in_bytes():
     assert len(stream._kept) < 12
 
 
+def test_what_came_before_an_event_is_let_go_and_who_has_not_seen_it_is_told_to_reload():
+    stream = Stream("run")
+    ids = [stream.publish("token", {"n": i}) for i in range(3)]
+    stream.publish("brightened", {"n": 3}, replaces=True)
+    before = stream.last
+    later = [stream.publish("token", {"n": i}) for i in (4, 5)]
+    held = stream.held
+    assert held - stream.forget(before) == stream.held > 0
+    assert [event for _, event, _ in seen(stream, ids[0])] == ["reset"]
+    assert [event for _, event, _ in seen(stream, ids[2])] == ["reset"]
+    assert [data for _, _, data in seen(stream, before)] == [{"n": 4}, {"n": 5}]
+    assert seen(stream, later[1]) == []
+    assert stream.forget(before) == stream.forget(ids[0]) == 0
+    stream.forget()
+    assert stream.held == 0
+    assert seen(stream, later[1]) == []
+    assert [event for _, event, _ in seen(stream, later[0])] == ["reset"]
+    assert [event for _, event, _ in seen(stream, before)] == ["reset"]
+
+
+def test_the_windows_that_were_silent_longest_make_room():
+    streams = Streams(kept_bytes=4000)
+    first = {}
+    for window in "abc":
+        first[window] = streams.of(window).last
+        streams.of(window).publish("token", {"text": "x" * 800})
+    streams.of("a").publish("token", {"text": "y"})
+    for _ in range(20):
+        streams.of("d").publish("token", {"text": "z" * 100})
+        assert sum(streams.of(window).held for window in "abcd") <= 4000
+        if not streams.of("b").held:
+            break
+    assert streams.of("a").held
+    assert streams.of("c").held
+    assert [event for _, event, _ in seen(streams.of("b"), first["b"])] == ["reset"]
+    assert seen(streams.of("b"), streams.of("b").last) == []
+    assert [event for _, event, _ in seen(streams.of("a"), first["a"])] == ["token", "token"]
+    assert all(event == "token" for _, event, _ in seen(streams.of("d"), streams.of("d")._id(0)))
+
+
 def test_only_the_newest_brightness_is_kept_and_nothing_counts_as_lost():
     stream = Stream("run")
     first = stream.publish("heard", {})
@@ -90,6 +130,29 @@ def test_however_a_client_comes_and_goes_it_sees_every_token_once(names, breaks)
             last = events[-1][0] if events else last
     tokens += [data for _, event, data in seen(stream, last) if event == "token"]
     assert tokens == [i for i, name in enumerate(names) if name == "token"]
+
+
+@given(
+    st.lists(st.sampled_from(["token", "brightened", "forget", "forget all"]), max_size=40),
+    st.lists(st.integers(0, 45), max_size=6),
+)
+def test_whatever_is_let_go_a_client_misses_no_token_without_being_told(names, breaks):
+    stream = Stream("run")
+    last, before, known, said = stream.last, stream.last, set(), set()
+    for i, name in enumerate([*names, "end"]):
+        if name == "forget":
+            stream.forget(before)
+            before = stream.last
+        elif name == "forget all":
+            stream.forget()
+        elif name != "end":
+            stream.publish(name, i, replaces=name == "brightened")
+            said |= {i} if name == "token" else set()
+        if i in breaks or name == "end":
+            for number, event, data in seen(stream, last):
+                last = number
+                known |= {data} if event == "token" else said if event == "reset" else set()
+            assert known == said
 
 
 def test_text_with_line_breaks_stays_one_event():
