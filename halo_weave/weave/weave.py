@@ -141,10 +141,7 @@ class Weave:
         reset: Sequence[str] = (),
     ) -> WindowRecord:
         """Change what is given. Settings to `reset` go back to those that all windows share."""
-        record = self.window(window_id)
-        own = None
-        if settings is not None or reset:
-            own = _changed(record.settings, settings or {}, reset)
+        self.window(window_id)
         return self.store.change_window(
             window_id,
             now=self.now(),
@@ -152,7 +149,8 @@ class Weave:
             system_prompt=None if system_prompt is None else _plain(system_prompt),
             user_name=None if user_name is None else _named(user_name),
             ai_name=None if ai_name is None else _named(ai_name),
-            settings=own,
+            settings=_changed({}, settings or {}, reset),
+            reset=reset,
         )
 
     def delete_window(self, window_id: str) -> None:
@@ -168,8 +166,7 @@ class Weave:
 
     def change_settings(self, changes: Mapping[str, Any], reset: Sequence[str] = ()) -> Settings:
         """Settings for all windows that do not have their own."""
-        stored = _changed(self.store.settings().get(SHARED, {}), changes, reset)
-        self.store.save_settings({SHARED: stored}, now=self.now())
+        self.store.change_settings(SHARED, _changed({}, changes, reset), reset, now=self.now())
         return self.settings()
 
     # The turn

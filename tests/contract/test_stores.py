@@ -250,10 +250,17 @@ def test_a_draft_can_be_dropped(store, window):
 def test_windows_are_made_changed_deleted_and_undeleted(store, again):
     made = store.create_window("cats", now=NOW, system_prompt="Purr.", ai_name="Tom", settings={"top_p": 0.5})
     later = NOW + timedelta(hours=1)
-    changed = store.change_window(made.id, now=later, name="dogs", settings={"seed": 3})
+    changed = store.change_window(
+        made.id, now=later, name="dogs", settings={"seed": 3, "top_k": None}, reset=["top_p"]
+    )
     assert again().window(made.id) == changed
     assert (changed.name, changed.system_prompt, changed.ai_name) == ("dogs", "Purr.", "Tom")
-    assert (changed.settings, changed.created, changed.modified) == ({"seed": 3}, NOW, later)
+    assert (changed.settings, changed.created, changed.modified) == ({"seed": 3, "top_k": None}, NOW, later)
+    assert store.change_window(made.id, now=later, settings={"min_p": 1}).settings == {
+        "seed": 3,
+        "top_k": None,
+        "min_p": 1,
+    }
     store.delete_window(made.id, now=later)
     assert store.windows() == []
     assert [window.deleted for window in store.windows(deleted=True)] == [later]

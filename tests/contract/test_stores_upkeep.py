@@ -1,5 +1,6 @@
 """What every store does beside the conversation: the AI's own memory, figures, upkeep."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -98,9 +99,20 @@ def test_what_json_cannot_hold_is_refused(store, content):
 
 
 def test_settings_for_all_windows(store, again):
-    store.save_settings({"top_p": 0.9, "seed": 1}, now=NOW)
-    store.save_settings({"seed": None, "user_weight": 2}, now=NOW)
-    assert again().settings() == {"top_p": 0.9, "user_weight": 2}
+    store.change_settings("windows", {"top_p": 0.9, "seed": 1}, now=NOW)
+    store.change_settings("windows", {"user_weight": 2, "mmr_lambda": None}, ["seed", "top_k"], now=NOW)
+    assert again().settings() == {"windows": {"top_p": 0.9, "user_weight": 2, "mmr_lambda": None}}
+
+
+def test_changes_of_different_settings_at_the_same_time_are_all_kept(store, window, again):
+    def change(name: str, store) -> None:
+        for i in range(20):
+            store.change_settings("windows", {name: i}, now=NOW)
+            store.change_window(window, now=NOW, settings={name: i})
+
+    with ThreadPoolExecutor(4) as crowd:
+        list(crowd.map(change, "abcd", [store, store, again(), again()]))
+    assert store.settings()["windows"] == store.window(window).settings == dict.fromkeys("abcd", 19)
 
 
 # Upkeep

@@ -90,7 +90,7 @@ def rich(memory) -> SqliteStore:
     store.save_entry("Gone", 1, now=NOW)
     store.delete_entry("Gone", now=NOW)
     store.save_note("notes.json", {"topics": {}}, now=NOW)
-    store.save_settings({"top_p": 0.5}, now=NOW)
+    store.change_settings("windows", {"top_p": 0.5}, now=NOW)
     assert store.verify() == []
     return store
 

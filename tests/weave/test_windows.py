@@ -1,6 +1,7 @@
 """Windows share one memory and nothing else."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
@@ -400,6 +401,21 @@ def test_windows_are_made_changed_and_deleted_and_their_words_stay(assembled):
     other = weave.create_window("other", settings=SMALL)
     turn = list(weave.say(other.id, "Where is the lighthouse key?"))
     assert FACT in [one.chunk.text for one in of(events.Woken, turn)[0].chunks]
+
+
+def test_two_who_change_different_settings_at_once_both_get_theirs(assembled):
+    weave = assembled()
+    window = weave.create_window("one", settings=SMALL).id
+
+    def change(name: str) -> None:
+        for i in range(1, 30):
+            weave.change_settings({name: i})
+            weave.change_window(window, settings={name: i + 1}, reset=["timestamps"])
+            assert getattr(weave.settings(), name) == i
+            assert getattr(weave.settings(window), name) == i + 1
+
+    with ThreadPoolExecutor(2) as both:
+        list(both.map(change, ["top_k", "min_chunk_tokens"]))
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * 201])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from halo_weave.errors import BadInput
 from halo_weave.store import Entry, Json, Note, Vectors
 from halo_weave.stores.packing import maybe_moment, micros, moment, pack_floats, unpack_floats
-from halo_weave.stores.sqlite.rows import Part, pack_json
+from halo_weave.stores.sqlite.rows import Part, merged, pack_json
 
 ENTRY = "path, content, snapshot, model, vectors, created, modified, accessed, version"
 
@@ -152,16 +152,16 @@ class Keepsakes(Part):
             rows = db.execute("SELECT key, value FROM settings ORDER BY key").fetchall()
         return {key: json.loads(value) for key, value in rows}
 
-    def save_settings(self, values: Mapping[str, Json], *, now: datetime) -> None:
-        """Set these, leave the others. A value of None removes one."""
+    def change_settings(
+        self, key: str, changes: Mapping[str, Json], reset: Collection[str] = (), *, now: datetime
+    ) -> None:
+        """Change these of the settings that stand under a key; those to `reset` go, the others stay."""
         with self._db.writing(durable=True) as db:
-            db.executemany(
-                "DELETE FROM settings WHERE key = ?",
-                [(key,) for key, value in values.items() if value is None],
-            )
-            db.executemany(
+            row = db.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
+            values = merged(json.loads(row[0]) if row else {}, changes, reset)
+            db.execute(
                 "INSERT OR REPLACE INTO settings (key, value, modified) VALUES (?, ?, ?)",
-                [(key, pack_json(value), micros(now)) for key, value in values.items() if value is not None],
+                (key, pack_json(values), micros(now)),
             )
 
 

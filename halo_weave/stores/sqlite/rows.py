@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
@@ -64,6 +64,13 @@ def pack_json(value: Json) -> str:
         return text
     except (TypeError, ValueError, RecursionError) as error:
         raise BadInput(f"This cannot be kept as JSON: {error}.") from error
+
+
+def merged(
+    stored: Mapping[str, Json], changes: Mapping[str, Json], reset: Collection[str]
+) -> dict[str, Json]:
+    """Settings after a change. Within the transaction that writes them, so that nobody else's change is lost."""
+    return {name: value for name, value in {**stored, **changes}.items() if name not in reset}
 
 
 def listed(values: Iterable[int]) -> str:

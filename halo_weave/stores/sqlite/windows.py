@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
 from halo_weave.errors import UnknownWindow
 from halo_weave.store import Json, WindowRecord, WindowStats
 from halo_weave.stores.packing import maybe_moment, micros, moment
-from halo_weave.stores.sqlite.rows import Part, check_window, pack_json
+from halo_weave.stores.sqlite.rows import Part, check_window, merged, pack_json
 
 COLUMNS = "id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted"
 
@@ -72,21 +72,23 @@ class Windows(Part):
         user_name: str | None = None,
         ai_name: str | None = None,
         settings: Mapping[str, Json] | None = None,
+        reset: Collection[str] = (),
     ) -> WindowRecord:
-        """Change what is given; `settings` replaces all of them. What was said keeps the names it was said under."""
+        """Change what is given; settings to `reset` go, the others stay. What was said keeps the names it was said under."""
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
+            stored = db.execute("SELECT settings FROM windows WHERE id = ?", (window_id,)).fetchone()
             row = db.execute(
                 f"""UPDATE windows SET name = coalesce(?, name), system_prompt = coalesce(?, system_prompt),
                         user_name = coalesce(?, user_name), ai_name = coalesce(?, ai_name),
-                        settings = coalesce(?, settings), modified = ?
+                        settings = ?, modified = ?
                     WHERE id = ? RETURNING {COLUMNS}""",
                 (
                     name,
                     system_prompt,
                     user_name,
                     ai_name,
-                    None if settings is None else pack_json(dict(settings)),
+                    pack_json(merged(json.loads(stored[0]), settings or {}, reset)),
                     micros(now),
                     window_id,
                 ),
