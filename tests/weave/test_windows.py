@@ -58,7 +58,10 @@ def test_an_isolated_window_recalls_only_its_own(assembled):
     list(weave.say(cats.id, "My cat is a Siamese with blue eyes."))
     assert not of(events.Woken, list(weave.say(alone.id, "Tell me about the Siamese.")))
     assert not weave.preview(alone.id, "Siamese").plan.wakes
-    assert weave.preview(cats.id, "Siamese").plan.room
+    open_to_all = weave.create_window("Open", settings=SMALL)
+    assert "My cat is a Siamese with blue eyes." in weave.preview(open_to_all.id, "Siamese").texts.values()
+    (woken,) = of(events.Woken, list(weave.say(open_to_all.id, "Tell me about the Siamese.")))
+    assert "My cat is a Siamese with blue eyes." in [one.chunk.text for one in woken.chunks]
 
 
 def test_what_an_isolated_window_saves_is_explained_by_its_own_talk(tmp_path):
