@@ -58,15 +58,6 @@ class ChunkRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedTokens:
-    """A run of tokens asked for by position, with the chunk they belong to."""
-
-    key: ChunkKey
-    start: int  # position of the first one
-    tokens: Tokens
-
-
-@dataclass(frozen=True, slots=True)
 class Draft:
     """What was stored of a reply that was never finished."""
 
@@ -192,16 +183,6 @@ class Place(NamedTuple):
     start: int
     said: int  # microseconds since 1970
     speaker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Kin:
-    """The chunks that belong to one: what stands before and after, its turn's opening, its pair's opening."""
-
-    before: int | None
-    after: int | None
-    anchor: int | None  # S0 of its own turn; itself if it is one
-    across: int | None  # S0 of the question for an answer, of the answer for a question
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Literal
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from halo_weave.core.brightness import INITIAL, AttentionRow, Fault, Sight, Strategy
 from halo_weave.core.chunking import cut
-from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Positions, Role, Tokens
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, UnknownChunk
 
 
@@ -130,26 +130,8 @@ class Window:
         return self._offsets
 
     @property
-    def positions(self) -> Positions:
-        """(live tokens,) birth places. Index i of an attention row belongs to the token at positions[i]."""
-        runs = [np.arange(chunk.start, chunk.start + len(chunk), dtype=np.int64) for chunk in self._chunks]
-        if self.reply:
-            runs.append(np.arange(self.reply.start, self.reply.start + len(self.reply.ids), dtype=np.int64))
-        return np.concatenate(runs) if runs else np.zeros(0, np.int64)
-
-    @property
     def pinned(self) -> frozenset[ChunkKey]:
         return frozenset(self._pinned)
-
-    def address(self, index: int) -> tuple[ChunkKey, int]:
-        """The chunk of the token at this index of an attention row, and the token's index within it."""
-        if not 0 <= index < len(self):
-            raise BadInput(f"There is no token {index} among {len(self)} live ones.")
-        place = int(np.searchsorted(self._offsets, index, side="right")) - 1
-        if place == len(self._chunks):
-            assert self.reply is not None
-            return ChunkKey(self.reply.turn_id, 0, Role.ASSISTANT), index - int(self._offsets[-1])
-        return self._chunks[place].key, index - int(self._offsets[place])
 
     def at(self, key: ChunkKey) -> Live:
         """One live chunk with a copy of its brightness."""
@@ -208,31 +190,6 @@ class Window:
         self._lay_out([chunk for chunk, kept in zip(self._chunks, stays, strict=True) if kept], tokens)
         self._pinned -= leaving.keys()
         return gone
-
-    def pin(self, key: ChunkKey, brightness: float = INITIAL) -> None:
-        """A user's word that the chunk matters: brightest, and never pruned."""
-        self._slice(self._place(key))[:] = brightness
-        self._pinned.add(key)
-
-    def unpin(self, key: ChunkKey) -> None:
-        self._place(key)
-        self._pinned.discard(key)
-
-    def merge(self, key: ChunkKey) -> Chunk:
-        """The chunk joins the one before it in its turn and goes by that one's key."""
-        place = self._place(key)
-        after = self._chunks[place]
-        before = self._chunks[place - 1] if place else None
-        if before is None or before.key.turn_id != key.turn_id or before.stop != after.start:
-            raise BadInput(f"Chunk {key} has no live chunk of its turn right before it to merge into.")
-        merged = replace(before, tokens=before.tokens + after.tokens, span=before.span + after.span)
-        chunks = [*self._chunks[: place - 1], merged, *self._chunks[place + 1 :]]
-        pinned = key in self._pinned
-        self._lay_out(chunks, self._buffer[: self._offsets[-1]].copy())
-        self._pinned.discard(key)
-        if pinned:
-            self._pinned.add(before.key)
-        return merged
 
     def update(
         self, strategy: Strategy, row: AttentionRow | None, *, score_reply: bool = False

@@ -39,11 +39,6 @@ class ToolDetector:
         self._start = 0
         self._too_long = False
 
-    @property
-    def inside(self) -> bool:
-        """Whether a call has begun and not ended."""
-        return self._body is not None
-
     def feed(self, piece: str | bytes) -> tuple[ToolCall, ...]:
         """The calls that this piece completes: nearly always none, or one."""
         text = self._decoder.decode(piece) if isinstance(piece, bytes) else piece

@@ -58,7 +58,7 @@ class EntryStore(Protocol):
         model: str = "",
     ) -> Entry: ...
 
-    def entries(self, under: str = "", *, children_only: bool = False) -> list[Entry]: ...
+    def entries(self, under: str = "") -> list[Entry]: ...
 
     def entry_paths(self, under: str = "") -> list[tuple[str, int, datetime]]: ...
 
@@ -90,10 +90,6 @@ class Remembered:
     accessed: datetime
     version: int
     ended: datetime | None = None
-
-    @property
-    def snapshot_tokens(self) -> int:
-        return sum(chunk.tokens for chunk in self.snapshot)
 
 
 @dataclass(frozen=True, slots=True)

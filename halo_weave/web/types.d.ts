@@ -78,7 +78,6 @@ interface Why {
   key: string; text: string; peak: number; mean: number; tokens: number; pinned: boolean; live: boolean;
   said: string; window: string; window_name?: string;
   history: { event: string; happened: string; window: string | null; detail: Record<string, unknown> }[];
-  brightness_history?: { at: string; peak: number; mean: number }[] | number[];
 }
 
 interface Deletion { turns: number; chunks: number; tokens: number; text: string | null; keys?: string[]; }

@@ -169,9 +169,12 @@ def test_pairs_are_recorded_not_computed(store, window):
         store.append(name, chunks(ids.user_turn, Role.USER, ids.start, ["q"]), tokenizer=TOKENIZER, now=NOW)
     answer(store, other, second, "a2")
     answer(store, window, first, "a1")
-    assert store.pair(first.user_turn) == first.assistant_turn
-    assert store.pair(second.assistant_turn) == second.user_turn
-    assert store.pair(77) is None
+    assert store.chunk(assistant(first.assistant_turn)).chunk.answers == first.user_turn
+    assert store.chunk(assistant(second.assistant_turn)).chunk.answers == second.user_turn
+    for ids in (first, second):
+        pair = {user(ids.user_turn), assistant(ids.assistant_turn)}
+        assert set(store.deletion_of(user(ids.user_turn))) == pair
+        assert set(store.deletion_of(assistant(ids.assistant_turn))) == pair
 
 
 def test_chunks_are_found_by_number_and_key_in_the_order_asked_for(store, window):
@@ -187,26 +190,6 @@ def test_chunks_are_found_by_number_and_key_in_the_order_asked_for(store, window
     assert store.chunks([record.number for record in found] + [999]) == found
     with pytest.raises(UnknownChunk):
         store.chunk(user(ids.assistant_turn))
-
-
-def test_tokens_are_found_by_position(store, window):
-    ids = ask(store, window, "zero one two", " three four")
-    runs = store.tokens_at([ids.start + 4, ids.start, ids.start + 2, ids.start + 50])
-    assert [(run.start, run.tokens.text) for run in runs] == [
-        (ids.start, "zero"),
-        (ids.start + 2, " two"),
-        (ids.start + 4, " four"),
-    ]
-    assert "".join(run.tokens.text for run in store.tokens_at(range(50))) == "zero one two three four"
-    assert store.tokens_at([]) == []
-
-
-def test_tags_can_be_changed(store, window):
-    ids = ask(store, window, "tagged")
-    store.tag(user(ids.user_turn), ["tool", "jq"])
-    assert store.chunk(user(ids.user_turn)).tags == ("tool", "jq")
-    with pytest.raises(UnknownChunk):
-        store.tag(user(99), ["x"])
 
 
 # Drafts

@@ -259,15 +259,17 @@ def test_merged_chunks_go_by_the_first_key(store, window, again):
     assert [item.chunk.text for item in store.live(window)] == ["one two three four five"]
 
 
-def test_the_stores_merge_is_the_cores_merge(store, window):
+def test_a_merged_chunk_has_the_tokens_the_span_and_the_pin_of_both(store, window):
     ids = ask(store, window, "one two", " three")
-    working = Window(store.live(window))
-    working.merge(user(ids.user_turn, 1))
+    store.pin(window, user(ids.user_turn, 1), now=NOW, brightness=10_000)
+    first, second = store.live(window)
     store.merge(window, user(ids.user_turn, 1), now=NOW)
     (live,) = store.live(window)
-    assert live.chunk.tokens == working.chunks[0].tokens
-    assert live.chunk.span == working.chunks[0].span
-    assert live.brightness.tobytes() == working.brightness.tobytes()
+    assert live.chunk.tokens == first.chunk.tokens + second.chunk.tokens
+    assert (live.chunk.start, live.chunk.span, live.chunk.stop) == (ids.start, 3, second.chunk.stop)
+    assert live.brightness.tolist() == [*first.brightness.tolist(), 10_000]
+    assert live.pinned
+    assert Window([live]).pinned == {user(ids.user_turn)}
 
 
 def test_a_merged_chunk_is_found_by_its_new_words_only_once(store, window):

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -26,15 +28,11 @@ def two_turns() -> Window:
     )
 
 
-def test_an_attention_index_finds_its_token_after_a_prune():
+def test_an_attention_row_reaches_its_tokens_after_a_prune():
     window = two_turns()
     window.remove([ChunkKey(2, 0, A)])
-    assert window.positions.tolist() == [0, 1, 2, 12, 13]
-    assert window.address(3) == (ChunkKey(2, 1, A), 0)
     window.update(MagnitudeVoting(), AttentionRow(np.array([0.5, 0.05, 0.05, 0.35, 0.05], np.float32)))
     assert window.at(ChunkKey(2, 1, A)).brightness.tolist() == [8, 6]  # 6 + 2 votes, 7 - 1
-    with pytest.raises(BadInput, match="no token 5"):
-        window.address(5)
 
 
 def test_a_woken_chunk_stands_at_its_original_place():
@@ -68,7 +66,9 @@ def test_frames_stand_around_a_turn_exactly_while_any_of_it_is_live():
 def test_a_window_is_restored_bit_by_bit():
     window = two_turns()
     window.update(MagnitudeVoting(), AttentionRow(np.array([0.9, 0.04, 0, 0, 0.06, 0, 0], np.float32)))
-    window.pin(ChunkKey(2, 1, A), brightness=np.nextafter(np.float32(1), np.float32(2)))
+    (one,) = window.remove([ChunkKey(2, 1, A)])
+    odd = np.full(2, np.nextafter(np.float32(1), np.float32(2)))
+    window.add([Live(one.chunk, odd, pinned=True)])
     again = Window(
         Live(one.chunk, np.frombuffer(one.brightness.tobytes(), np.float32), one.pinned) for one in window
     )
@@ -77,41 +77,10 @@ def test_a_window_is_restored_bit_by_bit():
     assert [one.key for one in again.chunks] == [one.key for one in window.chunks]
 
 
-def test_a_pin_is_brightest_and_can_be_taken_back():
-    window = two_turns()
-    window.pin(ChunkKey(2, 0, A))
-    assert window.at(ChunkKey(2, 0, A)).brightness.tolist() == [10_000, 10_000]
-    assert window.pinned == {ChunkKey(2, 0, A)}
-    window.unpin(ChunkKey(2, 0, A))
-    assert not window.pinned
-
-
-def test_a_merged_chunk_goes_by_the_key_of_the_one_before():
-    window = two_turns()
-    window.pin(ChunkKey(2, 1, A))
-    merged = window.merge(ChunkKey(2, 1, A))
-    assert (merged.key, merged.start, len(merged), merged.stop) == (ChunkKey(2, 0, A), 10, 4, 14)
-    assert window.brightness.tolist() == [1, 2, 3, 4, 5, 10_000, 10_000]
-    assert window.pinned == {ChunkKey(2, 0, A)}
-
-
-@pytest.mark.parametrize("key", [ChunkKey(1, 0, U), ChunkKey(2, 0, A)])
-def test_a_merge_needs_a_live_chunk_of_the_turn_right_before(key):
-    window = two_turns()
-    with pytest.raises(BadInput, match="right before it"):
-        window.merge(key)
-    window.remove([ChunkKey(2, 0, A)])
-    with pytest.raises(BadInput, match="right before it"):
-        window.merge(ChunkKey(2, 1, A))
-
-
 @pytest.mark.parametrize(
     "act",
     [
         lambda w: w.remove([ChunkKey(1, 0, U), ChunkKey(9, 0, U)]),
-        lambda w: w.pin(ChunkKey(9, 0, U)),
-        lambda w: w.unpin(ChunkKey(9, 0, U)),
-        lambda w: w.merge(ChunkKey(9, 0, U)),
         lambda w: w.at(ChunkKey(9, 0, U)),
         lambda w: w.add([live(chunk(7, 0, U, 70, 2)), live(chunk(1, 0, U, 90, 3))]),
         lambda w: w.add([live(chunk(7, 0, U, 70, 2)), live(chunk(7, 0, U, 80, 2))]),
@@ -145,8 +114,7 @@ def test_a_reply_grows_token_by_token_and_becomes_chunks():
     for i in range(3_000):  # beyond the spare room of the buffer
         window.say(i, b"word\n\n" if i % 100 == 99 else b"word ", brightness=float(i))
     assert len(window) == 3_007
-    assert window.address(3_006) == (ChunkKey(4, 0, A), 2_999)
-    assert window.positions[-1] == 20 + 2_999
+    assert window.brightness[3_006] == 2_999
     chunks = window.end_reply()
     assert [len(one) for one in chunks] == [100] * 30
     assert [one.key.chunk_id for one in chunks] == list(range(30))
@@ -274,7 +242,8 @@ class Conversation(RuleBasedStateMachine):
     @rule(data=st.data())
     def user_pins(self, data):
         key = data.draw(st.sampled_from([one.key for one in self.window.chunks]))
-        self.window.pin(key)
+        (one,) = self.window.remove([key])
+        self.window.add([Live(one.chunk, np.full(len(one.chunk), 10_000, np.float32), pinned=True)])
         self.pins.add(key)
 
     @precondition(lambda self: len(self.window.chunks))
@@ -294,23 +263,9 @@ class Conversation(RuleBasedStateMachine):
         self.pins.add(key)
         self.by_hand.add(self.exchange(key))
 
-    @precondition(lambda self: len(self.window.chunks))
-    @rule(data=st.data())
-    def user_merges(self, data):
-        key = data.draw(st.sampled_from([one.key for one in self.window.chunks]))
-        try:
-            merged = self.window.merge(key)
-        except BadInput:
-            return
-        del self.said[key]
-        self.said[merged.key] = merged
-        if key in self.pins:
-            self.pins.discard(key)
-            self.pins.add(merged.key)
-
     @invariant()
     def positions_are_unique_and_ordered(self):
-        assert (np.diff(self.window.positions) > 0).all()
+        assert all(before.stop <= after.start for before, after in pairwise(self.window.chunks))
 
     @invariant()
     def everything_said_is_live_or_asleep(self):

@@ -15,10 +15,8 @@ def commands(*pieces: str | bytes) -> list[str]:
 def test_a_call_is_reported_with_its_closing_tag_and_not_before():
     detector = ToolDetector()
     assert detector.feed("Let me look. <tool>list_memory()</tool") == ()
-    assert detector.inside
     (call,) = detector.feed(">")
     assert call.command == "list_memory()"
-    assert not detector.inside
     assert detector.feed(" and on it goes") == ()
 
 

@@ -43,7 +43,7 @@ def test_a_saved_memory_is_read_back_with_its_snapshot(tree):
 
 def test_a_snapshot_takes_the_most_relevant_chunks_whole_within_its_tokens(tree):
     assert [one.key.turn_id for one in tree.save("a", 1, now=NOW).snapshot] == [1, 3, 4]
-    assert tree.save("a", 1, now=NOW).snapshot_tokens == 1000
+    assert sum(one.tokens for one in tree.save("a", 1, now=NOW).snapshot) == 1000
     assert [one.key.turn_id for one in tree.save("a", 1, now=NOW, context_tokens=450).snapshot] == [1]
     assert tree.save("a", 1, now=NOW, context_tokens=0).snapshot == ()
 

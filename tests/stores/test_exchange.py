@@ -168,7 +168,7 @@ def test_a_memory_with_other_content_gives_new_ids_once(rich, memory, tmp_path):
     assert other.chunk(user(1)).chunk.text == "my own words"
     shift = 2
     assert other.chunk(user(1 + shift)).chunk.text == "question 0"
-    assert other.pair(1 + shift) == 2 + shift
+    assert other.chunk(assistant(2 + shift)).chunk.answers == 1 + shift
     for window in rich.windows():
         assert [key.turn_id - shift for key in live_keys(other, window.id)] == [
             key.turn_id for key in live_keys(rich, window.id)

@@ -84,8 +84,8 @@ def test_live_tokens_are_live_deleted_ones_sleep_and_brightness_is_kept(store, t
     (asleep,) = store.graveyard(window.id).items
     assert (asleep.key, asleep.record.chunk.text) == (assistant(3, 1), " there!")
     assert asleep.brightness.tolist() == [77, -3]
-    assert store.pair(2) == 3
-    assert store.pair(4) == 5
+    assert store.chunk(assistant(3)).chunk.answers == 2
+    assert store.chunk(assistant(5)).chunk.answers == 4
     assert store.verify() == []
     assert store.search_words("hello", 5)
     assert store.reserve(1).start == 13
@@ -105,7 +105,7 @@ def test_a_conversation_that_went_on_brings_only_what_is_new(store, tmp_path):
     more = load(store, tmp_path, [*conversation(), token(13, "New", 6), token(14, "Yes", 7, "assistant")])
     assert (more.turns, more.known_turns, more.windows) == (2, 5, 0)
     assert len(store.windows()) == 1
-    assert store.pair(6) == 7
+    assert store.chunk(assistant(7)).chunk.answers == 6
 
 
 def test_another_conversation_with_the_same_ids_gets_ids_of_its_own(store, tmp_path):
@@ -159,7 +159,7 @@ def test_a_turn_zero_and_roles_that_share_a_turn_get_turns_of_their_own(store, t
         (2, 0, "user"),
         (3, 0, "assistant"),
     ]
-    assert store.pair(2) == 3
+    assert store.chunk(assistant(3)).chunk.answers == 2
 
 
 def test_an_empty_conversation_brings_nothing(store, tmp_path):

@@ -69,16 +69,13 @@ class Keepsakes(Part):
             row = db.execute(f"SELECT {ENTRY}, NULL FROM entries WHERE path = ?", (path,)).fetchone()
         return _entry(row)
 
-    def entries(self, under: str = "", *, children_only: bool = False) -> list[Entry]:
+    def entries(self, under: str = "") -> list[Entry]:
         """Entries below a path, in order of paths; all of them for an empty one."""
-        where = (
-            "parent = :under"
-            if children_only
-            else ":under = '' OR path > :under || '/' AND path < :under || '0'"
-        )
         with self._db.reading() as db:
             rows = db.execute(
-                f"SELECT {ENTRY}, NULL FROM entries WHERE {where} ORDER BY path", {"under": under}
+                f"""SELECT {ENTRY}, NULL FROM entries
+                    WHERE :under = '' OR path > :under || '/' AND path < :under || '0' ORDER BY path""",
+                {"under": under},
             ).fetchall()
         return [_entry(row) for row in rows]
 
@@ -140,10 +137,6 @@ class Keepsakes(Part):
                 (name, pack_json(content), micros(now), micros(now)),
             ).fetchone()
         return _note(row)
-
-    def delete_note(self, name: str) -> bool:
-        with self._db.writing(durable=True) as db:
-            return db.execute("DELETE FROM notes WHERE name = ?", (name,)).rowcount > 0
 
     # Settings for all windows
 

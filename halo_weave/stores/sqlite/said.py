@@ -1,17 +1,15 @@
-"""What was said: ids reserved, turns appended, replies kept while they stream, chunks found by key and position."""
+"""What was said: ids reserved, turns appended, replies kept while they stream, chunks found by key."""
 
 from __future__ import annotations
 
 import sqlite3
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from itertools import groupby
 
 from halo_weave.core.tokens import ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import BadInput, StoreFull, UnknownChunk
-from halo_weave.store import ChunkRecord, Draft, PlacedTokens, Reservation
+from halo_weave.store import ChunkRecord, Draft, Reservation
 from halo_weave.stores.owners import alive, this_process
 from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, unpack_runs
 from halo_weave.stores.sqlite.rows import (
@@ -247,48 +245,6 @@ class Said(Part):
                 f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.turn = ? ORDER BY c.chunk", (turn_id,)
             ).fetchall()
         return records(rows)
-
-    def pair(self, turn_id: int) -> int | None:
-        """The question's turn for an answer, the latest answer's turn for a question."""
-        with self._db.reading() as db:
-            return pair_of(db, turn_id)
-
-    def tokens_at(self, positions: Iterable[int]) -> list[PlacedTokens]:
-        """The tokens born at these positions, as runs. Positions that were never used are left out."""
-        found: list[PlacedTokens] = []
-        wanted = sorted(set(positions))
-        at = 0
-        with self._db.reading() as db:
-            while at < len(wanted):
-                row = db.execute(
-                    f"""SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES}
-                        WHERE c.start <= ? AND c.merged IS NULL ORDER BY c.start DESC LIMIT 1""",
-                    (wanted[at],),
-                ).fetchone()
-                record = records([row])[0] if row else None
-                if record is None or record.chunk.stop <= wanted[at]:
-                    at += 1
-                    continue
-                chunk = record.chunk
-                stop = bisect_left(wanted, chunk.stop, at)
-                inside = [position - chunk.start for position in wanted[at:stop]]
-                at = stop
-                for _, run in groupby(enumerate(inside), key=lambda place: place[1] - place[0]):
-                    places = [place for _, place in run]
-                    tokens = chunk.tokens.part(places[0], places[-1] + 1)
-                    found.append(PlacedTokens(chunk.key, chunk.start + places[0], tokens))
-        return found
-
-    def tag(self, key: ChunkKey, tags: Sequence[str]) -> None:
-        """Replace a chunk's tags."""
-        with self._db.writing() as db:
-            changed = db.execute(
-                """UPDATE chunks SET tags = ? WHERE turn = ? AND chunk = ?
-                   AND EXISTS (SELECT 1 FROM turns t WHERE t.id = turn AND t.role = ?)""",
-                (pack_json(list(tags)) if tags else None, *key),
-            )
-            if not changed.rowcount:
-                raise UnknownChunk(f"There is no chunk {key} in this memory.")
 
 
 def insert_chunks(

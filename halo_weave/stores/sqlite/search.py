@@ -11,7 +11,7 @@ import numpy as np
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, UnknownGeneration
-from halo_weave.store import Changes, Generation, Kin, Numbers, Place, Vectors, Wanted
+from halo_weave.store import Changes, Generation, Numbers, Place, Vectors, Wanted
 from halo_weave.stores.packing import maybe_moment, micros, moment, pack_floats
 from halo_weave.stores.sqlite.rows import FEW, PRESENT, Part, listed, note_changed, pack_json, want_vectors
 
@@ -207,16 +207,6 @@ class Search(Part):
                 "DELETE FROM wanted WHERE generation IN (SELECT id FROM generations WHERE state = 'retired')"
             )
 
-    def drop_generation(self, generation: int) -> None:
-        """Give up a generation that is being built."""
-        with self._db.writing() as db:
-            db.execute(
-                "UPDATE generations SET state = 'retired' WHERE id = ? AND state = 'building'", (generation,)
-            )
-            db.execute(
-                "DELETE FROM wanted WHERE generation IN (SELECT id FROM generations WHERE state = 'retired')"
-            )
-
     def sweep_vectors(self) -> int:
         """Remove vectors of retired generations, in small steps that let others write. Gives how many went."""
         swept = 0
@@ -266,23 +256,6 @@ class Search(Part):
                 (since,),
             )
             return [Place(*row) for row in rows]
-
-    def kin(self, numbers: Iterable[int]) -> dict[int, Kin]:
-        """For each chunk the ones before and after it in the window it was said in, and the openings of its pair."""
-        with self._db.reading() as db:
-            rows = db.execute(
-                """SELECT c.number,
-                       (SELECT p.number FROM chunks p WHERE p.window = c.window AND p.start < c.start
-                        AND p.deleted IS NULL AND p.merged IS NULL ORDER BY p.start DESC LIMIT 1),
-                       (SELECT n.number FROM chunks n WHERE n.window = c.window AND n.start > c.start
-                        AND n.deleted IS NULL AND n.merged IS NULL ORDER BY n.start LIMIT 1),
-                       (SELECT s.number FROM chunks s WHERE s.turn = c.turn AND s.chunk = 0 AND s.deleted IS NULL),
-                       (SELECT a.number FROM chunks a WHERE a.chunk = 0 AND a.deleted IS NULL AND a.turn =
-                        coalesce(t.answers, (SELECT max(r.id) FROM turns r WHERE r.answers = t.id)))
-                   FROM chunks c JOIN turns t ON t.id = c.turn WHERE c.number IN (SELECT value FROM json_each(?))""",
-                (listed(int(number) for number in numbers),),
-            ).fetchall()
-        return {number: Kin(*rest) for number, *rest in rows}
 
     def sleepers(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Sleeper]:
         """What a resurrection plan needs of these chunks and of the openings that come with them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -250,18 +250,6 @@ class Working(Part):
         if not rows:
             raise UnknownChunk(f"Chunk {key} does not sleep in window {window_id}.")
         return sleeping_of(rows)[0]
-
-    def states(self, window_id: str, numbers: Iterable[int]) -> dict[int, Literal["live", "asleep"]]:
-        """Which of these chunks are live or asleep in a window; the others it never saw."""
-        wanted = listed(int(number) for number in numbers)
-        with self._db.reading() as db:
-            rows = db.execute(
-                """SELECT c.number, EXISTS (SELECT 1 FROM live WHERE window = :window AND start = c.start),
-                       EXISTS (SELECT 1 FROM asleep WHERE window = :window AND start = c.start AND gone = 0)
-                   FROM chunks c WHERE c.number IN (SELECT value FROM json_each(:numbers))""",
-                {"window": window_id, "numbers": wanted},
-            ).fetchall()
-        return {number: "live" if live else "asleep" for number, live, asleep in rows if live or asleep}
 
     # How it came to be so
 

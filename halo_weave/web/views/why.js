@@ -45,7 +45,6 @@ export class WhyView {
 
 /** @param {Why} why @returns {number[]} */
 function brightnessOf(why) {
-  if (why.brightness_history?.length) return why.brightness_history.map((one) => (typeof one === "number" ? one : one.peak));
   const levels = [...why.history].sort((a, b) => (a.happened < b.happened ? -1 : 1)).map((one) => one.detail?.peak ?? one.detail?.brightness).filter((value) => typeof value === "number");
   return why.live && typeof why.peak === "number" ? [.../** @type {number[]} */ (levels), why.peak] : /** @type {number[]} */ (levels);
 }
