@@ -10,12 +10,12 @@ from rich.style import Style
 from rich.text import Text
 
 from halo_weave.core.tokens import Brightness, Tokens
+from halo_weave.memory.results import TOOL_MARK
 
 DIM, MEDIUM, BRIGHT = (100, 90, 40), (200, 180, 80), (255, 220, 100)
 GROUND = (70, 60, 20), (128, 110, 50)  # behind the brightest tokens, from faint to strong
 TOP = 0.8  # of the range: above it a token stands out by itself
 TOOL = Style(color="#4ecdc4")
-TOOL_MARK = "⚙️【"
 
 
 def share(value: float, low: float, high: float) -> float:

@@ -11,6 +11,7 @@ from typing import Literal
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.memory.literals import Json
 
+TOOL_MARK = "⚙️【"  # begins the answer: by this the skins know it again
 COMMAND_LENGTH = 200
 RESULT_LENGTH = 1500
 MARKS = "⚙【】✓❌→"
@@ -31,11 +32,11 @@ class ToolResult:
 
 
 def answered(command: str, answer: str, **more: object) -> ToolResult:
-    return ToolResult(f"⚙️【{echo(command)}】→ {answer}", True, **more)  # type: ignore[arg-type]
+    return ToolResult(f"{TOOL_MARK}{echo(command)}】→ {answer}", True, **more)  # type: ignore[arg-type]
 
 
 def refused(command: str, sentence: str) -> ToolResult:
-    return ToolResult(f"⚙️【{echo(command)}】→ ❌ {bounded(one_line(sentence), RESULT_LENGTH)}", False)
+    return ToolResult(f"{TOOL_MARK}{echo(command)}】→ ❌ {bounded(one_line(sentence), RESULT_LENGTH)}", False)
 
 
 def echo(command: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from halo_weave.core.tokens import Chunk, ChunkKey
+from halo_weave.memory.results import TOOL_MARK
 from halo_weave.memory.tree import Branch, Match, Remembered
 from halo_weave.ports import ModelInfo
 from halo_weave.server import wire
@@ -20,7 +21,6 @@ from halo_weave.weave import events
 from halo_weave.weave.context import Context, Deletion, Gap, SeenChunk, SeenReply, Why
 from halo_weave.weave.weave import Found, Preview
 
-TOOL_MARK = "⚙️【"
 LAST_TEXT = 120  # characters of a window's last words in the list
 
 Names = Mapping[str, str]  # of windows, by id
