@@ -124,9 +124,7 @@ def main() -> None:
     options = parser.parse_args()
     rng = np.random.default_rng(7)
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings().changed(
-            {"max_context_tokens": LIVE, "max_new_tokens": 24, "temperature": 0}
-        )
+        settings = Settings().changed({"max_context_tokens": LIVE, "max_new_tokens": 24, "temperature": 0})
         weave = assemble(Options(data=Path(folder), model=options.model, settings=settings), progress=told)
         try:
             result = measure(weave, options.chunks, options.rounds, rng)

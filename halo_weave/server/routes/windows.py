@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from halo_weave.core.tokens import Role
+from halo_weave.errors import UnknownWindow
 from halo_weave.server import shapes, wire
 from halo_weave.server.asked import WHOLE, Id
 from halo_weave.server.service import Service
@@ -42,14 +44,11 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("", summary="All windows")
     def get_windows() -> wire.WindowsTold:
-        weave = service.weave
-        busy = set(weave.generating())
-        return wire.WindowsTold(
-            windows=[
-                shapes.window(stats, weave.settings(stats.window.id), stats.window.id in busy)
-                for stats in weave.windows()
-            ]
-        )
+        windows = []
+        for record in service.weave.store.windows():
+            with suppress(UnknownWindow):  # cleared meanwhile
+                windows.append(told(record.id))
+        return wire.WindowsTold(windows=windows)
 
     @router.post("", summary="A new window", status_code=201)
     def post_window(asked: wire.NewWindow) -> wire.WindowTold:
