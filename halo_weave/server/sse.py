@@ -104,15 +104,13 @@ class Stream:
         gone = self._kept.pop(number, None)
         self._bytes -= gone.size if gone else 0
 
-    def forget(self, up_to: str | None = None) -> int:
-        """Keep only what came after this event, or nothing. Gives how many bytes that frees."""
-        end = self._newest if up_to is None else self.place(up_to)
+    def forget(self) -> int:
+        """Keep nothing. Gives how many bytes that frees."""
         with self._lock:
-            held = self._bytes
-            for number in [number for number in self._kept if end is not None and number <= end]:
-                self._dropped = number
-                self._drop(number)
-            return held - self._bytes
+            held, self._bytes = self._bytes, 0
+            self._kept.clear()
+            self._dropped = self._newest
+            return held
 
     @property
     def held(self) -> int:

@@ -85,8 +85,6 @@ class Turns:
                 stream.publish("failed", {"sentence": str(error) if known else INTERNAL})
             if not begun.done():
                 begun.set_exception(error)
-        if teller is not None:
-            stream.forget(before)  # a client that was away since the turn before loads the context anew
 
     def _enter(self, window: str, stream: Stream) -> str:
         """The window is ours. The turn before may have its last event still to tell; ours come after it."""

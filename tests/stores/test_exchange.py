@@ -81,7 +81,6 @@ def rich(memory) -> SqliteStore:
     store.undelete([user(9)], now=NOW)
     letters = Tokens.of(range(10), [bytes([letter]) for letter in b"question 4"])
     reading = Live(Chunk(user(9), store.chunk(user(9)).chunk.start, letters, span=2), np.ones(10, np.float32))
-    wake(store, first, user(9))
     store.reread(first, [reading], tokenizer="letters", now=NOW)
     store.save_entry(
         "A/B", {"goal": [1, None, "é"]}, now=NOW, snapshot=[{"text": "x"}], vectors=unit_vectors(1), model="m"
