@@ -167,6 +167,7 @@ class Database:
     def _open_to_write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._writer = self._connect()
+        self._all.append(self._writer)
         if self._patiently(lambda: self._pragma("application_id")) != APPLICATION:
             self._writer.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # heeded by a new file only
         self._patiently(lambda: migrate(self._writer, self.path))
@@ -203,8 +204,6 @@ class Database:
         except BaseException:
             db.close()
             raise
-        with self._guard:
-            self._all.append(db)
         return db
 
     def _log_usable(self) -> bool:
@@ -224,6 +223,7 @@ class Database:
             if self._closed:
                 db.close()
                 self._check_open()
+            self._all.append(db)
             self._lent.add(db)
         return db
 
