@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from halo_weave.errors import BadSetting
+
+SHARED = "windows"  # the key under which a store keeps the settings that all windows share
 
 
 def setting(
@@ -205,6 +208,10 @@ class Settings:
         """These settings with others in their place. An unknown name or a value out of range is refused."""
         return replace(self, **{name: checked(name, value) for name, value in changes.items()})
 
+    def restored(self, stored: object) -> Settings:
+        """These settings with stored ones in their place, as far as this version can use them."""
+        return self.changed(usable(stored))
+
     def as_mapping(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -238,13 +245,25 @@ def checked(name: str, value: Any) -> Any:
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
-        or not math.isfinite(value)
+        or not -math.inf < value < math.inf
         or (whole and value != int(value))
     ):
         raise BadSetting(f"{name} is {value!r}; use a {'whole ' if whole else ''}number.")
     if not about["low"] <= value <= about["high"]:
         raise BadSetting(f"{name} is {value}; use {about['low']:,} to {about['high']:,}.")
     return int(value) if whole else float(value)
+
+
+def usable(stored: object) -> dict[str, Any]:
+    """What of stored settings this version knows and allows.
+
+    The rest may be of a newer version: it stays stored, and never makes a window unusable.
+    """
+    found = {}
+    for name, value in stored.items() if isinstance(stored, Mapping) else ():
+        with suppress(BadSetting):
+            found[name] = checked(name, value)
+    return found
 
 
 def described() -> list[dict[str, Any]]:

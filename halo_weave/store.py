@@ -18,6 +18,8 @@ Json = Any  # what json.loads gives
 Numbers = npt.NDArray[np.int64]  # of chunks, within one store
 Vectors = npt.NDArray[np.float32]  # (n, dimension)
 
+WINDOW_ID = "^[0-9a-zA-Z_-]{1,64}$"  # it stands in addresses
+
 
 # Said
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halo_weave.errors import BadSetting
-from halo_weave.settings import FIELDS, Settings, checked, described
+from halo_weave.settings import FIELDS, Settings, checked, described, usable
 
 
 def test_every_setting_has_a_meaning_and_a_default_that_it_accepts():
@@ -29,6 +29,7 @@ def test_every_setting_has_a_meaning_and_a_default_that_it_accepts():
         ("timestamps", 1, "true or false"),
         ("decay", None, "cannot be empty"),
         ("colour", 1, "no setting 'colour'"),
+        ("temperature", 10**400, "0 to 5"),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_what_it_may_be(name, value, sentence):
@@ -38,6 +39,14 @@ def test_a_value_out_of_range_is_refused_with_what_it_may_be(name, value, senten
 
 def test_what_is_optional_may_be_empty():
     assert Settings().changed({"resurrection_budget": None, "seed": None}).resurrection_budget is None
+
+
+def test_a_stored_setting_that_this_version_cannot_use_is_passed_over():
+    stored = {"top_k": 7.0, "temperature": 99, "later": {"any": []}, "sink": ["max"], "decay": 10**400}
+    assert usable(stored) == {"top_k": 7}
+    assert Settings(temperature=0.3).restored(stored) == Settings(temperature=0.3, top_k=7)
+    for nothing in (None, 5, [], "top_k"):
+        assert Settings().restored(nothing) == Settings()
 
 
 @given(

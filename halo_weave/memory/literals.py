@@ -6,11 +6,11 @@ import json
 import re
 from typing import Any
 
+from halo_weave.core.depth import DEPTH, shallow
 from halo_weave.errors import BadInput
 
 Json = Any  # what json.loads gives
 
-DEPTH = 64  # of lists and objects within each other
 SPACE = re.compile(r"\s*")
 NUMBER = re.compile(r"[+-]?(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])")
 NAME = re.compile(r"[A-Za-z_$][\w$]*")
@@ -243,19 +243,3 @@ def json_size(value: Json) -> int:
         return len(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode())
     except (TypeError, ValueError):
         raise BadInput("This cannot be kept as JSON: a number is too large, or text is broken.") from None
-
-
-def shallow(value: Json) -> bool:
-    """Whether lists and objects lie at most `DEPTH` deep; found level by level, so that no depth hurts."""
-    level = [value]
-    for _ in range(DEPTH + 1):
-        inner: list[Json] = []
-        for one in level:
-            if isinstance(one, dict):
-                inner.extend(one.values())
-            elif isinstance(one, list | tuple):
-                inner.extend(one)
-        if not inner:
-            return True
-        level = inner
-    return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from halo_weave.memory.paths import DEPTH
+from halo_weave.core.paths import DEPTH
 from halo_weave.memory.tree import Branch
 
 OVERVIEW_LENGTH = 800  # characters

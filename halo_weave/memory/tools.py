@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
+from halo_weave.core.depth import shallow
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.memory.calls import CALL_LIMIT, ToolCall, ToolDetector
@@ -19,7 +20,7 @@ from halo_weave.memory.commands import (
     SaveMemory,
     parse,
 )
-from halo_weave.memory.literals import Json, shallow
+from halo_weave.memory.literals import Json
 from halo_weave.memory.notes import METADATA, Notes, without_metadata
 from halo_weave.memory.prompt import OVERVIEW_LENGTH, instructions
 from halo_weave.memory.results import (

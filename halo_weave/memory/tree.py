@@ -11,12 +11,12 @@ from typing import Protocol
 
 import numpy as np
 
+from halo_weave.core.paths import checked_path, is_root
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.core.words import terms
 from halo_weave.errors import BadInput, UnknownMemory
 from halo_weave.memory.commands import CONTEXT_TOKENS, RECENCY_BIAS
 from halo_weave.memory.literals import Json, json_size
-from halo_weave.memory.paths import checked_path, is_root
 from halo_weave.ports import Embedder, Vectors
 from halo_weave.store import Entry
 
@@ -235,9 +235,12 @@ class MemoryTree:
     def _similarities(self, query: str, entries: Sequence[Entry]) -> dict[str, float]:
         """By vectors. Those of another embedder say nothing to this one; until it is saved again, words decide."""
         embedder = self._open_embedder()
-        model = embedder.name if embedder else None
-        spoken = [entry for entry in entries if entry.model == model and len(entry.vectors)]
-        silent = [entry for entry in entries if entry.model != model or not len(entry.vectors)]
+        model = (embedder.name, embedder.dimension) if embedder else None
+        spoken: list[Entry] = []
+        silent: list[Entry] = []
+        for entry in entries:
+            heard = (entry.model, *entry.vectors.shape[1:]) == model
+            (spoken if heard else silent).append(entry)
         similar = word_similarities(query, silent)
         if embedder and spoken:
             asked = embedder.embed([query], query=True)[0]

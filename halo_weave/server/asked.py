@@ -14,7 +14,6 @@ WHOLE = r"^[^\x00]*$"  # no NUL
 SAID = r"^[^\x00]*[^\s\x00][^\x00]*$"  # and not only blanks
 ID = "^[0-9]{1,19}$"
 KEY = r"^[0-9]{1,19}\.[0-9]{1,9}\.(system|user|assistant)$"
-WINDOW_ID = "^[0-9a-zA-Z_-]{1,64}$"
 DAY = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 

@@ -15,7 +15,7 @@ from halo_weave.memory.results import TOOL_MARK
 from halo_weave.memory.tree import Branch, Match, Remembered
 from halo_weave.ports import ModelInfo
 from halo_weave.server import wire
-from halo_weave.settings import Settings
+from halo_weave.settings import Settings, usable
 from halo_weave.store import Imported, Sleeping, Stats, WindowStats
 from halo_weave.weave import events
 from halo_weave.weave.context import Context, Deletion, Gap, SeenChunk, SeenReply, Why
@@ -34,7 +34,7 @@ def window(stats: WindowStats, effective: Settings, generating: bool) -> wire.Wi
         system_prompt=record.system_prompt,
         user_name=record.user_name,
         ai_name=record.ai_name,
-        settings=dict(record.settings),
+        settings=usable(record.settings),
         effective=effective.as_mapping(),
         created=record.created,
         modified=max(record.modified, stats.last_said or record.modified),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
+import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
+from halo_weave.core.depth import DEPTH, shallow
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.errors import BadInput, ImportRefused
 from halo_weave.stores.packing import micros, moment
@@ -18,6 +21,10 @@ from halo_weave.stores.packing import micros, moment
 FORMAT = "halo-weave memory"
 VERSION = 1
 LIMIT = 2**63 - 1
+# An import takes all ids up to those that its file names, so at least half of them stay for what will be said here.
+FILE_LIMIT = 2**62 - 1
+# A year from either end of what a datetime holds, so that it can be told in any time zone.
+EARLIEST, LATEST = micros(datetime(2, 1, 1, tzinfo=UTC)), micros(datetime(9999, 1, 1, tzinfo=UTC))
 # An import takes the sections in this order; in the file they may stand in any.
 SECTIONS = ("format", "version", "memory", "windows", "turns", "live", "asleep", "history", "entries", "notes", "settings",
             "generations", "vectors")  # fmt: skip
@@ -107,9 +114,10 @@ class Reading:
         self.element: dict[str, Any] = element
 
     def refuse(self, field: str, wanted: str) -> ImportRefused:
-        value = str(self.element.get(field))[:40]
+        value = self.element.get(field)
+        shown = (value if isinstance(value, str) else reprlib.repr(value))[:40]
         return ImportRefused(
-            f"In {self.section!r}, {field!r} should be {wanted}, not {value!r}. Nothing was changed."
+            f"In {self.section!r}, {field!r} should be {wanted}, not {shown!r}. Nothing was changed."
         )
 
     def text(self, field: str, default: str | None = None) -> str:
@@ -121,14 +129,14 @@ class Reading:
     def maybe_text(self, field: str) -> str | None:
         return None if self.element.get(field) is None else self.text(field)
 
-    def whole(self, field: str, *, least: int = 0, default: int | None = None) -> int:
-        value = self.element.get(field, default)
+    def whole(self, field: str, *, least: int = 0, most: int = LIMIT) -> int:
+        value = self.element.get(field)
         try:
             number = int(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
         except ValueError:
             number = None
-        if number is None or not least <= number <= LIMIT:
-            raise self.refuse(field, f"a whole number from {least} to 2^63, as text")
+        if number is None or not least <= number <= most:
+            raise self.refuse(field, f"a whole number from {least} to 2^{most.bit_length()}, as text")
         return number
 
     def maybe_whole(self, field: str, *, least: int = 0) -> int | None:
@@ -136,9 +144,18 @@ class Reading:
 
     def time(self, field: str) -> int:
         try:
-            return micros(datetime.fromisoformat(self.text(field)))
+            when = micros(datetime.fromisoformat(self.text(field)))
         except (ValueError, OverflowError, BadInput):
-            raise self.refuse(field, "a time such as 2026-01-31T12:00:00.000000+00:00") from None
+            when = LATEST
+        if not EARLIEST <= when < LATEST:
+            raise self.refuse(field, "a time such as 2026-01-31T12:00:00.000000+00:00")
+        return when
+
+    def number(self, field: str) -> float:
+        value = self.element.get(field)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
+            raise self.refuse(field, "a number")
+        return value
 
     def maybe_time(self, field: str) -> int | None:
         return None if self.element.get(field) is None else self.time(field)
@@ -165,7 +182,7 @@ class Reading:
         value = self.element.get(field)
         if not isinstance(value, dict):
             raise self.refuse(field, "an object")
-        return value
+        return self._shallow(field, value)  # type: ignore[no-any-return]
 
     def strings(self, field: str) -> tuple[str, ...]:
         value = self.element.get(field) or []
@@ -176,7 +193,12 @@ class Reading:
     def any(self, field: str) -> Any:
         if field not in self.element:
             raise self.refuse(field, "there")
-        return self.element[field]
+        return self._shallow(field, self.element[field])
+
+    def _shallow(self, field: str, value: Any) -> Any:
+        if not shallow(value):
+            raise self.refuse(field, f"nested at most {DEPTH} deep")
+        return value
 
     def list(self, field: str) -> Iterator[Reading]:
         value = self.element.get(field)
@@ -201,7 +223,11 @@ class Reading:
 
 def read_header(element: Any) -> Header:
     field = Reading("memory", element)
-    return Header(field.text("id"), field.whole("next_turn", least=1), field.whole("next_position"))
+    return Header(
+        field.text("id"),
+        field.whole("next_turn", least=1, most=FILE_LIMIT),
+        field.whole("next_position", most=FILE_LIMIT),
+    )
 
 
 def read_chunk(field: Reading) -> ChunkIn:

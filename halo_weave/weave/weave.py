@@ -19,7 +19,7 @@ from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput, StoreError, UnknownChunk, UnknownWindow, WindowBusy
 from halo_weave.ports import Engine
-from halo_weave.settings import Settings, checked, known
+from halo_weave.settings import SHARED, Settings, checked, known
 from halo_weave.store import ChunkRecord, Page, Sleeping, WindowRecord, WindowStats
 from halo_weave.weave.context import Context, Deletion, SeenChunk, Why, glimpse, see
 from halo_weave.weave.desk import CUT, Desk, strategy_of
@@ -30,7 +30,6 @@ from halo_weave.weave.turn import Turn
 
 DEFAULT_PROMPT = "You are a helpful assistant with a long memory. Answer plainly and briefly."
 GAP_LIMIT = 200
-SHARED = "windows"  # the key of the settings that all windows share
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +160,8 @@ class Weave:
             self.engine.forget(window_id)
 
     def settings(self, window_id: str | None = None) -> Settings:
-        shared = self._defaults.changed(self.store.settings().get(SHARED, {}))
-        return shared if window_id is None else shared.changed(self.window(window_id).settings)
+        shared = self._defaults.restored(self.store.settings().get(SHARED))
+        return shared if window_id is None else shared.restored(self.window(window_id).settings)
 
     def change_settings(self, changes: Mapping[str, Any], reset: Sequence[str] = ()) -> Settings:
         """Settings for all windows that do not have their own."""

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halo_weave.core.depth import DEPTH, shallow
 from halo_weave.errors import BadInput
-from halo_weave.memory.literals import DEPTH, json_size, read_literal, shallow
+from halo_weave.memory.literals import json_size, read_literal
 
 text = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
 numbers = st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False)

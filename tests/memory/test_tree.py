@@ -208,8 +208,9 @@ def test_without_an_embedder_words_decide(store):
     assert 0 < matches[0].similarity <= 1
 
 
-def test_vectors_of_another_embedder_are_not_compared(store):
-    saved(store, BagOfWords("old", dimension=8), ("a/x", "database", 0, ["the database"]))
+@pytest.mark.parametrize("other", ["old", "new"])
+def test_vectors_of_another_embedder_are_not_compared(store, other):
+    saved(store, BagOfWords(other, dimension=8), ("a/x", "database", 0, ["the database"]))
     tree = MemoryTree(store, embedder=BagOfWords("new"))
     (match,) = tree.query_heading("a", "database", now=NOW)
     assert match.similarity == pytest.approx(1)  # by words

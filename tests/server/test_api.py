@@ -58,6 +58,14 @@ def test_a_window_is_made_changed_listed_and_deleted(client):
     refused(client.get(f"/api/windows/{window['id']}"), 404, "unknown_window")
 
 
+def test_a_window_with_settings_of_a_newer_version_is_listed_with_those_that_hold(client, service, window):
+    newer = {"top_k": 7, "a_later_one": {"any": ["thing"]}, "temperature": 99}
+    service.archive.change_window(window, now=service.weave.now(), settings=newer)
+    told = {one["id"]: one for one in client.get("/api/windows").json()["windows"]}[window]
+    assert told["settings"] == {"top_k": 7}
+    assert told["effective"] == client.get("/api/settings").json()["values"] | {"top_k": 7}
+
+
 def test_what_was_said_in_a_deleted_window_is_still_found(client, window):
     say(client, window, "The heirloom is a zither.")
     client.delete(f"/api/windows/{window}")

@@ -202,6 +202,20 @@ def test_what_was_cleared_comes_back_under_its_own_ids(rich, tmp_path):
     assert content(exported(rich)) == content(text)
 
 
+def test_copies_that_went_on_apart_are_joined_after_a_clear(rich, memory, tmp_path):
+    rich.backup(tmp_path / "twin.sqlite")
+    twin = memory("twin")
+    for store, said, day in ((rich, "said here", 8), (twin, "said there", 9)):
+        exchange(store, store.windows()[0].id, said, "yes", now=NOW + timedelta(day))
+    here, there = exported(rich), exported(twin)
+    rich.clear(confirm=True)
+    assert load(rich, tmp_path, here).kept_ids
+    assert load(rich, tmp_path, there).turns == 2
+    assert rich.verify() == []
+    live = [item.chunk.text for item in rich.live(rich.windows()[0].id)]
+    assert [text for text in live if text.startswith("said")] == ["said here", "said there"]
+
+
 def test_an_interrupted_import_goes_on(rich, memory, tmp_path, monkeypatch):
     monkeypatch.setattr(restore, "BATCH", 2)
     text = exported(rich)
@@ -346,6 +360,14 @@ def change(path: list, value):
     return apply
 
 
+def another_window(window_id: str):
+    return lambda found: found["windows"].append({**found["windows"][0], "id": window_id})
+
+
+DEEP = json.loads("[" * 200 + "]" * 200)
+KEPT = {"key": "1.0.user", "text": "x", "tokens": 2, "similarity": 0.5, "said": None}
+
+
 @pytest.mark.parametrize("damage", [
     change(["turns", 0, "turn"], "x"),
     change(["turns", 0, "turn"], True),
@@ -354,6 +376,10 @@ def change(path: list, value):
     change(["turns", 0, "role"], "robot"),
     change(["turns", 0, "said"], "yesterday"),
     change(["turns", 0, "said"], "2026-01-01T00:00:00"),
+    change(["turns", 0, "said"], "0001-01-01T00:00:00+14:00"),
+    change(["turns", 0, "said"], "9999-12-31T23:59:59+00:00"),
+    change(["memory", "next_turn"], str(2**63 - 1)),
+    change(["memory", "next_position"], str(2**63 - 1)),
     change(["turns", 0, "chunks"], []),
     change(["turns", 0, "window"], "nowhere"),
     change(["turns", 0, "speaker"], "\ud83d"),
@@ -371,14 +397,43 @@ def change(path: list, value):
     change(["turns", 0], "not an object"),
     change(["windows", 0, "settings"], []),
     change(["windows", 0, "created"], ...),
+    another_window("a b/../c"),
+    another_window(""),
+    another_window("line\n"),
+    change(["windows", 0, "settings"], {"later": DEEP}),
+    change(["windows", 0, "settings"], {"later": "\ud83d"}),
     change(["live", 0, "brightness"], "AAAA"),
     change(["live", 0, "brightness"], "AADAfw=="),
     change(["live", 0, "pinned"], 1),
     change(["asleep", 0, "reason"], None),
     change(["history", 0, "happened"], 7),
     change(["entries", 0, "versions", 0, "vectors"], "AAAAAAAA"),
+    change(["entries", 0, "versions", 0, "vectors"], "AADAfw=="),
+    change(["entries", 0, "path"], "/".join("a" * 2000)),
+    change(["entries", 0, "path"], ""),
+    change(["entries", 0, "path"], "A/B/"),
+    change(["entries", 0, "path"], "A/../B"),
+    change(["entries", 0, "versions"], []),
+    change(["entries", 0, "versions", 1, "version"], 1),
+    change(["entries", 0, "versions", 0, "version"], 3),
+    change(["entries", 0, "versions", 0, "version"], 2**63 - 1),
+    change(["entries", 0, "versions", 0, "ended"], None),
+    change(["entries", 0, "versions", 0, "content"], DEEP),
+    change(["entries", 0, "versions", 1, "snapshot"], {}),
+    change(["entries", 0, "versions", 1, "snapshot"], [5]),
+    change(["entries", 0, "versions", 1, "snapshot"], [{"text": 5}]),
+    change(["entries", 0, "versions", 1, "snapshot"], [{"key": "zzz"}]),
+    change(["entries", 0, "versions", 1, "snapshot"], [{**KEPT, "key": f"{'9' * 5000}.0.user"}]),
+    change(["entries", 0, "versions", 1, "snapshot"], [{**KEPT, "text": None}]),
+    change(["entries", 0, "versions", 1, "snapshot"], [{**KEPT, "tokens": "2"}]),
+    change(["entries", 0, "versions", 1, "snapshot"], [{**KEPT, "similarity": "near"}]),
+    change(["entries", 0, "versions", 1, "snapshot"], [{**KEPT, "said": 7}]),
     change(["notes", 0, "name"], 7),
+    change(["notes", 0, "content"], [1]),
+    change(["notes", 0, "content"], {"topics": DEEP}),
+    change(["notes", 0, "content"], {"_metadata": [1]}),
     change(["settings", 0, "value"], ...),
+    change(["settings", 0], {"key": "windows", "value": 5, "modified": "2026-01-31T12:00:00+00:00"}),
     change(["vectors", 0, "vector"], "AADAfw=="),
     change(["generations", 0, "dimension"], 0),
     change(["surprises"], [1]),
@@ -388,10 +443,30 @@ def test_a_file_with_a_fault_anywhere_is_refused_as_a_whole(rich, copy, tmp_path
     for section in ("asleep", "live"):  # the first ones belong to chunks of two tokens
         assert found[section]
     damage(found)
-    empty = copy.stats()
+    empty = content(exported(copy))
     with pytest.raises(ImportRefused, match=r"Nothing was changed|not imported"):
         load(copy, tmp_path, json.dumps(found))
-    assert (copy.stats().windows, copy.stats().turns) == (empty.windows, empty.turns)
+    assert content(exported(copy)) == empty
+
+
+@pytest.mark.parametrize(
+    "kept", [[KEPT], [{**KEPT, "said": "2026-01-31T12:00:00+00:00"}, {"own": "A B"}], [{"later": 1}]]
+)
+def test_a_sound_snapshot_passes(rich, copy, tmp_path, kept):
+    found = json.loads(exported(rich))
+    found["entries"][0]["versions"][1]["snapshot"] = kept
+    load(copy, tmp_path, json.dumps(found))
+    assert list(copy.entry("A/B").snapshot) == kept
+
+
+def test_settings_of_a_newer_version_pass(rich, copy, tmp_path):
+    found = json.loads(exported(rich))
+    newer = {"top_k": 7, "a_later_one": {"any": ["thing"]}, "temperature": 99}
+    found["windows"][0]["settings"] = newer
+    found["settings"].append({"key": "windows", "value": newer, "modified": NOW.isoformat()})
+    load(copy, tmp_path, json.dumps(found))
+    assert copy.window(found["windows"][0]["id"]).settings == newer
+    assert copy.settings()["windows"] == newer
 
 
 def test_a_file_that_breaks_off_is_refused_as_a_whole(rich, copy, tmp_path):

@@ -481,3 +481,23 @@ def test_a_window_knows_when_it_was_spoken_in(assembled):
     said = {one.window.id: one.last_said for one in weave.windows()}
     assert said[newer.id] is None
     assert said[older.id] > newer.modified
+
+
+@pytest.mark.parametrize("shared", [{"temperature": 99, "later": 1, "top_k": 7}, 5, None])
+def test_stored_settings_never_make_a_window_unusable(assembled, shared):
+    """Such as a newer version leaves behind, or an import brings."""
+    weave = assembled()
+    window = weave.create_window("one", settings=SMALL)
+    newer = {**SMALL, "later": {"any": "thing"}, "temperature": -1, "top_p": 0.5}
+    weave.store.change_window(window.id, now=weave.now(), settings=newer)
+    weave.store.save_settings({"windows": shared}, now=weave.now())
+    assert of(events.Done, list(weave.say(window.id, "Hello there.")))
+    settings = weave.settings(window.id)
+    assert (settings.temperature, settings.top_p) == (weave.settings().temperature, 0.5)
+    weave.change_settings({"min_p": 0.25})
+    assert weave.settings(window.id).min_p == 0.25
+    weave.change_window(window.id, settings={"temperature": 1.5})
+    assert weave.settings(window.id).temperature == 1.5
+    assert weave.window(window.id).settings["later"] == {"any": "thing"}
+    with pytest.raises(BadSetting, match="no setting"):
+        weave.change_window(window.id, settings={"later": 1})

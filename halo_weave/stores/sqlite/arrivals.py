@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from halo_weave.core.tokens import Tokens
-from halo_weave.errors import StoreFull
-from halo_weave.store import Imported
-from halo_weave.stores.exchange import LIMIT, ChunkIn, Header, Reading, TurnIn, read_turn
+from halo_weave.core.paths import checked_path
+from halo_weave.core.tokens import ChunkKey, Tokens
+from halo_weave.errors import ImportRefused, StoreFull
+from halo_weave.settings import SHARED
+from halo_weave.store import WINDOW_ID, Imported
+from halo_weave.stores.exchange import FILE_LIMIT, LIMIT, ChunkIn, Header, Reading, TurnIn, read_turn
 from halo_weave.stores.packing import pack_tokens, unpack_floats
 from halo_weave.stores.sqlite.connection import Database
 from halo_weave.stores.sqlite.rows import note_changed, pack_json, tokenizer_of, want_vectors, write_words
@@ -50,8 +53,13 @@ class Arrivals:
 
     @staticmethod
     def check(section: str, field: Reading) -> None:
-        """Refuse an element that `bring` could not use."""
-        CHECKS[section](field)
+        """Refuse an element that `bring` could not use, or that would be in the way of those who read it later."""
+        try:
+            CHECKS[section](field)
+        except ValueError as error:  # BadInput among them
+            raise ImportRefused(
+                f"In {section!r} there is something that cannot be kept: {error} Nothing was changed."
+            ) from error
 
     # Windows
 
@@ -122,7 +130,8 @@ class Arrivals:
         next_turn, next_position, cleared = db.execute(
             "SELECT next_turn, next_position, cleared_turn FROM memory"
         ).fetchone()
-        if self.header.id == self.own == turn.memory and turn.turn < cleared:
+        own_past = self.header.id == self.own == turn.memory and turn.turn < cleared
+        if own_past and self._free(db, turn, (0, 0)):
             return 0, 0
         shifts = self.shifts or self._set_apart(db, turn)
         if shifts is None:
@@ -132,19 +141,24 @@ class Arrivals:
 
     def _set_apart(self, db: sqlite3.Connection, turn: TurnIn) -> tuple[int, int] | None:
         """The shifts of an earlier import from there that did not bring this turn, if its place is still free."""
-        start, stop = turn.reach
         for shifts in db.execute(
             "SELECT turn_shift, shift FROM imports WHERE source = ? AND first_turn <= ? AND ? < end_turn",
             (self.header.id, turn.turn, turn.turn),
         ).fetchall():
-            taken = db.execute(
-                """SELECT 1 FROM turns WHERE id = ?
-                   UNION ALL SELECT 1 FROM chunks WHERE start < ? AND start + span > ? LIMIT 1""",
-                (turn.turn + shifts[0], stop + shifts[1], start + shifts[1]),
-            ).fetchone()
-            if not taken:
+            if self._free(db, turn, shifts):
                 return shifts  # type: ignore[no-any-return]
         return None
+
+    def _free(self, db: sqlite3.Connection, turn: TurnIn, shifts: tuple[int, int]) -> bool:
+        start, stop = turn.reach
+        # Chunks do not overlap, so the last one that begins before the turn's end tells for all.
+        taken = db.execute(
+            """SELECT 1 FROM turns WHERE id = ? UNION ALL
+               SELECT 1 FROM (SELECT start + span AS stop FROM chunks WHERE start < ? AND merged IS NULL
+                              ORDER BY start DESC LIMIT 1) WHERE stop > ?""",
+            (turn.turn + shifts[0], stop + shifts[1], start + shifts[1]),
+        ).fetchone()
+        return taken is None
 
     def _set_aside(
         self, db: sqlite3.Connection, turn: TurnIn, next_turn: int, next_position: int
@@ -359,6 +373,8 @@ def pack_reading(db: sqlite3.Connection, own: tuple[str, Tokens] | None) -> tupl
 
 def read_window(field: Reading) -> tuple[Any, ...]:
     texts = [field.text(name) for name in ("id", "name", "system_prompt", "user_name", "ai_name")]
+    if not re.fullmatch(WINDOW_ID, texts[0]):
+        raise field.refuse("id", "1 to 64 letters, digits, _ or -")
     times = (field.time("created"), field.time("modified"), field.maybe_time("deleted"))
     return (*texts, pack_json(field.object("settings")), *times)
 
@@ -401,17 +417,23 @@ def read_event(field: Reading) -> tuple[int, int, str | None, int, str, str]:
 
 
 def read_entry(field: Reading) -> tuple[str, list[tuple[Any, ...]]]:
-    versions = []
+    path = field.text("path")
+    if checked_path(path) != path:
+        raise field.refuse("path", "without spaces and slashes around its headings")
+    versions: list[tuple[Any, ...]] = []
     for inner in field.list("versions"):
-        snapshot = inner.any("snapshot")
+        snapshot = read_snapshot(inner)
         vectors = inner.floats("vectors")
-        if not isinstance(snapshot, list) or (
-            vectors and (not snapshot or len(vectors) % (4 * len(snapshot)))
-        ):
+        if vectors and (not snapshot or len(vectors) % (4 * len(snapshot))):
             raise inner.refuse("snapshot", "a list, with as many vectors")
+        if not np.isfinite(unpack_floats(vectors)).all():
+            raise inner.refuse("vectors", "numbers")
+        version = inner.whole("version", least=1, most=FILE_LIMIT)
+        if versions and (version <= versions[-1][0] or versions[-1][-1] is None):
+            raise inner.refuse("version", "after the one before it, which has ended")
         versions.append(
             (
-                inner.whole("version", least=1),
+                version,
                 pack_json(inner.any("content")),
                 pack_json(snapshot),
                 inner.text("model"),
@@ -422,15 +444,36 @@ def read_entry(field: Reading) -> tuple[str, list[tuple[Any, ...]]]:
                 inner.maybe_time("ended"),
             )
         )
-    return field.text("path"), versions
+    if not versions:
+        raise field.refuse("versions", "a list of at least one version")
+    return path, versions
+
+
+def read_snapshot(field: Reading) -> list[Any]:
+    """Objects. One with a key is a chunk, whole; the others are texts that only their vectors speak for."""
+    for one in field.list("snapshot"):
+        if "key" in one.element:
+            key = ChunkKey.parse(one.text("key"))
+            if max(key.turn_id, key.chunk_id) > LIMIT or not isinstance(one.element.get("tokens"), int):
+                raise one.refuse("key", "of a chunk, beside the number of its tokens")
+            one.text("text"), one.number("tokens"), one.number("similarity"), one.maybe_text("said")
+        elif "text" in one.element:
+            one.text("text")
+    return field.any("snapshot")  # type: ignore[no-any-return]
 
 
 def read_note(field: Reading) -> tuple[Any, ...]:
-    return field.text("name"), pack_json(field.any("content")), field.time("created"), field.time("modified")
+    content = field.object("content")
+    if content.get("_metadata") is not None:
+        Reading(field.section, content).object("_metadata")
+    return field.text("name"), pack_json(content), field.time("created"), field.time("modified")
 
 
 def read_setting(field: Reading) -> tuple[Any, ...]:
-    return field.text("key"), pack_json(field.any("value")), field.time("modified")
+    key = field.text("key")
+    # The settings in it may be of a newer version: what cannot be used is passed over when they are read.
+    value = field.object("value") if key == SHARED else field.any("value")
+    return key, pack_json(value), field.time("modified")
 
 
 def read_generation(field: Reading) -> tuple[int, str, int, int, int | None]:

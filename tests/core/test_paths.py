@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halo_weave.core.paths import DEPTH, HEADING_LENGTH, PATH_LENGTH, checked_path, is_root
 from halo_weave.errors import BadInput
-from halo_weave.memory.paths import DEPTH, HEADING_LENGTH, PATH_LENGTH, checked_path, is_root
 
 
 @pytest.mark.parametrize(
