@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
-from halo_weave.errors import ImportRefused
+from halo_weave.errors import ImportRefused, StoreBusy, StoreError
 from halo_weave.store import Imported
 from halo_weave.stores.exchange import FORMAT, SECTIONS, VERSION, Header, Reading, read_header, read_turn
 from halo_weave.stores.jsonstream import JsonReader
+from halo_weave.stores.sqlite.alone import alone
 from halo_weave.stores.sqlite.arrivals import Arrivals
 from halo_weave.stores.sqlite.prototype import PrototypeImport
 from halo_weave.stores.sqlite.rows import Part
 
 BATCH = 500  # elements to a transaction, so that others can write in between
 BATCH_CHARACTERS = 1 << 18
+PATIENCE = 60.0  # seconds for another import to end, before the user is asked to wait instead
 Progress = Callable[[int, int], None]
 
 
@@ -31,21 +34,37 @@ class Restore(Part):
 
         The whole file is checked before anything is changed. An import that was interrupted goes on when repeated.
         """
-        size = 2 * path.stat().st_size if path.is_file() else 0
         with opened(path) as file:
+            return self.import_open_file(file, now=now, progress=progress)
+
+    def import_open_file(
+        self, source: IO[bytes], *, now: datetime, progress: Progress = lambda done, total: None
+    ) -> Imported:
+        """The same of a file that has no name any more. It stays open."""
+        size = 2 * source.seek(0, os.SEEK_END)
+        source.seek(0)
+        file = TextIOWrapper(source, encoding="utf-8-sig", newline="")
+        try:
             kind, header = self._look(file)
             if kind == "prototype":
-                return PrototypeImport(self._db).run(file, now, progress)
+                with alone(self._db, patience=PATIENCE):
+                    return PrototypeImport(self._db).run(file, now, progress)
             counts = check(file, header, lambda done: progress(done, size))
             arrivals = Arrivals(self._db, header)
-            with self._db.writing() as db:
-                arrivals.begin(db)
-            try:
-                for done in self._bring(file, arrivals, counts):
-                    progress(size // 2 + done, size)
-            finally:
+            # What it notes on the way, and the ids that it set apart, are for one import at a time.
+            with alone(self._db, patience=PATIENCE):
                 with self._db.writing() as db:
-                    arrivals.end(db)
+                    arrivals.begin(db)
+                try:
+                    for done in self._bring(file, arrivals, counts):
+                        progress(size // 2 + done, size)
+                except StoreError as error:
+                    raise broken_off(error) from error
+                finally:
+                    with suppress(StoreError), self._db.writing() as db:  # the next import does it, too
+                        arrivals.end(db)
+        finally:
+            file.detach()
         progress(size, size)
         return arrivals.result()
 
@@ -95,17 +114,26 @@ class Restore(Part):
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[TextIO]:
+def opened(path: Path) -> Iterator[IO[bytes]]:
     if path.is_dir():
         raise ImportRefused(f"{path} is a folder. Name a file to import.")
     try:
-        file = path.open(encoding="utf-8-sig", newline="")
+        file = path.open("rb")
     except OSError as error:
         raise ImportRefused(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
     with file:
         if not file.seekable():
             raise ImportRefused(f"{path} can be read only once. Save it as a file, then import that.")
         yield file
+
+
+def broken_off(error: StoreError) -> StoreError:
+    """An error of one step says that nothing was changed; of the import as a whole, the steps before it stay."""
+    why = "others held the memory for too long" if isinstance(error, StoreBusy) else error.__cause__ or error
+    return type(error)(
+        f"The import broke off: {str(why).rstrip('.')}. What it brought so far stays. Import the same file again, and "
+        "it goes on."
+    )
 
 
 def check(file: TextIO, header: Header, progress: Callable[[int], None]) -> Counter[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from halo_weave.errors import BadInput, StoreError
 from halo_weave.store import Stats
 from halo_weave.stores.packing import moment
+from halo_weave.stores.sqlite.alone import alone
 from halo_weave.stores.sqlite.search import Search
 
 Progress = Callable[[int, int], None]  # done, of how many
@@ -83,7 +84,8 @@ class Upkeep(Search):
         """
         if not confirm:
             raise BadInput("Clearing a memory cannot be undone. Confirm it explicitly.")
-        with self._db.writing(durable=True) as db:
+        # An import that goes on while its windows vanish could only break off.
+        with alone(self._db, patience=0), self._db.writing(durable=True) as db:
             db.execute("PRAGMA defer_foreign_keys = ON")
             tables = db.execute(
                 "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
