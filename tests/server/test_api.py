@@ -1,6 +1,9 @@
 """What a user can do with windows, chunks, settings, the AI's own memory and files, over HTTP."""
 
+import errno
 import json
+import os
+import tempfile
 import threading
 import time
 from contextlib import closing
@@ -383,6 +386,35 @@ def test_a_file_that_is_no_export_is_refused_and_changes_nothing(client, body):
     before = client.get("/api/stats").json()
     refused(client.post("/api/import", content=body), 422, "import_refused")
     assert client.get("/api/stats").json() == before
+
+
+def test_files_in_passing_lie_nameless_beside_the_memory(client, service, window, monkeypatch, tmp_path):
+    say(client, window, "Not into the RAM.")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))  # the system's folder is not asked
+    folder = service.archive.path.parent
+    seen, import_open_file = [], service.archive.import_open_file
+
+    def watched(file, **more):
+        seen.append({path.name for path in folder.iterdir()})
+        assert os.fstat(file.fileno()).st_dev == folder.stat().st_dev
+        return import_open_file(file, **more)
+
+    monkeypatch.setattr(service.archive, "import_open_file", watched)
+    answer = client.get("/api/export", params={"window": window})
+    assert client.post("/api/import", content=answer.content).status_code == 200
+    refused(client.post("/api/import", content=b"{}"), 422, "import_refused")
+    assert len(seen) == 2
+    for names in (*seen, {path.name for path in folder.iterdir()}):
+        assert all(name.startswith("memory.sqlite") for name in names)
+
+
+def test_a_disk_without_room_for_a_file_is_said_so(client, monkeypatch):
+    def full(dir):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    for answer in (client.get("/api/export"), client.post("/api/import", content=b"{}")):
+        assert "No space left" in refused(answer, 507, "store_full")
 
 
 def test_clearing_needs_the_words(client, window):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol, cast
 
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from halo_weave.errors import StoreFull
 from halo_weave.server import shapes, wire
 from halo_weave.server.asked import Id
 from halo_weave.server.security import Policy
@@ -18,7 +21,7 @@ from halo_weave.server.service import Service
 from halo_weave.server.sse import Flow, hopping
 from halo_weave.server.wire import Moment, WindowId
 from halo_weave.settings import described
-from halo_weave.store import Subset
+from halo_weave.store import Imported, Subset
 
 BLOCK = 1 << 18
 FILE = {
@@ -35,6 +38,14 @@ FILE_BODY = {
         },
     }
 }
+
+
+class Files(Protocol):
+    """The store, as far as files go that have no name."""
+
+    @property
+    def path(self) -> Path: ...
+    def import_open_file(self, source: IO[bytes], *, now: datetime) -> Imported: ...
 
 
 def routes(service: Service, policy: Policy) -> APIRouter:
@@ -90,17 +101,14 @@ def routes(service: Service, policy: Policy) -> APIRouter:
             wire.moment(since),
             wire.moment(until),
         )
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - `blocks` closes it
-        try:
-            service.archive.export(
+        archive = service.archive
+        with spooling(cast(Files, archive).path.parent) as file:
+            archive.export(
                 lambda text: file.write(text.encode()),
                 now=service.weave.now(),
                 subset=subset,
                 vectors=embeddings,
             )
-        except BaseException:
-            file.close()
-            raise
         size = file.tell()
         name = f"halo-weave-{service.weave.now():%Y-%m-%d}.json"
         headers = {"content-disposition": f'attachment; filename="{name}"', "content-length": str(size)}
@@ -109,13 +117,12 @@ def routes(service: Service, policy: Policy) -> APIRouter:
     @router.post("/api/import", summary="Add what a file holds to the memory", openapi_extra=FILE_BODY)
     async def post_import(request: Request) -> wire.ImportedTold:
         """What is here already is left as it is; importing twice changes nothing."""
-        archive = service.archive
-        with tempfile.TemporaryDirectory(prefix="halo-weave-import-") as folder:
-            path = Path(folder) / "import.json"
-            with path.open("wb") as file:
-                async for piece in request.stream():
-                    await run_in_threadpool(file.write, piece)
-            brought = await run_in_threadpool(archive.import_file, path, now=service.weave.now())
+        store = cast(Files, service.archive)
+        with spooling(store.path.parent) as file:
+            async for piece in request.stream():
+                await run_in_threadpool(file.write, piece)
+        with file:
+            brought = await run_in_threadpool(store.import_open_file, file, now=service.weave.now())
         service.weave.recall.note_said()
         return shapes.imported(brought)
 
@@ -147,6 +154,28 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         return answer
 
     return router
+
+
+@contextmanager
+def spooling(folder: Path) -> Iterator[IO[bytes]]:
+    """A file to fill, open and whole when the block ends, closed if it fails.
+
+    It lies beside the memory, since the system's temporary folder may be kept in RAM. It has no name there, so that
+    nothing of it is left when the process is killed.
+    """
+    try:
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - who fills it closes it
+        try:
+            yield file
+            file.flush()
+        except BaseException:
+            file.close()
+            raise
+    except OSError as error:
+        raise StoreFull(
+            f"The file cannot be kept in {folder} for a while: {error.strerror or error}. Free some space there, then "
+            "try again."
+        ) from error
 
 
 def blocks(file: IO[bytes]) -> Generator[bytes, None, None]:
