@@ -58,8 +58,8 @@ export class Live {
   /** Brightness reports whose length was not that of the live tokens. */
   mismatched = 0;
 
-  /** @param {WireContext} wire @param {Live} [before] what was shown until now */
-  static from(wire, before) {
+  /** @param {WireContext} wire @param {Live} [before] what was shown until now @param {string} [speaker] who is replying */
+  static from(wire, before, speaker = "") {
     const live = new Live();
     const glowing = new Set(before?.chunks.filter((chunk) => chunk.fresh).map((chunk) => chunk.key));
     for (const turn of wire.turns) {
@@ -74,7 +74,7 @@ export class Live {
     live.tailGap = wire.tail_gap ?? null;
     if (wire.generating) {
       const { turn_id, position, text_pieces, brightness, tool } = wire.generating;
-      live.begin(turn_id, position); // the place of the reply's first token
+      live.begin(turn_id, position, { window: wire.window, speaker }); // the place of the reply's first token
       const draft = /** @type {LiveChunk} */ (live.draft);
       draft.pieces = [...text_pieces];
       draft.tools = tool ? [...tool] : [];
@@ -90,6 +90,20 @@ export class Live {
 
   get all() {
     return this.draft ? [...this.chunks, this.draft] : this.chunks;
+  }
+
+  /**
+   * The newest exchange of a window as far as it is live: the last that the user said there, and the reply to it.
+   * Derived from the chunks alone, so that it is the same while they come and after a reload.
+   * @param {string} window
+   */
+  newest(window) {
+    const here = this.all.filter((chunk) => chunk.turn.window === window && chunk.turn.role !== "system");
+    const last = here.at(-1)?.turn;
+    if (!last) return [];
+    const asked = last.role === "assistant" ? here.findLast((chunk) => chunk.turn.turn_id !== last.turn_id)?.turn : undefined;
+    const pair = asked?.role === "user" && BigInt(asked.turn_id) + 1n === BigInt(last.turn_id) ? asked.turn_id : "";
+    return here.filter((chunk) => chunk.turn.turn_id === last.turn_id || chunk.turn.turn_id === pair);
   }
 
   /** @param {string} key */

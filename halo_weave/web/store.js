@@ -2,7 +2,7 @@
 
 import { decodeFloats } from "./colour.js";
 import { Live, liveChunk } from "./live.js";
-import { parts } from "./words.js";
+import { parts, roleName } from "./words.js";
 
 /**
  * Topics: status, windows, window (another one is shown), live (chunks came or went), token, brightness, turn,
@@ -28,8 +28,8 @@ export class Store extends EventTarget {
   turn = rest();
   /** @type {Connection} */
   connection = { state: "connecting", retryAt: 0 };
-  /** Tokens of the exchange in progress, or of the last one. */
-  exchange = { turn: "", tokens: 0, woken: 0 };
+  /** Chunks woken for the exchange in progress, or for the last one. */
+  woken = 0;
 
   /** @param {string} topic @param {(detail: any) => void} heard */
   on(topic, heard) {
@@ -43,6 +43,12 @@ export class Store extends EventTarget {
 
   get window() {
     return this.windows.find((one) => one.id === this.current) ?? null;
+  }
+
+  /** Who speaks in a window, as far as that is known. @param {Role} role @param {string} [window] */
+  nameOf(role, window = this.current) {
+    const one = this.windows.find((other) => other.id === window);
+    return (role === "user" ? one?.user_name : role === "assistant" ? one?.ai_name : "") || roleName(role);
   }
 
   get busy() {
@@ -80,7 +86,7 @@ export class Store extends EventTarget {
     this.live = null;
     this.budget = this.stats = null;
     this.turn = rest();
-    this.exchange = { turn: "", tokens: 0, woken: 0 };
+    this.woken = 0;
     this.tell("window");
     this.tell("turn");
   }
@@ -88,7 +94,7 @@ export class Store extends EventTarget {
   /** @param {WireContext} wire */
   setContext(wire) {
     if (wire.window !== this.current) return;
-    this.live = Live.from(wire, this.live ?? undefined);
+    this.live = Live.from(wire, this.live ?? undefined, this.nameOf("assistant"));
     this.budget = wire.budget;
     this.stats = wire.stats;
     if (wire.generating && !this.busy) this.#phase("writing", { since: Date.now() });
@@ -131,7 +137,7 @@ export class Store extends EventTarget {
     const live = this.live;
     switch (event) {
       case "searching":
-        this.exchange = { turn: "", tokens: 0, woken: 0 };
+        this.woken = 0;
         this.turn = { ...rest(), phase: "searching", text: this.turn.phase === "sending" ? this.turn.text : "" };
         this.tell("turn");
         return false;
@@ -187,13 +193,13 @@ export class Store extends EventTarget {
   #woken(data) {
     const live = this.live;
     for (const one of data.chunks) {
-      const turn = turnOfKey(one.key, one);
+      const turn = turnOfKey(one.key, { ...one, speaker: one.speaker || this.nameOf(/** @type {Role} */ (parts(one.key).role), one.window || this.current) });
       const chunk = liveChunk({ ...one, woken: one.woken ?? { words: one.words, similarity: one.similarity, part: one.part } }, turn);
       chunk.fresh = true;
       live?.put(chunk);
     }
     live?.rescale();
-    this.exchange.woken += data.chunks.length;
+    this.woken += data.chunks.length;
     this.#asleep(-data.chunks.filter((/** @type {{slept: boolean}} */ one) => one.slept).length);
     this.#phase("waking", { woken: this.turn.woken + data.chunks.length });
     this.tell("live");
@@ -210,17 +216,16 @@ export class Store extends EventTarget {
     const live = this.live;
     if (!live) return false;
     const tokens = data.chunks.reduce((/** @type {number} */ sum, /** @type {WireChunk} */ chunk) => sum + chunk.tokens, 0);
-    for (const one of data.chunks) live.put(liveChunk(one, turnOfKey(one.key, { said: data.said, window: this.current, speaker: this.window?.user_name })));
+    for (const one of data.chunks) live.put(liveChunk(one, turnOfKey(one.key, { said: data.said, window: this.current, speaker: this.nameOf("user") })));
     const first = live.find(data.chunks[0]?.key);
     if (first && live.tailGap) first.gap = live.tailGap;
     live.tailGap = null;
     if (this.budget && data.frames !== undefined) this.budget = { ...this.budget, frames: data.frames };
     const start = data.chunks.length ? String(BigInt(data.chunks[0].start) + BigInt(tokens)) : "0";
     if (live.draft?.turn.turn_id !== data.reply_turn) {
-      live.begin(data.reply_turn, start, { window: this.current, speaker: this.window?.ai_name ?? "" });
+      live.begin(data.reply_turn, start, { window: this.current, speaker: this.nameOf("assistant") });
     }
     live.rescale();
-    this.exchange = { ...this.exchange, turn: data.turn_id, tokens };
     this.#phase("reading", { text: "" });
     this.tell("live");
     this.tell("heard", data);
@@ -231,7 +236,6 @@ export class Store extends EventTarget {
   #token(data) {
     if (!this.live) return false;
     if (!this.live.grow(data.position, data.text, Boolean(data.tool))) return true;
-    this.exchange.tokens += 1;
     const first = this.turn.tokens === 0;
     this.turn = { ...this.turn, tokens: this.turn.tokens + 1, phase: this.turn.phase === "tool" && data.tool ? "tool" : "writing", since: first ? Date.now() : this.turn.since };
     this.tell("token");
@@ -242,7 +246,7 @@ export class Store extends EventTarget {
   #spoken(data) {
     const live = this.live;
     if (!live) return false;
-    const turn = live.draft?.turn ?? turnOfKey(`${data.turn_id}.0.assistant`, { window: this.current, speaker: this.window?.ai_name });
+    const turn = live.draft?.turn ?? turnOfKey(`${data.turn_id}.0.assistant`, { window: this.current, speaker: this.nameOf("assistant") });
     live.settle(data.chunks.map((/** @type {WireChunk} */ one) => liveChunk(one, turn)));
     this.#phase("finishing");
     this.tell("live");

@@ -29,7 +29,7 @@ export class BudgetView {
       fill(this.figures);
       return;
     }
-    const shares = shareOut(budget, live.tokens, store.exchange.tokens, live.chunks.reduce((sum, chunk) => sum + (chunk.pinned ? chunk.pieces.length : 0), 0));
+    const shares = shareOut(budget, live.tokens, unpinned(live.newest(store.current)), live.tokens - unpinned(live.all));
     const total = Math.max(1, Object.values(shares).reduce((sum, one) => sum + one, 0));
     for (const [name, tokens] of Object.entries(shares)) {
       const part = this.parts.get(name);
@@ -51,7 +51,7 @@ export class BudgetView {
       ["Tokens", limit ? `${number(used)} of ${number(limit)}` : number(used), "Live tokens with system prompt and frames, and the budget above which the dimmest fall asleep"],
       ["Brightness", live.high > live.low ? `${number(live.low)}–${number(live.high)}` : number(live.high), "Dimmest and brightest token"],
       ["Asleep", number(store.stats?.asleep_chunks), "Chunks of this window that sleep"],
-      ["Woken", number(store.busy ? store.exchange.woken : store.stats?.woken_last_turn), "Chunks woken this turn"],
+      ["Woken", number(store.busy ? store.woken : store.stats?.woken_last_turn), "Chunks woken this turn"],
       ["KV reuse", percent(reuse), "How much of the prompt was in the model's cache already"],
       ["Speed", speed ? `${number(speed)} tok/s` : "–", "Tokens per second of the reply"],
     ]);
@@ -72,9 +72,15 @@ export class BudgetView {
 /** @type {Record<string, string>} */
 const NAMES = { system: "System prompt", pinned: "Pinned", live: "Live", turn: "This turn", frames: "Turn frames", reserve: "Reserve for the reply", free: "Free" };
 
+/** @param {LiveChunk[]} chunks */
+export function unpinned(chunks) {
+  return chunks.reduce((sum, chunk) => sum + (chunk.pinned ? 0 : chunk.pieces.length), 0);
+}
+
 /**
  * What the server said of the budget, moved on by the tokens that came since.
- * @param {Budget} budget @param {number} live all live tokens now @param {number} turn those of this exchange @param {number} pinned
+ * Each token counts once: as pinned, else as of this turn, else as live.
+ * @param {Budget} budget @param {number} live all live tokens now @param {number} turn those of this exchange that are not pinned @param {number} pinned
  */
 export function shareOut(budget, live, turn, pinned) {
   const room = Math.max(budget.max_context_tokens, budget.system + budget.pinned + budget.live + budget.frames + budget.reserve + budget.free);

@@ -1,0 +1,53 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Store } from "../../../halo_weave/web/store.js";
+import { shareOut, unpinned } from "../../../halo_weave/web/views/budget.js";
+import { chunk, context, turn } from "./wire.js";
+
+const many = (count) => Array.from({ length: count }, (_, i) => `t${i}`);
+
+/** A window that is called “w”, with what is live in it. */
+function shown(turns, more = {}) {
+  const store = new Store();
+  store.setWindows([{ id: "w", name: "Window", user_name: "Ada", ai_name: "Halo" }]);
+  store.show("w");
+  store.setContext(context(turns, more));
+  return store;
+}
+
+function shares({ live, budget, current }) {
+  const { pinned, turn, live: other } = shareOut(budget, live.tokens, unpinned(live.newest(current)), live.tokens - unpinned(live.all));
+  return { pinned, turn, other };
+}
+
+test("each token of the budget counts once: pinned, else this turn, else live", () => {
+  const turns = (pinned) => [
+    turn("1", "user", [chunk("1.0.user", 0, many(25))]), turn("2", "assistant", [chunk("2.0.assistant", 30, many(40))]),
+    turn("3", "user", [chunk("3.0.user", 100, many(236), { pinned })]), turn("4", "assistant", [chunk("4.0.assistant", 400, many(38))]),
+  ];
+  assert.deepEqual(shares(shown(turns(false))), { pinned: 0, turn: 274, other: 65 });
+  assert.deepEqual(shares(shown(turns(true))), { pinned: 236, turn: 38, other: 65 });
+});
+
+test("this turn is the same while it comes and after a reload", () => {
+  const old = turn("1", "user", [chunk("1.0.user", 0, many(10))]);
+  const said = chunk("3.0.user", 20, many(5));
+  const store = shown([old]);
+  assert.deepEqual(shares(store), { pinned: 0, turn: 10, other: 0 });
+  store.apply({ id: "r-2", event: "heard", data: { turn_id: "3", said: "2026-11-15T10:00:00Z", chunks: [said], reply_turn: "4" } });
+  store.apply({ id: "r-3", event: "token", data: { position: "25", text: "Mo" } });
+  assert.deepEqual(shares(store), { pinned: 0, turn: 6, other: 10 });
+  const generating = { turn_id: "4", position: "25", text_pieces: ["Mo"], brightness: [10_000], tool: [false] };
+  assert.deepEqual(shares(shown([old, turn("3", "user", [said])], { generating })), shares(store));
+});
+
+test("what is woken from another window is not of this turn", () => {
+  const other = { ...turn("7", "user", [chunk("7.0.user", 90, many(4))]), window: "other" };
+  assert.deepEqual(shares(shown([turn("1", "user", [chunk("1.0.user", 0, many(3))]), other])), { pinned: 0, turn: 3, other: 4 });
+});
+
+test("the reply in progress has the name of the window's AI at once", () => {
+  const generating = { turn_id: "4", position: "25", text_pieces: ["Mo"], brightness: [10_000], tool: [false] };
+  assert.equal(shown([], { generating }).live.draft.turn.speaker, "Halo");
+});
