@@ -2,10 +2,10 @@
 
 const NAME = "halo-weave";
 
-/** @typedef {{theme: "auto" | "dark" | "light", heat: "readable" | "original" | "off", drawer: string, text: "small" | "normal" | "large", scope: "window" | "all"}} Saved */
+/** @typedef {{theme: "auto" | "dark" | "light", heat: "readable" | "original" | "off", lit: "readable" | "original", drawer: string, text: "small" | "normal" | "large", scope: "window" | "all"}} Saved */
 
 /** @type {Saved} */
-const FIRST = { theme: "auto", heat: "readable", drawer: "", text: "normal", scope: "window" };
+const FIRST = { theme: "auto", heat: "readable", lit: "readable", drawer: "", text: "normal", scope: "window" };
 
 export class Preferences extends EventTarget {
   /** @type {Saved} */
@@ -22,7 +22,9 @@ export class Preferences extends EventTarget {
 
   /** @template {keyof Saved} K @param {K} name @param {Saved[K]} value */
   set(name, value) {
-    this.#adopt({ ...this.values, [name]: value });
+    const values = { ...this.values, [name]: value };
+    if (values.heat !== "off") values.lit = values.heat; // what it comes back to
+    this.#adopt(values);
     write(localStorage, NAME, this.values);
   }
 

@@ -28,7 +28,7 @@ export class HeaderView {
 
   toggleHeat() {
     const { preferences } = this.app;
-    preferences.set("heat", preferences.values.heat === "off" ? "readable" : "off");
+    preferences.set("heat", preferences.values.heat === "off" ? preferences.values.lit : "off");
   }
 
   #scale() {

@@ -6,7 +6,7 @@ import { h } from "../dom.js";
 const KEYS = [
   ["Speaking", [["Enter", "Send"], ["Shift Enter", "New line"], ["Esc", "Stop the reply"], ["↑ in an empty box", "Edit your last message"], ["/", "Go to the input box"]]],
   ["Everywhere", [["Ctrl K or ⌘ K", "Search the whole memory"], ["?", "These keys"], ["G", "Graveyard"], ["H", "Show or hide brightness"], ["N", "New window"]]],
-  ["On a chunk", [["↑ ↓ or J K", "Previous, next chunk"], ["P", "Pin or unpin"], ["S", "Put to sleep"], ["M", "Merge into previous"], ["C", "Copy"], ["W", "Why?"], ["Del", "Delete…"]]],
+  ["On a chunk", [["↑ ↓ or K J", "Previous, next chunk"], ["P", "Pin or unpin"], ["S", "Put to sleep"], ["M", "Merge into previous"], ["C", "Copy"], ["W", "Why?"], ["Del", "Delete…"]]],
 ];
 
 export class KeysView {

@@ -4,6 +4,7 @@ import { debounced, fill, h, iconButton } from "../dom.js";
 import { clip, counted, highlighted, moment, roleName, similarity } from "../words.js";
 
 const LIMIT = 30;
+const HINT = "By meaning and by words, over everything ever said.";
 
 export class SearchView {
   #asked = new AbortController();
@@ -19,7 +20,7 @@ export class SearchView {
     this.app = app;
     this.input = h("input", { type: "text", inputmode: "search", class: "field big", placeholder: "What was said about…", "aria-label": "Search the whole memory", "aria-controls": "hits", autocomplete: "off" });
     this.here = h("input", { type: "checkbox", on: { change: () => this.look() } });
-    this.count = h("p", { class: "quiet", role: "status" });
+    this.count = h("p", { class: "quiet", role: "status", text: HINT });
     this.list = h("ul", { id: "hits", class: "hits", "aria-label": "Found" });
     const look = debounced(() => this.look(), 200);
     this.input.addEventListener("input", () => {
@@ -45,7 +46,7 @@ export class SearchView {
     this.#waiting = Boolean(text);
     if (!text) {
       fill(this.list);
-      this.count.textContent = "By meaning and by words, over everything ever said.";
+      this.count.textContent = HINT;
       return;
     }
     this.#asked = new AbortController();
