@@ -29,8 +29,8 @@ export class JsonField {
     try {
       this.value = JSON.parse(this.input.value);
       sentence = this.check(this.value);
-    } catch (error) {
-      sentence = mistake(this.input.value, /** @type {Error} */ (error).message);
+    } catch {
+      sentence = mistake(this.input.value);
     }
     this.valid = !sentence;
     if (this.problem.textContent !== sentence) this.problem.textContent = sentence;
@@ -39,13 +39,44 @@ export class JsonField {
   }
 }
 
-/** Where the JSON is wrong, as line and column. @param {string} text @param {string} message */
-export function mistake(text, message) {
-  const said = message.match(/line (\d+) column (\d+)/);
-  if (said) return `Not valid JSON: line ${said[1]}, column ${said[2]}.`;
-  const at = message.match(/position (\d+)/);
-  const place = at ? Number(at[1]) : /end of (JSON )?(input|data)/i.test(message) ? text.length : -1;
-  if (place < 0) return "Not valid JSON.";
-  const before = text.slice(0, place).split("\n");
+/** Where the JSON is wrong, as line and column. @param {string} text */
+export function mistake(text) {
+  const before = text.slice(0, wrongAt(text)).split("\n");
   return `Not valid JSON: line ${before.length}, column ${(before.at(-1) ?? "").length + 1}.`;
+}
+
+const SPACE = /[ \t\n\r]*/y;
+const TOKEN = /[{}[\],:]|"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])|(?:true|false|null)(?!\w)/y;
+
+/** The place of the first token that cannot stand where it stands: not every browser tells it. @param {string} text */
+function wrongAt(text) {
+  /** @type {string[]} */
+  const open = [];
+  let wanted = "value";
+  for (let at = 0; ; ) {
+    SPACE.lastIndex = at;
+    SPACE.exec(text);
+    TOKEN.lastIndex = at = SPACE.lastIndex;
+    const token = TOKEN.exec(text)?.[0] ?? "";
+    const next = token ? follows(token, wanted, open) : "";
+    if (!next) return at;
+    wanted = next;
+    at += token.length;
+  }
+}
+
+/** What may come after a token, "" if it may not stand here. @param {string} token @param {string} wanted @param {string[]} open the braces around it */
+function follows(token, wanted, open) {
+  const after = () => (open.length ? "more" : "end");
+  if (token === "}" || token === "]") {
+    const fits = wanted === "more" || wanted === (token === "}" ? "first key" : "first value");
+    return fits && open.pop() === (token === "}" ? "{" : "[") ? after() : "";
+  }
+  if (token === ":") return wanted === "colon" ? "value" : "";
+  if (token === ",") return wanted !== "more" ? "" : open.at(-1) === "{" ? "key" : "value";
+  if (wanted === "key" || wanted === "first key") return token.startsWith('"') ? "colon" : "";
+  if (wanted !== "value" && wanted !== "first value") return "";
+  if (token !== "{" && token !== "[") return after();
+  open.push(token);
+  return token === "{" ? "first key" : "first value";
 }

@@ -44,10 +44,13 @@ test("the tokens of a tool's answer are found, and no others", () => {
 });
 
 test("a mistake in JSON is named by line and column", () => {
-  const text = '{\n  "a": 1,\n}';
-  let message = "";
-  try { JSON.parse(text); } catch (error) { message = error.message; }
-  assert.match(mistake(text, message), /line 3, column 1/);
+  for (const [text, line, column] of [
+    ['{\n  "a": 1,\n}', 3, 1], ['{"a": }', 1, 7], ['{"a": tru}', 1, 7], ['{"a": 1', 1, 8], ["", 1, 1], ["[1, 2,]", 1, 7], ['{"a" 1}', 1, 6], ["[1 2]", 1, 4], ["{a: 1}", 1, 2],
+    ["{} x", 1, 4], ['{\n"position 1": }', 2, 15], ["[01]", 1, 2], ['["\\x"]', 1, 2], ['{"a": [1}', 1, 9], ["]", 1, 1], ["[1, }", 1, 5], ["[-]", 1, 2], ["nullx", 1, 1],
+  ]) {
+    assert.throws(() => JSON.parse(text), SyntaxError);
+    assert.equal(mistake(text), `Not valid JSON: line ${line}, column ${column}.`, text);
+  }
 });
 
 test("the budget's parts add up to the room, however far the reply has come", () => {
