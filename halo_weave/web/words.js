@@ -11,6 +11,11 @@ export function number(value) {
   return value === null || value === undefined || !Number.isFinite(value) ? "–" : whole.format(value);
 }
 
+/** A number as exact as it is. @param {number} value */
+export function figure(value) {
+  return value.toLocaleString("en-US", { maximumFractionDigits: 10 });
+}
+
 /** @param {number} count @param {string} noun @param {string} [plural] */
 export function counted(count, noun, plural = `${noun}s`) {
   return `${number(count)} ${count === 1 ? noun : plural}`;

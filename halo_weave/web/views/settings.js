@@ -1,7 +1,7 @@
 // Settings: every parameter of the algorithm with its default, range and meaning; for this window or for all.
 
 import { fill, h, iconButton } from "../dom.js";
-import { label } from "../words.js";
+import { figure, label } from "../words.js";
 import { KeepingView } from "./keeping.js";
 
 export class SettingsView {
@@ -108,11 +108,11 @@ class SettingField {
     this.input = this.#input(id);
     this.reset = iconButton("undo", `Reset ${label(about.name)}`, () => this.#set(undefined), { class: "small", hint: "Back to the default" });
     this.from = h("span", {});
-    this.problem = h("p", { class: "problem", role: "alert" });
+    this.problem = h("p", { class: "problem", id: `${id}-problem`, role: "alert" });
     this.node = h("div", { class: `setting ${about.type}` },
       h("div", { class: "setting-head" }, h("label", { for: id, class: "label", text: label(about.name) }), this.reset, this.input),
       h("p", { class: "quiet", id: `${id}-about` }, h("span", { text: `${about.meaning} ` }), this.from), this.problem);
-    this.input.setAttribute("aria-describedby", `${id}-about`);
+    this.input.setAttribute("aria-describedby", `${id}-about ${id}-problem`);
   }
 
   /** @param {string} id @returns {HTMLInputElement | HTMLSelectElement} */
@@ -135,17 +135,22 @@ class SettingField {
   /** @param {SettingValue | undefined} value */
   async #set(value) {
     const { about } = this;
-    this.problem.textContent = "";
     if (value === null && !about.optional) value = undefined;
-    if (typeof value === "number" && !(value >= (about.low ?? -Infinity) && value <= (about.high ?? Infinity))) {
-      this.problem.textContent = `Use ${about.low} to ${about.high}.`;
-      return;
-    }
+    const problem = typeof value === "number" ? refused(about, value) : "";
+    this.#mark(problem);
+    if (problem) return;
     try {
       await this.change(value);
     } catch (error) {
-      this.problem.textContent = /** @type {Error} */ (error).message;
+      this.#mark(/** @type {Error} */ (error).message);
     }
+  }
+
+  /** @param {string} problem "" if there is none */
+  #mark(problem) {
+    this.problem.textContent = problem ? aboutField(problem) : "";
+    if (problem) this.input.setAttribute("aria-invalid", "true");
+    else this.input.removeAttribute("aria-invalid");
   }
 
   /** @param {SettingValue} value @param {boolean} changed @param {SettingValue} fallback @param {boolean} forWindow */
@@ -158,8 +163,23 @@ class SettingField {
     }
     this.node.classList.toggle("changed", changed);
     this.reset.hidden = !changed;
-    const range = about.low !== null && about.high !== null ? `${about.low} to ${about.high.toLocaleString("en-US")}; ` : "";
-    const shown = fallback === null ? "off" : typeof fallback === "boolean" ? (fallback ? "on" : "off") : String(fallback).replaceAll("_", " ");
+    const range = about.low !== null && about.high !== null ? `${figure(about.low)} to ${figure(about.high)}; ` : "";
+    const shown = fallback === null ? "off" : typeof fallback === "boolean" ? (fallback ? "on" : "off") : typeof fallback === "number" ? figure(fallback) : fallback.replaceAll("_", " ");
     this.from.textContent = `(${range}${forWindow ? "all windows" : "default"}: ${shown})`;
   }
+}
+
+/** Why a number will not do, "" if it will. @param {Described} about @param {number} value */
+function refused({ type, low, high }, value) {
+  if (Number.isNaN(value)) return "Use a number.";
+  if (value < (low ?? -Infinity) || value > (high ?? Infinity)) {
+    return low !== null && high !== null ? `Use ${figure(low)} to ${figure(high)}.` : low !== null ? `Use ${figure(low)} or more.` : `Use ${figure(/** @type {number} */ (high))} or less.`;
+  }
+  return type === "integer" && !Number.isInteger(value) ? "Use a whole number." : "";
+}
+
+/** The server's sentence without the way to the field: the field is here. @param {string} sentence */
+function aboutField(sentence) {
+  const bare = sentence.replace(/^[a-z_]+(?:\.\w+)*:\s+/, "");
+  return bare.charAt(0).toUpperCase() + bare.slice(1);
 }
