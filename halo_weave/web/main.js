@@ -44,9 +44,6 @@ new BudgetView(app, byId("budget"));
 new WhyView(app);
 
 byId("scrim").addEventListener("click", () => document.body.classList.remove("rail-open"));
-// Messages stand above the foot, however tall it is.
-const foot = byId("foot");
-new ResizeObserver(() => document.documentElement.style.setProperty("--foot", `${foot.offsetHeight}px`)).observe(foot);
 const spoken = byId("spoken");
 app.store.on("done", () => {
   // Read out once, whole: token by token a screen reader would stammer.

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.web.talk import panel
+from tests.web.talk import frame, panel, toast
 
 pytestmark = pytest.mark.browser
 
@@ -65,3 +65,57 @@ def test_a_refused_setting_is_marked_and_says_what_to_use(house, show):
     expect(drawer.locator("#setting-seed-problem")).to_have_text("Use a whole number.")
     expect(seed).to_have_attribute("aria-invalid", "true")
     expect(drawer.locator(".setting", has_text="Max context tokens")).to_contain_text(re.compile(r"\b2,000\b"))
+
+
+LONG = "A name that goes on and on without an end in sight " * 3
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_long_origin_ends_in_an_ellipsis_and_leaves_the_speaker_whole(house, show, width):
+    other = house.window(LONG.strip(), max_context_tokens=0)
+    house.say(other, "My cat is called Mochi.", "Noted.")
+    house.ask("PATCH", f"/windows/{other}", json={"user_name": "Ada Lovelace"})
+    house.say(other, "My dog is called Rex.", "Noted.")
+    window = house.window("Here")
+    hit = house.ask("GET", "/search", params={"q": "dog Rex"})["hits"][0]["key"]
+    house.ask("POST", f"/windows/{window}/chunks/{hit}/wake")
+    page = show(window, viewport={"width": width, "height": 800})
+    head = page.locator(".turn-head", has=page.locator(".origin")).first
+    cut = "one => one.scrollWidth > one.clientWidth"
+    assert not head.locator(".speaker").evaluate(cut)
+    expect(head.locator(".speaker")).to_have_text("Ada Lovelace")
+    page.keyboard.press("Control+k")
+    page.get_by_label("Search the whole memory").fill("dog Rex")
+    for badge in (head.locator(".origin"), page.locator(".hit .badge").first):
+        expect(badge).to_be_visible()
+        # An ellipsis is drawn in a block only, not in a flex container.
+        assert badge.evaluate(
+            "one => [getComputedStyle(one).textOverflow, getComputedStyle(one).display]"
+        ) == ["ellipsis", "block"]
+        assert badge.evaluate(cut)
+        assert badge.evaluate("one => one.getBoundingClientRect().right <= innerWidth")
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+def test_messages_stand_over_the_conversation_and_never_over_the_way_to_its_end(house, show, width):
+    window = house.window(max_context_tokens=0)
+    for topic in ("bells", "boats", "birds"):
+        house.say(window, f"Tell me about {topic}.", "One line.\n\n" * 12)
+    page = show(window, viewport={"width": width, "height": 800})
+    box = "one => { const { left, right, top, bottom } = one.getBoundingClientRect(); return [left, right, top, bottom]; }"
+    page.locator("#context").evaluate("one => { one.scrollTop = 0; }")
+    jump = page.get_by_role("button", name="Newest")
+    expect(jump).to_be_visible()
+    page.evaluate("app.toasts.show('A message that is long enough to be as wide as it may be, or nearly so.')")
+    toast(page, "A message")
+    frame(page)
+    message = page.locator(".toast").evaluate(box)
+    assert message[3] <= jump.evaluate(box)[2]
+    middle = page.locator(".turns").evaluate(box)
+    assert abs(sum(message[:2]) - sum(middle[:2])) <= 20  # the scroll bar's width, halved
+    panel(page, "Graveyard")
+    frame(page)
+    left, right, _, bottom = page.locator(".toast").evaluate(box)
+    edge, far = page.locator("#drawer").evaluate(box)[:2]
+    assert right <= edge or (edge <= left and right <= far)
+    assert bottom <= 800

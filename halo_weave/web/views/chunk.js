@@ -70,8 +70,8 @@ export class ChunkView {
     if (chunk.fresh) this.node.classList.add("glow");
     fill(
       this.badges,
-      chunk.pinned ? h("span", { class: "badge pin-badge" }, icon("pin"), "pinned") : null,
-      woken ? h("span", { class: "badge wake-badge", title: "Came back from sleep" }, icon("wake"), wokenWords(woken)) : null,
+      chunk.pinned ? h("span", { class: "badge pin-badge" }, icon("pin"), h("span", { text: "pinned" })) : null,
+      woken ? h("span", { class: "badge wake-badge", title: "Came back from sleep" }, icon("wake"), h("span", { text: wokenWords(woken) })) : null,
     );
   }
 
