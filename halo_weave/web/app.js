@@ -425,10 +425,10 @@ export class App {
     return done;
   }
 
-  /** @param {string} key */
-  async why(key) {
+  /** @param {string} key @param {Hit} [found] the search that led to it */
+  async why(key, found) {
     const why = await this.attempt(() => this.api.why(this.store.current, key));
-    if (why) this.store.tell("why", why);
+    if (why) this.store.tell("why", { ...why, found });
   }
 
   /** @param {string} text */

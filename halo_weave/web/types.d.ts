@@ -16,7 +16,7 @@ interface Described {
 
 interface SettingsInfo { described: Described[]; values: Record<string, SettingValue>; }
 
-interface WhyWoken { words?: string[]; similarity?: number; part?: string; by?: string; [more: string]: unknown; }
+interface WhyWoken { words?: string[]; similarity?: number; part?: string; by?: string; parts?: Record<string, number>; [more: string]: unknown; }
 
 interface Gap { chunks: number; tokens: number; }
 
@@ -61,7 +61,7 @@ interface LiveChunk {
 
 interface Sleeping {
   key: string; role: Role; turn_id: string; tokens: number; peak: number; slept: string;
-  reason: string | Record<string, unknown>; said: string; window: string; window_name?: string; text: string;
+  reason: string | Record<string, unknown>; said: string; window: string; window_name?: string; speaker?: string; text: string;
 }
 
 interface Hit {
@@ -76,7 +76,7 @@ interface Preview {
 
 interface Why {
   key: string; text: string; peak: number; mean: number; tokens: number; pinned: boolean; live: boolean;
-  said: string; window: string; window_name?: string;
+  said: string; window: string; window_name?: string; speaker?: string;
   history: { event: string; happened: string; window: string | null; detail: Record<string, unknown> }[];
 }
 

@@ -119,3 +119,77 @@ def test_messages_stand_over_the_conversation_and_never_over_the_way_to_its_end(
     edge, far = page.locator("#drawer").evaluate(box)[:2]
     assert right <= edge or (edge <= left and right <= far)
     assert bottom <= 800
+
+
+def asleep(house) -> str:
+    """A window with names of its own whose first exchange sleeps."""
+    window = house.window("Kitchen", max_context_tokens=0, timestamps=False)
+    house.ask("PATCH", f"/windows/{window}", json={"user_name": "Ada", "ai_name": "Halo"})
+    house.say(window, "My cat is called Mochi.", "Fish soup is on.")
+    for turn in house.context(window)["turns"]:
+        for one in turn["chunks"]:
+            house.ask("POST", f"/windows/{window}/chunks/{one['key']}/sleep")
+    return window
+
+
+def test_what_comes_with_its_pair_does_not_claim_its_words(house, show):
+    window = asleep(house)
+    house.say(window, "What is Mochi?", "A cat.")
+    page = show(window)
+    hit = page.locator("article.chunk", has_text="My cat is called Mochi.")
+    expect(hit.locator(".wake-badge")).to_contain_text("woken by “mochi”")
+    pair = page.locator("article.chunk", has_text="Fish soup is on.").locator(".wake-badge")
+    expect(pair).to_have_text("woken with its pair")
+    expect(pair).to_have_attribute("title", re.compile("mochi"))
+    page.evaluate("key => app.why(key)", hit.get_attribute("data-key"))
+    why = page.get_by_role("dialog", name="Why?")
+    expect(why).to_contain_text(re.compile(r"Woken by “mochi”, cost \d+ tokens\. Fit \d+\.\d: words "))
+    expect(why).to_contain_text("Put to sleep by you")
+    expect(why.locator("time").first).to_have_text(re.compile(r"\d\d:\d\d:\d\d"))
+
+
+def test_all_parts_of_the_page_call_the_speakers_by_the_same_names(house, show):
+    window = asleep(house)
+    house.say(window, "Tell me of bells.", "They ring.")
+    page = show(window)
+    expect(page.locator(".speaker")).to_have_text(["Ada", "Halo"])
+    page.locator(".gap-line").first.click()
+    expect(page.locator(".sleeper-head > span")).to_have_text([re.compile("^Ada ·"), re.compile("^Halo ·")])
+    drawer = panel(page, "Graveyard")
+    expect(drawer.locator(".row-about", has_text="Ada ")).to_have_count(1)
+    expect(drawer.get_by_label("Who said it").locator("option")).to_have_text(["All", "Ada", "Halo"])
+    expect(panel(page, "Lab").locator(".dimmest")).to_contain_text("Halo, turn")
+    page.keyboard.press("Control+k")
+    page.get_by_label("Search the whole memory").fill("Mochi")
+    hit = page.locator(".hit").first
+    expect(hit.locator(".hit-head")).not_to_contain_text("similarity")
+    hit.get_by_role("button", name="Why?").click()
+    why = page.get_by_role("dialog", name="Why?")
+    expect(why).to_contain_text("Ada · turn")
+    expect(why).to_contain_text(re.compile(r"Fit \d+\.\d: words \d"))
+
+
+def test_a_reply_under_way_has_the_ais_name_in_a_second_tab(house, show):
+    window = asleep(house)
+    house.held.set()
+    house.ask("POST", f"/windows/{window}/say", json={"text": "Tell me of bells."})
+    page = show(window)
+    expect(page.locator(".turn.assistant .speaker").last).to_have_text("Halo")
+    house.held.clear()
+    house.until_quiet(window)
+
+
+def test_the_graveyard_shows_the_time_it_is_sorted_by(house, show):
+    window = asleep(house)
+    page = show(window)
+    drawer = panel(page, "Graveyard")
+    order, time = drawer.get_by_label("Order").locator("option"), drawer.locator(".grave time").first
+    slept = house.ask("GET", f"/windows/{window}/graveyard")["items"][0]["slept"]
+    expect(time).to_have_attribute("datetime", slept)
+    expect(time).to_contain_text("asleep")
+    expect(order).to_have_text(["Newest first", "Oldest first"])
+    drawer.get_by_label("Sort by").select_option("tokens")
+    expect(order).to_have_text(["High to low", "Low to high"])
+    expect(time).not_to_contain_text("asleep")
+    drawer.get_by_label("Sort by").select_option("position")
+    expect(order).to_have_text(["Newest first", "Oldest first"])

@@ -2,7 +2,7 @@
 
 import { chunkLevel, tokenLevels } from "../colour.js";
 import { fill, h, icon } from "../dom.js";
-import { number, parts, roleName, similarity } from "../words.js";
+import { isHit, number, parts, similarity, speakerOf, wokenBy } from "../words.js";
 
 export class ChunkView {
   /** @type {HTMLSpanElement[]} */
@@ -64,14 +64,15 @@ export class ChunkView {
     const state = JSON.stringify([chunk.pinned, woken, chunk.fresh, Math.round(chunk.peak)]);
     if (state === this.#badges) return;
     this.#badges = state;
-    const name = chunk.draft ? "Reply in progress" : `Chunk ${parts(chunk.key).chunk} of turn ${parts(chunk.key).turn}, ${roleName(chunk.turn.role)}`;
-    this.node.setAttribute("aria-label", `${name}, ${number(chunk.pieces.length)} tokens, peak brightness ${number(chunk.peak)}${chunk.pinned ? ", pinned" : ""}${woken ? `, ${wokenWords(woken)}` : ""}`);
+    const name = chunk.draft ? "Reply in progress" : `Chunk ${parts(chunk.key).chunk} of turn ${parts(chunk.key).turn}, ${speakerOf(chunk.turn)}`;
+    const why = woken ? wokenWords(woken, chunk.pieces.join("")) : "";
+    this.node.setAttribute("aria-label", `${name}, ${number(chunk.pieces.length)} tokens, peak brightness ${number(chunk.peak)}${chunk.pinned ? ", pinned" : ""}${why && `, ${why}`}`);
     this.node.classList.toggle("pinned", chunk.pinned);
     if (chunk.fresh) this.node.classList.add("glow");
     fill(
       this.badges,
       chunk.pinned ? h("span", { class: "badge pin-badge" }, icon("pin"), h("span", { text: "pinned" })) : null,
-      woken ? h("span", { class: "badge wake-badge", title: "Came back from sleep" }, icon("wake"), h("span", { text: wokenWords(woken) })) : null,
+      woken ? h("span", { class: "badge wake-badge", title: pairWords(woken) || "Came back from sleep" }, icon("wake"), h("span", { text: why })) : null,
     );
   }
 
@@ -103,9 +104,13 @@ export class ChunkView {
   }
 }
 
-/** @param {WhyWoken} woken */
-export function wokenWords(woken) {
-  if (woken.by === "user") return "woken by you";
-  const why = woken.words?.length ? `woken by “${woken.words.slice(0, 4).join(", ")}”` : woken.part && woken.part !== "hit" ? "woken with its pair" : "woken by meaning";
-  return woken.similarity ? `${why} · ${similarity(woken.similarity)}` : why;
+/** @param {WhyWoken} woken @param {string} text of the chunk */
+export function wokenWords(woken, text) {
+  const why = `woken ${wokenBy(woken, text)}`;
+  return isHit(woken) && woken.similarity ? `${why} · ${similarity(woken.similarity)}` : why;
+}
+
+/** What woke the other of a pair. @param {WhyWoken} woken */
+function pairWords(woken) {
+  return woken.by !== "user" && !isHit(woken) && woken.words?.length ? `Came back from sleep with its pair, which was woken by “${woken.words.slice(0, 4).join(", ")}”` : "";
 }

@@ -1,7 +1,7 @@
 // The centre: exactly what the model sees, in time order, lit by what it looks at.
 
 import { fill, h, iconButton } from "../dom.js";
-import { counted, moment, parts, percent, roleName } from "../words.js";
+import { counted, moment, parts, percent, speakerOf } from "../words.js";
 import { ChunkView } from "./chunk.js";
 import { GapView } from "./gap.js";
 
@@ -170,7 +170,7 @@ export class ContextView {
       view = { node, head, body };
       this.turns.set(turn.turn_id, view);
     }
-    const speaker = turn.speaker || roleName(turn.role);
+    const speaker = speakerOf(turn);
     const elsewhere = turn.window && turn.window !== store.current;
     const state = JSON.stringify([speaker, turn.said, elsewhere && turn.window_name, turn.cut]);
     if (view.head.dataset.state !== state) {

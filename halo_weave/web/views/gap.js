@@ -1,7 +1,7 @@
 // The quiet line where chunks are asleep between two that are live. It opens in place.
 
 import { fill, h, icon, iconButton } from "../dom.js";
-import { extent, moment, number, roleName } from "../words.js";
+import { extent, moment, number, speakerOf } from "../words.js";
 
 export class GapView {
   open = false;
@@ -51,7 +51,7 @@ export class GapView {
     return h(
       "div", { class: "sleeper" },
       h("div", { class: "sleeper-head" },
-        h("span", { text: `${roleName(item.role)} · ${moment(item.said)} · ${number(item.tokens)} tokens · peak ${number(item.peak)}` }),
+        h("span", { text: `${speakerOf(item)} · ${moment(item.said)} · ${number(item.tokens)} tokens · peak ${number(item.peak)}` }),
         iconButton("wake", "Wake up", () => this.app.wake(item.key), { text: true, class: "small" }),
         iconButton("why", "Why?", () => this.app.why(item.key), { class: "small" })),
       h("p", { class: "sleeper-text", text: item.text }),

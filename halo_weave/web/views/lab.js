@@ -2,7 +2,7 @@
 
 import { histogram } from "../colour.js";
 import { fill, h } from "../dom.js";
-import { clip, counted, number, parts, percent, roleName, size } from "../words.js";
+import { clip, counted, number, parts, percent, size, speakerOf } from "../words.js";
 
 const BINS = 24;
 
@@ -46,7 +46,7 @@ export class LabView {
     fill(this.scale, h("span", { text: live ? number(live.low) : "" }), h("span", { text: "tokens, on a logarithmic scale" }), h("span", { text: live ? number(live.high) : "" }));
     const dim = live ? live.chunks.filter((chunk) => !chunk.pinned).sort((a, b) => a.peak - b.peak).slice(0, 8) : [];
     fill(this.dim, dim.map((chunk) => h("li", {}, h("button", { type: "button", class: "match", on: { click: () => store.tell("goto", chunk.key) } },
-      h("span", { class: "quiet", text: `peak ${number(chunk.peak)} · mean ${number(chunk.mean)} · ${roleName(chunk.turn.role)}, turn ${parts(chunk.key).turn} · ${counted(chunk.pieces.length, "token")}` }),
+      h("span", { class: "quiet", text: `peak ${number(chunk.peak)} · mean ${number(chunk.mean)} · ${speakerOf(chunk.turn)}, turn ${parts(chunk.key).turn} · ${counted(chunk.pieces.length, "token")}` }),
       h("span", { class: "row-text", text: clip(chunk.pieces.join(""), 120) })))));
     if (!dim.length) fill(this.dim, h("li", { class: "quiet", text: "No chunks yet." }));
     this.#facts(this.turn, Object.entries(store.turn.stats).filter(([, value]) => typeof value === "number").map(([name, value]) => [name.replaceAll("_", " "), Number.isInteger(value) ? number(value) : value.toFixed(2)]));

@@ -1,7 +1,7 @@
 // Search over the whole memory, from anywhere with Ctrl/⌘+K.
 
 import { debounced, fill, h, iconButton } from "../dom.js";
-import { clip, counted, highlighted, moment, roleName, similarity } from "../words.js";
+import { clip, counted, highlighted, moment, speakerOf } from "../words.js";
 
 const LIMIT = 30;
 const HINT = "By meaning and by words, over everything ever said.";
@@ -55,7 +55,7 @@ export class SearchView {
       const { store, api } = this.app;
       const found = await api.search({ q: text, window: store.current, only_window: this.here.checked && Boolean(store.current), limit: LIMIT }, this.#asked.signal);
       fill(this.list, found.hits.map((hit) => this.#item(hit)));
-      this.count.textContent = found.hits.length ? `${counted(found.hits.length, "chunk")} found` : "Nothing found.";
+      this.count.textContent = found.hits.length ? found.hits.length < LIMIT ? `${counted(found.hits.length, "chunk")} found` : `The best ${LIMIT}` : "Nothing found.";
     } catch (error) {
       if (/** @type {Error} */ (error).name === "AbortError") return;
       fill(this.list);
@@ -72,18 +72,17 @@ export class SearchView {
   #item(hit) {
     const { app } = this;
     const here = Boolean(app.store.live?.find(hit.key));
-    const parts = Object.entries(hit.parts ?? {}).filter(([, value]) => value).map(([name, value]) => `${name} ${similarity(value)}`).join(", ");
     return h("li", { class: "hit" },
       h("div", { class: "hit-head" },
-        h("span", { text: `${hit.speaker || roleName(hit.role)} · ${moment(hit.said)}` }),
+        h("span", { text: `${speakerOf(hit)} · ${moment(hit.said)}` }),
         hit.window_name ? h("span", { class: "badge", text: hit.window_name }) : null,
         here ? h("span", { class: "badge live-badge", text: "live here" }) : null,
-        h("span", { class: "quiet", text: `similarity ${similarity(hit.similarity)}${parts ? ` (${parts})` : ""} · ${counted(hit.tokens, "token")}` })),
+        h("span", { class: "quiet", text: counted(hit.tokens, "token") })),
       h("p", { class: "hit-text" }, highlighted(around(hit.text, hit.words), hit.words).map((piece) => (piece.hit ? h("mark", { text: piece.text }) : piece.text))),
       h("div", { class: "answers start" },
         iconButton("search", here ? "Go there" : "Open", () => this.#go(hit), { text: true, class: "small go" }),
         here || !app.store.current ? null : iconButton("wake", "Wake up here", () => { this.#sheet?.close(); app.wake(hit.key); }, { text: true, class: "small" }),
-        iconButton("why", "Why?", () => app.why(hit.key), { class: "small" })));
+        iconButton("why", "Why?", () => app.why(hit.key, hit), { class: "small" })));
   }
 
   /** @param {Hit} hit */
@@ -95,9 +94,9 @@ export class SearchView {
     } else if (hit.window && hit.window !== app.store.current && app.store.windows.some((one) => one.id === hit.window)) {
       this.#sheet?.close();
       app.open(hit.window, hit.key).then(() => {
-        if (!app.store.live?.find(hit.key)) app.why(hit.key);
+        if (!app.store.live?.find(hit.key)) app.why(hit.key, hit);
       });
-    } else app.why(hit.key);
+    } else app.why(hit.key, hit);
   }
 
   /** @param {KeyboardEvent} event */

@@ -1,7 +1,7 @@
 // Why? What is known of one chunk: how bright, since when, and all that happened to it.
 
 import { h, iconButton, sparkline } from "../dom.js";
-import { counted, happening, moment, number, parts, roleName } from "../words.js";
+import { counted, exactly, fit, happening, number, parts, speakerOf } from "../words.js";
 
 export class WhyView {
   /** @param {import("../app.js").App} app */
@@ -10,7 +10,7 @@ export class WhyView {
     app.store.on("why", (why) => this.show(why));
   }
 
-  /** @param {Why} why */
+  /** @param {Why & {found?: Hit}} why */
   show(why) {
     const { turn, chunk, role } = parts(why.key);
     const levels = brightnessOf(why);
@@ -18,12 +18,13 @@ export class WhyView {
     const history = [...why.history].sort((a, b) => (a.happened < b.happened ? 1 : -1));
     if (!history.some((one) => one.event === "said")) history.push({ event: "said", happened: why.said, window: why.window, detail: {} });
     const { close } = this.app.dialogs.sheet("Why?", "wide",
-      h("p", { class: "quiet", text: `${roleName(role)} · turn ${turn}, chunk ${chunk} · ${counted(why.tokens, "token")} · said ${moment(why.said)} in “${window}”` }),
+      h("p", { class: "quiet", text: `${speakerOf({ role, speaker: why.speaker })} · turn ${turn}, chunk ${chunk} · ${counted(why.tokens, "token")} · said ${exactly(why.said)} in “${window}”` }),
       h("blockquote", { class: "why-text", text: why.text }),
       h("p", { text: this.#sentence(why) }),
+      ...(why.found ? [h("p", { class: "quiet", text: `${fit(why.found.similarity, why.found.parts)}.` })] : []),
       levels.length > 1 ? sparkline(levels, `Brightness over time, from ${number(levels[0])} to ${number(levels.at(-1))}`) : h("span", {}),
       h("h3", { text: "What happened to it" }),
-      h("ol", { class: "history" }, history.map((one) => h("li", {}, h("time", { datetime: one.happened, text: moment(one.happened) }), h("span", { text: happening(one.event, one.detail ?? {}) })))),
+      h("ol", { class: "history" }, history.map((one) => h("li", {}, h("time", { datetime: one.happened, text: exactly(one.happened) }), h("span", { text: happening(one.event, one.detail ?? {}, why.text) })))),
       h("div", { class: "answers" },
         why.live
           ? iconButton("sleep", "Put to sleep", () => { close(); this.app.sleep(why.key); }, { text: true })
@@ -35,7 +36,7 @@ export class WhyView {
     const live = this.app.store.live;
     if (!why.live) {
       const slept = why.history.find((one) => one.event === "slept");
-      return slept ? `Asleep since ${moment(slept.happened)}: ${happening("slept", slept.detail).toLowerCase()}.` : "Not live in this window.";
+      return slept ? `Asleep since ${exactly(slept.happened)}: ${happening("slept", slept.detail).toLowerCase()}.` : "Not live in this window.";
     }
     if (why.pinned) return `Peak ${number(why.peak)}, mean ${number(why.mean)}. Pinned: it never falls asleep by itself.`;
     const dimmer = live ? live.chunks.filter((chunk) => !chunk.pinned && chunk.peak < why.peak).length : 0;

@@ -3,6 +3,7 @@ import { test } from "node:test";
 
 import { Store } from "../../../halo_weave/web/store.js";
 import { shareOut, unpinned } from "../../../halo_weave/web/views/budget.js";
+import { exactly, fit, happening, standing, wokenBy } from "../../../halo_weave/web/words.js";
 import { chunk, context, turn } from "./wire.js";
 
 const many = (count) => Array.from({ length: count }, (_, i) => `t${i}`);
@@ -50,4 +51,30 @@ test("what is woken from another window is not of this turn", () => {
 test("the reply in progress has the name of the window's AI at once", () => {
   const generating = { turn_id: "4", position: "25", text_pieces: ["Mo"], brightness: [10_000], tool: [false] };
   assert.equal(shown([], { generating }).live.draft.turn.speaker, "Halo");
+});
+
+test("only words that stand in a chunk are said to have woken it", () => {
+  assert.deepEqual(standing(["mochi", "one", "busy"], "A soup of fish, on the business of cooking."), []);
+  assert.deepEqual(standing(["cat", "sing", "cafe", "url", "日本"], "Cats were singing in the Café of parseURL2 in 日本語."), ["cat", "sing", "cafe", "url", "日本"]);
+  assert.equal(wokenBy({ by: "recall", part: "hit", words: ["cat", "one"] }, "The cat sat on it."), "by “cat”");
+  assert.equal(wokenBy({ by: "recall", part: "hit", words: ["one"], parts: { meaning: 2.1, words: 0.4, user: 3 } }, "Sat on it."), "by meaning");
+  assert.equal(wokenBy({ by: "recall", part: "hit", words: [], parts: { words: 1.2 } }, "Sat on it."), "by what stands near it");
+  assert.equal(wokenBy({ by: "recall", part: "hit", words: [] }, "Sat on it."), "by meaning");
+});
+
+test("what came along with a hit has not that hit's words or fit", () => {
+  for (const part of ["question", "answer", "anchor"]) {
+    const detail = { by: "recall", part, words: ["mochi"], similarity: 7.7, cost: 12, parts: { words: 7.7 } };
+    assert.equal(happening("woke", detail, "Mochi eats fish."), "Woken with its pair, cost 12 tokens");
+  }
+});
+
+test("what happened is told in plain words", () => {
+  const parts = { meaning: 3.31, words: 3.98, user: 0.41, time: 0.001 };
+  assert.equal(fit(7.7, parts), "Fit 7.7: meaning 3.3, words 4.0, said by you 0.4");
+  assert.equal(happening("woke", { by: "recall", part: "hit", words: [], similarity: 7.7, parts }, "Soup."), "Woken by what stands near it. Fit 7.7: meaning 3.3, words 4.0, said by you 0.4");
+  assert.equal(happening("woke", { by: "user", part: "hit", words: [], similarity: 1, cost: 3, parts: {} }, "Soup."), "Woken by you, cost 3 tokens");
+  assert.equal(happening("slept", { why: "by the user" }), "Put to sleep by you");
+  assert.equal(happening("merged", { chunk_id: 1 }), "The chunk after it joined");
+  assert.match(exactly("2026-11-15T10:02:03"), /10:02:03$/);
 });

@@ -29,7 +29,7 @@ test("ids are ordered as numbers of any size", () => {
 });
 
 test("what happened to a chunk is told with its reason", () => {
-  assert.equal(happening("woke", { words: ["cat"], similarity: 0.8213, cost: 44 }), "Woken by “cat”, similarity 0.82, cost 44 tokens");
+  assert.equal(happening("woke", { words: ["cat"], similarity: 0.8213, cost: 44 }, "My cat."), "Woken by “cat”, cost 44 tokens. Fit 0.8");
   assert.equal(happening("slept", { brightness: 8120, why: "dimmest" }), "Fell asleep at brightness 8,120 (dimmest)");
 });
 
