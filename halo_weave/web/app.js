@@ -321,9 +321,13 @@ export class App {
 
   /** @param {WindowInfo} window */
   async deleteWindow(window) {
+    const kept = [
+      window.live_chunks && `${counted(window.live_chunks, "live chunk")} (${counted(window.live_tokens, "token")})`,
+      window.asleep_chunks && counted(window.asleep_chunks, "sleeping chunk"),
+    ].filter(Boolean).join(" and ");
     const sure = await this.dialogs.confirm({
       title: `Delete the window “${window.name}”?`,
-      sentence: `Its ${counted(window.live_chunks, "live chunk")} (${counted(window.live_tokens, "token")}) and ${counted(window.asleep_chunks, "sleeping chunk")} stay in memory and can wake up in other windows. Its name, system prompt and settings go.`,
+      sentence: `${kept ? `Its ${kept} ${window.live_chunks + window.asleep_chunks === 1 ? "stays" : "stay"} in memory and can wake up in other windows.` : "Nothing was said in it."} Its name, system prompt and settings go.`,
       confirm: "Delete window", danger: true,
     });
     if (!sure) return;
@@ -378,15 +382,15 @@ export class App {
     return this.#chunkAct(window, key, "merge", "Merged with the chunk before it.");
   }
 
-  /** @param {string} key @param {{title?: string}} [more] */
+  /** @param {string} key @param {{title?: string, confirm?: string}} [more] */
   async delete(key, more = {}) {
     const window = this.store.current;
     const cost = await this.attempt(() => this.api.wouldDelete(window, key));
     if (!cost) return false;
     const sure = await this.dialogs.confirm({
-      title: more.title ?? "Delete for ever?",
-      sentence: `Deletes ${extent(cost)}. They can no longer be found or woken up.${cost.text ? " Your text goes back into the input box." : ""}`,
-      confirm: "Delete", danger: true,
+      title: more.title ?? "Delete this?",
+      sentence: `Deletes ${extent(cost)}${cost.text ? ", and puts your text back into the input box" : ""}. It can be undone right after.`,
+      confirm: more.confirm ?? "Delete", danger: true,
     });
     if (!sure) return false;
     const done = await this.attempt(() => this.api.delete(window, key));
@@ -419,7 +423,7 @@ export class App {
     let given = "";
     const hear = (/** @type {Event} */ event) => (given = /** @type {CustomEvent} */ (event).detail);
     this.store.addEventListener("given-back", hear, { once: true });
-    const done = await this.delete(first.key, { title: "Edit your last message?" });
+    const done = await this.delete(first.key, { title: "Edit your last message?", confirm: "Edit" });
     this.store.removeEventListener("given-back", hear);
     if (done && !given) this.store.tell("given-back", text);
     return done;

@@ -185,7 +185,7 @@ def test_up_in_an_empty_box_edits_the_last_message(house, show):
     house.say(window, "Frist question.", "First answer.")
     page = show(window)
     page.get_by_label("Your message").press("ArrowUp")
-    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Edit").click()
     expect(page.get_by_label("Your message")).to_have_value("Frist question.")
     assert house.context(window)["turns"] == []
 

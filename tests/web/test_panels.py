@@ -118,7 +118,7 @@ def test_structured_memory_is_read_edited_restored_and_deleted(house, show):
     assert house.ask("GET", "/memory/entry", params={"path": "People/Mochi"})["content"] == {"kind": "cat"}
     drawer.get_by_role("treeitem", name="People").click()
     drawer.get_by_role("button", name="Delete…").click()
-    expect(page.get_by_role("dialog")).to_contain_text("the 1 entry below it")
+    expect(page.get_by_role("dialog")).to_contain_text("this entry and the entry below it")
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(drawer).to_contain_text("Nothing is kept yet.")
     assert house.ask("GET", "/memory")["children"] == []

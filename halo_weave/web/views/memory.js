@@ -192,7 +192,7 @@ export class MemoryView {
     const below = entriesBelow(root, path);
     const sure = await this.app.dialogs.confirm({
       title: `Delete “${clip(path, 80)}”?`,
-      sentence: below ? `Deletes this entry and the ${counted(below, "entry", "entries")} below it. Older versions stay in the history.` : "Deletes 1 entry. Its versions stay in the history.",
+      sentence: below ? `Deletes this entry and the ${below === 1 ? "entry" : counted(below, "entry", "entries")} below it. Older versions stay in the history.` : "Deletes 1 entry. Its versions stay in the history.",
       confirm: "Delete", danger: true,
     });
     if (!sure) return;
