@@ -215,3 +215,69 @@ def test_questions_before_a_deletion_promise_what_is_true(house, show):
     drawer = panel(page, "Memory")
     drawer.get_by_role("treeitem", name="People").press("Delete")
     expect(dialog).to_contain_text("Deletes this entry and the entry below it.")
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_the_parts_of_the_budget_can_be_told_apart(house, show, theme):
+    page = show(house.window(), color_scheme=theme)
+    nearest = page.evaluate(
+        """() => {
+          const shade = (text) => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
+          const names = ["system", "pinned", "live", "turn", "frames", "free"];
+          const shades = names.map((name) => [name, shade(getComputedStyle(document.querySelector(`[data-part=${name}]`)).backgroundColor)]);
+          const apart = ([one, a], [other, b]) => [Math.hypot(...a.map((value, i) => value - b[i])), one, other];
+          return shades.flatMap((one, i) => shades.slice(i + 1).map((other) => apart(one, other))).sort((a, b) => a[0] - b[0])[0];
+        }"""
+    )
+    assert nearest[0] > 50, nearest
+    border, ground = page.evaluate(
+        "() => [getComputedStyle(document.querySelector('.bar')).borderColor, getComputedStyle(document.body).backgroundColor]"
+    )
+    assert border != ground  # what is free has an edge
+
+
+def test_nothing_is_squeezed_by_an_open_drawer_or_a_long_name(house, show):
+    window = house.window("Hello! My name is Ada and I live in a lighthouse by the sea")
+    house.say(window, "Tell me of bells.", "They ring.")
+    page = show(window)
+    drawer = panel(page, "Settings")
+    assert page.locator(".window-title").evaluate("one => one.clientWidth") > 300
+    tops = "one => new Set([...one.children].map((figure) => figure.offsetTop)).size"
+    assert page.locator(".figures").evaluate(tops) == 1
+    choice = drawer.locator(".setting.choice select").first
+    assert choice.evaluate(
+        "one => { const probe = document.createElement('span'); probe.style.cssText = 'position: fixed; white-space: nowrap'; probe.style.font = getComputedStyle(one).font;"
+        " probe.textContent = one.selectedOptions[0].text; document.body.append(probe);"
+        " const wide = probe.offsetWidth; probe.remove(); return wide + 34 <= one.clientWidth; }"
+    )
+    page.evaluate("app.store.setWindow({ ...app.store.window, generating: true })")
+    row = page.locator("#rail li.current")
+    assert row.locator(".pulse").evaluate("one => [one.offsetWidth, one.offsetHeight]") == [8, 8]
+    row.hover()
+    end, begin = (
+        row.locator(one).evaluate(f"one => one.getBoundingClientRect().{edge}")
+        for one, edge in ((".name-text", "right"), (".window-acts", "left"))
+    )
+    assert end <= begin
+    page.set_viewport_size({"width": 1024, "height": 800})
+    assert page.locator(".search-open span").evaluate("one => one.scrollWidth <= one.clientWidth")
+
+
+def test_without_a_connection_nothing_seems_at_work(house, show):
+    page = show(house.window())
+    page.evaluate("app.store.setWindow({ ...app.store.window, generating: true })")
+    expect(page.locator("#rail .pulse")).to_be_visible()
+    green = page.locator(".dot").evaluate("one => getComputedStyle(one).backgroundColor")
+    page.evaluate("app.store.setConnection('lost', Date.now() + 60_000)")
+    expect(page.locator(".banner")).to_be_visible()
+    expect(page.locator("#rail .pulse")).to_be_hidden()
+    assert page.locator(".dot").evaluate("one => getComputedStyle(one).backgroundColor") != green
+
+
+def test_a_search_that_is_full_says_that_it_shows_the_best(house, show):
+    window = house.window("Bells", max_context_tokens=0, min_chunk_tokens=1)
+    house.say(window, "\n\n".join(f"The bell number {n} rings." for n in range(40)), "They ring.")
+    page = show(window)
+    page.keyboard.press("Control+k")
+    page.get_by_label("Search the whole memory").fill("bell")
+    expect(page.get_by_role("dialog").get_by_role("status")).to_have_text("The best 30")

@@ -57,6 +57,7 @@ export class HeaderView {
     const lost = connection.state === "lost" && status;
     const missing = status?.model.state === "missing" && this.app.store.live?.chunks.length;
     this.banner.hidden = !lost && !missing;
+    document.body.classList.toggle("lost", connection.state === "lost");
     if (lost) fill(this.banner, h("span", { text: "The connection to the server is lost. Everything you sent is stored; the page goes on by itself as soon as the server answers." }), h("button", { type: "button", class: "button small", text: "Try now", on: { click: () => this.app.follower?.retryNow() } }));
     else if (missing) fill(this.banner, h("span", { text: status.model.sentence }));
   }
