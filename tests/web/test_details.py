@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.web.talk import frame, panel, toast
 
@@ -64,7 +64,9 @@ def test_a_refused_setting_is_marked_and_says_what_to_use(house, show):
     seed.press("Tab")
     expect(drawer.locator("#setting-seed-problem")).to_have_text("Use a whole number.")
     expect(seed).to_have_attribute("aria-invalid", "true")
-    expect(drawer.locator(".setting", has_text="Max context tokens")).to_contain_text(re.compile(r"\b2,000\b"))
+    expect(drawer.locator(".setting", has_text="Max context tokens")).to_contain_text(
+        re.compile(r"\b2,000\b")
+    )
 
 
 LONG = "A name that goes on and on without an end in sight " * 3
@@ -106,7 +108,9 @@ def test_messages_stand_over_the_conversation_and_never_over_the_way_to_its_end(
     page.locator("#context").evaluate("one => { one.scrollTop = 0; }")
     jump = page.get_by_role("button", name="Newest")
     expect(jump).to_be_visible()
-    page.evaluate("app.toasts.show('A message that is long enough to be as wide as it may be, or nearly so.')")
+    page.evaluate(
+        "app.toasts.show('A message that is long enough to be as wide as it may be, or nearly so.')"
+    )
     toast(page, "A message")
     frame(page)
     message = page.locator(".toast").evaluate(box)
@@ -281,3 +285,28 @@ def test_a_search_that_is_full_says_that_it_shows_the_best(house, show):
     page.keyboard.press("Control+k")
     page.get_by_label("Search the whole memory").fill("bell")
     expect(page.get_by_role("dialog").get_by_role("status")).to_have_text("The best 30")
+
+
+def test_a_page_of_the_graveyard_that_overtakes_the_new_list_is_fetched_again(house, show):
+    window = house.window(max_context_tokens=0, min_chunk_tokens=1)
+    house.say(window, "\n\n".join(f"The bell number {n} rings." for n in range(130)), "They ring.")
+    for one in [one["key"] for turn in house.context(window)["turns"] for one in turn["chunks"]]:
+        house.ask("POST", f"/windows/{window}/chunks/{one}/sleep")
+    total = house.ask("GET", f"/windows/{window}/graveyard")["total"]
+    assert total > 110
+    page = show(window)
+    drawer = panel(page, "Graveyard")
+    expect(drawer.locator(".grave").first).to_be_visible()
+    held: list[Route] = []
+    page.route("**/graveyard?offset=0*", lambda route: held.append(route))
+    with page.expect_request("**/graveyard?offset=0*"):
+        drawer.get_by_label("Order").select_option("asc")
+    drawer.locator(".rows").evaluate("one => one.scrollTo(0, one.scrollHeight)")
+    last = drawer.locator(f"[aria-posinset='{total}'] .grave")
+    expect(last).to_be_visible()
+    with page.expect_response("**/graveyard?offset=0*"):
+        held[0].continue_()
+    expect(drawer.locator("[aria-setsize]").first).to_be_visible()
+    frame(page)
+    expect(last).to_be_visible()
+    expect(drawer.locator(".bone")).to_have_count(0)

@@ -41,6 +41,7 @@ export class Rows {
     const page = await this.about.load(first * PAGE, PAGE);
     if (age !== this.#age || !page) return;
     this.#pages = new Map([[first, page.items]]);
+    this.#asked = new Set([first]); // what came meanwhile is of the list as it was
     this.#resize(page.total);
     const focused = this.#focused;
     for (const { node } of this.#shown.values()) node.remove();
