@@ -43,6 +43,10 @@ new WindowsView(app, byId("rail"), () => search.open());
 new BudgetView(app, byId("budget"));
 new WhyView(app);
 
+byId("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // an address names a window
+  composer.input.focus();
+});
 byId("scrim").addEventListener("click", () => document.body.classList.remove("rail-open"));
 const spoken = byId("spoken");
 app.store.on("done", () => {
