@@ -7,6 +7,7 @@ HaloWeaveError
 │   ├── UnknownMemory      no such entry in the structured memory
 │   ├── UnknownGeneration  no such vectors: the memory was cleared, or embedded anew
 │   ├── WindowBusy         the window is being written to
+│   ├── NotesChanged       the notes are not those that were read
 │   └── BadSetting         a setting out of its range, or unknown
 ├── ModelError
 │   ├── ModelNotFound      no file where the model should be
@@ -47,6 +48,10 @@ class UnknownGeneration(BadInput):
 
 
 class WindowBusy(BadInput):
+    pass
+
+
+class NotesChanged(BadInput):
     pass
 
 

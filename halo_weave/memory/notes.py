@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from halo_weave.errors import BadInput
+from halo_weave.errors import BadInput, NotesChanged
 from halo_weave.memory.literals import Json, json_size
 from halo_weave.memory.results import changes
 from halo_weave.memory.sandbox import JqSandbox, Output
@@ -38,6 +38,7 @@ class Written:
 
     document: dict[str, Json]
     changes: str
+    version: str
 
 
 class Notes:
@@ -52,7 +53,12 @@ class Notes:
 
     def document(self, *, now: datetime) -> dict[str, Json]:
         """The notes as they are; before the first write, the empty ones."""
-        return content_of(self._store.note(NAME), now)
+        return self.latest(now=now)[0]
+
+    def latest(self, *, now: datetime) -> tuple[dict[str, Json], str]:
+        """The notes as they are, and what names this version of them."""
+        note = self._store.note(NAME)
+        return content_of(note, now), version_of(note)
 
     def read(self, program: str, *, now: datetime) -> Output:
         """The values that a jq program gives for the notes."""
@@ -73,13 +79,19 @@ class Notes:
 
         return self._change(result, now)
 
-    def replace(self, document: Json, *, now: datetime) -> Written:
-        """Make this document the notes, as when it is edited by hand."""
-        return self._change(lambda _: document, now)
+    def replace(self, document: Json, *, now: datetime, version: str | None = None) -> Written:
+        """Make this document the notes, as when it is edited by hand; with `version`, only in that one's place."""
+        return self._change(lambda _: document, now, version)
 
-    def _change(self, change: Callable[[dict[str, Json]], Json], now: datetime) -> Written:
+    def _change(
+        self, change: Callable[[dict[str, Json]], Json], now: datetime, version: str | None = None
+    ) -> Written:
         for _ in range(TRIES):
             note = self._store.note(NAME)
+            if version is not None and version != version_of(note):
+                raise NotesChanged(
+                    "The notes were changed since you read them, so nothing was saved. Read them again, then save."
+                )
             old = content_of(note, now)
             kept = {**blank(now)[METADATA], **(old.get(METADATA) or {}), "last_modified": stamp(now)}
             new = {METADATA: kept, **without_metadata(checked(change(old), self._size_limit))}
@@ -87,15 +99,20 @@ class Notes:
             when = max(now, note.modified + MOMENT) if note else now
             seen = note.modified if note else BEFORE_ALL
             try:
-                self._store.save_note(NAME, new, now=when, unless_modified_since=seen)
+                saved = self._store.save_note(NAME, new, now=when, unless_modified_since=seen)
             except BadInput:  # the content is fit to be stored: another writer was faster
                 continue
-            return Written(new, changes(without_metadata(old), without_metadata(new)))
+            return Written(new, changes(without_metadata(old), without_metadata(new)), version_of(saved))
         raise BadInput("The notes were changed by others at the same time, again and again. Try once more.")
 
 
 def content_of(note: Note | None, now: datetime) -> dict[str, Json]:
     return blank(now) if note is None else note.content
+
+
+def version_of(note: Note | None) -> str:
+    """When they were written, in microseconds: no two versions have the same. 0: never."""
+    return str(0 if note is None else (note.modified - BEFORE_ALL) // MOMENT)
 
 
 def blank(now: datetime) -> dict[str, Json]:

@@ -24,6 +24,7 @@ KNOWN: dict[type[Exception], tuple[int, str]] = {
     errors.UnknownChunk: (404, "unknown_chunk"),
     errors.UnknownWindow: (404, "unknown_window"),
     errors.WindowBusy: (409, "window_busy"),
+    errors.NotesChanged: (409, "notes_changed"),
     errors.UnknownMemory: (404, "unknown_memory"),
     errors.ModelError: (503, "model_unusable"),
     errors.ModelNotFound: (503, "model_missing"),

@@ -486,10 +486,15 @@ class Injected(Told):
 
 class NotesChange(Asked):
     content: dict[str, Json]
+    version: Id | None = Field(
+        default=None,
+        description="The one that was read: 409 if the notes have another by now. Null: whatever they are.",
+    )
 
 
 class NotesTold(Told):
     content: dict[str, Any]
+    version: Id = Field(description="Send it back with the change.")
 
 
 # Upkeep

@@ -128,8 +128,8 @@ export class Api {
   inject(id, at) { return this.json("POST", path`/api/windows/${id}/inject`, { body: { path: at } }); }
 
   notes() { return this.json("GET", "/api/notes"); }
-  /** @param {unknown} content */
-  saveNotes(content) { return this.json("PUT", "/api/notes", { body: { content } }); }
+  /** @param {unknown} content @param {string | null} version the one it takes the place of; null: whichever there is */
+  saveNotes(content, version) { return this.json("PUT", "/api/notes", { body: { content, version } }); }
 
   /** @param {string} confirm */
   clear(confirm) { return this.json("POST", "/api/clear", { body: { confirm } }); }

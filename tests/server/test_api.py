@@ -341,6 +341,19 @@ def test_notes_are_read_and_replaced(client):
     refused(client.put("/api/notes", json={"content": {"long": "x" * 300_000}}), 422, "bad_input")
 
 
+def test_notes_that_were_changed_meanwhile_are_not_overwritten(client):
+    read = client.get("/api/notes").json()
+    mine = {"content": {"topics": {"tea": "green"}}, "version": read["version"]}
+    theirs = client.put("/api/notes", json={"content": {"topics": {"tea": "black"}}}).json()
+    refused(client.put("/api/notes", json=mine), 409, "notes_changed")
+    assert client.get("/api/notes").json() == theirs
+    written = client.put("/api/notes", json={**mine, "version": theirs["version"]}).json()
+    assert written["content"]["topics"] == {"tea": "green"}
+    assert client.get("/api/notes").json() == written
+    again = client.put("/api/notes", json={"content": {}, "version": written["version"]})
+    assert again.json()["version"] != written["version"]
+
+
 def test_what_explains_a_memory_wakes_up(client, window):
     say(client, window, "The kayak is stored behind the boathouse.")
     kept = client.put(

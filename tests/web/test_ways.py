@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
+
+from tests.web.talk import panel, toast
 
 pytestmark = pytest.mark.browser
 
@@ -18,3 +22,33 @@ def test_the_skip_link_leads_into_the_input_box_of_the_same_window(house, show):
     expect(page.get_by_label("Your message")).to_be_focused()
     assert page.evaluate("app.store.current") == here
     assert page.evaluate("location.hash") == f"#/w/{here}"
+
+
+def test_notes_written_meanwhile_are_not_overwritten_without_a_word(house, show):
+    house.ask("PUT", "/notes", json={"content": {"bell": "gold"}})
+    page = show(house.window())
+    drawer = panel(page, "Notes")
+    field = drawer.get_by_label("notes.json")
+    save = drawer.get_by_role("button", name="Save", exact=True)
+    expect(field).to_have_value(re.compile("gold"))
+    field.fill('{"bell": "mine"}')
+    house.ask("PUT", "/notes", json={"content": {"bell": "theirs"}})
+    save.click()
+    expect(drawer.get_by_role("alert").filter(has_text="changed meanwhile")).to_be_visible()
+    expect(field).to_have_value('{"bell": "mine"}')
+    assert house.ask("GET", "/notes")["content"]["bell"] == "theirs"
+    drawer.get_by_role("button", name="Load theirs").click()
+    expect(field).to_have_value(re.compile("theirs"))
+    toast(page, "Theirs are loaded.").get_by_role("button", name="Bring mine back").click()
+    expect(field).to_have_value('{"bell": "mine"}')
+    house.ask("PUT", "/notes", json={"content": {"bell": "theirs again"}})
+    save.click()
+    drawer.get_by_role("button", name="Save mine").click()
+    toast(page, "Notes saved.")
+    assert house.ask("GET", "/notes")["content"]["bell"] == "mine"
+    expect(drawer.get_by_role("button", name="Save mine")).to_be_hidden()
+    field.fill('{"bell": "mine, later"}')
+    save.click()
+    expect(save).to_be_disabled()
+    page.wait_for_function("() => !document.querySelector('#drawer textarea').value.startsWith('{\"bell')")
+    assert house.ask("GET", "/notes")["content"]["bell"] == "mine, later"

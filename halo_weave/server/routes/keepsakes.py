@@ -54,11 +54,12 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/api/notes", summary="The AI's notes")
     def get_notes() -> wire.NotesTold:
-        return wire.NotesTold(content=service.toolbox.notes.document(now=service.weave.now()))
+        content, version = service.toolbox.notes.latest(now=service.weave.now())
+        return wire.NotesTold(content=content, version=version)
 
-    @router.put("/api/notes", summary="Replace the notes")
+    @router.put("/api/notes", summary="Replace the notes, or one version of them")
     def put_notes(asked: wire.NotesChange) -> wire.NotesTold:
-        written = service.toolbox.notes.replace(asked.content, now=service.weave.now())
-        return wire.NotesTold(content=written.document)
+        written = service.toolbox.notes.replace(asked.content, now=service.weave.now(), version=asked.version)
+        return wire.NotesTold(content=written.document, version=written.version)
 
     return router

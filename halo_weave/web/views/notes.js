@@ -1,16 +1,19 @@
 // The model's notes: one JSON document, checked before it is saved.
 
-import { h, iconButton } from "../dom.js";
+import { ApiError } from "../api.js";
+import { fill, h, iconButton } from "../dom.js";
 import { moment } from "../words.js";
 import { JsonField } from "./json-field.js";
 
 export class NotesView {
   title = "Notes";
   #saved = "";
+  #version = "";
   /** Nothing can be edited before the notes have come once. */
   #known = false;
   #stale = true;
   #loading = false;
+  #saving = false;
 
   /** @param {import("../app.js").App} app */
   constructor(app) {
@@ -19,10 +22,11 @@ export class NotesView {
     this.save = h("button", { type: "submit", class: "button primary", text: "Save" });
     this.revert = h("button", { type: "button", class: "button", text: "Revert", on: { click: () => this.load() } });
     this.about = h("p", { class: "quiet" });
+    this.clash = h("div", { class: "clash", role: "alert", hidden: true });
     const tidy = iconButton("edit", "Tidy", () => this.#known && this.field.valid && this.field.set(this.field.value), { text: true, class: "small" });
     this.node = h("form", { class: "drawer-body", on: { submit: (/** @type {Event} */ event) => { event.preventDefault(); this.#save(); } } },
       h("p", { class: "quiet", text: "The model reads and writes these with jq while it answers. What you change here it sees in its next turn." }),
-      this.field.node, this.about, h("div", { class: "answers" }, tidy, this.revert, this.save));
+      this.field.node, this.about, this.clash, h("div", { class: "answers" }, tidy, this.revert, this.save));
     this.field.input.classList.add("tall");
     this.field.input.value = "";
     this.field.input.placeholder = "Not loaded yet.";
@@ -48,31 +52,69 @@ export class NotesView {
     const before = this.field.input.value;
     const found = await this.app.attempt(() => this.app.api.notes());
     this.#loading = false;
-    if (found && this.field.input.value === before) this.#take(found.content);
+    if (found && this.field.input.value === before) this.#take(found);
   }
 
-  /** @param {any} content */
-  #take(content) {
+  /** @param {{content: any, version: string}} found @param {string} [typed] what was typed meanwhile, and stays */
+  #take({ content, version }, typed) {
     this.#known = true;
     this.#stale = false;
+    this.#version = version;
+    this.clash.hidden = true;
     this.field.set(content);
     this.#saved = this.field.input.value;
+    if (typed !== undefined) this.#write(typed);
     const changed = content?._metadata?.last_modified;
     this.about.textContent = changed ? `Last changed ${moment(changed)}.` : "";
     this.#state();
   }
 
+  /** @param {string} text */
+  #write(text) {
+    this.field.input.value = text;
+    this.field.look();
+  }
+
   #state() {
     this.field.input.readOnly = !this.#known;
-    this.save.disabled = !this.#known || !this.field.valid || !this.#changed;
+    this.save.disabled = !this.#known || !this.field.valid || !this.#changed || this.#saving || !this.clash.hidden;
     this.revert.disabled = !this.#changed;
   }
 
-  async #save() {
-    if (!this.#known || !this.field.valid || !this.#changed) return;
-    const saved = await this.app.attempt(() => this.app.api.saveNotes(this.field.value));
-    if (!saved) return;
-    this.#take(saved.content ?? this.field.value);
-    this.app.toasts.show("Notes saved.");
+  /** @param {string | null} [version] the one these take the place of; null: whichever there is */
+  async #save(version = this.#version) {
+    if (!this.#known || !this.field.valid || !this.#changed || this.#saving) return;
+    const sent = this.field.input.value;
+    const { value } = this.field;
+    this.#saving = true;
+    this.#state();
+    const saved = await this.app.attempt(() => this.app.api.saveNotes(value, version).catch(changedMeanwhile));
+    this.#saving = false;
+    if (saved?.content) {
+      const now = this.field.input.value;
+      this.#take(saved, now === sent ? undefined : now);
+      this.app.toasts.show("Notes saved.");
+    } else if (saved) this.#ask();
+    this.#state();
   }
+
+  /** Someone else wrote meanwhile: whose notes are to stay? */
+  #ask() {
+    const theirs = async () => {
+      const mine = this.field.input.value;
+      await this.load();
+      if (this.clash.hidden) this.app.toasts.show("Theirs are loaded.", { label: "Bring mine back", long: true, act: () => this.#write(mine) });
+    };
+    this.clash.hidden = false;
+    fill(this.clash, h("p", { class: "problem", text: "The notes were changed meanwhile, by the model or in another tab. Yours are not saved; they are still here." }),
+      h("div", { class: "answers" }, h("button", { type: "button", class: "button", text: "Load theirs", on: { click: theirs } }),
+        h("button", { type: "button", class: "button", text: "Save mine", on: { click: () => this.#save(null) } })));
+    if (document.activeElement === document.body || document.activeElement === this.save) this.field.input.focus();
+  }
+}
+
+/** @param {unknown} error @returns {{content: null}} */
+function changedMeanwhile(error) {
+  if (error instanceof ApiError && error.code === "notes_changed") return { content: null };
+  throw error;
 }
