@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.web.talk import panel, toast
+from tests.web.talk import frame, panel, toast
 
 pytestmark = pytest.mark.browser
 
@@ -52,3 +52,31 @@ def test_notes_written_meanwhile_are_not_overwritten_without_a_word(house, show)
     expect(save).to_be_disabled()
     page.wait_for_function("() => !document.querySelector('#drawer textarea').value.startsWith('{\"bell')")
     assert house.ask("GET", "/notes")["content"]["bell"] == "mine, later"
+
+
+def test_saving_an_entry_leaves_the_next_one_alone_and_saves_once(house, show):
+    page = show(house.window())
+    drawer = panel(page, "Memory")
+    held = []
+    page.route("**/api/memory/entry", lambda route: held.append(route))
+    drawer.get_by_role("button", name="New entry").click()
+    drawer.get_by_label("Path").fill("A")
+    save = drawer.get_by_role("button", name="Save")
+    save.dblclick()
+    expect(save).to_be_disabled()
+    drawer.get_by_role("button", name="New entry").click()
+    drawer.get_by_label("Path").fill("B")
+    drawer.get_by_label("Content").fill('"not yet saved"')
+    for route in held:
+        route.continue_()
+    page.unroute("**/api/memory/entry")
+    toast(page, "Saved A.")
+    expect(drawer.get_by_role("treeitem", name="A")).to_be_visible()
+    frame(page)
+    expect(drawer.get_by_label("Path")).to_have_value("B")
+    expect(drawer.get_by_label("Content")).to_have_value('"not yet saved"')
+    drawer.get_by_role("button", name="Save").click()
+    expect(drawer.locator(".path")).to_have_text("B")
+    expect(drawer.locator(".json")).to_contain_text("not yet saved")
+    for path in ("A", "B"):
+        assert house.ask("GET", "/memory/entry", params={"path": path})["version"] == 1

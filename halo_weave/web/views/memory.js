@@ -16,6 +16,8 @@ export class MemoryView {
   #path = "";
   #stale = true;
   #loading = false;
+  /** Counts what was put below the tree: an answer that comes late does not replace what came after. */
+  #shown = 0;
 
   /** @param {import("../app.js").App} app */
   constructor(app) {
@@ -114,8 +116,9 @@ export class MemoryView {
 
   /** @param {string} path */
   async show(path) {
+    const mine = ++this.#shown;
     const entry = /** @type {Entry | undefined} */ (await this.app.attempt(() => this.app.api.entry(path)));
-    if (!entry) return;
+    if (!entry || mine !== this.#shown) return;
     this.#path = path;
     for (const row of this.tree.querySelectorAll(".branch")) {
       const chosen = /** @type {HTMLElement} */ (row).dataset.path === path;
@@ -138,22 +141,40 @@ export class MemoryView {
 
   /** @param {Entry | null} entry null: a new one */
   #edit(entry) {
+    const mine = ++this.#shown;
     const path = h("input", { class: "field", placeholder: "People/Mochi", spellcheck: "false", set: { value: entry?.path ?? "", readOnly: Boolean(entry) } });
     const field = new JsonField("Content", entry ? entry.content : {});
     const save = h("button", { type: "submit", class: "button primary", text: "Save" });
     fill(this.detail, h("form", { class: "stack", on: { submit: async (/** @type {Event} */ event) => {
       event.preventDefault();
+      if (save.disabled) return;
       if (!field.valid) return field.input.focus();
       const at = path.value.trim();
+      const saving = (/** @type {boolean} */ now) => {
+        save.disabled = field.input.readOnly = now;
+        path.readOnly = now || Boolean(entry);
+      };
+      saving(true);
       const saved = await this.app.attempt(() => this.app.api.saveEntry(at, field.value));
+      saving(false);
       if (!saved) return;
       this.app.toasts.show(`Saved ${at}.`);
+      const own = this.detail.contains(document.activeElement) || document.activeElement === document.body;
+      save.disabled = true;
       await this.load();
-      this.show(at);
+      if (mine !== this.#shown) return; // another entry is being written by now
+      await this.show(at);
+      if (own && document.activeElement === document.body) this.#focus(at);
     } } },
     h("label", { class: "stack" }, h("span", { class: "label", text: "Path" }), path), field.node,
-    h("div", { class: "answers" }, h("button", { type: "button", class: "button", text: "Cancel", on: { click: () => (entry ? this.show(entry.path) : fill(this.detail)) } }), save)));
+    h("div", { class: "answers" }, h("button", { type: "button", class: "button", text: "Cancel", on: { click: () => (entry ? this.show(entry.path) : this.#empty()) } }), save)));
     (entry ? field.input : path).focus();
+  }
+
+  /** Nothing stands below the tree. */
+  #empty() {
+    this.#shown += 1;
+    fill(this.detail);
   }
 
   /** @param {string} path */
@@ -199,7 +220,7 @@ export class MemoryView {
     const before = await this.app.attempt(() => this.app.api.entry(path));
     const done = await this.app.attempt(() => this.app.api.deleteEntry(path, below > 0));
     if (!done) return;
-    fill(this.detail);
+    if (!this.detail.querySelector("form")) this.#empty(); // what is being written stays
     this.#path = "";
     await this.load();
     this.#focus("");
