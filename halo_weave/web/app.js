@@ -278,18 +278,25 @@ export class App {
 
   // Speaking
 
-  /** @param {string} text @returns {Promise<boolean>} whether it is on its way */
-  async say(text) {
-    if (!this.store.current) {
-      const made = await this.newWindow();
-      if (!made) return false;
-    }
-    const { window } = this.store;
-    this.store.sending(text);
-    const answer = await this.attempt(() => this.api.say(this.store.current, text));
-    if (!answer) this.store.notSent();
-    else if (window && UNNAMED.test(window.name) && !window.live_chunks && !window.asleep_chunks) this.changeWindow(window.id, { name: clip(text, NAME) });
+  /** @param {string} text @param {string} [id] the window @returns {Promise<boolean>} whether it is on its way */
+  async say(text, id = this.store.current) {
+    id ||= (await this.newWindow())?.id ?? "";
+    if (!id) return false;
+    const window = this.store.windows.find((one) => one.id === id);
+    if (id === this.store.current) this.store.sending(text);
+    const answer = await this.attempt(() => this.api.say(id, text));
+    if (!answer && id === this.store.current) this.store.notSent();
+    if (answer && window && UNNAMED.test(window.name) && !window.live_chunks && !window.asleep_chunks) this.changeWindow(id, { name: clip(text, NAME) });
     return Boolean(answer);
+  }
+
+  /** Words go back into the input box of their window, whichever is shown by now. @param {string} window @param {string} text */
+  giveBack(window, text) {
+    if (window === this.store.current) return this.store.tell("given-back", text);
+    const draft = this.preferences.draft(window);
+    this.preferences.saveDraft(window, draft.trim() ? `${text}\n${draft}` : text);
+    const name = this.store.windows.find((one) => one.id === window)?.name;
+    if (name) this.toasts.show(`Your words are back in the input box of “${clip(name, NAME)}”.`);
   }
 
   abort() {
@@ -382,7 +389,7 @@ export class App {
     return this.#chunkAct(window, key, "merge", "Merged with the chunk before it.");
   }
 
-  /** @param {string} key @param {{title?: string, confirm?: string}} [more] */
+  /** @param {string} key @param {{title?: string, confirm?: string, text?: string}} [more] `text` goes into the input box if the server gives none back */
   async delete(key, more = {}) {
     const window = this.store.current;
     const cost = await this.attempt(() => this.api.wouldDelete(window, key));
@@ -395,16 +402,17 @@ export class App {
     if (!sure) return false;
     const done = await this.attempt(() => this.api.delete(window, key));
     if (!done) return false;
-    await this.reload();
-    if (done.text) this.store.tell("given-back", done.text);
+    if (window === this.store.current) await this.reload();
+    const text = done.text || more.text || "";
+    if (text) this.giveBack(window, text);
     this.store.tell("graveyard");
     const keys = done.keys ?? cost.keys ?? [key];
     this.toasts.show(`Deleted ${extent(done)}.`, {
       label: "Undo", long: true,
       act: () => this.attempt(async () => {
         await this.api.undelete(window, keys);
-        if (done.text && window === this.store.current) this.store.tell("taken-back", done.text);
-        else if (done.text && this.preferences.draft(window) === done.text) this.preferences.saveDraft(window, "");
+        if (text && window === this.store.current) this.store.tell("taken-back", text);
+        else if (text && this.preferences.draft(window) === text) this.preferences.saveDraft(window, "");
         await this.reload();
         this.store.tell("graveyard");
         this.toasts.show("Deletion undone.");
@@ -420,13 +428,7 @@ export class App {
     const { turn } = parts(said.key);
     const first = this.store.live?.chunks.find((chunk) => chunk.turn.turn_id === turn) ?? said;
     const text = this.store.live?.chunks.filter((chunk) => chunk.turn.turn_id === turn).map((chunk) => chunk.pieces.join("")).join("") ?? "";
-    let given = "";
-    const hear = (/** @type {Event} */ event) => (given = /** @type {CustomEvent} */ (event).detail);
-    this.store.addEventListener("given-back", hear, { once: true });
-    const done = await this.delete(first.key, { title: "Edit your last message?", confirm: "Edit" });
-    this.store.removeEventListener("given-back", hear);
-    if (done && !given) this.store.tell("given-back", text);
-    return done;
+    return this.delete(first.key, { title: "Edit your last message?", confirm: "Edit", text });
   }
 
   /** @param {string} key @param {Hit} [found] the search that led to it */

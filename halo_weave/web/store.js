@@ -119,6 +119,7 @@ export class Store extends EventTarget {
 
   /** They did not arrive. */
   notSent() {
+    if (this.turn.phase !== "sending") return; // another turn is going on
     this.turn = { ...this.turn, phase: "idle" };
     this.tell("turn");
   }

@@ -80,3 +80,50 @@ def test_saving_an_entry_leaves_the_next_one_alone_and_saves_once(house, show):
     expect(drawer.locator(".json")).to_contain_text("not yet saved")
     for path in ("A", "B"):
         assert house.ask("GET", "/memory/entry", params={"path": path})["version"] == 1
+
+
+def test_words_that_were_not_sent_go_back_into_their_own_window(house, show):
+    one, other = house.window("One"), house.window("Other")
+    page = show(one)
+    box, held = page.get_by_label("Your message"), []
+    page.route(f"**/api/windows/{one}/say", lambda route: held.append(route))
+    box.fill("Said in one.")
+    box.press("Enter")
+    expect(page.locator(".status")).to_have_text("Sending…")
+    house.held.set()
+    house.ask("POST", f"/windows/{other}/say", json={"text": "Is the lamp lit?"})
+    page.locator("#rail").get_by_role("button", name="Other").first.click()
+    stop = page.get_by_role("button", name="Stop")
+    expect(stop).to_be_visible()
+    box.fill("Typed in the other.")
+    refusal = {"error": {"code": "window_busy", "sentence": "A reply is being written."}}
+    held[0].fulfill(status=409, json=refusal)
+    toast(page, "A reply is being written.")
+    expect(box).to_have_value("Typed in the other.")
+    expect(stop).to_be_visible()
+    house.held.clear()
+    page.locator("#rail").get_by_role("button", name="One").first.click()
+    expect(box).to_have_value("Said in one.")
+    page.locator("#rail").get_by_role("button", name="Other").first.click()
+    expect(box).to_have_value("Typed in the other.")
+
+
+def test_words_of_a_slow_deletion_go_back_into_their_own_window(house, show):
+    one, other = house.window("One", memory_scope="window"), house.window("Other")
+    house.say(one, "Said in one.", "Yes.")
+    page = show(one)
+    box, held = page.get_by_label("Your message"), []
+    page.route(
+        f"**/api/windows/{one}/chunks/*",
+        lambda route: held.append(route) if route.request.method == "DELETE" else route.continue_(),
+    )
+    box.press("ArrowUp")
+    with page.expect_request(lambda asked: asked.method == "DELETE"):
+        page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+    page.evaluate("id => { app.open(id); }", other)
+    expect(page.locator(".window-title")).to_have_text("Other")
+    held[0].continue_()
+    toast(page, "Deleted")
+    expect(box).to_have_value("")
+    page.evaluate("id => { app.open(id); }", one)
+    expect(box).to_have_value("Said in one.")

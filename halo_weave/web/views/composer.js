@@ -40,23 +40,32 @@ export class ComposerView {
     store.on("taken-back", (text) => this.input.value === text && this.set("", false));
     store.on("failed", ({ sentence }) => {
       app.toasts.show(sentence, { kind: "bad" });
-      if (this.unheard && !this.input.value) this.set(this.unheard);
-      this.unheard = "";
+      if (this.unheard?.window === store.current) this.#giveBack(this.unheard);
+      this.unheard = null;
     });
-    store.on("heard", () => (this.unheard = ""));
+    store.on("heard", () => (this.unheard = null));
     for (const topic of ["done", "failed"]) store.on(topic, () => this.look()); // for what was typed meanwhile
-    this.unheard = "";
+    /** Words on their way. @type {{window: string, text: string, back: boolean} | null} */
+    this.unheard = null;
     this.show();
   }
 
   async say() {
+    const { app } = this;
     const text = this.input.value;
-    if (!text.trim() || this.app.store.busy || this.send.disabled) return;
+    if (!text.trim() || app.store.busy || this.send.disabled) return;
     this.set("", false);
-    this.unheard = text;
-    if (await this.app.say(text)) return;
-    this.unheard = "";
-    if (!this.input.value) this.set(text);
+    const window = app.store.current || ((await app.newWindow())?.id ?? "");
+    const unheard = (this.unheard = { window, text, back: false });
+    if (window && (await app.say(text, window))) return;
+    this.#giveBack(unheard);
+    if (this.unheard === unheard) this.unheard = null;
+  }
+
+  /** Once, though a failure may be told twice: by the answer and by an event. @param {{window: string, text: string, back: boolean}} unheard */
+  #giveBack(unheard) {
+    if (!unheard.back) this.app.giveBack(unheard.window, unheard.text);
+    unheard.back = true;
   }
 
   /** @param {string} text @param {boolean} [focus] */
