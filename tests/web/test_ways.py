@@ -127,3 +127,52 @@ def test_words_of_a_slow_deletion_go_back_into_their_own_window(house, show):
     expect(box).to_have_value("")
     page.evaluate("id => { app.open(id); }", one)
     expect(box).to_have_value("Said in one.")
+
+
+def looked_up(page, text):
+    """What the search finds first."""
+    page.keyboard.press("Control+k")
+    page.get_by_label("Search the whole memory").fill(text)
+    hit = page.locator(".hit").first
+    expect(hit).to_contain_text(text)
+    return hit
+
+
+def asleep(house, window, text):
+    """Put what was said to sleep."""
+    for turn in house.context(window)["turns"]:
+        for one in turn["chunks"]:
+            if text in "".join(one["text_pieces"]):
+                house.ask("POST", f"/windows/{window}/chunks/{one['key']}/sleep")
+
+
+def told(house, name="Lighthouse"):
+    """A window in which something sleeps between what is live."""
+    window = house.window(name, max_context_tokens=0, memory_scope="window")
+    house.say(window, "Who are you?", "The keeper.")
+    house.say(window, "My cat is called Mochi.", "A fine cat.")
+    house.say(window, "What is the light for?", "For the ships.")
+    asleep(house, window, "Mochi")
+    asleep(house, window, "fine cat")
+    return window
+
+
+def test_waking_from_why_in_the_search_closes_both_and_shows_the_chunk(house, show):
+    page = show(told(house))
+    looked_up(page, "Mochi").get_by_role("button", name="Why?").click()
+    page.get_by_role("button", name="Wake up here, pinned").click()
+    toast(page, "Awake at its place")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.locator("article.chunk:focus")).to_contain_text("Mochi")
+    expect(page.locator("article.chunk:focus")).to_be_in_viewport()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_sleeping_result_opens_at_its_place_in_the_conversation(house, show, elsewhere):
+    window = told(house)
+    page = show(house.window("Other", memory_scope="window") if elsewhere else window)
+    looked_up(page, "Mochi").get_by_role("button", name="Open").click()
+    expect(page.locator(".window-title")).to_have_text("Lighthouse")
+    expect(page.locator(".sleeper:focus")).to_contain_text("Mochi")
+    expect(page.locator(".sleeper:focus")).to_be_in_viewport()
+    expect(page.get_by_role("dialog")).to_have_count(0)

@@ -1,7 +1,7 @@
 // The centre: exactly what the model sees, in time order, lit by what it looks at.
 
 import { fill, h, iconButton } from "../dom.js";
-import { counted, moment, parts, percent, speakerOf } from "../words.js";
+import { compareIds, counted, moment, parts, percent, speakerOf } from "../words.js";
 import { ChunkView } from "./chunk.js";
 import { GapView } from "./gap.js";
 
@@ -302,13 +302,30 @@ export class ContextView {
   goto(key, glow = false) {
     this.flush();
     const node = this.chunks.get(key)?.node;
-    if (!node) return;
+    if (!node && glow) return;
     this.#following = false;
+    if (!node) {
+      this.#reveal(key);
+      return;
+    }
     node.scrollIntoView({ block: "center" });
     node.focus({ preventScroll: true });
     node.classList.remove("glow", "found");
     void node.offsetWidth; // the glow starts anew
     node.classList.add(glow ? "glow" : "found");
+  }
+
+  /** A chunk that sleeps is shown at its place; if it has none here, what is known of it is told. @param {string} key */
+  async #reveal(key) {
+    const { store } = this.app;
+    const { current } = store;
+    const { turn, chunk } = parts(key);
+    const next = store.live?.chunks.find((one) => {
+      const other = parts(one.key);
+      return (compareIds(other.turn, turn) || compareIds(other.chunk, chunk)) > 0;
+    });
+    const there = await this.gaps.get(next?.key ?? "tail")?.reveal(key);
+    if (!there && store.current === current) this.app.why(key);
   }
 
   toEnd() {

@@ -30,12 +30,23 @@ export class GapView {
     return this;
   }
 
+  /** @returns {Promise<void> | undefined} when what sleeps here is shown */
   toggle() {
     this.open = !this.open;
     this.button.setAttribute("aria-expanded", String(this.open));
     this.list.hidden = !this.open;
     this.node.classList.toggle("open", this.open);
-    if (this.open) this.load();
+    return this.open ? this.load() : undefined;
+  }
+
+  /** Opens where a chunk sleeps and goes to it. @param {string} key @returns {Promise<boolean>} whether it sleeps here */
+  async reveal(key) {
+    await (this.open ? this.load() : this.toggle());
+    const node = /** @type {HTMLElement | null} */ (this.list.querySelector(`[data-key="${CSS.escape(key)}"]`));
+    node?.scrollIntoView({ block: "center" });
+    node?.focus({ preventScroll: true });
+    node?.classList.add("found");
+    return Boolean(node);
   }
 
   async load() {
@@ -49,7 +60,7 @@ export class GapView {
   /** @param {Sleeping} item */
   #item(item) {
     return h(
-      "div", { class: "sleeper" },
+      "div", { class: "sleeper", tabindex: "-1", data: { key: item.key } },
       h("div", { class: "sleeper-head" },
         h("span", { text: `${speakerOf(item)} · ${moment(item.said)} · ${number(item.tokens)} tokens · peak ${number(item.peak)}` }),
         iconButton("wake", "Wake up", () => this.app.wake(item.key), { text: true, class: "small" }),

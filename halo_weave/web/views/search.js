@@ -29,6 +29,7 @@ export class SearchView {
       look();
     });
     this.input.addEventListener("keydown", (event) => this.#key(event));
+    app.store.on("woke", () => this.#sheet?.close()); // also when it was woken from the Why sheet above this one
   }
 
   open() {
@@ -85,18 +86,14 @@ export class SearchView {
         iconButton("why", "Why?", () => app.why(hit.key, hit), { class: "small" })));
   }
 
-  /** @param {Hit} hit */
+  /** Where it is live, else where it was said and sleeps. @param {Hit} hit */
   #go(hit) {
     const { app } = this;
-    if (app.store.live?.find(hit.key)) {
-      this.#sheet?.close();
-      app.open(app.store.current, hit.key);
-    } else if (hit.window && hit.window !== app.store.current && app.store.windows.some((one) => one.id === hit.window)) {
-      this.#sheet?.close();
-      app.open(hit.window, hit.key).then(() => {
-        if (!app.store.live?.find(hit.key)) app.why(hit.key, hit);
-      });
-    } else app.why(hit.key, hit);
+    const { store } = app;
+    const there = !store.live?.find(hit.key) && store.windows.some((one) => one.id === hit.window) ? hit.window : store.current;
+    if (!there) return app.why(hit.key, hit);
+    this.#sheet?.close();
+    app.open(there, hit.key);
   }
 
   /** @param {KeyboardEvent} event */
