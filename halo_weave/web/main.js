@@ -47,7 +47,12 @@ byId("skip").addEventListener("click", (event) => {
   event.preventDefault(); // an address names a window
   composer.input.focus();
 });
-byId("scrim").addEventListener("click", () => document.body.classList.remove("rail-open"));
+const closeRail = () => document.body.classList.remove("rail-open");
+byId("scrim").addEventListener("click", closeRail);
+for (const topic of ["goto", "woke"]) app.store.on(topic, closeRail);
+// Messages stand above the foot, however tall it is.
+const foot = byId("foot");
+new ResizeObserver(() => document.documentElement.style.setProperty("--foot", `${foot.offsetHeight}px`)).observe(foot);
 const spoken = byId("spoken");
 app.store.on("done", () => {
   // Read out once, whole: token by token a screen reader would stammer.

@@ -176,3 +176,24 @@ def test_a_sleeping_result_opens_at_its_place_in_the_conversation(house, show, e
     expect(page.locator(".sleeper:focus")).to_contain_text("Mochi")
     expect(page.locator(".sleeper:focus")).to_be_in_viewport()
     expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_on_a_phone_nothing_covers_the_chunk_that_is_gone_to(house, show):
+    page = show(told(house), viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    rail, drawer, focused = (
+        page.locator("#rail"),
+        page.locator("#drawer"),
+        page.locator("article.chunk:focus"),
+    )
+    for text, name in (("keeper", "Go there"), ("Mochi", "Wake up here")):
+        page.get_by_role("button", name="Windows", exact=True).tap()
+        expect(rail).to_be_in_viewport()
+        looked_up(page, text).get_by_role("button", name=name).tap()
+        expect(focused).to_contain_text(text)
+        expect(rail).not_to_be_in_viewport()
+    panel(page, "Lab").locator(".dimmest button").first.tap()
+    expect(drawer).to_be_hidden()
+    expect(focused).to_be_in_viewport()
+    panel(page, "Graveyard").locator(".row-open").first.tap()
+    expect(drawer).to_be_hidden()
+    expect(focused).to_contain_text("fine cat")

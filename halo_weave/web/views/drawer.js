@@ -4,6 +4,9 @@ import { fill, h, icon, iconButton } from "../dom.js";
 
 /** @typedef {{title: string, node: HTMLElement, shown: () => void}} Panel */
 
+/** Where there is little room the drawer lies over the conversation. */
+const over = matchMedia("(max-width: 1099px)");
+
 export class DrawerView {
   /** @type {Map<string, Panel>} */
   #panels = new Map();
@@ -26,8 +29,9 @@ export class DrawerView {
     fill(dock, [...this.buttons.values()]);
     this.open = "";
     const before = app.preferences.values.drawer;
-    if (before in panels && matchMedia("(min-width: 1100px)").matches) this.show(before);
+    if (before in panels && !over.matches) this.show(before);
     else this.show("");
+    for (const topic of ["goto", "woke"]) app.store.on(topic, () => over.matches && this.open && this.show(""));
   }
 
   /** @param {string} name */
