@@ -50,7 +50,7 @@ byId("skip").addEventListener("click", (event) => {
 const closeRail = () => document.body.classList.remove("rail-open");
 byId("scrim").addEventListener("click", closeRail);
 for (const topic of ["goto", "woke"]) app.store.on(topic, closeRail);
-// Messages stand above the foot, however tall it is.
+// What lies over the conversation ends above the foot, however tall it is.
 const foot = byId("foot");
 new ResizeObserver(() => document.documentElement.style.setProperty("--foot", `${foot.offsetHeight}px`)).observe(foot);
 const spoken = byId("spoken");

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.web.talk import frame, panel, toast
+from tests.web.talk import frame, panel, settled, toast
 
 pytestmark = pytest.mark.browser
 
@@ -197,3 +197,19 @@ def test_on_a_phone_nothing_covers_the_chunk_that_is_gone_to(house, show):
     panel(page, "Graveyard").locator(".row-open").first.tap()
     expect(drawer).to_be_hidden()
     expect(focused).to_contain_text("fine cat")
+
+
+@pytest.mark.parametrize("width", [768, 1024])
+def test_a_panel_over_the_conversation_leaves_the_foot_free_and_closes_with_escape(house, show, width):
+    page = show(house.window(), viewport={"width": width, "height": 800})
+    drawer, notes = panel(page, "Notes"), page.locator("#dock").get_by_role("button", name="Notes")
+    page.get_by_label("Your message").fill("Hello there.")
+    page.get_by_role("button", name="Send").click()
+    settled(page, "Hello there.")
+    expect(drawer).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(drawer).to_be_hidden()
+    panel(page, "Notes").get_by_label("notes.json").focus()
+    page.keyboard.press("Escape")
+    expect(drawer).to_be_hidden()
+    expect(notes).to_be_focused()

@@ -32,6 +32,18 @@ export class DrawerView {
     if (before in panels && !over.matches) this.show(before);
     else this.show("");
     for (const topic of ["goto", "woke"]) app.store.on(topic, () => over.matches && this.open && this.show(""));
+    document.addEventListener("keydown", (event) => event.key === "Escape" && this.#escape(event));
+  }
+
+  /** Where it lies over the conversation, Esc closes it, unless there is something nearer to stop or close. @param {KeyboardEvent} event */
+  #escape(event) {
+    const target = /** @type {HTMLElement} */ (event.target);
+    const nearer = this.app.store.busy || document.querySelector("dialog[open]") || document.body.classList.contains("rail-open") || (target instanceof HTMLInputElement && target.type === "search" && target.value);
+    if (!this.open || !over.matches || nearer || event.defaultPrevented || event.isComposing) return;
+    const within = this.drawer.contains(target);
+    const button = this.buttons.get(this.open);
+    this.show("");
+    if (within) button?.focus();
   }
 
   /** @param {string} name */
