@@ -24,6 +24,8 @@ export class App {
   /** @type {Promise<void> | null} */
   #refreshing = null;
   #refreshAgain = false;
+  /** The window that this page deletes. */
+  #deleting = "";
   /** The question for the key, while it is asked. @type {Promise<void> | null} */
   #unlocking = null;
   /** Changes of settings, one after the other. @type {Promise<unknown>} */
@@ -131,11 +133,29 @@ export class App {
     this.#unlocking = null;
   }
 
-  #followHash() {
-    const wanted = decoded(location.hash.match(/^#\/w\/([^/]+)/)?.[1] ?? "");
-    const known = this.store.windows.find((one) => one.id === wanted) ?? newest(this.store.windows);
-    if (known && known.id !== this.store.current) this.open(known.id);
-    else if (!known) this.store.tell("windows");
+  /** Shows the window that the address names. If there is none, that is said, and the address follows the page. */
+  async #followHash() {
+    const { hash } = location;
+    const named = hash.match(/^#\/w\/([^/]+)/)?.[1];
+    const wanted = () => this.store.windows.find((one) => one.id === decoded(named ?? ""));
+    if (named && !wanted()) {
+      await this.refresh(); // it may be new
+      if (location.hash !== hash) return;
+      if (!wanted()) this.toasts.show("There is no window at this address any more.");
+    }
+    const { store } = this;
+    const next = wanted() ?? store.window ?? newest(store.windows);
+    if (next && next.id !== store.current) this.open(next.id);
+    else this.#showAddress(next?.id ?? "");
+    if (!next) store.tell("windows");
+  }
+
+  /** An address that leads nowhere is replaced, not kept to go back to. @param {string} id */
+  #showAddress(id) {
+    const address = id ? addressOf(id) : "#";
+    if (location.hash === address || (!id && !location.hash)) return;
+    const known = this.store.windows.some((one) => addressOf(one.id) === location.hash);
+    history[known ? "pushState" : "replaceState"](null, "", address);
   }
 
   /** The window that was used last, if there is one. */
@@ -153,8 +173,7 @@ export class App {
     this.follower?.stop();
     this.#waiting = [];
     this.store.show(id);
-    const address = `#/w/${encodeURIComponent(id)}`;
-    if (location.hash !== address) history.pushState(null, "", address);
+    this.#showAddress(id);
     await this.reload();
     if (key) this.store.tell("goto", key);
   }
@@ -163,10 +182,11 @@ export class App {
     this.follower?.stop();
     this.follower = null;
     const next = newest(this.store.windows);
+    if (next && this.store.current !== this.#deleting) this.toasts.show("That window does not exist any more.");
     if (next) this.open(next.id);
     else {
       this.store.show("");
-      history.replaceState(null, "", "#");
+      this.#showAddress("");
     }
   }
 
@@ -338,6 +358,7 @@ export class App {
       confirm: "Delete window", danger: true,
     });
     if (!sure) return;
+    this.#deleting = window.id;
     await this.attempt(async () => {
       await this.api.deleteWindow(window.id);
       this.store.setWindows(this.store.windows.filter((one) => one.id !== window.id));
@@ -461,6 +482,11 @@ export class App {
     this.#changes = changed.catch(() => {});
     return changed;
   }
+}
+
+/** @param {string} window */
+function addressOf(window) {
+  return `#/w/${encodeURIComponent(window)}`;
 }
 
 /** @param {string} text of an address, perhaps malformed */

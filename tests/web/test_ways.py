@@ -213,3 +213,38 @@ def test_a_panel_over_the_conversation_leaves_the_foot_free_and_closes_with_esca
     page.keyboard.press("Escape")
     expect(drawer).to_be_hidden()
     expect(notes).to_be_focused()
+
+
+def test_the_origin_of_a_chunk_leads_nowhere_when_its_window_is_gone(house, show):
+    cats, window = house.window("Cats", max_context_tokens=0), house.window("Chess", timestamps=False)
+    house.window("Newest")
+    house.say(cats, "My cat is called Mochi.", "Noted.")
+    house.say(window, "What is my cat Mochi called?", "Mochi.")
+    page = show(window)
+    expect(page.get_by_role("button", name="from “Cats”").first).to_be_visible()
+    house.ask("DELETE", f"/windows/{cats}")
+    page.evaluate("app.refresh()")
+    expect(page.get_by_role("button", name="from “Cats”")).to_have_count(0)
+    expect(page.locator(".origin").first).to_have_text("from “Cats”")
+    page.reload()
+    expect(page.locator(".origin").first).to_have_text("from “Cats”")
+    expect(page.get_by_role("button", name="from “Cats”")).to_have_count(0)
+
+
+def test_an_address_that_names_no_window_is_told(house, show, tabs):
+    here, newer = house.window("Here"), house.window("Newer")
+    page = show(here)
+    page.evaluate("location.hash = '#/w/00000000'")
+    toast(page, "There is no window at this address any more.")
+    expect(page).to_have_url(f"{house.address}/#/w/{here}")
+    assert page.evaluate("app.store.current") == here
+    made = house.window("Made meanwhile")
+    page.evaluate("id => { location.hash = `#/w/${id}`; }", made)
+    expect(page.locator(".window-title")).to_have_text("Made meanwhile")
+    page = tabs.open(f"{house.address}/#/w/00000000")
+    toast(page, "There is no window at this address any more.")
+    expect(page.locator(".window-title")).to_have_text("Made meanwhile")
+    page.evaluate("id => { app.open(id); }", newer)
+    expect(page.locator(".window-title")).to_have_text("Newer")
+    house.ask("DELETE", f"/windows/{newer}")
+    toast(page, "That window does not exist any more.")

@@ -42,6 +42,7 @@ export class ContextView {
     store.on("heard", () => (this.#following = true));
     store.on("unloadable", (sentence) => this.#say("This window could not be loaded", sentence, "Try again", () => app.reload()));
     for (const topic of ["windows", "status", "connection"]) store.on(topic, () => this.#situation());
+    store.on("windows", () => store.live?.all.forEach((chunk) => this.turns.has(chunk.turn.turn_id) && this.#turn(chunk.turn))); // one may be gone
     this.#situation();
   }
 
@@ -172,14 +173,16 @@ export class ContextView {
     }
     const speaker = speakerOf(turn);
     const elsewhere = turn.window && turn.window !== store.current;
-    const state = JSON.stringify([speaker, turn.said, elsewhere && turn.window_name, turn.cut]);
+    const known = store.windows.some((one) => one.id === turn.window);
+    const state = JSON.stringify([speaker, turn.said, elsewhere && turn.window_name, known, turn.cut]);
     if (view.head.dataset.state !== state) {
       view.head.dataset.state = state;
       view.node.setAttribute("aria-label", `${speaker}, ${moment(turn.said)}`);
       fill(view.head,
         h("span", { class: "speaker", text: speaker }),
         h("time", { datetime: turn.said, title: new Date(turn.said).toLocaleString(), text: moment(turn.said) }),
-        elsewhere ? h("button", { type: "button", class: "badge origin", text: `from “${turn.window_name || "another window"}”`, title: "Open the window where this was said", on: { click: () => this.app.open(turn.window) } }) : null,
+        elsewhere && known ? h("button", { type: "button", class: "badge origin", text: `from “${turn.window_name || "another window"}”`, title: "Open the window where this was said", on: { click: () => this.app.open(turn.window) } }) : null,
+        elsewhere && !known ? h("span", { class: "badge origin", text: turn.window_name ? `from “${turn.window_name}”` : "from a deleted window", title: "The window where this was said does not exist any more" }) : null,
         turn.cut ? h("span", { class: "badge", text: "cut off", title: "The program ended before this reply did. What was stored of it is here." }) : null);
     }
     return view;
