@@ -7,6 +7,7 @@ import { clip, counted, extent, parts } from "./words.js";
 
 const LET_GO = 30_000; // a hidden tab lets go of its stream after this
 const LOOK_AGAIN = 15_000;
+const COUNTS = new Set(["heard", "done", "failed", "changed", "reset"]); // after these the list of windows is another
 const UNNAMED = /^New window( \d+)?$/; // such a window is called after the first words said in it
 const NAME = 48; // characters
 
@@ -272,7 +273,7 @@ export class App {
       return;
     }
     if (this.store.apply(event)) this.reload();
-    if (event.event === "done" || event.event === "failed" || event.event === "heard") this.refresh();
+    if (COUNTS.has(event.event)) this.refresh();
   }
 
   #visibility() {
@@ -377,6 +378,7 @@ export class App {
       return true;
     });
     if (!done) return false;
+    this.refresh();
     if (window === this.store.current) await this.reload();
     this.store.tell("graveyard");
     this.toasts.show(said, undo ? { label: undo.label, act: undo.act } : {});
@@ -423,6 +425,7 @@ export class App {
     if (!sure) return false;
     const done = await this.attempt(() => this.api.delete(window, key));
     if (!done) return false;
+    this.refresh();
     if (window === this.store.current) await this.reload();
     const text = done.text || more.text || "";
     if (text) this.giveBack(window, text);
@@ -434,6 +437,7 @@ export class App {
         await this.api.undelete(window, keys);
         if (text && window === this.store.current) this.store.tell("taken-back", text);
         else if (text && this.preferences.draft(window) === text) this.preferences.saveDraft(window, "");
+        this.refresh();
         await this.reload();
         this.store.tell("graveyard");
         this.toasts.show("Deletion undone.");

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.web.talk import frame, panel, settled, toast
+from tests.web.talk import act, frame, keys, panel, settled, toast
 
 pytestmark = pytest.mark.browser
 
@@ -248,3 +248,27 @@ def test_an_address_that_names_no_window_is_told(house, show, tabs):
     expect(page.locator(".window-title")).to_have_text("Newer")
     house.ask("DELETE", f"/windows/{newer}")
     toast(page, "That window does not exist any more.")
+
+
+def test_the_counts_of_the_windows_follow_each_act(house, show):
+    window = house.window(min_chunk_tokens=4, max_context_tokens=0)
+    house.say(window, "Tell me.", "First paragraph of the tale.\n\nSecond paragraph of it.\n\nThird of it.")
+    page = show(window)
+    page.evaluate("app.refresh()")
+    counts = page.locator("#rail li.current .window-counts")
+    every = keys(page)
+    expect(counts).to_contain_text("4 live · 0 asleep")
+    # Only an act or an event can make a page look again that believes itself hidden.
+    page.evaluate("Object.defineProperty(document, 'hidden', {get: () => true})")
+    act(page, every[3], "Put to sleep")
+    expect(counts).to_contain_text("3 live · 1 asleep")
+    toast(page, "Asleep").get_by_role("button", name="Wake it again").click()
+    expect(counts).to_contain_text("4 live · 0 asleep")
+    act(page, every[2], "Merge into previous")
+    expect(counts).to_contain_text("3 live · 0 asleep")
+    house.ask("POST", f"/windows/{window}/chunks/{every[0]}/sleep")
+    expect(counts).to_contain_text("2 live · 1 asleep")
+    act(page, every[3], "Delete…")
+    page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+    toast(page, "Deleted")
+    expect(counts).not_to_contain_text("2 live")

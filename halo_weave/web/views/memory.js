@@ -181,6 +181,7 @@ export class MemoryView {
   async #inject(path) {
     const done = await this.app.attempt(() => this.app.api.inject(this.app.store.current, path));
     if (!done) return;
+    this.app.refresh();
     await this.app.reload();
     const woken = done.keys?.length ?? 0;
     const slept = done.asleep?.length ?? 0;
