@@ -272,3 +272,18 @@ def test_the_counts_of_the_windows_follow_each_act(house, show):
     page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
     toast(page, "Deleted")
     expect(counts).not_to_contain_text("2 live")
+
+
+def test_what_is_typed_without_a_window_moves_into_the_new_one(house, show):
+    page = show()
+    box = page.get_by_label("Your message")
+    expect(page.locator(".empty")).to_contain_text("One conversation")
+    box.fill("Half a thought")
+    page.locator(".empty").get_by_role("button", name="New window").click()
+    expect(page.locator(".empty")).to_contain_text("Say something.")
+    expect(box).to_have_value("Half a thought")
+    page.reload()
+    expect(box).to_have_value("Half a thought")
+    page.locator("#rail").get_by_role("button", name="New window", exact=True).first.click()
+    expect(page.locator(".window-title")).to_have_text("New window 2")
+    expect(box).to_have_value("")

@@ -8,6 +8,8 @@ const PREVIEW_AFTER = 350;
 export class ComposerView {
   #asked = new AbortController();
   #ticking = 0;
+  /** Whose text stands in the box. */
+  #window = "";
 
   /** @param {import("../app.js").App} app @param {HTMLElement} place */
   constructor(app, place) {
@@ -35,7 +37,7 @@ export class ComposerView {
     store.on("status", () => this.show());
     store.on("connection", () => this.show());
     store.on("token", () => this.#tick());
-    store.on("window", () => this.set(app.preferences.draft(store.current), false));
+    store.on("window", () => this.#moveTo(store.current));
     store.on("given-back", (text) => this.set(this.input.value.trim() ? `${text}\n${this.input.value}` : text));
     store.on("taken-back", (text) => this.input.value === text && this.set("", false));
     store.on("failed", ({ sentence }) => {
@@ -66,6 +68,15 @@ export class ComposerView {
   #giveBack(unheard) {
     if (!unheard.back) this.app.giveBack(unheard.window, unheard.text);
     unheard.back = true;
+  }
+
+  /** Another window is shown, with its own text. What was typed before there was one moves along. @param {string} window */
+  #moveTo(window) {
+    const { preferences } = this.app;
+    const typed = this.#window ? "" : this.input.value.trim() && this.input.value;
+    if (typed) preferences.saveDraft("", "");
+    this.#window = window;
+    this.set([preferences.draft(window), typed].filter(Boolean).join("\n"), false);
   }
 
   /** @param {string} text @param {boolean} [focus] */
