@@ -330,7 +330,9 @@ export class App {
     const made = await this.attempt(() => this.api.createWindow({ name: freeName(this.store.windows) }));
     if (!made) return undefined;
     this.store.setWindow(made);
-    await this.open(made.id);
+    const opened = this.open(made.id);
+    this.store.tell("compose");
+    await opened;
     return made;
   }
 

@@ -287,3 +287,33 @@ def test_what_is_typed_without_a_window_moves_into_the_new_one(house, show):
     page.locator("#rail").get_by_role("button", name="New window", exact=True).first.click()
     expect(page.locator(".window-title")).to_have_text("New window 2")
     expect(box).to_have_value("")
+
+
+def test_the_focus_stays_in_the_settings(house, show):
+    page = show(house.window(temperature=1.2))
+    drawer = panel(page, "Settings")
+    window, every = (drawer.get_by_role("radio", name=name) for name in ("This window", "All windows"))
+    window.focus()
+    page.keyboard.press("ArrowRight")
+    expect(every).to_be_focused()
+    expect(every).to_be_checked()
+    page.keyboard.press("ArrowLeft")
+    expect(window).to_be_focused()
+    drawer.get_by_role("button", name="Reset Temperature").focus()
+    page.keyboard.press("Enter")
+    temperature = drawer.get_by_role("spinbutton", name="Temperature")
+    expect(temperature).to_be_focused()
+    expect(temperature).to_have_value("0.7")
+
+
+def test_a_new_window_waits_for_words(house, show):
+    page = show(house.window())
+    box = page.get_by_label("Your message")
+    page.locator("#context").focus()
+    page.keyboard.press("n")
+    expect(page.locator(".window-title")).to_have_text("New window")
+    expect(box).to_be_focused()
+    expect(box).to_have_value("")
+    page.locator("#rail").get_by_role("button", name="New window", exact=True).first.click()
+    expect(page.locator(".window-title")).to_have_text("New window 2")
+    expect(box).to_be_focused()

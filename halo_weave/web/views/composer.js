@@ -38,6 +38,7 @@ export class ComposerView {
     store.on("connection", () => this.show());
     store.on("token", () => this.#tick());
     store.on("window", () => this.#moveTo(store.current));
+    store.on("compose", () => this.input.focus());
     store.on("given-back", (text) => this.set(this.input.value.trim() ? `${text}\n${this.input.value}` : text));
     store.on("taken-back", (text) => this.input.value === text && this.set("", false));
     store.on("failed", ({ sentence }) => {

@@ -50,11 +50,13 @@ export class SettingsView {
 
   #build() {
     const { store, preferences } = this.app;
+    const focused = this.scopes.contains(document.activeElement);
     fill(this.scopes, /** @type {const} */ ([["window", "This window"], ["all", "All windows"]]).map(([value, text]) => {
       const input = h("input", { type: "radio", name: "scope", value, disabled: value === "window" && !store.current, on: { change: () => { preferences.set("scope", value); this.#build(); } } });
       input.checked = this.scope === value;
       return h("label", {}, input, h("span", { text }));
     }));
+    if (focused) /** @type {HTMLElement | null} */ (this.scopes.querySelector(":checked"))?.focus();
     this.#own();
     const { current } = store;
     this.#fields.clear();
@@ -162,6 +164,7 @@ class SettingField {
       else input.value = value === null ? "" : String(value);
     }
     this.node.classList.toggle("changed", changed);
+    if (!changed && document.activeElement === this.reset) input.focus(); // it is about to go
     this.reset.hidden = !changed;
     const range = about.low !== null && about.high !== null ? `${figure(about.low)} to ${figure(about.high)}; ` : "";
     const shown = fallback === null ? "off" : typeof fallback === "boolean" ? (fallback ? "on" : "off") : typeof fallback === "number" ? figure(fallback) : fallback.replaceAll("_", " ");
