@@ -317,3 +317,28 @@ def test_a_new_window_waits_for_words(house, show):
     page.locator("#rail").get_by_role("button", name="New window", exact=True).first.click()
     expect(page.locator(".window-title")).to_have_text("New window 2")
     expect(box).to_be_focused()
+
+
+@pytest.mark.parametrize("cleared", [True, False], ids=["cleared", "deleted"])
+def test_without_a_window_the_budget_is_empty_and_the_settings_are_the_servers(house, show, cleared):
+    house.ask("PATCH", "/settings", json={"temperature": 1.2})
+    window = house.window(max_context_tokens=0)
+    house.say(window, "The keeper rang the bell.", "He rang it.")
+    page = show(window)
+    bar = page.locator("#budget .part:visible")
+    expect(bar).not_to_have_count(0)
+    drawer = panel(page, "Settings")
+    temperature = drawer.get_by_role("spinbutton", name="Temperature")
+    expect(temperature).to_have_value("1.2")
+    dialog = page.get_by_role("dialog")
+    if cleared:
+        drawer.get_by_role("button", name="Clear…").click()
+        dialog.get_by_label("Confirm").fill("delete everything")
+        dialog.get_by_role("button", name="Clear everything").click()
+    else:
+        page.evaluate("() => { app.deleteWindow(app.store.window); }")
+        dialog.get_by_role("button", name="Delete window").click()
+    expect(page.locator(".empty")).to_contain_text("One conversation")
+    expect(bar).to_have_count(0)
+    expect(page.locator("#budget .bar")).to_have_attribute("aria-label", "Budget: no window is open")
+    expect(temperature).to_have_value("0.7" if cleared else "1.2")

@@ -27,6 +27,7 @@ export class BudgetView {
     this.bar.parentElement?.classList.toggle("unknown", !budget);
     if (!budget || !live) {
       fill(this.figures);
+      if (!store.current) this.#empty();
       return;
     }
     const shares = shareOut(budget, live.tokens, unpinned(live.newest(store.current)), live.tokens - unpinned(live.all));
@@ -55,6 +56,13 @@ export class BudgetView {
       ["KV reuse", percent(reuse), "How much of the prompt was in the model's cache already"],
       ["Speed", speed ? `${number(speed)} tok/s` : "–", "Tokens per second of the reply"],
     ]);
+  }
+
+  /** There is no window. */
+  #empty() {
+    this.mark.hidden = true;
+    for (const part of this.parts.values()) part.hidden = true;
+    this.bar.setAttribute("aria-label", "Budget: no window is open");
   }
 
   /** @param {[string, string, string][]} figures */

@@ -91,6 +91,7 @@ export class KeepingView {
       await this.app.api.clear(phrase);
       this.app.toasts.show("The memory is empty.");
       await this.app.refresh();
+      this.app.store.setSettings(await this.app.api.settings()); // they went too
     });
   }
 
