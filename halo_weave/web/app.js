@@ -366,7 +366,10 @@ export class App {
       await this.api.deleteWindow(window.id);
       this.store.setWindows(this.store.windows.filter((one) => one.id !== window.id));
       if (window.id === this.store.current) this.#windowGone();
+      this.toasts.show(`Deleted the window “${clip(window.name, NAME)}”.`);
     });
+    this.#deleting = "";
+    this.refresh();
   }
 
   // Chunks

@@ -342,3 +342,13 @@ def test_without_a_window_the_budget_is_empty_and_the_settings_are_the_servers(h
     expect(bar).to_have_count(0)
     expect(page.locator("#budget .bar")).to_have_attribute("aria-label", "Budget: no window is open")
     expect(temperature).to_have_value("0.7" if cleared else "1.2")
+
+
+def test_a_deleted_window_is_named(house, show):
+    house.window("First")
+    page = show(house.window("Second"))
+    page.evaluate("() => { app.deleteWindow(app.store.window); }")
+    page.get_by_role("dialog").get_by_role("button", name="Delete window").click()
+    toast(page, "Deleted the window “Second”.")
+    expect(page.locator(".window-title")).to_have_text("First")
+    expect(page.locator(".toast")).to_have_count(1)
