@@ -107,9 +107,15 @@ export class App {
       this.store.setStatus(status);
       if (!this.follower && this.store.connection.state === "lost") this.store.setConnection("online");
       if (!this.store.windowsKnown) return;
-      this.store.setWindows(await this.api.windows());
+      const { windows, current } = this.store;
+      const found = await this.api.windows();
       if (back && this.store.current) this.reload();
-      if (this.store.current && !this.store.window) this.#windowGone();
+      if (windows !== this.store.windows || current !== this.store.current) {
+        this.#refreshAgain = true; // the answer may be older than what was done meanwhile
+        return;
+      }
+      this.store.setWindows(found);
+      if (current && !this.store.window) this.#windowGone();
     } catch (error) {
       if (!this.follower && error instanceof ApiError && error.status === 0) this.store.setConnection("lost", Date.now() + LOOK_AGAIN);
     }

@@ -352,3 +352,25 @@ def test_a_deleted_window_is_named(house, show):
     toast(page, "Deleted the window “Second”.")
     expect(page.locator(".window-title")).to_have_text("First")
     expect(page.locator(".toast")).to_have_count(1)
+
+
+def test_an_old_list_of_windows_does_not_lead_away_from_a_new_one(house, show):
+    page = show(house.window("First"))
+    old, held = house.ask("GET", "/windows"), []
+
+    def late(route):
+        if route.request.method == "GET" and not held:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/windows", late)
+    with page.expect_request("**/api/windows"):
+        page.evaluate("() => { app.refresh(); }")
+    page.locator("#context").focus()
+    page.keyboard.press("n")
+    expect(page.locator(".window-title")).to_have_text("New window")
+    held[0].fulfill(json=old)
+    page.evaluate("app.refresh()")
+    expect(page.locator(".window-title")).to_have_text("New window")
+    expect(page.locator(".toast")).to_have_count(0)
