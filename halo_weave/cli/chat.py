@@ -155,7 +155,9 @@ class Chat:
                 self.quietly(
                     f"{one.chunk.key}{mark}, {len(one.chunk)} tokens, peak {one.brightness.max():.0f}"
                 )
-                self.console.print(painted(one.chunk.tokens, one.brightness, low, high), soft_wrap=True)
+                self.console.print(
+                    painted(one.chunk.tokens, one.brightness, low, high, tool=one.tool), soft_wrap=True
+                )
         self.gap(seen.tail)
         budget = seen.budget
         used = budget.system + budget.pinned + budget.live + budget.frames

@@ -10,7 +10,6 @@ from rich.style import Style
 from rich.text import Text
 
 from halo_weave.core.tokens import Brightness, Tokens
-from halo_weave.memory.results import TOOL_MARK
 
 DIM, MEDIUM, BRIGHT = (100, 90, 40), (200, 180, 80), (255, 220, 100)
 GROUND = (70, 60, 20), (128, 110, 50)  # behind the brightest tokens, from faint to strong
@@ -41,11 +40,9 @@ def token_style(at: float) -> Style | None:
     return Style(color="white", bgcolor=between(*GROUND, (at - TOP) / (1 - TOP)))
 
 
-def painted(tokens: Tokens, brightness: Brightness, low: float, high: float) -> Text:
+def painted(tokens: Tokens, brightness: Brightness, low: float, high: float, *, tool: bool = False) -> Text:
     """A chunk in its colours. In a flat range nothing stands out."""
-    text = Text(
-        style=TOOL if TOOL_MARK in tokens.text else chunk_style(share(float(brightness.max()), low, high))
-    )
+    text = Text(style=TOOL if tool else chunk_style(share(float(brightness.max()), low, high)))
     for word, value in zip(tokens.spelled(), brightness.tolist(), strict=True):
         text.append(visible(word), token_style(share(value, low, high)) if high > low else None)
     return text

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from halo_weave.core.tokens import Chunk, ChunkKey
-from halo_weave.memory.results import TOOL_MARK
 from halo_weave.memory.tree import Branch, Match, Remembered
 from halo_weave.ports import ModelInfo
 from halo_weave.server import wire
@@ -89,7 +88,7 @@ def chunk(seen: SeenChunk) -> wire.ChunkTold:
         peak=float(seen.brightness.max()),
         mean=float(seen.brightness.mean()),
         woken=None if seen.woken is None else dict(seen.woken),
-        tool=TOOL_MARK in seen.chunk.text,
+        tool=seen.tool,
         gap=gap(seen.gap),
     )
 

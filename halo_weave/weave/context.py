@@ -12,7 +12,7 @@ import numpy as np
 
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.store import Event, Numbers
-from halo_weave.weave.desk import Desk
+from halo_weave.weave.desk import CUT, TOOL, Desk
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class SeenChunk:
     pinned: bool
     woken: Mapping[str, Any] | None  # why it woke up, if it slept
     gap: Gap | None  # before it
+    tool: bool = False  # the answer of a tool stands in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,10 @@ def glimpse(desk: Desk, keys: Iterable[ChunkKey]) -> dict[ChunkKey, SeenChunk]:
         live = [desk.window.at(key) for key in keys if key in desk.window]
         return {
             one.chunk.key: SeenChunk(
-                one.chunk, one.brightness, one.pinned, desk.about[one.chunk.key].woken, None
+                one.chunk, one.brightness, one.pinned, about.woken, None, TOOL in about.tags
             )
             for one in live
+            for about in [desk.about[one.chunk.key]]
         }
 
 
@@ -144,15 +146,18 @@ def see(desk: Desk, asleep: tuple[Numbers, Numbers]) -> Context:
         members = list(group)
         about = desk.about[members[0][0].chunk.key]
         chunks = tuple(
-            SeenChunk(one.chunk, one.brightness, one.pinned, desk.about[one.chunk.key].woken, gap)
+            SeenChunk(one.chunk, one.brightness, one.pinned, its.woken, gap, TOOL in its.tags)
             for one, gap in members
+            for its in [desk.about[one.chunk.key]]
         )
-        turns.append(SeenTurn(turn_id, role, about.speaker, about.said, about.window, chunks, about.cut))
+        turns.append(
+            SeenTurn(turn_id, role, about.speaker, about.said, about.window, chunks, CUT in about.tags)
+        )
     pinned = sum(len(one.chunk) for one in seen if one.pinned)
     tokens = sum(len(one.chunk) for one in seen) + (len(in_progress.tokens) if in_progress else 0)
     settings, context = desk.settings, desk.engine.info.context
     used = tokens + frames + desk.window.system_tokens
-    most = settings.max_context_tokens or context
+    most = min(settings.max_context_tokens or context, context - settings.max_new_tokens)
     budget = Budget(
         settings.max_context_tokens,
         context,

@@ -32,8 +32,9 @@ from halo_weave.weave.events import SleptChunk, WokenChunk
 from halo_weave.weave.needs import Memory, Recall, RecallHit
 from halo_weave.weave.prompt import Origin, Scribe
 
-By = Literal["recall", "user"]  # who woke a chunk
-CUT = "cut"  # the tag of a reply whose process ended before it did
+By = Literal["recall", "user", "memory"]  # who woke a chunk
+CUT = "cut"  # tag of a reply whose process ended before it did
+TOOL = "tool"  # tag of a chunk that holds the answer of a tool
 MOST_HITS = 200  # what a search gives the plan to choose from
 
 
@@ -67,7 +68,7 @@ class About:
     speaker: str
     said: datetime
     woken: Mapping[str, Any] | None = None
-    cut: bool = False  # the process ended before the reply did
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -113,7 +114,7 @@ class Desk:
                 item = Live(chunk, np.full(len(chunk), one.peak, np.float32), one.pinned)
                 anew.append(item)
             live.append(item)
-            desk.note(item.chunk, About(one.window, one.speaker, one.said, one.woken, CUT in one.tags))
+            desk.note(item.chunk, About(one.window, one.speaker, one.said, one.woken, one.tags))
         if anew:
             store.reread(record.id, anew, tokenizer=engine.info.tokenizer, now=now)
         window.add(live)
@@ -243,20 +244,22 @@ class Desk:
         )
 
     def wake(
-        self, plan: ResurrectionPlan, hits: Mapping[ChunkKey, RecallHit], *, now: datetime
+        self, plan: ResurrectionPlan, hits: Mapping[ChunkKey, RecallHit], *, now: datetime, by: By = "recall"
     ) -> tuple[WokenChunk, ...]:
         """The plan's chunks return to their places: in the store first, then here."""
         mean = float(self.window.brightness.mean()) if len(self.window) else 0.0
         woken = []
         for waking in plan.wakes:
             reading = self.reading(waking.key)
-            # A chunk from another window has earned nothing here: it begins as bright as the others are.
-            mode = "hybrid" if reading.earned is None else self.settings.resurrection_brightness
+            mode = self.settings.resurrection_brightness
+            if reading.earned is None and mode != "fresh":
+                # A chunk from another window has earned nothing here: it begins as bright as the others are.
+                mode = "hybrid" if len(self.window) else "fresh"
             earned = np.zeros(len(reading.chunk), np.float32) if reading.earned is None else reading.earned
             initial = self.settings.initial_brightness
             brightness = returning(mode, earned, mean=mean, initial=initial)
             woken.append((reading, brightness, _told(waking, reading, hits.get(waking.hit))))
-        self._wake(woken, by="recall", now=now)
+        self._wake(woken, by=by, now=now)
         return tuple(told for _, _, told in woken)
 
     def wake_by_hand(self, key: ChunkKey, *, now: datetime) -> WokenChunk:
@@ -311,7 +314,7 @@ class Desk:
         with self.guard:
             for (reading, _, _), order in zip(woken, orders, strict=True):
                 record = reading.record
-                about = About(record.window, record.speaker, record.said, order.reason, CUT in record.tags)
+                about = About(record.window, record.speaker, record.said, order.reason, record.tags)
                 self.note(reading.chunk, about)
             self.window.add(Live(reading.chunk, brightness, pinned) for reading, brightness, _ in woken)
 

@@ -32,7 +32,13 @@ class Memory(Protocol):
 
     def reserve(self, positions: int) -> Reservation: ...
     def append(
-        self, window_id: str, said: Sequence[Live], *, tokenizer: str, now: datetime, tags: Sequence[str] = ()
+        self,
+        window_id: str,
+        said: Sequence[Live],
+        *,
+        tokenizer: str,
+        now: datetime,
+        tags: Mapping[ChunkKey, Sequence[str]] | None = None,
     ) -> list[int]: ...
     def save_draft(
         self,

@@ -24,7 +24,7 @@ from halo_weave.errors import BadInput, StoreBusy
 from halo_weave.ports import Capture, Done, Engine, Planned, Read, Reason, Sampling, Step
 from halo_weave.store import Reservation
 from halo_weave.weave import events
-from halo_weave.weave.desk import About, Desk, strategy_of
+from halo_weave.weave.desk import TOOL, About, By, Desk, strategy_of
 from halo_weave.weave.needs import Call, Memory, Recall, RecallHit, Toolbox
 from halo_weave.weave.prompt import Scribe
 
@@ -73,6 +73,8 @@ class Turn:
         self.flag = Flag()
         self.clock = Clockwork(began)
         self.stats = Counter[str]()
+        self._tags: dict[ChunkKey, tuple[str, ...]] = {}
+        self._tooled: list[int] = []  # positions of the reply that tools have said
         self._draft: Future[None] | None = None
         self._drafted = self._shown = 0.0
 
@@ -150,8 +152,10 @@ class Turn:
         if plan.wakes:
             yield self._wake(plan, hits)
 
-    def _wake(self, plan: ResurrectionPlan, hits: Mapping[ChunkKey, RecallHit]) -> events.Woken:
-        chunks = self.desk.wake(plan, hits, now=self.now())
+    def _wake(
+        self, plan: ResurrectionPlan, hits: Mapping[ChunkKey, RecallHit], *, by: By = "recall"
+    ) -> events.Woken:
+        chunks = self.desk.wake(plan, hits, now=self.now(), by=by)
         self.stats["woken"] += len(chunks)
         return events.Woken(chunks, plan.cost, plan.room, len(plan.passed_over))
 
@@ -172,7 +176,8 @@ class Turn:
 
     def _note(self, chunks: Iterable[Chunk], speaker: str, now: datetime) -> None:
         for chunk in chunks:
-            self.desk.note(chunk, About(self.desk.record.id, speaker, now))
+            about = About(self.desk.record.id, speaker, now, tags=self._tags.get(chunk.key, ()))
+            self.desk.note(chunk, about)
 
     # While the model speaks
 
@@ -329,6 +334,7 @@ class Turn:
             position = window.reply.start + len(window.reply.ids)
             with self.desk.guard:
                 window.say(int(answer.ids[i]), piece, self.settings.initial_brightness)
+            self._tooled.append(position)
             yield events.Token(int(answer.ids[i]), position, piece, tool=True)
 
     def _wake_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> Iterator[events.Event]:
@@ -336,7 +342,7 @@ class Turn:
         room = self._model_room(self.desk.window.size)
         plan = self.desk.plan_snapshot(keys, room, before=ids.start, within=self.desk.scope)
         if plan.wakes:
-            yield self._wake(plan, {})
+            yield self._wake(plan, {}, by="memory")
 
     # When the model has spoken
 
@@ -349,6 +355,11 @@ class Turn:
         now = self.now()
         with self.desk.guard:
             chunks = window.end_reply(self.settings.min_chunk_tokens)
+            self._tags = {
+                chunk.key: (TOOL,)
+                for chunk in chunks
+                if any(chunk.start <= position < chunk.stop for position in self._tooled)
+            }
             self._note(chunks, self.desk.record.ai_name, now)
         if chunks:
             self._store_reply([window.at(chunk.key) for chunk in chunks], now)
@@ -362,7 +373,9 @@ class Turn:
         """Another process may hold the store for long; what was said is worth waiting for."""
         for left in reversed(range(TRIES)):
             try:
-                self.store.append(self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now)
+                self.store.append(
+                    self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now, tags=self._tags
+                )
                 return
             except StoreBusy:
                 if not left:

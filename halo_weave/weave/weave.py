@@ -381,7 +381,7 @@ class Weave:
             left = self.engine.info.context - desk.settings.max_new_tokens
             room = min(budget, left) - desk.window.size
             plan = desk.plan_snapshot(keys, max(0, room), within=desk.scope)
-            return desk.wake(plan, {}, now=self.now()), slept
+            return desk.wake(plan, {}, now=self.now(), by="memory"), slept
 
     # Inside
 
@@ -431,8 +431,9 @@ class Weave:
             live = [
                 Live(chunk, np.full(len(chunk), settings.initial_brightness, np.float32)) for chunk in chunks
             ]
+            cut = {chunk.key: [CUT] for chunk in chunks}
             try:
-                self.store.append(draft.window, live, tokenizer=draft.tokenizer, now=draft.saved, tags=[CUT])
+                self.store.append(draft.window, live, tokenizer=draft.tokenizer, now=draft.saved, tags=cut)
             except (StoreError, UnknownWindow):
                 continue  # it stays a draft, for the next time
             except BadInput:

@@ -130,7 +130,7 @@ export function happening(event, detail, text = "") {
 
 /** Woken for itself by what was said: not by hand, not along with another. @param {WhyWoken} woken */
 export function isHit(woken) {
-  return woken.by !== "user" && (woken.part ?? "hit") === "hit";
+  return woken.by !== "user" && woken.by !== "memory" && (woken.part ?? "hit") === "hit";
 }
 
 /**
@@ -140,6 +140,7 @@ export function isHit(woken) {
  */
 export function wokenBy(woken, text) {
   if (woken.by === "user") return "by you";
+  if (woken.by === "memory") return "by a memory";
   if (!isHit(woken)) return "with its pair";
   const words = standing(woken.words ?? [], text);
   if (words.length) return `by “${words.slice(0, 4).join(", ")}”`;

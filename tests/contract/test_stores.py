@@ -77,7 +77,7 @@ def test_a_reservation_of_nothing_is_refused(store, positions):
 
 
 def test_what_was_said_comes_back_exactly(store, window, again):
-    ids = ask(store, window, "The cat", " sleeps on the mat", tags=["home"])
+    ids = ask(store, window, "The cat", " sleeps on the mat", tags=lambda key: ["home"])
     record = again().chunk(user(ids.user_turn, 1))
     assert record.chunk.text == " sleeps on the mat"
     assert record.chunk.tokens == cut(" sleeps on the mat")

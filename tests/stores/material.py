@@ -47,11 +47,12 @@ def chunks(turn: int, role: Role, start: int, texts: Sequence[str], answers: int
     return said
 
 
-def ask(store, window: str, *texts: str, room: int = 200, now=NOW, **more):
-    """A user turn; gives the reservation."""
+def ask(store, window: str, *texts: str, room: int = 200, now=NOW, tags=None, **more):
+    """A user turn; gives the reservation. `tags`: those of a key."""
     ids = store.reserve(room)
     said = chunks(ids.user_turn, Role.USER, ids.start, texts)
-    store.append(window, said, tokenizer=TOKENIZER, now=now, **more)
+    tagged = {one.chunk.key: tags(one.chunk.key) for one in said} if tags else None
+    store.append(window, said, tokenizer=TOKENIZER, now=now, tags=tagged, **more)
     return ids
 
 

@@ -72,7 +72,7 @@ def rich(memory) -> SqliteStore:
             " goes on",
             now=NOW + timedelta(days=number),
         )
-    ids = ask(store, second, "whole", " in", " parts", tags=["tool"])
+    ids = ask(store, second, "whole", " in", " parts", tags=lambda key: ["tool"])
     half = Tokens.of([7, 70_000], [b"\xf0\x9f", b"\x8c\x99 moon \xff"])
     chunk = Chunk(assistant(ids.assistant_turn), ids.start + 100, half, ids.user_turn)
     store.append(second, [Live(chunk, np.array([np.pi, -1e-20], np.float32))], tokenizer="other", now=NOW)
@@ -583,7 +583,7 @@ def test_settings_of_a_newer_version_pass(rich, copy, tmp_path):
     found = json.loads(exported(rich))
     newer = {"top_k": 7, "a_later_one": {"any": ["thing"]}, "temperature": 99}
     found["windows"][0]["settings"] = newer
-    found["settings"].append({"key": "windows", "value": newer, "modified": NOW.isoformat()})
+    found["settings"][0]["value"] = newer
     load(copy, tmp_path, json.dumps(found))
     assert copy.window(found["windows"][0]["id"]).settings == newer
     assert copy.settings()["windows"] == newer

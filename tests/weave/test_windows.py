@@ -1,5 +1,6 @@
 """Windows share one memory and nothing else."""
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -490,7 +491,10 @@ def test_stored_settings_never_make_a_window_unusable(assembled, shared):
     window = weave.create_window("one", settings=SMALL)
     newer = {**SMALL, "later": {"any": "thing"}, "temperature": -1, "top_p": 0.5}
     weave.store.change_window(window.id, now=weave.now(), settings=newer)
-    weave.store.save_settings({"windows": shared}, now=weave.now())
+    with weave.store._db.writing() as db:
+        db.execute(
+            "INSERT INTO settings (key, value, modified) VALUES ('windows', ?, 0)", (json.dumps(shared),)
+        )
     assert of(events.Done, list(weave.say(window.id, "Hello there.")))
     settings = weave.settings(window.id)
     assert (settings.temperature, settings.top_p) == (weave.settings().temperature, 0.5)
@@ -501,3 +505,28 @@ def test_stored_settings_never_make_a_window_unusable(assembled, shared):
     assert weave.window(window.id).settings["later"] == {"any": "thing"}
     with pytest.raises(BadSetting, match="no setting"):
         weave.change_window(window.id, settings={"later": 1})
+
+
+@pytest.mark.parametrize("mode", ["earned", "hybrid", "fresh"])
+def test_what_wakes_up_in_an_empty_window_is_as_bright_as_what_was_just_said(assembled, mode):
+    weave = assembled()
+    there = weave.create_window("there", settings=SMALL)
+    list(weave.say(there.id, FACT))
+    here = weave.create_window("here", settings={**SMALL, "resurrection_brightness": mode})
+    turn = list(weave.say(here.id, "Where does the lighthouse key hang?"))
+    woken = {one.chunk.key for one in of(events.Woken, turn)[0].chunks}
+    before = of(events.Brightened, turn)
+    peaks = {
+        one.chunk.key: one.brightness.max() for seen in weave.context(here.id).turns for one in seen.chunks
+    }
+    assert woken
+    assert before
+    assert min(peaks[key] for key in woken) > 9_900
+
+
+def test_what_is_free_leaves_room_for_the_reply_in_the_model(assembled):
+    weave = assembled(ScriptedEngine(context=1024))
+    window = weave.create_window("one", settings={**SMALL, "max_context_tokens": 2000, "max_new_tokens": 100})
+    list(weave.say(window.id, "Hello."))
+    budget = weave.context(window.id).budget
+    assert budget.system + budget.live + budget.frames + budget.reserve + budget.free == 1024

@@ -151,7 +151,8 @@ class Keepsakes(Part):
         """Change these of the settings that stand under a key; those to `reset` go, the others stay."""
         with self._db.writing(durable=True) as db:
             row = db.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
-            values = merged(json.loads(row[0]) if row else {}, changes, reset)
+            stored = json.loads(row[0]) if row else {}
+            values = merged(stored if isinstance(stored, dict) else {}, changes, reset)
             db.execute(
                 "INSERT OR REPLACE INTO settings (key, value, modified) VALUES (?, ?, ?)",
                 (key, pack_json(values), micros(now)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from halo_weave.core.tokens import ChunkKey, Role, Tokens
@@ -53,7 +53,7 @@ class Said(Part):
         now: datetime,
         asleep: bool = False,
         speaker: str | None = None,
-        tags: Sequence[str] = (),
+        tags: Mapping[ChunkKey, Sequence[str]] | None = None,
     ) -> list[int]:
         """Chunks of one turn, in one step with their words and their place in the window. Gives their numbers.
 
@@ -80,7 +80,7 @@ class Said(Part):
                 if known[:3] != (window_id, role, answers):
                     raise BadInput(f"Turn {turn} is already stored as a turn of another window or speaker.")
                 speaker, heard = known[3:]
-            numbers = insert_chunks(db, window_id, said, tokenizer_of(db, tokenizer), tags)
+            numbers = insert_chunks(db, window_id, said, tokenizer_of(db, tokenizer), tags or {})
             db.executemany(
                 "INSERT INTO words (rowid, terms) VALUES (?, ?)",
                 [
@@ -248,12 +248,16 @@ class Said(Part):
 
 
 def insert_chunks(
-    db: sqlite3.Connection, window_id: str, said: Sequence[Live], tokenizer: int, tags: Sequence[str]
+    db: sqlite3.Connection,
+    window_id: str,
+    said: Sequence[Live],
+    tokenizer: int,
+    tags: Mapping[ChunkKey, Sequence[str]],
 ) -> list[int]:
     numbers = []
-    packed = pack_json(list(tags)) if tags else None
     for item in said:
         chunk = item.chunk
+        own = tags.get(chunk.key)
         try:
             cursor = db.execute(
                 """INSERT INTO chunks (turn, chunk, window, start, span, tokenizer, tags, ids, lengths, raw)
@@ -265,7 +269,7 @@ def insert_chunks(
                     chunk.start,
                     chunk.span,
                     tokenizer,
-                    packed,
+                    pack_json(list(own)) if own else None,
                     *pack_tokens(chunk.tokens),
                 ),
             )
