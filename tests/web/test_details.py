@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Route, expect
 
-from tests.web.talk import frame, panel, toast
+from tests.web.talk import frame, panel, say, settled, toast
 
 pytestmark = pytest.mark.browser
 
@@ -181,6 +181,19 @@ def test_a_reply_under_way_has_the_ais_name_in_a_second_tab(house, show):
     expect(page.locator(".turn.assistant .speaker").last).to_have_text("Halo")
     house.held.clear()
     house.until_quiet(window)
+
+
+def test_the_very_first_reply_has_the_ais_name_while_it_comes(house, show):
+    house.held.set()
+    page = show()
+    page.wait_for_function("() => window.app?.store.windowsKnown && app.reachable")
+    say(page, "Tell me of bells.", wait=False)
+    expect(page.locator(".chunk.draft")).to_have_count(1)
+    name = house.ask("GET", "/windows")["windows"][0]["ai_name"]
+    expect(page.locator(".turn.assistant .speaker")).to_have_text(name)
+    assert page.locator(".chunk.draft").count() == 1
+    house.held.clear()
+    settled(page)
 
 
 def test_the_graveyard_shows_the_time_it_is_sorted_by(house, show):
