@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import expect
@@ -374,3 +375,46 @@ def test_an_old_list_of_windows_does_not_lead_away_from_a_new_one(house, show):
     page.evaluate("app.refresh()")
     expect(page.locator(".window-title")).to_have_text("New window")
     expect(page.locator(".toast")).to_have_count(0)
+
+
+def test_rows_that_come_before_the_first_are_not_lost(house, show):
+    window = house.window()
+    items = [
+        {
+            "key": f"{n}.0.user",
+            "role": "user",
+            "turn_id": str(n),
+            "start": str(n),
+            "tokens": 1,
+            "peak": 1.0,
+            "slept": "2026-01-31T12:00:00Z",
+            "reason": {},
+            "said": "2026-01-31T12:00:00Z",
+            "window": window,
+            "window_name": "",
+            "speaker": "",
+            "text": f"Row {n}",
+        }
+        for n in range(250)
+    ]
+    page, held = show(window), []
+
+    def graveyard(route):
+        query = parse_qs(urlsplit(route.request.url).query)
+        start = int(query["offset"][0])
+        if query["order"] == ["asc"] and not start:
+            held.append(route)
+        else:
+            route.fulfill(json={"total": 250, "items": items[start : start + 100]})
+
+    page.route("**/graveyard?**", graveyard)
+    drawer = panel(page, "Graveyard")
+    expect(drawer.locator(".grave").first).to_be_visible()
+    drawer.get_by_label("Order").select_option("asc")
+    with page.expect_response(lambda answer: "offset=200" in answer.url):
+        drawer.locator(".rows").evaluate("one => one.scrollTo(0, one.scrollHeight)")
+    expect(drawer.locator("[aria-posinset='250'] .grave")).to_be_visible()
+    with page.expect_response(lambda answer: "offset=0" in answer.url):
+        held[0].fulfill(json={"total": 250, "items": items[:100]})
+    frame(page)
+    expect(drawer.locator("[aria-posinset='250'] .grave")).to_contain_text("Row 249")
