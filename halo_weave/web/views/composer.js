@@ -1,7 +1,7 @@
 // The foot: what the user writes, what would wake up for it, and what is going on.
 
 import { debounced, fill, h, icon } from "../dom.js";
-import { clip, counted, ending, similarity, turnSentence } from "../words.js";
+import { clip, counted, ending, similarity, turnSentence, wokenBy } from "../words.js";
 
 const PREVIEW_AFTER = 350;
 
@@ -138,7 +138,7 @@ export class ComposerView {
       h("summary", {}, icon("wake"), h("span", { text: `${words}${over}` })),
       h("ul", {}, found.wakes.map((one) => h("li", {},
         h("span", { class: "preview-text", text: clip(one.text, 160) }),
-        h("span", { class: "quiet", text: [one.words.length ? `“${one.words.slice(0, 5).join(", ")}”` : one.part === "hit" ? "by meaning" : "comes with its pair", similarity(one.similarity), extentOf(one.cost)].filter(Boolean).join(" · ") })))));
+        h("span", { class: "quiet", text: [wokenBy(one, one.text), similarity(one.similarity), extentOf(one.cost)].filter(Boolean).join(" · ") })))));
     this.preview.open = open && found.wakes.length > 0;
     this.preview.classList.toggle("nothing", !found.wakes.length);
   }

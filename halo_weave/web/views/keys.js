@@ -4,7 +4,7 @@ import { h } from "../dom.js";
 
 /** @type {[string, [string, string][]][]} */
 const KEYS = [
-  ["Speaking", [["Enter", "Send"], ["Shift Enter", "New line"], ["Esc", "Stop the reply"], ["↑ in an empty box", "Edit your last message"], ["/", "Go to the input box"]]],
+  ["Speaking", [["Enter", "Send"], ["Shift Enter", "New line"], ["Esc", "Stop the reply, else close the rail or the panel that covers the conversation"], ["↑ in an empty box", "Edit your last message"], ["/", "Go to the input box"]]],
   ["Everywhere", [["Ctrl K or ⌘ K", "Search the whole memory"], ["?", "These keys"], ["G", "Graveyard"], ["H", "Show or hide brightness"], ["N", "New window"]]],
   ["On a chunk", [["↑ ↓ or K J", "Previous, next chunk"], ["P", "Pin or unpin"], ["S", "Put to sleep"], ["M", "Merge into previous"], ["C", "Copy"], ["W", "Why?"], ["Del", "Delete…"]]],
 ];
