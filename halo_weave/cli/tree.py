@@ -65,7 +65,8 @@ def show_memory(
         f"version {entry.version}, saved {day(entry)}, chunks kept with it: {len(entry.snapshot)}", err=True
     )
     for chunk in entry.snapshot if snapshot else ():
-        head = f"{chunk.key}  similarity {chunk.similarity:.2f}, {chunk.tokens} tokens"
+        key = chunk.key or "not in this memory"
+        head = f"{key}  similarity {chunk.similarity:.2f}, {chunk.tokens} tokens"
         typer.echo(f"\n{head}\n{visible(chunk.text)}")
 
 
@@ -230,7 +231,7 @@ def value_of(text: str) -> Any:
 
 
 def told(entry: Remembered) -> dict[str, Any]:
-    chunks = [{**asdict(chunk), "key": str(chunk.key)} for chunk in entry.snapshot]
+    chunks = [{**asdict(chunk), "key": chunk.key and str(chunk.key)} for chunk in entry.snapshot]
     return {**shown(entry), "snapshot": chunks}
 
 

@@ -137,7 +137,7 @@ class Toolbox:
 
 
 def keys_of(entry: Remembered) -> tuple[ChunkKey, ...]:
-    return tuple(chunk.key for chunk in entry.snapshot)
+    return tuple(chunk.key for chunk in entry.snapshot if chunk.key is not None)
 
 
 def told(entry: Remembered) -> str:

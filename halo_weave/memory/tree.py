@@ -71,7 +71,7 @@ class EntryStore(Protocol):
 class Kept:
     """A chunk of a snapshot, whole: it stays even if the chunk itself is deleted."""
 
-    key: ChunkKey
+    key: ChunkKey | None  # None: an import brought the entry without the turn
     text: str
     tokens: int
     similarity: float  # why it was chosen
@@ -284,7 +284,13 @@ def embedded(vectors: Sequence[Vectors | None], texts: Sequence[str], embedder: 
 
 def remembered(entry: Entry) -> Remembered:
     chunks = tuple(
-        Kept(ChunkKey.parse(one["key"]), one["text"], one["tokens"], one["similarity"], one.get("said"))
+        Kept(
+            None if one["key"] is None else ChunkKey.parse(one["key"]),
+            one["text"],
+            one["tokens"],
+            one["similarity"],
+            one.get("said"),
+        )
         for one in entry.snapshot
         if "key" in one
     )

@@ -271,7 +271,11 @@ def entry(value: Remembered) -> wire.EntryTold:
         content=value.content,
         snapshot=[
             wire.KeptTold(
-                key=str(one.key), text=one.text, tokens=one.tokens, similarity=one.similarity, said=one.said
+                key=None if one.key is None else str(one.key),
+                text=one.text,
+                tokens=one.tokens,
+                similarity=one.similarity,
+                said=one.said,
             )
             for one in value.snapshot
         ],

@@ -437,7 +437,7 @@ class Keep(Asked):
 
 
 class KeptTold(Told):
-    key: str
+    key: str | None = Field(description="Null if an import brought the memory without this chunk.")
     text: str
     tokens: int
     similarity: float

@@ -51,6 +51,16 @@ def test_a_snapshot_is_shown_with_its_keys_as_text(halo):
     assert "long ago" not in halo("memory", "show", "a")
 
 
+def test_a_chunk_that_an_import_did_not_bring_is_shown_without_a_key(halo):
+    chunk = {"key": None, "text": "long ago", "tokens": 2, "similarity": 0.5, "said": None}
+    with SqliteStore(halo.folder / "memory.sqlite") as store:
+        store.save_entry("a", 1, now=NOW, snapshot=[chunk])
+    assert json.loads(halo("memory", "show", "a", "--json"))["snapshot"] == [chunk]
+    shown = halo("memory", "show", "a", "--snapshot")
+    assert "not in this memory" in shown
+    assert "long ago" in shown
+
+
 def test_what_is_saved_is_kept_with_the_talk_that_explains_it_and_brings_it_back(halo):
     with closing(assemble(Options(halo.folder, engine="scripted", embedder="off"))) as weave:
         window = weave.create_window("Sea", settings={"max_new_tokens": 20, "memory_tree_in_prompt": False})

@@ -86,6 +86,13 @@ def test_injecting_a_memory_wants_its_chunks_awake_the_most_relevant_first(toolb
     assert run(toolbox, 'query_memory("User/Pets/Cat")').wake == ()
 
 
+def test_injecting_a_memory_that_came_without_its_chunks_wakes_nothing(toolbox, store):
+    chunk = {"key": None, "text": "My cat is called Miso.", "tokens": 7, "similarity": 0.5, "said": None}
+    store.save_entry("Cat", "Miso", now=NOW, snapshot=[chunk])
+    assert run(toolbox, 'inject_memory("Cat")').wake == toolbox.snapshot("Cat", now=NOW) == ()
+    assert toolbox.tree.query("Cat", now=NOW).snapshot[0].text == chunk["text"]
+
+
 def test_many_matches_are_counted(toolbox):
     toolbox._result_length = 10_000
     for i in range(14):

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halo_weave.core.tokens import Chunk, Role, Tokens
+from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import ImportRefused, StoreBusy
 from halo_weave.store import Subset
@@ -240,6 +240,133 @@ def test_an_interrupted_import_goes_on(rich, memory, tmp_path, monkeypatch):
     assert copy.verify() == []
     load(copy, tmp_path, text)
     assert content(exported(copy)) == content(text)
+
+
+# The keys inside what is imported
+
+
+def kept(key: str | None, text: str) -> dict:
+    return {"key": key, "text": text, "tokens": 2, "similarity": 0.5, "said": None}
+
+
+@pytest.fixture
+def told(memory) -> SqliteStore:
+    """A memory whose reasons and snapshots name turns: 3 and 4, woken by turn 3; an entry explained by 1 and 3."""
+    store = memory("told")
+    window = store.create_window("w", now=NOW).id
+    for number in range(3):
+        exchange(store, window, f"question {number}", f"answer {number}", now=NOW + timedelta(number))
+    sleep(store, window, user(3), assistant(4), why="dimmest")
+    wake(store, window, user(3), part="hit", hit="3.0.user")
+    wake(store, window, assistant(4), part="answer", hit="3.0.user")
+    store.save_entry("Agatha", "viola", now=NOW, snapshot=[kept("1.0.user", "question 0")])
+    snapshot = [kept("3.0.user", "question 1"), {"own": "Agatha violin"}]
+    vectors = unit_vectors(2)
+    store.save_entry("Agatha", "violin", now=NOW, snapshot=snapshot, vectors=vectors, model="m")
+    return store
+
+
+@pytest.fixture
+def other(memory) -> SqliteStore:
+    """A memory that has two turns of its own, so that what is imported moves by two."""
+    store = memory("other")
+    exchange(store, store.create_window("mine", now=NOW).id, "my own words", "indeed")
+    return store
+
+
+def hits(store: SqliteStore, key) -> list[str | None]:
+    """What is told of the wakings of a chunk."""
+    return [event.detail.get("hit") for event in store.history(key=key) if event.event == "woke"]
+
+
+def test_a_snapshot_and_its_versions_name_the_same_words_under_new_ids(told, other, tmp_path):
+    assert not load(other, tmp_path, exported(told)).kept_ids
+    entry, [old] = other.entry("Agatha"), other.entry_versions("Agatha")
+    assert entry.snapshot == (kept("5.0.user", "question 1"), {"own": "Agatha violin"})
+    assert entry.vectors.tobytes() == unit_vectors(2).tobytes()
+    assert old.snapshot == (kept("3.0.user", "question 0"),)
+    assert other.chunk(user(5)).chunk.text == "question 1"
+    assert other.chunk(user(3)).chunk.text == "question 0"
+
+
+def test_why_a_chunk_woke_names_the_same_hit_under_new_ids(told, other, tmp_path):
+    load(other, tmp_path, exported(told))
+    live = {one.key: one.woken for one in other.live(told.windows()[0].id)}
+    assert live[user(5)] == {"part": "hit", "hit": "5.0.user"}
+    assert live[assistant(6)] == {"part": "answer", "hit": "5.0.user"}
+    assert hits(other, user(5)) == hits(other, assistant(6)) == ["5.0.user"]
+
+
+def test_what_was_deleted_while_awake_is_undeleted_with_its_hit_under_new_ids(told, other, tmp_path):
+    told.delete([assistant(4)], now=NOW)
+    load(other, tmp_path, exported(told))
+    other.undelete([assistant(6)], now=NOW)
+    live = {one.key: one.woken for one in other.live(told.windows()[0].id)}
+    assert live[assistant(6)] == {"part": "answer", "hit": "5.0.user"}
+
+
+def test_keys_follow_when_a_memory_that_was_joined_is_cleared_and_imported_again(told, other, tmp_path):
+    load(other, tmp_path, exported(told))
+    text = exported(other)
+    other.clear(confirm=True)
+    assert not load(other, tmp_path, text).kept_ids
+    key = ChunkKey.parse(other.entry("Agatha").snapshot[0]["key"])
+    assert other.chunk(key).chunk.text == "question 1"
+    assert hits(other, key) == [str(key)]
+
+
+def test_importing_under_new_ids_twice_changes_nothing(told, other, tmp_path):
+    load(other, tmp_path, exported(told))
+    before = exported(other)
+    load(other, tmp_path, exported(told))
+    assert exported(other) == before
+
+
+def test_a_key_of_a_turn_that_is_not_in_the_file_names_nobody(told, other, tmp_path):
+    found = json.loads(exported(told))
+    found["turns"] = [turn for turn in found["turns"] if turn["turn"] not in {"1", "2", "3"}]
+    found["turns"][0]["answers"] = None
+    load(other, tmp_path, json.dumps(found))
+    entry, [old] = other.entry("Agatha"), other.entry_versions("Agatha")
+    assert entry.snapshot == (kept(None, "question 1"), {"own": "Agatha violin"})
+    assert entry.vectors.tobytes() == unit_vectors(2).tobytes()
+    assert old.snapshot == (kept(None, "question 0"),)
+    assert other.chunk(assistant(4)).chunk.text == "answer 1"
+    live = {one.key: one.woken for one in other.live(told.windows()[0].id)}
+    assert live[assistant(4)] == {"part": "answer"}
+    assert hits(other, assistant(4)) == [None]
+
+
+def test_an_entry_without_the_keys_of_its_chunks_goes_on_to_a_third_memory(told, other, memory, tmp_path):
+    found = json.loads(exported(told))
+    found["turns"], found["live"], found["asleep"], found["history"] = [], [], [], []
+    load(other, tmp_path, json.dumps(found))
+    third = memory("third")
+    load(third, tmp_path, exported(other))
+    assert third.entry("Agatha").snapshot == (kept(None, "question 1"), {"own": "Agatha violin"})
+
+
+def test_a_part_without_the_hit_tells_no_event_twice(told, other, tmp_path):
+    """First the part, then the whole; and the part into the memory that it came from."""
+    second = told.create_window("second", now=NOW).id
+    wake(told, second, user(5), part="hit", hit="3.0.user")
+    before, part = exported(told), exported(told, subset=Subset(window=second))
+    load(told, tmp_path, part)
+    assert exported(told) == before
+    for text in (part, before, part):
+        load(other, tmp_path, text)
+    [here] = [one.chunk.key for one in other.chunks(range(20)) if one.chunk.text == "question 2"]
+    assert hits(other, here) == [None]
+    assert other.verify() == []
+
+
+@pytest.mark.parametrize("hit", [None, 5, [], "the third", f"{2**70}.0.user", f"{'9' * 5000}.0.user"])
+def test_a_hit_that_is_no_key_is_left_out(told, other, tmp_path, hit):
+    found = json.loads(exported(told))
+    for event in found["history"]:
+        event["detail"]["hit"] = hit
+    load(other, tmp_path, json.dumps(found))
+    assert hits(other, user(5)) == [None]
 
 
 # Two at once

@@ -185,7 +185,7 @@ class Arrivals:
         window, number, start, gone = self._spot(db, field)
         if number is None:
             return
-        pinned, since, woken, brightness, own = read_live(field)
+        pinned, since, woken, brightness, own = read_live(self._retold(db, field, "woken"))
         reading = pack_reading(db, own)
         if gone:
             db.execute(
@@ -212,7 +212,7 @@ class Arrivals:
     def _bring_asleep(self, db: sqlite3.Connection, field: Reading) -> None:
         window, number, start, gone = self._spot(db, field)
         if number is not None:
-            slept, reason, brightness, own = read_asleep(field)
+            slept, reason, brightness, own = read_asleep(self._retold(db, field, "reason"))
             reading = pack_reading(db, own)
             db.execute(
                 ASLEEP, (window, start, number, gone, peak(brightness), slept, reason, brightness, *reading)
@@ -235,14 +235,16 @@ class Arrivals:
         return window, row[0], row[1], bool(row[2])
 
     def _bring_history(self, db: sqlite3.Connection, field: Reading) -> None:
-        turn, chunk, window, happened, event, detail = read_event(field)
+        turn, chunk, window, happened, event, detail = read_event(self._retold(db, field, "detail"))
+        # An event is the same with another hit: one file may hold the turn of the hit, and another not.
         db.execute(
             """INSERT INTO history (window, chunk, happened, event, detail)
                SELECT :window, c.number, :happened, :event, :detail FROM arrived a JOIN chunks c ON c.turn = a.here
                WHERE a.turn = :turn AND c.chunk = :chunk
                AND (:window IS NULL OR EXISTS (SELECT 1 FROM windows WHERE id = :window))
                AND NOT EXISTS (SELECT 1 FROM history h WHERE h.chunk = c.number AND h.window IS :window
-                               AND h.happened = :happened AND h.event = :event AND h.detail = :detail)""",
+                               AND h.happened = :happened AND h.event = :event
+                               AND json_remove(h.detail, '$.hit') = json_remove(:detail, '$.hit'))""",
             {
                 "turn": turn,
                 "chunk": chunk,
@@ -253,10 +255,34 @@ class Arrivals:
             },
         )
 
+    def _retold(self, db: sqlite3.Connection, field: Reading, name: str) -> Reading:
+        """The element, its reason to wake or sleep told with the keys of this memory."""
+        why = field.element.get(name)
+        return field if why is None else Reading(field.section, {**field.element, name: self._why(db, why)})
+
+    def _why(self, db: sqlite3.Connection, why: dict[str, Any]) -> dict[str, Any]:
+        told = dict(why)
+        if "hit" in why:
+            told["hit"] = self._key(db, why["hit"])
+            if told["hit"] is None:
+                del told["hit"]
+        if isinstance(why.get("woken"), dict):  # a live chunk that was deleted keeps why it was live
+            told["woken"] = self._why(db, why["woken"])
+        return told
+
+    def _key(self, db: sqlite3.Connection, text: Any) -> str | None:
+        """A chunk's key in this memory. None if its turn is not in the file: here the id may be another turn's."""
+        try:
+            turn, chunk, role = ChunkKey.parse(str(text))
+        except ValueError:
+            return None
+        row = db.execute("SELECT here FROM arrived WHERE turn = ?", (min(turn, LIMIT),)).fetchone()
+        return str(ChunkKey(row[0], chunk, role)) if row else None
+
     # Keepsakes
 
     def _bring_entries(self, db: sqlite3.Connection, field: Reading) -> None:
-        path, versions = read_entry(field)
+        path, versions = read_entry(self._explained(db, field))
         if db.execute(
             "SELECT 1 FROM entries WHERE path = ?1 UNION SELECT 1 FROM entry_versions WHERE path = ?1",
             (path,),
@@ -277,6 +303,17 @@ class Arrivals:
                     (path, *version, ended),
                 )
         self.counts["entries"] += 1
+
+    def _explained(self, db: sqlite3.Connection, field: Reading) -> Reading:
+        """The entry, the chunks of its snapshots by their keys in this memory; one that is not in the file has none."""
+        versions = []
+        for version in field.element["versions"]:
+            chunks = [
+                {**one, "key": self._key(db, one["key"])} if "key" in one else one
+                for one in version["snapshot"]
+            ]
+            versions.append({**version, "snapshot": chunks})
+        return Reading(field.section, {**field.element, "versions": versions})
 
     def _bring_notes(self, db: sqlite3.Connection, field: Reading) -> None:
         cursor = db.execute(
@@ -450,11 +487,12 @@ def read_entry(field: Reading) -> tuple[str, list[tuple[Any, ...]]]:
 
 
 def read_snapshot(field: Reading) -> list[Any]:
-    """Objects. One with a key is a chunk, whole; the others are texts that only their vectors speak for."""
+    """Objects. One with a key, be it null, is a chunk, whole; the others are texts that only their vectors speak for."""
     for one in field.list("snapshot"):
         if "key" in one.element:
-            key = ChunkKey.parse(one.text("key"))
-            if max(key.turn_id, key.chunk_id) > LIMIT or not isinstance(one.element.get("tokens"), int):
+            text = one.maybe_text("key")
+            ids = () if text is None else ChunkKey.parse(text)[:2]
+            if max(ids, default=0) > LIMIT or not isinstance(one.element.get("tokens"), int):
                 raise one.refuse("key", "of a chunk, beside the number of its tokens")
             one.text("text"), one.number("tokens"), one.number("similarity"), one.maybe_text("said")
         elif "text" in one.element:

@@ -5,7 +5,7 @@ import { clip, counted, moment, percent, similarity } from "../words.js";
 import { JsonField } from "./json-field.js";
 
 /** @typedef {{heading: string, path: string, version: number | null, modified: string | null, children: Branch[]}} Branch */
-/** @typedef {{path: string, content: any, snapshot: {key: string, text: string, tokens: number, similarity: number}[], created: string, modified: string, accessed: string, version: number, ended: string | null}} Entry */
+/** @typedef {{path: string, content: any, snapshot: {key: string | null, text: string, tokens: number, similarity: number}[], created: string, modified: string, accessed: string, version: number, ended: string | null}} Entry */
 
 export class MemoryView {
   title = "Memory";
