@@ -65,8 +65,9 @@ def test_a_window_with_settings_of_a_newer_version_is_listed_with_those_that_hol
     newer = {"top_k": 7, "a_later_one": {"any": ["thing"]}, "temperature": 99}
     service.archive.change_window(window, now=service.weave.now(), settings=newer)
     told = {one["id"]: one for one in client.get("/api/windows").json()["windows"]}[window]
-    assert told["settings"] == {"top_k": 7}
-    assert told["effective"] == client.get("/api/settings").json()["values"] | {"top_k": 7}
+    holds = {"memory_scope": "window", "top_k": 7}
+    assert told["settings"] == holds
+    assert told["effective"] == client.get("/api/settings").json()["values"] | holds
 
 
 def test_what_was_said_in_a_deleted_window_is_still_found(client, window):
