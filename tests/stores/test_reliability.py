@@ -33,25 +33,28 @@ import numpy as np
 from halo_weave.stores.sqlite import SqliteStore
 from tests.stores.material import answer, ask, cut, draft, live_keys, sleep, user, wake
 
+def tell(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # whole lines, also when it is killed
+
 def work(path, which, rounds):
     store = SqliteStore(Path(path))
     window = store.windows()[which].id
     for number in range(rounds):
         ids = ask(store, window, f"question {number}", " and more of it")
-        print("said", ids.user_turn, flush=True)
+        tell("said", ids.user_turn)
         draft(store, window, ids, cut("half an"))
-        print("drafted", ids.assistant_turn, flush=True)
+        tell("drafted", ids.assistant_turn)
         answer(store, window, ids, f"answer {number}", " with a second part")
-        print("said", ids.assistant_turn, flush=True)
+        tell("said", ids.assistant_turn)
         sleep(store, window, user(ids.user_turn), why="test")
-        print("asleep", ids.user_turn, flush=True)
+        tell("asleep", ids.user_turn)
         if number % 2:
             wake(store, window, user(ids.user_turn))
-            print("awake", ids.user_turn, flush=True)
+            tell("awake", ids.user_turn)
         live = store.live(window)[-3:]
         bright = np.concatenate([item.brightness for item in live])
         store.save_brightness(window, [item.chunk for item in live], bright - 1)
-        print("saved", ids.user_turn, flush=True)
+        tell("saved", ids.user_turn)
 """
 WRITER = WORK + "work(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))"
 # A new process for each line of its input, without the time it takes to start Python.
