@@ -120,7 +120,7 @@ def test_words_of_a_slow_deletion_go_back_into_their_own_window(house, show):
     )
     box.press("ArrowUp")
     with page.expect_request(lambda asked: asked.method == "DELETE"):
-        page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+        page.get_by_role("dialog").get_by_role("button", name="Edit", exact=True).click()
     page.evaluate("id => { app.open(id); }", other)
     expect(page.locator(".window-title")).to_have_text("Other")
     held[0].continue_()
