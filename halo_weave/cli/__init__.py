@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
+from typing import NoReturn
 
 from rich.console import Console
 
@@ -20,9 +23,36 @@ from halo_weave.errors import HaloWeaveError
 def main() -> None:
     """Run the command line. A user's mistake ends with one sentence and exit code 1, never a traceback."""
     try:
-        app(sys.argv[1:] or ["serve"], prog_name="halo-weave")
+        try:
+            app(sys.argv[1:] or ["serve"], prog_name="halo-weave")
+        finally:
+            if sys.stdout:
+                sys.stdout.flush()  # here, where a full disk can still be told
     except HaloWeaveError as error:
-        Console(stderr=True, highlight=False).print(plain(f"halo-weave: {error}", "red"))
+        fail(str(error))
+    except UnicodeDecodeError as error:
+        fail(f"What was given is not {error.encoding.upper()} text. Convert it first, such as with iconv.")
+    except UnicodeEncodeError as error:
+        fail(
+            f"This cannot be written as {error.encoding}. Use a terminal with UTF-8, or PYTHONIOENCODING=utf-8."
+        )
+    except BrokenPipeError:  # whoever read has seen enough
+        drop_output()
         sys.exit(1)
+    except OSError as error:
+        drop_output()
+        what = f"{error.filename} cannot be used" if error.filename else "The output cannot be written"
+        fail(f"{what}: {error.strerror or error}.")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def fail(sentence: str) -> NoReturn:
+    Console(stderr=True, highlight=False).print(plain(f"halo-weave: {sentence}", "red"))
+    sys.exit(1)
+
+
+def drop_output() -> None:
+    """What is still to be written cannot be: without this, Python would try again at its end, and complain."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,6 +7,7 @@ import signal
 import sys
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
+from io import TextIOWrapper
 from queue import Queue
 from threading import Thread, current_thread, main_thread
 from types import FrameType
@@ -290,7 +291,9 @@ def on_interrupt(stop: Callable[[], object]) -> Iterator[None]:
 
 
 def typed(console: Console) -> Iterator[str]:
-    """Lines from the keyboard, until Ctrl-D; or from a pipe, until it ends."""
+    """Lines from the keyboard, until Ctrl-D; or from a pipe, until it ends. Bytes that are no text become a sign."""
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
     if not sys.stdin.isatty():
         yield from sys.stdin
         return
