@@ -46,6 +46,8 @@ class Options:
 
 def assemble(options: Options, progress: Progress = silent) -> Weave:
     """A whole system. What was opened is closed again if a later part fails."""
+    if isinstance(options.embedder, Path):
+        named_embedder(options.embedder)  # before the model is loaded
     engine = open_engine(options, progress)
     try:
         store = SqliteStore(memory_file(options.data))
@@ -76,6 +78,15 @@ def open_recall(options: Options, store: SqliteStore, progress: Progress) -> Rec
         with suppress(ModelNotFound):  # opening it fails in turn, and the status says so
             catalogue.ensure(catalogue.EMBEDDER, progress)
     return Recall(store, lambda: chosen_embedder(options))
+
+
+def named_embedder(path: Path) -> Path:
+    """A file that was named must be there; only the standard one may still be missing."""
+    if not path.is_file():
+        raise ModelNotFound(
+            f"There is no embedder at {path}. Name an embedding GGUF, or off for words alone."
+        )
+    return path
 
 
 def chosen_embedder(options: Options) -> Embedder:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,8 +14,8 @@ from halo_weave.cli.finding import found_window
 from halo_weave.cli.glow import plain
 from halo_weave.cli.memory import bar, now, opened, opened_to_read, say
 from halo_weave.cli.options import Data, Json
-from halo_weave.cli.starting import expanded
-from halo_weave.config import read_config, text_of
+from halo_weave.cli.starting import embedder_of
+from halo_weave.config import read_config
 from halo_weave.core.resurrection import RecallHit, choose_resurrections
 from halo_weave.embedders.standard import open_embedder
 from halo_weave.errors import BadInput
@@ -33,16 +32,10 @@ EmbedderFile = Annotated[
 ]
 
 
-def embedder_of(named: str | None) -> Path | Literal["off"] | None:
-    """The command line, then what is configured; None for the standard one."""
-    wanted = named or text_of(read_config(), "embedder")
-    return "off" if wanted == "off" else expanded(wanted)
-
-
 @contextmanager
 def recalling(store: SqliteStore, embedder: str | None, *, writes: bool = False) -> Iterator[Recall]:
     """Search for one command, which waits for the embedder and not for what is still to be embedded."""
-    chosen = embedder_of(embedder)
+    chosen = embedder_of(read_config(), embedder)
     recall = Recall(store, None if chosen == "off" else lambda: open_embedder(chosen), writes=writes)
     try:
         recall.embedder()
@@ -122,7 +115,7 @@ def described(record: ChunkRecord, hit: RecallHit | None, part: str) -> dict[str
 @app.command()
 def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = False) -> None:
     """Embed all of memory, anew if the embedder is another one. It can be stopped and run again."""
-    file = embedder_of(embedder)
+    file = embedder_of(read_config(), embedder)
     if file == "off":
         raise BadInput("Nothing can be embedded without an embedder: it is off. Name one with --embedder.")
     if file is None:

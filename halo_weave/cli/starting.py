@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from halo_weave.assemble import Options
+from halo_weave.assemble import Options, named_embedder
 from halo_weave.config import configured_settings, text_of, whole_of
 from halo_weave.errors import BadSetting, ModelNotFound
 from halo_weave.places import data_folder
@@ -45,19 +45,27 @@ def options_of(
     weights = expanded(model or text_of(config, "model"))
     if weights is not None and not weights.is_file():
         raise ModelNotFound(f"There is no model at {weights}. Name a GGUF file, or leave --model out.")
-    embedder = embedder or text_of(config, "embedder")
     engine = config.get("engine", "llama")
     if engine not in ("llama", "scripted"):
         raise BadSetting(f"engine is {engine!r}; use llama, or scripted for tests.")
     return Options(
         data=folder_of(config, data),
         model=weights,
-        embedder="off" if embedder == "off" else expanded(embedder),
+        embedder=embedder_of(config, embedder),
         engine=engine,
         context=context or whole_of(config, "context", SMALLEST_CONTEXT, 1 << 24),
         threads=threads or whole_of(config, "threads", 1, 1024),
         settings=configured_settings(config),
     )
+
+
+def embedder_of(config: Mapping[str, Any], named: str | None) -> Path | Literal["off"] | None:
+    """The command line, then what is configured; None for the standard one."""
+    wanted = named or text_of(config, "embedder")
+    if wanted == "off":
+        return "off"
+    path = expanded(wanted)
+    return None if path is None else named_embedder(path)
 
 
 def folder_of(config: Mapping[str, Any], named: Path | None) -> Path:

@@ -190,5 +190,5 @@ class Embedding:
 def _told(error: Exception, what: str) -> str:
     """Our own errors are sentences already; others get one."""
     if isinstance(error, HaloWeaveError | OSError):
-        return str(error)
+        return f"{str(error).rstrip('.')}."  # another sentence follows
     return f"{what} ({type(error).__name__}: {error})."

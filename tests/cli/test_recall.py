@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from halo_weave import assemble as assembling
 from halo_weave.cli import recall as commands
 from halo_weave.cli.app import app
 from halo_weave.embedders.hashing import HashingEmbedder
@@ -62,11 +63,13 @@ def test_reindex_makes_search_know_the_meaning(memory):
 
 def test_another_embedder_is_told_until_it_is_reindexed(memory):
     run("reindex", "--data", str(memory))
-    shown = run("search", "violin", "--data", str(memory), "--embedder", "other.gguf")
+    other = memory / "other.gguf"
+    other.touch()
+    shown = run("search", "violin", "--data", str(memory), "--embedder", str(other))
     assert "Ada plays the violin" in shown.stdout
     assert "halo-weave reindex" in shown.stderr
-    run("reindex", "--data", str(memory), "--embedder", "other.gguf")
-    assert found(memory, "violin", "--embedder", "other.gguf")["embedder"] == "ready"
+    run("reindex", "--data", str(memory), "--embedder", str(other))
+    assert found(memory, "violin", "--embedder", str(other))["embedder"] == "ready"
 
 
 def test_a_budget_shows_what_would_wake_up_with_pairs(memory):
@@ -96,7 +99,28 @@ def test_an_embedder_that_is_not_there_leaves_the_words(memory, monkeypatch):
     monkeypatch.setattr(commands, "open_embedder", missing)
     shown = run("search", "violin", "--data", str(memory))
     assert "Ada plays the violin" in shown.stdout
-    assert "halo-weave pull" in shown.stderr
+    assert "Try: halo-weave pull. Words alone serve." in shown.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["serve", "--port", "0"], ["chat"], ["search", "x"], ["memory", "save", "a", "1"], ["reindex"]],
+)
+@pytest.mark.parametrize("configured", [False, True])
+def test_an_embedder_that_was_named_must_be_there(memory, monkeypatch, command, configured):
+    missing = str(memory / "nope.gguf")
+    if configured:
+        monkeypatch.setenv("HALO_WEAVE_EMBEDDER", missing)
+    named = [] if configured else ["--embedder", missing]
+    with pytest.raises(ModelNotFound, match=r"no embedder at .*nope\.gguf\. Name"):
+        run(*command, "--data", str(memory), *named)
+
+
+def test_a_system_is_not_loaded_with_an_embedder_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(assembling, "open_engine", lambda *_: pytest.fail("the model was loaded"))
+    with pytest.raises(ModelNotFound, match="no embedder"):
+        assembling.assemble(assembling.Options(tmp_path, engine="scripted", embedder=tmp_path / "nope.gguf"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_unknown_window_is_refused(memory):
