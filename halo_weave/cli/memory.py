@@ -49,6 +49,12 @@ def opened_to_read(data: Path | None) -> SqliteStore:
         return SqliteStore(path)  # an older schema, which is brought up to date; a newer one is refused again
 
 
+def opened_to_change(data: Path | None) -> SqliteStore:
+    """For commands that change what is there: where nothing is, they make no memory."""
+    opened_to_read(data).close()
+    return opened(data)
+
+
 def shown(value: Any) -> Any:
     """A record as JSON: ids that count up for ever as text, times in ISO form."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -237,7 +243,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check the memory's file, ids, ranges and indexes against the record."""
-    with opened(data) if repair else opened_to_read(data) as store, bar("Checking") as progress:
+    with opened_to_change(data) if repair else opened_to_read(data) as store, bar("Checking") as progress:
         findings = store.verify(repair=repair, progress=progress)
     left = [finding for finding in findings if not finding.repaired]
     if as_json:
@@ -257,7 +263,7 @@ def verify(
 @app.command()
 def clear(data: Data = None, yes: Yes = False, as_json: Json = False) -> None:
     """Wipe everything that was said and kept. It cannot be undone."""
-    with opened(data) as store:
+    with opened_to_change(data) as store:
         stats = store.stats()
         if not yes:
             typer.confirm(

@@ -12,7 +12,7 @@ from rich.console import Console
 from halo_weave.cli.app import app
 from halo_weave.cli.finding import found_window
 from halo_weave.cli.glow import plain
-from halo_weave.cli.memory import bar, now, opened, opened_to_read, say
+from halo_weave.cli.memory import bar, now, opened_to_change, opened_to_read, say
 from halo_weave.cli.options import Data, Json
 from halo_weave.cli.starting import embedder_of
 from halo_weave.config import read_config
@@ -121,7 +121,7 @@ def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = Fa
     if file is None:
         with bar("Getting the embedder") as getting:
             catalogue.ensure(catalogue.EMBEDDER, lambda what, done, total: getting(done, total))
-    with opened(data) as store, open_embedder(file) as made, bar("Embedding") as embedding:
+    with opened_to_change(data) as store, open_embedder(file) as made, bar("Embedding") as embedding:
         generation = embed_anew(store, made, now=now, progress=embedding)
     if as_json:
         say(generation)

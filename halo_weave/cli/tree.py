@@ -17,7 +17,7 @@ from halo_weave.assemble import assemble, kept_with_memories
 from halo_weave.cli.app import app
 from halo_weave.cli.finding import found_window
 from halo_weave.cli.glow import plain, visible
-from halo_weave.cli.memory import now, opened, opened_to_read, say, shown
+from halo_weave.cli.memory import now, opened, opened_to_change, opened_to_read, say, shown
 from halo_weave.cli.options import Data, Json, Yes
 from halo_weave.cli.recall import EmbedderFile, recalling
 from halo_weave.cli.starting import Model, options_of, progress_bar
@@ -155,7 +155,7 @@ def delete_memory(
     as_json: Json = False,
 ) -> None:
     """Delete a memory. Its versions stay in its history."""
-    with opened(data) as store:
+    with opened_to_change(data) as store:
         tree = MemoryTree(store)
         count = tree.listing(path).entries if recursive else 1
         if count > 1 and not yes:

@@ -78,6 +78,16 @@ def test_commands_that_only_read_make_no_memory(data):
     assert not data.exists()
 
 
+@pytest.mark.parametrize(
+    "command", [["clear", "--yes"], ["verify", "--repair"], ["memory", "delete", "a"], ["reindex"]]
+)
+def test_commands_that_change_what_is_there_make_no_memory(data, monkeypatch, command):
+    monkeypatch.setattr("halo_weave.llama.catalogue.ensure", lambda entry, progress: None)
+    with pytest.raises(StoreError, match="no memory"):
+        run(*command)
+    assert not data.exists()
+
+
 def test_export_and_import_move_a_memory(window, tmp_path):
     file = tmp_path / "export.json"
     assert "Exported" in run("export", str(file))
