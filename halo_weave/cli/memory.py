@@ -23,10 +23,11 @@ from halo_weave.cli.glow import plain
 from halo_weave.cli.options import Data, Json, Yes
 from halo_weave.cli.starting import folder_of
 from halo_weave.config import read_config
-from halo_weave.errors import BadInput, StoreTooNew
+from halo_weave.errors import BadInput, StoreCorrupt, StoreTooNew
 from halo_weave.places import memory_file
 from halo_weave.store import Subset
 from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.stores.sqlite.verify import unreadable
 
 LAST_TURN = 2**63 - 1
 Target = Annotated[Path, typer.Argument(help="File to write. It must not exist yet.")]
@@ -243,8 +244,11 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check the memory's file, ids, ranges and indexes against the record."""
-    with opened_to_change(data) if repair else opened_to_read(data) as store, bar("Checking") as progress:
-        findings = store.verify(repair=repair, progress=progress)
+    try:
+        with opened_to_change(data) if repair else opened_to_read(data) as store, bar("Checking") as progress:
+            findings = store.verify(repair=repair, progress=progress)
+    except StoreCorrupt as error:  # it cannot even be opened
+        findings = [unreadable(error)]
     left = [finding for finding in findings if not finding.repaired]
     if as_json:
         say({"ok": not left, "findings": findings})

@@ -143,6 +143,35 @@ def test_verify_says_what_is_wrong_and_repairs_it(window, data):
     assert json.loads(run("verify", "--json")) == {"ok": True, "findings": []}
 
 
+def no_database(file):
+    file.write_bytes(b"garbage" * 5000)
+
+
+def half_a_file(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def a_lost_table(file):
+    with sqlite3.connect(file) as db:
+        db.execute("DROP TABLE drafts")
+    db.close()
+
+
+@pytest.mark.parametrize("damage", [no_database, half_a_file, a_lost_table])
+@pytest.mark.parametrize("repair", [[], ["--repair"]])
+def test_verify_tells_a_program_of_a_file_that_cannot_be_read(window, data, damage, repair):
+    damage(data / "memory.sqlite")
+    failed = CliRunner().invoke(app, ["verify", "--json", *repair])
+    assert failed.exit_code == 1
+    told = json.loads(failed.stdout)
+    assert told["ok"] is False
+    (finding,) = told["findings"]
+    assert "memory.sqlite" in finding["sentence"]
+    assert "halo-weave verify" not in finding["sentence"]
+    assert finding["repaired"] is False
+    assert finding["sentence"] in CliRunner().invoke(app, ["verify", *repair]).stdout
+
+
 def test_clear_asks_first(window, data):
     refused = CliRunner().invoke(app, ["clear"], input="n\n")
     assert refused.exit_code == 1

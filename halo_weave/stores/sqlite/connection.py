@@ -19,6 +19,7 @@ T = TypeVar("T")
 PAGE_BYTES = 8192  # five MiniLM vectors to a page; with 4096 a quarter of each page would stay empty
 LOG_BYTES = 64 << 20  # the write-ahead log is cut back to this after a checkpoint
 CACHE_KIB = 16 << 10
+VERIFY_FIRST = "Run: halo-weave verify. If that does not help, put a backup in its place."
 
 
 class Database:
@@ -140,10 +141,7 @@ class Database:
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return StoreBusy(self._busy())
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT")):
-            return StoreCorrupt(
-                f"{path} is damaged, or is not a memory ({error}). Run: halo-weave verify. If that does not help, "
-                "put a backup in its place."
-            )
+            return StoreCorrupt(f"{path} is damaged, or is not a memory ({error}). {VERIFY_FIRST}")
         if name.startswith("SQLITE_READONLY"):
             return StoreFull(
                 f"{path} is read-only, so nothing was changed. Make the file and its folder writable."

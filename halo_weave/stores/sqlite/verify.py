@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from halo_weave.core.brightness import INITIAL
-from halo_weave.errors import StoreCorrupt
+from halo_weave.errors import StoreBusy, StoreError
 from halo_weave.store import Finding
 from halo_weave.stores.packing import pack_floats
+from halo_weave.stores.sqlite.connection import VERIFY_FIRST
 from halo_weave.stores.sqlite.rows import (
     FEW,
     Part,
@@ -36,8 +37,10 @@ class Verify(Part):
             try:
                 with self._db.reading() as db:
                     faults = list(check(db))
-            except StoreCorrupt as error:
-                return [*findings, Finding(name, str(error))]
+            except StoreBusy:
+                raise
+            except StoreError as error:
+                return [*findings, unreadable(error, name)]
             for sentence, mend in faults:
                 if repair and mend is not None:
                     with self._db.writing(durable=True) as db:
@@ -45,6 +48,11 @@ class Verify(Part):
                 findings.append(Finding(name, sentence, repair and mend is not None))
         progress(len(CHECKS), len(CHECKS))
         return findings
+
+
+def unreadable(error: StoreError, check: str = "file") -> Finding:
+    """What could not even be looked at. Whoever verifies need not be told to."""
+    return Finding(check, str(error).replace(VERIFY_FIRST, "Put a backup in its place."))
 
 
 def statement(sql: str, *values: object) -> Mend:
