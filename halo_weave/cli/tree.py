@@ -202,7 +202,7 @@ def notes(
     if output.cut:
         raise BadInput("The result is too large to show. Use a filter that gives less.")
     try:
-        values = [json.loads(value) for value in output.values]
+        values = output.parsed()
     except RecursionError:
         raise BadInput("The result is nested too deeply to show. Use a filter that gives less.") from None
     if as_json:

@@ -17,9 +17,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from halo_weave.errors import BadInput, HaloWeaveError
+from halo_weave.memory.literals import Json
 
 CHILD = Path(__file__).with_name("jq_child.py")
 PROGRAM_LIMIT = 20_000  # characters
+LARGEST = sys.float_info.max
+DIGITS = 4000  # of a whole number that Python reads without being asked twice
 
 
 class JqError(BadInput):
@@ -32,6 +35,10 @@ class Output:
 
     values: tuple[str, ...]
     cut: bool = False
+
+    def parsed(self) -> list[Json]:
+        """To be shown. What is beyond a float is the largest one, as where jq itself reckons."""
+        return [json.loads(value, parse_float=number, parse_int=number) for value in self.values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,13 @@ class JqSandbox:
         if "error" in parsed:
             raise JqError(f"jq cannot do this: {first_line(parsed['error'])}.")
         return Output(tuple(parsed["values"]), parsed["cut"])
+
+
+def number(digits: str) -> int | float:
+    """JSON has no infinity, and Python reads no endless row of digits."""
+    if digits.lstrip("-").isdigit() and len(digits) <= DIGITS:
+        return int(digits)
+    return max(-LARGEST, min(LARGEST, float(digits)))
 
 
 def start_child() -> subprocess.Popen[bytes]:

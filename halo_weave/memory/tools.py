@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 
 from halo_weave.core.depth import shallow
@@ -115,7 +114,7 @@ class Toolbox:
     def _unsaved(self, output: Output, now: datetime) -> str:
         """If the program gave changed notes, what it would change: most likely it was meant to write."""
         try:
-            value = json.loads(output.values[0]) if len(output.values) == 1 else None
+            value = output.parsed()[0] if len(output.values) == 1 else None
         except (ValueError, RecursionError):
             return ""
         if not isinstance(value, dict) or METADATA not in value or not shallow(value):

@@ -129,6 +129,23 @@ def test_notes_are_read_and_written_with_jq(halo):
     assert "jq cannot do this" in str(halo.failure)
 
 
+@pytest.mark.parametrize(
+    ("program", "value"),
+    [
+        ("1e1000", "1.7976931348623157e+308"),
+        ("(-1e1000)", "-1.7976931348623157e+308"),
+        ("infinite", "1.7976931348623157e+308"),
+        ('"9" * 5000 | tonumber', "1.7976931348623157e+308"),
+        ("nan", "null"),
+        ("[1E400, 12345678901234567890, 0.5]", "[1.7976931348623157e+308, 12345678901234567890, 0.5]"),
+    ],
+)
+def test_numbers_that_json_does_not_have_are_shown_as_jq_reckons_them(halo, program, value):
+    halo("memory", "save", "a", "1")
+    assert halo("notes", program, "--json") == f'{{"values": [{value}]}}\n'
+    assert json.loads(halo("notes", program)) == json.loads(value)
+
+
 def test_reading_makes_no_memory(halo):
     halo("memory", "list")
     assert "no memory" in str(halo.failure)

@@ -57,6 +57,8 @@ def test_reading_notes_gives_values(toolbox):
 def test_a_change_without_output_is_not_saved_and_it_is_said(toolbox):
     told = answer(toolbox, "jq '.topics.a = 1' notes.json")
     assert told == ".topics.a = 1 (not saved: end the command with > output)"
+    told = answer(toolbox, "jq '.topics.a = 1e1000' notes.json")
+    assert told.startswith(".topics.a = 1.7976931348623157e+308 (not saved")
     assert answer(toolbox, "jq '.topics' notes.json") == "{}"
 
 
