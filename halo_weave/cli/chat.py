@@ -149,7 +149,7 @@ class Chat:
         seen = self.weave.context(self.window.id)
         low, high = span(one.brightness for turn in seen.turns for one in turn.chunks)
         for turn in seen.turns:
-            self.console.print(plain(f"{turn.speaker}, {turn.said:%Y-%m-%d %H:%M}", "bold"))
+            self.console.print(plain(f"{turn.speaker}, {turn.said.astimezone():%Y-%m-%d %H:%M}", "bold"))
             for one in turn.chunks:
                 self.gap(one.gap)
                 mark = " 📌" if one.pinned else ""

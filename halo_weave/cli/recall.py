@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -85,7 +86,8 @@ def search(
         typer.echo("Nothing was found.")
     console = Console()
     for one in found:
-        head = plain(f"{one['key']}  {one['speaker']}  {one['said'][:16].replace('T', ' ')}", "bold")
+        said = datetime.fromisoformat(one["said"]).astimezone()
+        head = plain(f"{one['key']}  {one['speaker']}  {said:%Y-%m-%d %H:%M}", "bold")
         if one["similarity"] is not None:
             parts = ", ".join(f"{name} {value:.2f}" for name, value in one["parts"].items())
             head.append(f"  {one['similarity']:.2f} ({parts})", style="dim")

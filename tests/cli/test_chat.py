@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, timedelta
 from itertools import count
 
 import numpy as np
@@ -77,6 +78,19 @@ def test_a_chunk_is_pinned_put_to_sleep_found_and_woken(talk, weave):
     assert "slept" in why
     assert "woke" in why
     assert "pinned" in why
+
+
+def test_times_are_those_of_the_computer(talk, weave, monkeypatch):
+    talk("What time is it?")
+    said = weave.context(talk.chat.window.id).turns[0].said
+    monkeypatch.setenv("TZ", "EAST-9:30")
+    time.tzset()
+    try:
+        shown = talk("/context")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert f"User, {said.astimezone(UTC) + timedelta(hours=9, minutes=30):%Y-%m-%d %H:%M}" in shown
 
 
 def test_windows_are_made_shown_and_entered(talk):

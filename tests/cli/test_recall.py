@@ -1,6 +1,8 @@
 """The commands search and reindex, as a user or a script would run them."""
 
 import json
+import time
+from datetime import datetime, timedelta
 
 import pytest
 from typer.testing import CliRunner
@@ -90,6 +92,20 @@ def test_the_screen_shows_who_said_it_when_and_why(memory):
     assert "Grace" in shown
     assert "2026-03-04" in shown
     assert "words 4.00" in shown
+
+
+def test_the_screen_shows_local_time_and_json_the_world_s(memory, monkeypatch):
+    said = found(memory, "greyhound", "--embedder", "off")["hits"][0]["said"]
+    assert said.endswith("+00:00")
+    monkeypatch.setenv("TZ", "EAST-9:30")
+    time.tzset()
+    try:
+        shown = run("search", "greyhound", "--data", str(memory), "--embedder", "off").stdout
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    here = datetime.fromisoformat(said) + timedelta(hours=9, minutes=30)
+    assert f"{here:%Y-%m-%d %H:%M}" in shown
 
 
 def test_an_embedder_that_is_not_there_leaves_the_words(memory, monkeypatch):
