@@ -11,7 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.errors import BadInput
+from halo_weave.errors import BadInput, UnknownChunk
+
+ID_LIMIT = 2**63  # of turns, chunks and positions
 
 Ids = npt.NDArray[np.int32]
 Positions = npt.NDArray[np.int64]
@@ -43,6 +45,9 @@ class ChunkKey(NamedTuple):
             raise BadInput(f"{text!r} is not a chunk key. A key looks like 12.0.user.")
         if parts[2] not in set(Role):
             raise BadInput(f"{parts[2]!r} is not a role. Use system, user or assistant.")
+        # By their length first: Python does not read thousands of digits.
+        if any(len(part) > 40 or int(part) >= ID_LIMIT for part in parts[:2]):
+            raise UnknownChunk(f"There is no chunk {text[:80]}: ids end at 2^63.")
         return cls(int(parts[0]), int(parts[1]), Role(parts[2]))
 
 

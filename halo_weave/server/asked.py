@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from halo_weave.core.tokens import ID_LIMIT
+
 DEEPEST = 64
-ID_LIMIT = 2**63
 
 WHOLE = r"^[^\x00]*$"  # no NUL
 SAID = r"^[^\x00]*[^\s\x00][^\x00]*$"  # and not only blanks
 ID = "^[0-9]{1,19}$"
-KEY = r"^[0-9]{1,19}\.[0-9]{1,9}\.(system|user|assistant)$"
+KEY = r"^[0-9]{1,40}\.[0-9]{1,40}\.(system|user|assistant)$"
 DAY = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 

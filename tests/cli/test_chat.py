@@ -120,6 +120,8 @@ def test_search_and_stats_show_what_is_there(talk):
         ("/pin", "Which chunk?"),
         ("/pin x", "not a chunk key"),
         ("/wake 99.0.user", "99.0.user"),
+        ("/pin 99999999999999999999999.0.user", "There is no chunk 99999999999999999999999.0.user"),
+        ("/why 1.99999999999999999999999.user", "There is no chunk 1.99999999999999999999999.user"),
         ("/why 99.0.user", "99.0.user"),
         ("/new", "name"),
         ("/search", "Search for what"),

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
-from halo_weave.errors import BadInput
+from halo_weave.errors import BadInput, UnknownChunk
 
 PIECES = st.lists(st.binary(max_size=5), min_size=1, max_size=20)
 
@@ -51,6 +51,14 @@ def test_a_key_can_be_written_and_read(role):
 def test_what_is_not_a_key_is_refused(text):
     with pytest.raises(BadInput):
         ChunkKey.parse(text)
+
+
+@pytest.mark.parametrize("number", [2**63, 10**30, "9" * 5000])
+def test_beyond_the_last_id_there_is_no_chunk(number):
+    for text in (f"{number}.0.user", f"1.{number}.user"):
+        with pytest.raises(UnknownChunk, match="There is no chunk"):
+            ChunkKey.parse(text)
+    assert ChunkKey.parse(f"{2**63 - 1}.0.user").turn_id == 2**63 - 1
 
 
 def test_a_chunk_without_tokens_or_before_time_is_refused():

@@ -237,15 +237,28 @@ def test_an_unknown_chunk_is_named_so(client, window, key, act):
     assert "hunk" in answer.json()["error"]["sentence"]
 
 
-@pytest.mark.parametrize(
-    "key", ["x", "1.0", "1.0.pirate", "-1.0.user", "99999999999999999999999.0.user", "1.0.user.2"]
-)
+@pytest.mark.parametrize("key", ["x", "1.0", "1.0.pirate", "-1.0.user", "1.0.user.2"])
 def test_what_is_no_key_is_refused(client, window, key):
     refused(client.get(f"/api/windows/{window}/chunks/{key}/why"), 422, "bad_input")
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        f"{2**63}.0.user",
+        "99999999999999999999999.0.user",
+        f"1.{2**63}.user",
+        "1.99999999999999999999999.user",
+    ],
+)
+def test_beyond_the_last_id_there_is_no_chunk(client, window, key):
+    base = f"/api/windows/{window}"
+    refused(client.get(f"{base}/chunks/{key}/why"), 404, "unknown_chunk")
+    refused(client.post(f"{base}/chunks/{key}/pin"), 404, "unknown_chunk")
+    refused(client.post(f"{base}/chunks/undelete", json={"keys": [key]}), 404, "unknown_chunk")
+
+
 def test_an_id_beyond_the_last_is_refused(client, window):
-    refused(client.get(f"/api/windows/{window}/chunks/9999999999999999999.0.user/why"), 422, "bad_input")
     refused(client.get(f"/api/windows/{window}/gap", params={"after": "9" * 19}), 422, "bad_input")
 
 
