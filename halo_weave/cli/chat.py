@@ -19,6 +19,7 @@ from rich.table import Table
 
 from halo_weave.assemble import assemble
 from halo_weave.cli.app import app
+from halo_weave.cli.counting import counted
 from halo_weave.cli.finding import found_window
 from halo_weave.cli.glow import TOOL, painted, plain, span
 from halo_weave.cli.options import Data
@@ -124,7 +125,9 @@ class Chat:
                     self.quietly(f"↻ {one.chunk.key} woke up{words}: {shortened(one.chunk.text)}")
             case events.Asleep() if event.chunks:
                 tokens = sum(one.tokens for one in event.chunks)
-                self.quietly(f"☾ {counted(len(event.chunks), 'chunk')}, {tokens} tokens, fell asleep")
+                self.quietly(
+                    f"☾ {counted(len(event.chunks), 'chunk')}, {counted(tokens, 'token')}, fell asleep"
+                )
             case events.Spoken():
                 self.console.print()
             case events.Done():
@@ -154,7 +157,7 @@ class Chat:
                 self.gap(one.gap)
                 mark = " 📌" if one.pinned else ""
                 self.quietly(
-                    f"{one.chunk.key}{mark}, {len(one.chunk)} tokens, peak {one.brightness.max():.0f}"
+                    f"{one.chunk.key}{mark}, {counted(len(one.chunk), 'token')}, peak {one.brightness.max():.0f}"
                 )
                 self.console.print(
                     painted(one.chunk.tokens, one.brightness, low, high, tool=one.tool), soft_wrap=True
@@ -166,7 +169,7 @@ class Chat:
 
     def gap(self, gap: Gap | None) -> None:
         if gap:
-            self.quietly(f"┈ {counted(gap.chunks, 'chunk')}, {gap.tokens} tokens asleep")
+            self.quietly(f"┈ {counted(gap.chunks, 'chunk')}, {counted(gap.tokens, 'token')} asleep")
 
     def graveyard(self, text: str) -> None:
         page = self.weave.graveyard(self.window.id, limit=SHOWN, text=text or None)
@@ -184,7 +187,7 @@ class Chat:
         state = "pinned" if told.pinned else "live" if told.live else "asleep"
         self.console.print(plain(told.text))
         bright = "" if told.peak is None else f", peak {told.peak:.0f}, mean {told.mean:.0f}"
-        self.quietly(f"{told.key}, {state}, {told.tokens} tokens{bright}, said by {told.speaker}")
+        self.quietly(f"{told.key}, {state}, {counted(told.tokens, 'token')}{bright}, said by {told.speaker}")
         for one in told.history:
             detail = ", ".join(
                 f"{name} {value}" for name, value in one.detail.items() if value not in ("", [], {})
@@ -210,11 +213,11 @@ class Chat:
         window, memory = self.weave.store.window_stats(self.window.id), now["memory"]
         table = Table(show_header=False, box=None)
         table.add_row("window", plain(self.window.name))
-        table.add_row("live", f"{window.live_tokens:,} tokens in {window.live_chunks:,} chunks")
-        table.add_row("asleep", f"{window.asleep_chunks:,} chunks")
-        table.add_row(
-            "memory", f"{memory.tokens:,} tokens in {memory.chunks:,} chunks, {memory.windows:,} windows"
-        )
+        live = f"{counted(window.live_tokens, 'token')} in {counted(window.live_chunks, 'chunk')}"
+        table.add_row("live", live)
+        table.add_row("asleep", counted(window.asleep_chunks, "chunk"))
+        said = f"{counted(memory.tokens, 'token')} in {counted(memory.chunks, 'chunk')}"
+        table.add_row("memory", f"{said}, {counted(memory.windows, 'window')}")
         table.add_row("model", plain(now["model"].name))
         if self.last:
             table.add_row("last turn", ", ".join(f"{name} {value}" for name, value in self.last.items()))
@@ -257,10 +260,6 @@ def keyed(text: str) -> ChunkKey:
 def shortened(text: str, most: int = 80) -> str:
     text = " ".join(text.split())
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def first_window(weave: Weave, name: str | None) -> WindowRecord:

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from halo_weave.cli.app import app
+from halo_weave.cli.counting import counted
 from halo_weave.cli.finding import found_window
 from halo_weave.cli.glow import plain
 from halo_weave.cli.options import Data, Json, Yes
@@ -116,11 +117,13 @@ def status(data: Data = None, as_json: Json = False) -> None:
     table = Table(show_header=False, box=None)
     table.add_row("memory", plain(str(path)))
     table.add_row("size", f"{stats.bytes / 1e6:,.1f} MB")
-    table.add_row("said", f"{stats.tokens:,} tokens in {stats.chunks:,} chunks and {stats.turns:,} turns")
-    table.add_row("deleted", f"{stats.deleted_chunks:,} chunks")
+    said = f"{counted(stats.tokens, 'token')} in {counted(stats.chunks, 'chunk')}"
+    table.add_row("said", f"{said} and {counted(stats.turns, 'turn')}")
+    table.add_row("deleted", counted(stats.deleted_chunks, "chunk"))
     table.add_row("windows", f"{stats.windows:,}")
     table.add_row("next", f"turn {stats.next_turn}, position {stats.next_position}")
-    table.add_row("structured memory", f"{stats.entries:,} entries, {stats.notes:,} notes")
+    entries, notes = counted(stats.entries, "entry", "entries"), counted(stats.notes, "note")
+    table.add_row("structured memory", f"{entries}, {notes}")
     if stats.drafts:
         table.add_row("unfinished replies", f"{stats.drafts:,}")
     for generation in stats.generations:
@@ -151,9 +154,9 @@ def windows(
         table.add_row(
             item.window.id,
             plain(item.window.name + (" (deleted)" if item.window.deleted else "")),
-            f"{item.live_tokens:,} tokens",
-            f"{item.asleep_chunks:,} chunks",
-            f"{item.said_tokens:,} tokens",
+            counted(item.live_tokens, "token"),
+            counted(item.asleep_chunks, "chunk"),
+            counted(item.said_tokens, "token"),
             item.window.created.astimezone().strftime("%Y-%m-%d"),
         )
     Console().print(table)
@@ -184,6 +187,10 @@ def export_memory(
     to_stdout = str(target) == "-"
     if target.exists():
         raise BadInput(f"{target} exists already. Name another file for the export.")
+    if not to_stdout and not target.parent.is_dir():
+        raise BadInput(
+            f"There is no folder {target.parent}. Make it first, or name another file for the export."
+        )
     with opened_to_read(data) as store, bar("Exporting turns") as progress:
         chosen = found_window(store, window).id if window else None
         subset = Subset(chosen, first_turn, last_turn, *spans)
@@ -213,13 +220,17 @@ def import_memory(
 ) -> None:
     """Add what an export holds. What is here already stays as it is, so importing twice changes nothing."""
     with opened(data) as store, bar("Importing") as progress:
+        known = {window.id for window in store.windows()}
         result = store.import_file(source, now=now(), progress=progress)
+        new = [window for window in store.windows() if window.id not in known]  # without those deleted there
     if as_json:
         say(result)
         return
-    typer.echo(f"Imported {result.tokens:,} tokens in {result.turns:,} turns, {result.windows:,} windows.")
+    said = f"{counted(result.tokens, 'token')} in {counted(result.turns, 'turn')}"
+    typer.echo(f"Imported {said}, {counted(len(new), 'window')}.")
     if result.known_turns:
-        typer.echo(f"{result.known_turns:,} turns were here already and were left as they are.")
+        were = "was" if result.known_turns == 1 else "were"
+        typer.echo(f"{counted(result.known_turns, 'turn')} {were} here already and stayed the same.")
     if not result.kept_ids:
         typer.echo("Their ids were taken here, so turns and positions got new ones.")
 
@@ -270,9 +281,10 @@ def clear(data: Data = None, yes: Yes = False, as_json: Json = False) -> None:
     with opened_to_change(data) as store:
         stats = store.stats()
         if not yes:
+            said = f"{counted(stats.tokens, 'token')} in {counted(stats.turns, 'turn')}"
+            kept = f"{counted(stats.entries, 'entry', 'entries')} and {counted(stats.notes, 'note')}"
             typer.confirm(
-                f"Wipe {stats.tokens:,} tokens in {stats.turns:,} turns, {stats.windows:,} windows, "
-                f"{stats.entries:,} entries and {stats.notes:,} notes from {store.path}?",
+                f"Wipe {said}, {counted(stats.windows, 'window')}, {kept} from {store.path}?",
                 abort=True,
                 err=True,
             )

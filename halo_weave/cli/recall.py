@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from halo_weave.cli.app import app
+from halo_weave.cli.counting import counted
 from halo_weave.cli.finding import found_window
 from halo_weave.cli.glow import plain
 from halo_weave.cli.memory import bar, now, opened_to_change, opened_to_read, say
@@ -75,8 +76,13 @@ def search(
             told = {"budget": budget, "cost": plan.cost}
             shown = {waking.key: str(waking.part) for waking in plan.wakes}
         records = {record.key: record for record in store.chunks_by_key(shown)}
+        names = {window.id: window.name for window in store.windows(deleted=True)}
     scored = {hit.key: hit for hit in hits}
-    found = [described(records[key], scored.get(key), part) for key, part in shown.items() if key in records]
+    found = [
+        described(record, names.get(record.window, ""), scored.get(key), part)
+        for key, part in shown.items()
+        if (record := records.get(key))
+    ]
     if as_json:
         say({"query": words, **told, "embedder": status["state"], "hits": found})
         return
@@ -87,7 +93,7 @@ def search(
     console = Console()
     for one in found:
         said = datetime.fromisoformat(one["said"]).astimezone()
-        head = plain(f"{one['key']}  {one['speaker']}  {said:%Y-%m-%d %H:%M}", "bold")
+        head = plain(f"{one['key']}  {one['speaker']}  {said:%Y-%m-%d %H:%M}  {one['window_name']}", "bold")
         if one["similarity"] is not None:
             parts = ", ".join(f"{name} {value:.2f}" for name, value in one["parts"].items())
             head.append(f"  {one['similarity']:.2f} ({parts})", style="dim")
@@ -96,13 +102,14 @@ def search(
         console.print(head)
         console.print(plain(one["text"]))
     if budget is not None:
-        typer.echo(f"{told['cost']} of {budget} tokens", err=True)
+        typer.echo(f"{told['cost']} of {counted(budget, 'token')}", err=True)
 
 
-def described(record: ChunkRecord, hit: RecallHit | None, part: str) -> dict[str, Any]:
+def described(record: ChunkRecord, name: str, hit: RecallHit | None, part: str) -> dict[str, Any]:
     return {
         "key": str(record.key),
         "window": record.window,
+        "window_name": name,
         "speaker": record.speaker,
         "said": record.said.isoformat(),
         "tokens": len(record.chunk),
@@ -128,4 +135,5 @@ def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = Fa
     if as_json:
         say(generation)
     else:
-        typer.echo(f"{generation.vectors} chunks are embedded by {generation.model}.")
+        are = "is" if generation.vectors == 1 else "are"
+        typer.echo(f"{counted(generation.vectors, 'chunk')} {are} embedded by {generation.model}.")

@@ -15,6 +15,7 @@ from rich.tree import Tree
 
 from halo_weave.assemble import assemble, kept_with_memories
 from halo_weave.cli.app import app
+from halo_weave.cli.counting import counted
 from halo_weave.cli.finding import found_window
 from halo_weave.cli.glow import plain, visible
 from halo_weave.cli.memory import now, opened, opened_to_change, opened_to_read, say, shown
@@ -66,7 +67,7 @@ def show_memory(
     )
     for chunk in entry.snapshot if snapshot else ():
         key = chunk.key or "not in this memory"
-        head = f"{key}  similarity {chunk.similarity:.2f}, {chunk.tokens} tokens"
+        head = f"{key}  similarity {chunk.similarity:.2f}, {counted(chunk.tokens, 'token')}"
         typer.echo(f"\n{head}\n{visible(chunk.text)}")
 
 
@@ -142,8 +143,8 @@ def inject_memory(
         keys = [str(one.chunk.key) for one in woken]
         say({"keys": keys, "cost": cost, "asleep": [str(one.key) for one in slept]})
     else:
-        made_room = f" {len(slept)} dimmer ones fell asleep to make room." if slept else ""
-        typer.echo(f"Woke {len(woken)} chunks, {cost} tokens.{made_room}")
+        made_room = f" {counted(len(slept), 'dimmer one')} fell asleep to make room." if slept else ""
+        typer.echo(f"Woke {counted(len(woken), 'chunk')}, {counted(cost, 'token')}.{made_room}")
 
 
 @memory.command("delete")

@@ -94,6 +94,18 @@ def test_the_screen_shows_who_said_it_when_and_why(memory):
     assert "words 4.00" in shown
 
 
+def test_a_hit_names_its_window_also_a_deleted_one(memory):
+    def head() -> str:
+        return run("search", "greyhound", "--data", str(memory), "--embedder", "off").stdout.splitlines()[0]
+
+    assert "  first  " in head()
+    with SqliteStore(memory_file(memory)) as store:
+        store.change_window(store.windows()[0].id, now=NOW, name="Dogs [/b]")
+        store.delete_window(store.windows()[0].id, now=NOW)
+    assert "  Dogs [/b]  " in head()
+    assert found(memory, "greyhound", "--embedder", "off")["hits"][0]["window_name"] == "Dogs [/b]"
+
+
 def test_the_screen_shows_local_time_and_json_the_world_s(memory, monkeypatch):
     said = found(memory, "greyhound", "--embedder", "off")["hits"][0]["said"]
     assert said.endswith("+00:00")

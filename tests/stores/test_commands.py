@@ -124,6 +124,27 @@ def test_wrong_words_are_answered_with_a_sentence(window, tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["data", "there.json"]
 
 
+@pytest.mark.parametrize("command", ["export", "backup"])
+def test_a_file_in_a_folder_that_is_not_there_is_refused(window, tmp_path, command):
+    with pytest.raises(BadInput, match=r"There is no folder .*missing\. Make it first"):
+        run(command, str(tmp_path / "missing" / "file"))
+    assert not (tmp_path / "missing").exists()
+
+
+def test_an_import_counts_the_windows_that_are_seen(window, data, tmp_path):
+    with SqliteStore(data / "memory.sqlite") as store:
+        for number in range(3):
+            store.delete_window(store.create_window(f"{number}", now=NOW).id, now=NOW)
+        store.save_note("notes.json", {}, now=NOW)
+    run("export", str(tmp_path / "a.json"))
+    second = ["--data", str(tmp_path / "second")]
+    assert "in 4 turns, 1 window.\n" in run("import", str(tmp_path / "a.json"), *second)
+    assert "in 0 turns, 0 windows.\n" in run("import", str(tmp_path / "a.json"), *second)
+    assert "0 entries, 1 note" in run("status", *second)
+    asked = CliRunner().invoke(app, ["clear", *second], input="n\n").output
+    assert "4 turns, 1 window, 0 entries and 1 note from" in asked
+
+
 def test_a_backup_is_a_memory(window, tmp_path):
     assert json.loads(run("backup", str(tmp_path / "copy.sqlite"), "--json"))["bytes"] > 0
     with SqliteStore(tmp_path / "copy.sqlite") as store:

@@ -59,9 +59,12 @@ class Upkeep(Search):
             raise BadInput(f"{target} is a folder. Name a file for the backup.")
         if target.exists():
             raise BadInput(f"{target} exists already. Name another file for the backup.")
+        if not target.parent.is_dir():
+            raise BadInput(
+                f"There is no folder {target.parent}. Make it first, or name another file for the backup."
+            )
         partial = target.with_name(target.name + ".partial")
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
             partial.unlink(missing_ok=True)
             with self._db.reading() as db, self._db.spoken(target):
                 db.execute("SELECT 1 FROM memory").fetchone()  # from here on this reader sees one moment
