@@ -13,6 +13,13 @@ from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec
 from types import ModuleType
 
+# As a library jq stops at `halt_error` as if all were well, and for `input` names no reason.
+OWN = """\
+def halt_error: error(if type == "string" then . else tojson end); \
+def halt_error(code): halt_error; \
+def input: error("there is no further input here"); \
+"""
+
 
 def load_jq(file: str) -> ModuleType:
     loader = ExtensionFileLoader("jq", file)
@@ -46,7 +53,7 @@ def run(jq: ModuleType, program: str, document: str, limit: int) -> dict[str, ob
     # In parentheses, `import` and `include` are syntax errors: no module or data file is ever looked for.
     # `tojson` keeps the digits of numbers as they were written, which Python's floats would not.
     # A comment may reach over one line end, by a backslash, so there are two.
-    compiled = jq.compile(f"(\n{program}\n\n) | tojson")
+    compiled = jq.compile(f"{OWN}(\n{program}\n\n) | tojson")
     values: list[str] = []
     size = 0
     for value in compiled.input_text(document):

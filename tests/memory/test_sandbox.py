@@ -52,6 +52,28 @@ def test_a_wrong_program_is_told_in_one_line():
         assert str(caught.value).startswith("jq cannot do this: ")
 
 
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ('"no cat" | halt_error', "no cat"),
+        ('1, ("no cat\\n" | halt_error(3))', "no cat"),
+        (".b[2] | halt_error", '{"c":null}'),
+        ("input", "there is no further input here"),
+        ("[., input]", "there is no further input here"),
+    ],
+)
+def test_a_program_that_gives_up_says_why(program, reason):
+    with pytest.raises(JqError) as caught:
+        run(program)
+    assert str(caught.value) == f"jq cannot do this: {reason}."
+
+
+def test_a_program_may_end_early_look_for_more_input_and_name_things_as_it_likes():
+    assert run("1, halt, 2") == [1]
+    assert run("[inputs]") == [[]]
+    assert run("def input: 5; def halt_error: 6; input, halt_error") == [5, 6]
+
+
 def test_the_environment_is_empty(monkeypatch):
     monkeypatch.setenv("HALO_SECRET", "secret")
     assert run("$ENV, env, env.HALO_SECRET, $ENV.HALO_SECRET, $ENV.PATH") == [{}, {}, None, None, None]
