@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 from rich.tree import Tree
 
 from halo_weave.assemble import assemble, kept_with_memories
@@ -45,7 +46,7 @@ def list_memories(path: Heading = "", data: Data = None, as_json: Json = False) 
     elif not found.entries:
         typer.echo("The memory is empty.")
     else:
-        Console().print(drawn(found, Tree(plain(found.path or "memory"))))
+        Console().print(drawn(found, Tree(labelled(found, found.path or "memory"))))
 
 
 @memory.command("show")
@@ -242,8 +243,13 @@ def day(entry: Remembered) -> str:
 
 def drawn(branch: Branch, node: Tree) -> Tree:
     for child in branch.children:
-        label = plain(child.heading)
-        if child.version and child.modified:
-            label.append(f"  version {child.version}, {child.modified.astimezone():%Y-%m-%d}", style="dim")
-        drawn(child, node.add(label))
+        drawn(child, node.add(labelled(child, child.heading)))
     return node
+
+
+def labelled(branch: Branch, name: str) -> Text:
+    """With its version and day, if an entry stands there."""
+    label = plain(name)
+    if branch.version and branch.modified:
+        label.append(f"  version {branch.version}, {branch.modified.astimezone():%Y-%m-%d}", style="dim")
+    return label

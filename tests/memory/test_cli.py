@@ -37,6 +37,16 @@ def test_a_memory_is_saved_shown_and_listed(halo):
     assert tree["children"][0]["children"][0]["path"] == "User/Pets/Cat"
 
 
+def test_a_heading_that_is_an_entry_itself_is_listed_as_one(halo):
+    halo("memory", "save", "User/Pets", "two")
+    halo("memory", "save", "User/Pets/Cat", "Miso")
+    halo("memory", "save", "User/Pets", "three")
+    first, second = halo("memory", "list", "User/Pets").splitlines()
+    assert first.startswith("User/Pets  version 2, ")
+    assert "Cat  version 1, " in second
+    assert halo("memory", "list", "User").splitlines()[0].strip() == "User"
+
+
 def test_content_comes_from_standard_input(halo):
     halo("memory", "save", "a", "-", said='{"x": [1, 2]}')
     assert json.loads(halo("memory", "show", "a", "--json"))["content"] == {"x": [1, 2]}
