@@ -8,16 +8,20 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from halo_weave import __version__
 from halo_weave.server import kobold, refusals, wire
+from halo_weave.server.events import EVENTS
 from halo_weave.server.refusals import Refusal
 from halo_weave.server.routes import chunks, keepsakes, upkeep, windows
 from halo_weave.server.security import Guard, Policy
 from halo_weave.server.service import Service
+from halo_weave.server.sse import REF
 
 WEB = Path(__file__).parents[1] / "web"
 # Not left to the machine's own table, which may be missing or wrong.
@@ -42,7 +46,7 @@ ABOUT = """One endless conversation for local models. Ids of turns and positions
 
 class Api(FastAPI):
     def openapi(self) -> dict[str, Any]:
-        """The framework would describe errors of another shape, and in the media type of what is not one."""
+        """The framework would describe errors of another shape, in the media type of what is not one, and no events."""
         if self.openapi_schema is None:
             schema = super().openapi()
             failure = {"application/json": {"schema": {"$ref": "#/components/schemas/Failure"}}}
@@ -53,7 +57,15 @@ class Api(FastAPI):
                         operation["responses"][status]["content"] = failure
             for name in ("HTTPValidationError", "ValidationError"):
                 schema["components"]["schemas"].pop(name, None)
+            schema["components"]["schemas"] |= events_described()
         return super().openapi()
+
+
+def events_described() -> dict[str, Any]:
+    """The schemas of what events carry, by name."""
+    models: list[type[BaseModel]] = [*EVENTS.values(), kobold.GeneratedMessage]
+    _, told = models_json_schema([(model, "serialization") for model in models], ref_template=REF)
+    return dict(told["$defs"])
 
 
 class Page(StaticFiles):

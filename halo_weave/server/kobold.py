@@ -18,11 +18,11 @@ import anyio.to_thread
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import Field, ValidationError
+from pydantic import Field, RootModel, ValidationError
 
 from halo_weave.core.tokens import Ids, Role, Tokens
 from halo_weave.errors import BadInput, HaloWeaveError
-from halo_weave.ports import Capture, Done, Engine, Prompt, Read, Sampling, Segment, Step
+from halo_weave.ports import Capture, Done, Engine, Prompt, Read, Reason, Sampling, Segment, Step
 from halo_weave.server.asked import WHOLE, Asked, Told
 from halo_weave.server.refusals import Refusal, json_bytes
 from halo_weave.server.sse import EventStream, described, hopping
@@ -137,6 +137,40 @@ class Abort(Asked):
 
 class Aborted(Told):
     success: bool = Field(description="Whether anything was there to stop.")
+
+
+class Attention(Told):
+    """What a token looked at: the rows as little-endian float32."""
+
+    format: Literal["aggregated", "per_layer"]
+    shape: list[int]
+    context_length: int
+    encoding: Literal["base64"]
+    dtype: Literal["float32"]
+    data: str = Field(json_schema_extra={"contentEncoding": "base64"})
+
+
+class TokenMessage(Told):
+    type: Literal["token"]
+    token: TextToken
+    attention: Attention | None = Field(
+        default=None, description="With output_attentions; null when the engine had none to give."
+    )
+
+
+class DoneMessage(Told):
+    type: Literal["done"]
+    finish_reason: Reason
+    total_tokens: int
+
+
+class ErrorMessage(Told):
+    type: Literal["error"]
+    message: str
+
+
+class GeneratedMessage(RootModel[TokenMessage | DoneMessage | ErrorMessage]):
+    """`token` for each token, then `done` or `error`."""
 
 
 @dataclass(slots=True)
@@ -338,7 +372,7 @@ def routes(engine: Callable[[], Engine]) -> APIRouter:
         summary="Generate, token by token, with attention",
         response_class=EventStream,
         status_code=200,
-        responses={200: described(["message"], EXAMPLE, numbered=False)},
+        responses={200: described([("message", GeneratedMessage)], EXAMPLE, numbered=False)},
     )
     async def generate_text(asked: Generate) -> EventStream:
         def begin() -> tuple[Generator[bytes, None, None], bytes]:

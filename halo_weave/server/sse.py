@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -27,17 +28,31 @@ KEPT_IN_ALL = 32_000_000  # bytes, of all windows together
 EACH = 200  # bytes that an event takes besides its data
 STILL_HERE_SECONDS = 15.0
 MOST_WATCHERS = 256
+REF = "#/components/schemas/{model}"
 
 
-def described(names: list[str], example: str, *, numbered: bool = True) -> dict[str, Any]:
-    """What one event looks like, for the description of the API."""
-    fields: dict[str, Any] = {
-        "event": {"type": "string", "enum": names},
-        "data": {"type": "string", "contentMediaType": "application/json"},
-    }
-    if numbered:
-        fields["id"] = {"type": "string", "description": "Name it as Last-Event-ID to go on after it."}
-    schema = {"type": "object", "properties": fields, "required": ["data"]}
+def described(
+    events: Iterable[tuple[str, type[BaseModel]]], example: str, *, numbered: bool = True
+) -> dict[str, Any]:
+    """What one event looks like, for the description of the API: its name, and what its data is as JSON."""
+    number = {"type": "string", "description": "Name it as Last-Event-ID to go on after it."}
+    more = {"id": number} if numbered else {}
+    kinds = [
+        {
+            "properties": {
+                **more,
+                "event": {"type": "string", "const": name},
+                "data": {
+                    "type": "string",
+                    "contentMediaType": "application/json",
+                    "contentSchema": {"$ref": REF.format(model=model.__name__)},
+                },
+            },
+            "required": [*more, "event", "data"],
+        }
+        for name, model in events
+    ]
+    schema = {"type": "object", "oneOf": kinds}
     return {
         "description": "Server-sent events.",
         "content": {"text/event-stream": {"schema": schema, "example": example}},

@@ -15,14 +15,13 @@ from halo_weave.core.tokens import Role
 from halo_weave.errors import UnknownWindow
 from halo_weave.server import shapes, wire
 from halo_weave.server.asked import WHOLE, Id
+from halo_weave.server.events import EVENTS
 from halo_weave.server.service import Service
 from halo_weave.server.sse import EventStream, described
 from halo_weave.server.wire import WindowId
 from halo_weave.settings import FIELDS
 
 EventId = Annotated[str | None, Query(max_length=100, description="The id of the event seen last.")]
-EVENTS = ["searching", "woken", "asleep", "heard", "to_read", "reading", "token", "brightened", "tool_called", "tool_answered",
-          "spoken", "done", "failed", "changed", "deleted", "reset"]  # fmt: skip
 EXAMPLE = 'id: 3f9a01bc-17\nevent: token\ndata: {"id":260,"position":"42","text":" Mochi","tool":false}\n\n'
 
 
@@ -107,7 +106,7 @@ def routes(service: Service) -> APIRouter:
         tags=["The turn"],
         response_class=EventStream,
         status_code=200,
-        responses={200: described(EVENTS, EXAMPLE)},
+        responses={200: described(EVENTS.items(), EXAMPLE)},
     )
     async def get_events(
         window_id: WindowId,
