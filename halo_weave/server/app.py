@@ -45,6 +45,10 @@ ABOUT = """One endless conversation for local models. Ids of turns and positions
 
 
 class Api(FastAPI):
+    def __init__(self, policy: Policy, **about: Any) -> None:
+        super().__init__(**about)
+        self.policy = policy
+
     def openapi(self) -> dict[str, Any]:
         """The framework would describe errors of another shape, in the media type of what is not one, and no events."""
         if self.openapi_schema is None:
@@ -58,6 +62,12 @@ class Api(FastAPI):
             for name in ("HTTPValidationError", "ValidationError"):
                 schema["components"]["schemas"].pop(name, None)
             schema["components"]["schemas"] |= events_described()
+            schema["components"]["securitySchemes"] = keys_described(self.policy)
+            # An empty requirement stands for none: a server without a key lets everyone in.
+            schema["security"] = [
+                *([] if self.policy.key else [{}]),
+                *({name: []} for name in keys_described(self.policy)),
+            ]
         return super().openapi()
 
 
@@ -66,6 +76,22 @@ def events_described() -> dict[str, Any]:
     models: list[type[BaseModel]] = [*EVENTS.values(), kobold.GeneratedMessage]
     _, told = models_json_schema([(model, "serialization") for model in models], ref_template=REF)
     return dict(told["$defs"])
+
+
+def keys_described(policy: Policy) -> dict[str, Any]:
+    return {
+        "key": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "The server's key, if it was started with one: every address here needs it then.",
+        },
+        "cookie": {
+            "type": "apiKey",
+            "in": "cookie",
+            "name": policy.cookie,
+            "description": "What `POST /api/session` gives for the key. Its name has the server's port.",
+        },
+    }
 
 
 class Page(StaticFiles):
@@ -87,6 +113,7 @@ class Page(StaticFiles):
 def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
     """All of it, as one ASGI application."""
     app = Api(
+        policy,
         title="Halo Weave",
         version=__version__,
         description=ABOUT,

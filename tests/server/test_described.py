@@ -2,15 +2,20 @@
 
 import json
 
+import httpx
 import jsonschema_rs
 import pytest
 
 from halo_weave.errors import EngineError
 from halo_weave.server.events import EVENTS
+from halo_weave.server.listening import serving
+from halo_weave.server.service import Service
 from tests.server.talking import say
 
 WRITE = """<tool>jq '.topics.cat = "Mooncake"' notes.json > output</tool>"""
 QUICK = {"memory_scope": "window", "timestamps": False}
+
+KEY = "correct-horse-battery"
 
 
 class Events:
@@ -160,6 +165,27 @@ def test_a_failure_of_the_prototype_is_as_described(client, description, service
     told = Events(description, "post", "/api/extra/generate/stream")
     with client.stream("POST", "/api/extra/generate/stream", json={"prompt": "x"}) as response:
         assert [data["type"] for _, data in told.check(response.iter_lines())] == ["error"]
+
+
+def test_the_key_is_described_and_needed_by_every_address():
+    empty = Service(lambda progress: pytest.fail("nobody asked for it"))
+    with serving(empty, key=KEY) as address, httpx.Client(base_url=address, timeout=30) as client:
+        bearer = {"authorization": f"Bearer {KEY}"}
+        told = client.get("/api/openapi.json", headers=bearer).json()
+        assert told["security"] == [{"key": []}, {"cookie": []}]
+        schemes = told["components"]["securitySchemes"]
+        assert (schemes["key"]["type"], schemes["key"]["scheme"]) == ("http", "bearer")
+        for path, operations in told["paths"].items():
+            for method, operation in operations.items():
+                assert "security" not in operation
+                assert client.request(method, path).status_code == 401, path
+        client.post("/api/session", headers=bearer)
+        assert (schemes["cookie"]["in"], [schemes["cookie"]["name"]]) == ("cookie", list(client.cookies))
+        assert client.get("/api/status").status_code == 200
+
+
+def test_without_a_key_none_is_needed(description):
+    assert description["security"] == [{}, {"key": []}, {"cookie": []}]
 
 
 def test_an_event_that_is_not_as_described_is_noticed(told):
