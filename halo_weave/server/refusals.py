@@ -108,6 +108,8 @@ def spoken(one: dict[str, Any]) -> str:
             return "Send a JSON object as the body"
         case "missing":
             return "this is needed"
+        case _ if one.get("input", "") is None:
+            return "this cannot be empty"
         case "extra_forbidden":
             return "there is no such field"
         case "json_invalid":

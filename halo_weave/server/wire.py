@@ -72,32 +72,36 @@ class Described(Told):
     meaning: str
 
 
-def setting_field(name: str, about: dict[str, Any]) -> tuple[Any, Any]:
+def setting_field(about: dict[str, Any], *, empty: bool) -> tuple[Any, Any]:
     """A setting as a field of a request: its type and range as the settings themselves state them."""
     kinds: dict[str, Any] = {"integer": int, "number": float, "boolean": bool}
     kind = Literal[tuple(about["choices"])] if about["choices"] else kinds[about["type"]]
     limits = {} if about["low"] is None else {"ge": about["low"], "le": about["high"]}
-    return Annotated[kind, Field(**limits)] | None, Field(None, description=about["meaning"])
+    field: Any = Annotated[kind, Field(**limits)]
+    # A factory, since a default would be described: to leave a setting out is not to send null.
+    return field | None if empty else field, Field(default_factory=lambda: None, description=about["meaning"])
 
 
-FIELDS: dict[str, Any] = {
-    about["name"]: setting_field(about["name"], about) for about in settings_module.described()
+OWN: dict[str, Any] = {
+    about["name"]: setting_field(about, empty=True) for about in settings_module.described()
 }
-
-SettingNames: Any = list[Literal[tuple(FIELDS)]]  # type: ignore[misc]
+SHARED: dict[str, Any] = {
+    about["name"]: setting_field(about, empty=about["optional"]) for about in settings_module.described()
+}
+SettingNames: Any = list[Literal[tuple(OWN)]]  # type: ignore[misc]
 
 OwnSettings: type[Asked] = create_model(
     "OwnSettings",
     __base__=Asked,
     __doc__="Settings of one window. Null empties a setting that may be empty; others go back to that for all.",
-    **FIELDS,
+    **OWN,
 )
 SettingsChange: type[Asked] = create_model(
     "SettingsChange",
     __base__=Asked,
     __doc__="Settings for all windows. Null empties a setting that may be empty; `reset` goes back to the defaults.",
     reset=(SettingNames, Field([])),
-    **FIELDS,
+    **SHARED,
 )
 
 

@@ -10,6 +10,7 @@ from halo_weave.errors import EngineError
 from halo_weave.server.events import EVENTS
 from halo_weave.server.listening import serving
 from halo_weave.server.service import Service
+from halo_weave.settings import FIELDS
 from tests.server.talking import say
 
 WRITE = """<tool>jq '.topics.cat = "Mooncake"' notes.json > output</tool>"""
@@ -165,6 +166,26 @@ def test_a_failure_of_the_prototype_is_as_described(client, description, service
     told = Events(description, "post", "/api/extra/generate/stream")
     with client.stream("POST", "/api/extra/generate/stream", json={"prompt": "x"}) as response:
         assert [data["type"] for _, data in told.check(response.iter_lines())] == ["error"]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_setting_may_be_null_where_the_description_says_so(client, description, name):
+    schema = {"$ref": "#/components/schemas/SettingsChange", "components": description["components"]}
+    fits = jsonschema_rs.validator_for(schema).is_valid({name: None})
+    before = client.get("/api/settings").json()["values"][name]
+    answer = client.patch("/api/settings", json={name: None})
+    assert (answer.status_code == 200) == fits
+    if fits:
+        assert answer.json()["values"][name] is None
+        client.patch("/api/settings", json={name: before})
+    else:
+        assert answer.json()["error"]["sentence"] == f"{name}: this cannot be empty."
+
+
+def test_to_leave_a_setting_out_is_not_described_as_null(description):
+    for name in ("SettingsChange", "OwnSettings"):
+        fields = description["components"]["schemas"][name]["properties"]
+        assert not [field for field in FIELDS if "default" in fields[field]]
 
 
 def test_the_key_is_described_and_needed_by_every_address():
