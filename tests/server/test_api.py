@@ -61,6 +61,18 @@ def test_a_window_is_made_changed_listed_and_deleted(client):
     refused(client.get(f"/api/windows/{window['id']}"), 404, "unknown_window")
 
 
+def test_null_empties_a_setting_of_a_new_window_as_it_does_of_an_old_one(client, window):
+    client.patch("/api/settings", json={"seed": 7})
+    nulls = {"seed": None, "mmr_lambda": None, "top_k": None}
+    made = client.post("/api/windows", json={"name": "Empty", "settings": nulls}).json()
+    changed = client.patch(f"/api/windows/{window}", json={"settings": nulls}).json()
+    client.patch("/api/settings", json={"reset": ["seed"]})
+    assert made["settings"] == {"seed": None, "mmr_lambda": None}
+    assert changed["settings"] == made["settings"] | {"memory_scope": "window"}
+    assert made["effective"]["seed"] is None
+    assert made["effective"]["top_k"] == 0
+
+
 def test_a_window_with_settings_of_a_newer_version_is_listed_with_those_that_hold(client, service, window):
     newer = {"top_k": 7, "a_later_one": {"any": ["thing"]}, "temperature": 99}
     service.archive.change_window(window, now=service.weave.now(), settings=newer)

@@ -52,10 +52,7 @@ def routes(service: Service) -> APIRouter:
     @router.post("", summary="A new window", status_code=201)
     def post_window(asked: wire.NewWindow) -> wire.WindowTold:
         named = {name: value for name, value in wire.given(asked).items() if value is not None}
-        own = named.pop("settings", None)
-        settings = {
-            name: value for name, value in (wire.given(own) if own else {}).items() if value is not None
-        }
+        settings, _ = own_settings(named.pop("settings", None))
         return told(service.weave.create_window(**named, settings=settings).id)
 
     @router.get("/{window_id}", summary="One window")
