@@ -290,6 +290,14 @@ def test_search_tells_where_and_when_and_whether_it_is_live(client, window):
     assert sum(one["tokens"] for one in small) <= hit["tokens"]
 
 
+def test_only_one_window_is_searched_and_it_has_to_be_named(client, window):
+    say(client, window, "The password is halcyon.")
+    asked = {"q": "halcyon", "only_window": True}
+    hits = client.get("/api/search", params=asked | {"window": window}).json()["hits"]
+    assert {hit["window"] for hit in hits} == {window}
+    assert "window" in refused(client.get("/api/search", params=asked), 422, "bad_input")
+
+
 def test_a_preview_tells_what_would_wake_and_changes_nothing(client, window):
     say(client, window, "The ferry leaves at noon from Ushuaia.")
     for chunk in chunks_of(get_context(client, window)):

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 from fastapi import Path as InPath
 
 from halo_weave.core.tokens import ChunkKey
+from halo_weave.errors import BadInput
 from halo_weave.server import shapes, wire
 from halo_weave.server.asked import WHOLE
 from halo_weave.server.service import Service
@@ -71,10 +72,12 @@ def routes(service: Service) -> APIRouter:
     def get_search(
         q: Annotated[str, Query(max_length=wire.LONGEST_QUESTION, pattern=WHOLE)],
         window: Annotated[WindowId | None, Query(description="Tells what is live there.")] = None,
-        only_window: Annotated[bool, Query(description="Only what was said there.")] = False,
+        only_window: Annotated[bool, Query(description="Only what was said in `window`.")] = False,
         budget: Annotated[int | None, Query(ge=0, le=10**9, description="At most this many tokens.")] = None,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> wire.SearchTold:
+        if only_window and window is None:
+            raise BadInput("only_window needs window: name the one to search.")
         if window is not None:
             service.weave.window(window)
         found = service.weave.search(q, window_id=window, only_window=only_window, limit=limit)
