@@ -324,6 +324,8 @@ class GraveyardTold(Told):
 
 
 class GapItems(Told):
+    total: int
+    tokens: int = Field(description="Of all of them.")
     items: list[SleepingTold]
 
 

@@ -94,8 +94,8 @@ export class Api {
 
   /** @param {string} id @param {Query} query @param {AbortSignal} [signal] @returns {Promise<{total: number, items: Sleeping[]}>} */
   graveyard(id, query, signal) { return this.json("GET", withQuery(path`/api/windows/${id}/graveyard`, query), { signal }); }
-  /** @param {string} id @param {string | null} after @param {string | null} before @returns {Promise<{items: Sleeping[]}>} */
-  gap(id, after, before) { return this.json("GET", withQuery(path`/api/windows/${id}/gap`, { after, before })); }
+  /** @param {string} id @param {Query} query @returns {Promise<{total: number, tokens: number, items: Sleeping[]}>} */
+  gap(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/gap`, query)); }
   /** @param {string} id @param {string} key @param {"pin" | "unpin" | "sleep" | "wake" | "merge"} act */
   act(id, key, act) { return this.json("POST", path`/api/windows/${id}/chunks/${key}/${act}`); }
   /** @param {string} id @param {string} key @returns {Promise<Why>} */

@@ -186,6 +186,26 @@ def test_a_chunk_sleeps_in_the_graveyard_and_the_gap_and_wakes_up_pinned(client,
     refused(client.post(f"{base}/wake"), 422, "bad_input")
 
 
+def test_a_gap_is_paged_and_tells_how_much_sleeps_in_it(client, window):
+    for i in range(3):
+        say(client, window, f"Number {i}.")
+    chunks = chunks_of(get_context(client, window))
+    asleep, last = chunks[:5], chunks[5]
+    for chunk in asleep:
+        assert client.post(f"/api/windows/{window}/chunks/{chunk['key']}/sleep").status_code == 200
+    base, keys = f"/api/windows/{window}/gap", [chunk["key"] for chunk in asleep]
+    whole = client.get(base, params={"before": last["start"]}).json()
+    assert (whole["total"], whole["tokens"]) == (5, sum(chunk["tokens"] for chunk in asleep))
+    assert [one["key"] for one in whole["items"]] == keys
+    asked = {"after": asleep[1]["start"], "before": asleep[4]["start"], "offset": 1, "limit": 1}
+    page = client.get(base, params=asked).json()
+    assert (page["total"], page["tokens"]) == (3, sum(chunk["tokens"] for chunk in asleep[1:4]))
+    assert [one["key"] for one in page["items"]] == [keys[2]]
+    beyond = client.get(base, params={"offset": 5}).json()
+    assert (beyond["total"], beyond["items"]) == (5, [])
+    assert client.get(base, params={"limit": 0}).status_code == 422
+
+
 def test_the_graveyard_is_paged_sorted_and_filtered(client, window):
     for i in range(3):
         say(client, window, f"Number {i} " + "x " * 10 * i)

@@ -74,6 +74,28 @@ def test_a_chunk_falls_asleep_before_the_users_eyes_when_the_budget_is_reached(h
     expect(page.locator("#budget")).to_contain_text(f"Asleep{asleep}")
 
 
+def test_a_gap_with_more_than_a_page_says_so_and_shows_the_rest(house, show):
+    window = house.window(min_chunk_tokens=1, max_context_tokens=0, resurrection_budget=0)
+    house.say(window, "\n\n".join(f"Paragraph {i}." for i in range(220)), "I see.")
+    house.ask("PATCH", f"/windows/{window}", json={"settings": {"max_context_tokens": 40}})
+    house.say(window, "Enough.", "Good.")
+    (gap,) = [one["gap"] for turn in house.context(window)["turns"] for one in turn["chunks"] if one["gap"]]
+    page = show(window)
+    page.locator(".gap-line").click()
+    expect(page.locator(".sleeper")).to_have_count(200)
+    more = page.locator(".gap-list").get_by_text("more")
+    expect(more).to_have_text(f"… and {gap['chunks'] - 200} more")
+    page.locator(".gap-list").get_by_role("button", name="Show them").click()
+    expect(page.locator(".sleeper")).to_have_count(gap["chunks"])
+    expect(page.locator(".sleeper").nth(200)).to_be_focused()
+    expect(more).to_be_hidden()
+    last = house.ask("GET", f"/windows/{window}/gap", params={"offset": gap["chunks"] - 1})["items"][0]
+    page.reload()
+    expect(page.locator(".gap-line")).to_be_visible()
+    assert page.evaluate("key => [...app.views.context.gaps.values()][0].reveal(key)", last["key"])
+    expect(page.locator(".sleeper:focus")).to_contain_text(last["text"].strip())
+
+
 def test_waking_from_the_graveyard_pins_a_chunk_at_its_place_and_a_reload_shows_the_same(house, show):
     window = full_window(house)
     page = show(window)

@@ -152,13 +152,27 @@ def routes(service: Service) -> APIRouter:
         return wire.GraveyardTold(total=page.total, items=[shapes.sleeping(one, names) for one in page.items])
 
     @router.get("/{window_id}/gap", summary="What sleeps between two positions", tags=["Looking"])
-    def get_gap(window_id: WindowId, after: Id | None = None, before: Id | None = None) -> wire.GapItems:
-        """Without `after` from the beginning, without `before` to the end."""
-        first = -1 if after is None else wire.position(after)
+    def get_gap(
+        window_id: WindowId,
+        after: Id | None = None,
+        before: Id | None = None,
+        offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    ) -> wire.GapItems:
+        """In time order. Without `after` from the beginning, without `before` to the end."""
+        first = 0 if after is None else wire.position(after)
         last = 2**63 - 1 if before is None else wire.position(before)
+        service.weave.window(window_id)
+        store = service.weave.store
+        starts, sizes = store.asleep_places(window_id)
+        inside = (starts >= first) & (starts < last)
+        page = starts[inside][offset : offset + 1]
+        found = store.asleep_between(window_id, int(page[0]), last, limit) if len(page) else []
         names = service.names()
         return wire.GapItems(
-            items=[shapes.sleeping(one, names) for one in service.weave.gap(window_id, first, last)]
+            total=int(inside.sum()),
+            tokens=int(sizes[inside].sum()),
+            items=[shapes.sleeping(one, names) for one in found],
         )
 
     @router.get("/{window_id}/preview", summary="What would wake up for this text", tags=["Looking"])

@@ -3,13 +3,21 @@
 import { fill, h, icon, iconButton } from "../dom.js";
 import { extent, moment, number, speakerOf } from "../words.js";
 
+const PAGE = 200;
+const MOST = 1000; // that the server gives at once
+
 export class GapView {
   open = false;
+  #loads = 0;
+  #shown = 0;
 
   /** @param {import("../app.js").App} app */
   constructor(app) {
     this.app = app;
     this.list = h("div", { class: "gap-list", hidden: true });
+    this.left = h("span", {});
+    this.further = h("p", { class: "quiet" }, this.left, " ",
+      h("button", { type: "button", class: "button small", text: "Show them", on: { click: () => this.more({ focus: true }) } }));
     this.words = h("span", {});
     this.button = h("button", { type: "button", class: "gap-line", "aria-expanded": "false", on: { click: () => this.toggle() } }, icon("chevron"), this.words);
     this.node = h("div", { class: "gap" }, this.button, this.list);
@@ -42,19 +50,51 @@ export class GapView {
   /** Opens where a chunk sleeps and goes to it. @param {string} key @returns {Promise<boolean>} whether it sleeps here */
   async reveal(key) {
     await (this.open ? this.load() : this.toggle());
-    const node = /** @type {HTMLElement | null} */ (this.list.querySelector(`[data-key="${CSS.escape(key)}"]`));
+    const find = () => /** @type {HTMLElement | null} */ (this.list.querySelector(`[data-key="${CSS.escape(key)}"]`));
+    while (!find() && (await this.more({ limit: MOST })));
+    const node = find();
     node?.scrollIntoView({ block: "center" });
     node?.focus({ preventScroll: true });
     node?.classList.add("found");
     return Boolean(node);
   }
 
+  /** Those that sleep here now, as many as were shown. */
   async load() {
     if (!this.list.children.length) fill(this.list, h("p", { class: "quiet", text: "Looking…" }));
-    const found = await this.app.attempt(() => this.app.api.gap(this.app.store.current, this.after, this.before));
+    const found = await this.#ask(0, Math.min(Math.max(this.#shown, PAGE), MOST));
     if (!found) return;
-    fill(this.list, found.items.map((item) => this.#item(item)));
-    if (!found.items.length) fill(this.list, h("p", { class: "quiet", text: "Nothing sleeps here any more." }));
+    this.#loads++;
+    this.#shown = 0;
+    fill(this.list, found.items.length ? this.further : h("p", { class: "quiet", text: "Nothing sleeps here any more." }));
+    this.#show(found);
+  }
+
+  /** The next of them. @param {{limit?: number, focus?: boolean}} [how] @returns {Promise<boolean>} whether there were any */
+  async more({ limit = PAGE, focus = false } = {}) {
+    if (!this.further.parentNode) return false;
+    const loads = ++this.#loads; // what was asked for before is about another end of the list
+    const found = await this.#ask(this.#shown, limit);
+    if (!found || loads !== this.#loads) return false;
+    const [first] = this.#show(found);
+    if (focus) first?.focus();
+    return Boolean(first);
+  }
+
+  /** @param {number} offset @param {number} limit */
+  #ask(offset, limit) {
+    const { after, before } = this;
+    return this.app.attempt(() => this.app.api.gap(this.app.store.current, { after, before, offset, limit }));
+  }
+
+  /** After those that are shown. @param {{total: number, items: Sleeping[]}} found */
+  #show({ total, items }) {
+    const nodes = items.map((item) => this.#item(item));
+    this.further.before(...nodes);
+    this.#shown += nodes.length;
+    this.left.textContent = `… and ${number(total - this.#shown)} more`;
+    if (this.#shown >= total || !nodes.length) this.further.remove();
+    return nodes;
   }
 
   /** @param {Sleeping} item */
