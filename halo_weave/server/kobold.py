@@ -329,7 +329,8 @@ async def text_asked(request: Request) -> Tokenize:
     try:
         return Tokenize.model_validate(asked)
     except ValidationError as error:
-        raise RequestValidationError(error.errors()) from None
+        wrong = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(wrong) from None
 
 
 EXAMPLE = 'event: message\ndata: {"type":"token","token":{"token_id":260,"text":" Mochi"}}\n\n'

@@ -44,7 +44,7 @@ BY_STATUS = {
 # What a pattern of the description asks for, in words.
 EXPECTED = {
     SAID: "write something; blanks alone are not enough",
-    WHOLE: "leave out the character NUL",
+    WHOLE: "leave out the character NUL: it cannot be stored",
     KEY: "a key looks like 12.0.user",
     ID: "use a number, as text",
     WINDOW_ID: "this is not the id of a window",
@@ -94,7 +94,10 @@ def sentence_of(error: RequestValidationError) -> str:
         # The first part says where it stood: in the body, the query, the path or a header.
         place = ".".join(str(part) for part in one["loc"][1:])[:200]
         message = spoken(one)
-        found.append(f"{place}: {message}" if place and not one["type"].startswith("json") else message)
+        if place and not one["type"].startswith("json"):
+            found.append(f"{place}: {message}")
+        else:
+            found.append(message[:1].upper() + message[1:])
     return "; ".join(found) + "."
 
 
@@ -102,10 +105,12 @@ def spoken(one: dict[str, Any]) -> str:
     """One complaint of the validator, in words that say what to do."""
     about = one.get("ctx") or {}
     match one["type"]:
+        case "string_pattern_mismatch" if about.get("pattern") == SAID and "\0" in str(one.get("input")):
+            return EXPECTED[WHOLE]
         case "string_pattern_mismatch":
             return EXPECTED.get(about.get("pattern", ""), "this is not in the form that is described")
         case "missing" if len(one["loc"]) < 2:
-            return "Send a JSON object as the body"
+            return "send a JSON object as the body"
         case "missing":
             return "this is needed"
         case _ if one.get("input", "") is None:
@@ -114,12 +119,26 @@ def spoken(one: dict[str, Any]) -> str:
             return "there is no such field"
         case "json_invalid":
             return f"The body is not valid JSON: {about.get('error', 'it cannot be read')}"
-        case "model_attributes_type" | "dict_type":
+        case "model_attributes_type" | "model_type" | "dict_type" if len(one["loc"]) < 2:
             return "send a JSON object, with content type application/json"
+        case "model_attributes_type" | "model_type" | "dict_type":
+            return "use a JSON object"
+        case "list_type":
+            return "use a list"
         case "int_type" | "int_parsing" | "int_from_float":
             return "use a whole number"
-        case "float_type" | "float_parsing":
+        case "float_type" | "float_parsing" | "finite_number":
             return "use a number"
+        case "greater_than_equal":
+            return f"use at least {figure(about['ge'])}"
+        case "less_than_equal":
+            return f"use at most {figure(about['le'])}"
+        case "greater_than":
+            return f"use more than {figure(about['gt'])}"
+        case "less_than":
+            return f"use less than {figure(about['lt'])}"
+        case "literal_error" | "enum":
+            return f"use {about['expected']}"
         case "bool_type" | "bool_parsing":
             return "use true or false"
         case "string_type":
@@ -128,8 +147,14 @@ def spoken(one: dict[str, Any]) -> str:
             return "this cannot be empty"
         case "string_too_long":
             return f"use at most {about['max_length']:,} characters"
+        case "too_long":
+            return f"send at most {about['max_length']:,} of them"
         case _:
             return str(one["msg"]).removeprefix("Value error, ").rstrip(".")
+
+
+def figure(limit: float) -> str:
+    return f"{int(limit) if limit == int(limit) else limit:,}"
 
 
 def install(app: FastAPI) -> None:

@@ -125,6 +125,41 @@ def test_an_unknown_address_and_method_have_the_same_shape(client):
     refused(client.put("/api/windows"), 405, "method_not_allowed")
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "sentence"),
+    [
+        ("/api/v1/tokenize", {}, "text: this is needed."),
+        ("/api/v1/tokenize", {"text": 5}, "text: use text."),
+        ("/api/v1/tokenize", {"text": "a", "colour": 1}, "colour: there is no such field."),
+        ("/api/v1/tokenize", [], "Send a JSON object, with content type application/json."),
+        ("/api/windows", [], "Send a JSON object, with content type application/json."),
+        ("/api/windows", {"name": "a\0b"}, "name: leave out the character NUL: it cannot be stored."),
+        ("/api/windows", {"name": " \n"}, "name: write something; blanks alone are not enough."),
+        ("/api/windows", {"name": "x", "settings": 1}, "settings: use a JSON object."),
+        (
+            "/api/windows",
+            {"name": "x", "settings": {"temperature": 9, "seed": -1, "max_context_tokens": 10**7}},
+            "settings.temperature: use at most 5; settings.seed: use at least 0; "
+            "settings.max_context_tokens: use at most 1,000,000.",
+        ),
+        ("/api/windows", {"name": "x", "settings": {"top_p": 0}}, "settings.top_p: use at least 0.01."),
+        ("/api/windows", {"name": "x", "settings": {"sink": "x"}}, "settings.sink: use 'max' or 'first'."),
+        ("/api/windows/x/say", {"text": "a\0b"}, "text: leave out the character NUL: it cannot be stored."),
+        ("/api/extra/generate/stream", {"prompt": "a", "top_p": 0}, "top_p: use more than 0."),
+        (
+            "/api/extra/generate/stream",
+            {"stop_sequence": ["a"] * 17},
+            "stop_sequence: send at most 16 of them.",
+        ),
+        ("/api/v1/detokenize", {"token_ids": [2**31]}, "token_ids.0: use less than 2,147,483,648."),
+        ("/api/v1/detokenize", {"token_ids": 1}, "token_ids: use a list."),
+    ],
+    ids=lambda part: repr(part)[:40],
+)
+def test_what_is_wrong_is_said_in_a_plain_sentence(client, path, body, sentence):
+    assert refused(client.post(path, json=body), 422, "bad_input") == sentence
+
+
 # Settings
 
 
