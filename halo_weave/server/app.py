@@ -41,7 +41,8 @@ FAILURES: dict[int | str, dict[str, Any]] = {
     "5XX": {"model": wire.Failure, "description": "Not now, or not any more; the sentence says what to do."},
 }
 ABOUT = """One endless conversation for local models. Ids of turns and positions are decimal strings; a chunk's key is
-`turn.chunk.role`. Every error is `{"error": {"code", "sentence"}}`. Fields that are not described here are refused."""
+`turn.chunk.role`. Every error is `{"error": {"code", "sentence"}}`. What is not described here is refused: fields, parameters, bodies. Only the prototype's
+addresses pass over parameters and bodies."""
 
 
 class Api(FastAPI):
@@ -143,10 +144,13 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
 
 
 async def only_described(request: Request) -> None:
-    """A misspelt parameter would otherwise do nothing, without a word."""
-    if not request.query_params:
+    """A misspelt parameter, or a body that nobody reads, would otherwise do nothing, without a word."""
+    sent = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+    if not request.query_params and not sent:
         return
     operation = request.app.openapi()["paths"][request.scope["route"].path_format][request.method.lower()]
+    if sent and "requestBody" not in operation and await request.body():
+        raise Refusal(422, "bad_input", "This address takes no body. Send none.")
     described = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
     unknown = sorted(set(request.query_params) - set(described))
     if unknown:

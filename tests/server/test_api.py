@@ -160,6 +160,24 @@ def test_what_is_wrong_is_said_in_a_plain_sentence(client, path, body, sentence)
     assert refused(client.post(path, json=body), 422, "bad_input") == sentence
 
 
+def test_a_body_is_refused_where_none_is_described(client, window):
+    say(client, window, "Keep me.")
+    key = chunks_of(get_context(client, window))[0]["key"]
+    for method, path in (
+        ("POST", f"/api/windows/{window}/abort"),
+        ("POST", f"/api/windows/{window}/chunks/{key}/pin"),
+        ("GET", f"/api/windows/{window}"),
+        ("DELETE", f"/api/windows/{window}"),
+        ("POST", "/api/session"),
+    ):
+        for body in (b"garbage", b'{"x": 1}', iter([b"gar", b"bage"])):
+            sentence = refused(client.request(method, path, content=body), 422, "bad_input")
+            assert sentence == "This address takes no body. Send none."
+    assert not chunks_of(get_context(client, window))[0]["pinned"]
+    empty = client.post(f"/api/windows/{window}/abort", content=iter([b""]))
+    assert empty.json() == {"stopped": False}
+
+
 # Settings
 
 

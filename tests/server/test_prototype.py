@@ -140,6 +140,20 @@ def test_the_fields_of_the_family_are_taken(client):
     assert told[-1]["type"] == "done"
 
 
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/api/v1/tokenize", {"text": "Hi"}),
+        ("/api/v1/detokenize", {"token_ids": []}),
+        ("/api/extra/generate/stream", {"prompt": "Hi", "max_length": 1}),
+        ("/api/extra/abort", {}),
+    ],
+)
+def test_unknown_fields_are_refused_and_parameters_of_the_address_are_not_read(client, path, asked):
+    assert client.post(path, json=asked | {"colour": 1}).status_code == 422
+    assert client.post(path, json=asked, params={"colour": 1}).status_code == 200
+
+
 @pytest.mark.parametrize("asked", [{}, {"prompt": "a", "input_ids": [1]}, {"prompt": ""}, {"input_ids": []}])
 def test_a_prompt_is_needed_and_one_only(client, asked):
     answer = client.post("/api/extra/generate/stream", json=asked)
