@@ -139,6 +139,10 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
     def index() -> Response:
         return FileResponse(web / "index.html", media_type=KINDS[".html"])
 
+    @app.get("/favicon.ico", include_in_schema=False)
+    def icon() -> Response:
+        return FileResponse(web / "icon.svg", media_type=KINDS[".svg"])
+
     app.mount("/static", Page(directory=web, check_dir=False))
     return Guard(app, policy)
 

@@ -179,6 +179,8 @@ class Guard:
         if refusal:
             await refused(refusal)(scope, receive, answer)
             return
+        if scope["method"] == "HEAD":
+            scope, answer = {**scope, "method": "GET"}, headers_only(answer)
         await self.app(scope, bounded(receive, limit), answer)
 
     def allowed(self, headers: Headers) -> str | None:
@@ -218,6 +220,17 @@ def sealed(send: Send, path: str, origin: str | None) -> Send:
                 headers["access-control-allow-origin"] = origin
                 headers.add_vary_header("Origin")
         await send(message)
+
+    return answer
+
+
+def headers_only(send: Send) -> Send:
+    """What GET would answer, ended after its headers: a stream that is asked for them ends there too."""
+
+    async def answer(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body", "body": b""})
 
     return answer
 

@@ -178,6 +178,34 @@ def test_a_body_is_refused_where_none_is_described(client, window):
     assert empty.json() == {"stopped": False}
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/favicon.ico", "/static/icon.svg", "/api/status", "/api/export", "/api/openapi.json", "/api/no"],
+)
+def test_head_is_answered_as_get_without_the_body(client, path):
+    whole, head = client.get(path), client.head(path)
+    assert (head.status_code, head.content) == (whole.status_code, b"")
+    for name in ("content-type", "content-length", "content-security-policy"):
+        assert head.headers[name] == whole.headers[name]
+
+
+def test_head_of_events_ends_and_leaves_the_connection_free(client, window, service):
+    head = client.head(f"/api/windows/{window}/events")
+    assert head.headers["content-type"].startswith("text/event-stream")
+    assert client.get("/api/status").status_code == 200
+    deadline = time.monotonic() + 10
+    while service.streams.of(window).watchers:
+        assert time.monotonic() < deadline
+    refused(client.get("/api/windows/x/say"), 405, "method_not_allowed")
+    assert client.head("/api/windows/x/say").status_code == 405
+
+
+def test_the_icon_is_found_where_browsers_look_for_it(client):
+    icon = client.get("/favicon.ico")
+    assert icon.headers["content-type"] == "image/svg+xml"
+    assert icon.content == client.get("/static/icon.svg").content
+
+
 # Settings
 
 

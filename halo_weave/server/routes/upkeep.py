@@ -112,7 +112,9 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         size = file.tell()
         name = f"halo-weave-{service.weave.now():%Y-%m-%d}.json"
         headers = {"content-disposition": f'attachment; filename="{name}"', "content-length": str(size)}
-        return Flow(hopping(blocks(file)), "application/json", headers)
+        pieces = blocks(file)
+        first = next(pieces)  # begun, so that it closes the file even for a client that leaves at once
+        return Flow(hopping(pieces, first), "application/json", headers)
 
     @router.post("/api/import", summary="Add what a file holds to the memory", openapi_extra=FILE_BODY)
     async def post_import(request: Request) -> wire.ImportedTold:
