@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
 import signal
@@ -11,16 +12,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 import anyio.to_thread
 import uvicorn
 
 from halo_weave.errors import BadSetting
 from halo_weave.server.app import WEB, create_app
+from halo_weave.server.refusals import refuse
 from halo_weave.server.security import Policy
 from halo_weave.server.service import Service
 
 PATIENCE = 3  # seconds that requests under way get to end
+
+
+class NoWebSocket(asyncio.Protocol):
+    """Takes over a connection that asks for a WebSocket, and refuses it. Without one, uvicorn would log what to install."""
+
+    def __init__(self, **_: object) -> None: ...
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        answer = refuse(
+            400,
+            "bad_input",
+            "There are no WebSockets here. Events come from /api/windows/{window_id}/events.",
+        )
+        headers = b"".join(b"%b: %b\r\n" % one for one in answer.raw_headers)
+        writing = cast(asyncio.WriteTransport, transport)
+        writing.write(
+            b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n%b\r\n%b" % (headers, bytes(answer.body))
+        )
+        writing.close()
 
 
 class Server(uvicorn.Server):
@@ -32,7 +54,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 create_app(service, policy, web=web),
                 http="h11",
-                ws="none",
+                ws=NoWebSocket,
                 loop="asyncio",
                 lifespan="off",
                 log_config=None,

@@ -234,3 +234,18 @@ def test_websockets_are_closed():
 
     asyncio.run(run())
     assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+def test_who_asks_for_a_websocket_is_refused_without_a_word_in_the_log(client, caplog):
+    upgrade = {
+        "connection": "Upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "sec-websocket-version": "13",
+    }
+    for path in ("/", "/api/status", "/api/windows/x/events"):
+        answer = client.get(path, headers=upgrade)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["sentence"].startswith("There are no WebSockets here.")
+    assert not caplog.records
+    assert client.get("/api/status").status_code == 200
