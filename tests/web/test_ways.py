@@ -342,7 +342,7 @@ def test_without_a_window_the_budget_is_empty_and_the_settings_are_the_servers(h
     expect(page.locator(".empty")).to_contain_text("One conversation")
     expect(bar).to_have_count(0)
     expect(page.locator("#budget .bar")).to_have_attribute("aria-label", "Budget: no window is open")
-    expect(temperature).to_have_value("0.7" if cleared else "1.2")
+    expect(temperature).to_have_value("1.2")  # settings stay
 
 
 def test_a_deleted_window_is_named(house, show):
