@@ -21,7 +21,7 @@ from halo_weave.errors import BadInput, StoreError, UnknownChunk, UnknownWindow,
 from halo_weave.ports import Engine
 from halo_weave.settings import SHARED, Settings, checked, known
 from halo_weave.store import ChunkRecord, Page, Sleeping, WindowRecord, WindowStats
-from halo_weave.weave.context import Context, Deletion, SeenChunk, Why, glimpse, see
+from halo_weave.weave.context import Context, Deletion, Gap, SeenChunk, Why, glimpse, see
 from halo_weave.weave.desk import CUT, Desk, strategy_of
 from halo_weave.weave.events import Event, SleptChunk, WokenChunk
 from halo_weave.weave.needs import Memory, Recall, RecallHit, Toolbox
@@ -29,7 +29,6 @@ from halo_weave.weave.prompt import Scribe
 from halo_weave.weave.turn import Turn
 
 DEFAULT_PROMPT = "You are a helpful assistant with a long memory. Answer plainly and briefly."
-GAP_LIMIT = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +233,16 @@ class Weave:
             window_id, offset=offset, limit=limit, sort=sort, descending=descending, role=role, text=text
         )
 
-    def gap(self, window_id: str, after: int, before: int) -> list[Sleeping]:
-        """What sleeps between two positions, in time order."""
+    def gap(
+        self, window_id: str, after: int, before: int, *, offset: int = 0, limit: int = 200
+    ) -> tuple[Gap, list[Sleeping]]:
+        """What sleeps between two positions: how much, and some of it in time order."""
         self.window(window_id)
-        return self.store.asleep_between(window_id, after, before, GAP_LIMIT)
+        starts, sizes = self.store.asleep_places(window_id)
+        inside = (starts >= after) & (starts < before)
+        first = starts[inside][offset : offset + 1]
+        found = self.store.asleep_between(window_id, int(first[0]), before, limit) if len(first) else []
+        return Gap(int(inside.sum()), int(sizes[inside].sum())), found
 
     def why(self, window_id: str, key: ChunkKey) -> Why:
         record = self.store.chunk(key)

@@ -327,7 +327,8 @@ def test_gaps_count_what_sleeps_between_live_chunks(assembled):
     gap = next(turn for turn in context.turns if turn.turn_id == turns[4].turn_id).chunks[0].gap
     slept = [one.chunk for turn in turns[2:4] for one in turn.chunks]
     assert (gap.chunks, gap.tokens) == (len(slept), sum(len(chunk) for chunk in slept))
-    inside = weave.gap(window.id, turns[1].chunks[-1].chunk.stop, turns[4].chunks[0].chunk.start)
+    whole, inside = weave.gap(window.id, turns[1].chunks[-1].chunk.stop, turns[4].chunks[0].chunk.start)
+    assert whole == gap
     assert [one.key for one in inside] == [chunk.key for chunk in slept]
 
 

@@ -162,17 +162,10 @@ def routes(service: Service) -> APIRouter:
         """In time order. Without `after` from the beginning, without `before` to the end."""
         first = 0 if after is None else wire.position(after)
         last = 2**63 - 1 if before is None else wire.position(before)
-        service.weave.window(window_id)
-        store = service.weave.store
-        starts, sizes = store.asleep_places(window_id)
-        inside = (starts >= first) & (starts < last)
-        page = starts[inside][offset : offset + 1]
-        found = store.asleep_between(window_id, int(page[0]), last, limit) if len(page) else []
+        whole, found = service.weave.gap(window_id, first, last, offset=offset, limit=limit)
         names = service.names()
         return wire.GapItems(
-            total=int(inside.sum()),
-            tokens=int(sizes[inside].sum()),
-            items=[shapes.sleeping(one, names) for one in found],
+            total=whole.chunks, tokens=whole.tokens, items=[shapes.sleeping(one, names) for one in found]
         )
 
     @router.get("/{window_id}/preview", summary="What would wake up for this text", tags=["Looking"])
