@@ -33,7 +33,7 @@ TOOL_ROOM = 512  # and for the answer of each tool that may be called
 COUNTS = ("tokens", "woken", "asleep", "reused", "restored", "computed")
 FRAME = 0.1  # seconds between two reports of brightness
 TRIES = 6  # to store the reply while another process holds the store, each some seconds long
-DRAFT = 0.05  # seconds between two saves of the reply in progress
+DRAFT = 0.1  # seconds between two saves of the reply in progress
 
 
 @dataclass(slots=True)
