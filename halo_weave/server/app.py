@@ -41,8 +41,8 @@ FAILURES: dict[int | str, dict[str, Any]] = {
     "5XX": {"model": wire.Failure, "description": "Not now, or not any more; the sentence says what to do."},
 }
 ABOUT = """One endless conversation for local models. Ids of turns and positions are decimal strings; a chunk's key is
-`turn.chunk.role`. Every error is `{"error": {"code", "sentence"}}`. What is not described here is refused: fields, parameters, bodies. Only the prototype's
-addresses pass over parameters and bodies."""
+`turn.chunk.role`. Every error is `{"error": {"code", "sentence"}}`. What is not described here is refused: fields,
+parameters, bodies. Only the prototype's addresses pass over parameters and bodies."""
 
 
 class Api(FastAPI):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any, Protocol, cast
+from typing import IO, Any, Protocol, cast
 
 from halo_weave import __version__
 from halo_weave.errors import HaloWeaveError, WindowBusy
@@ -29,10 +29,12 @@ EmbedAnew = Callable[[Weave, Callable[[int, int], None]], None]  # with how many
 class Archive(Protocol):
     """The store, as far as it goes out of and into files."""
 
+    @property
+    def path(self) -> Path: ...
     def export(
         self, write: Callable[[str], object], *, now: datetime, subset: Subset, vectors: bool
     ) -> None: ...
-    def import_file(self, path: Path, *, now: datetime) -> Imported: ...
+    def import_open_file(self, source: IO[bytes], *, now: datetime) -> Imported: ...
     def outline(self) -> list[Place]: ...
     def want_again(self, numbers: Iterable[int]) -> None: ...
 

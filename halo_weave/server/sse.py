@@ -81,9 +81,8 @@ class Stream:
         *,
         kept_events: int = KEPT_EVENTS,
         kept_bytes: int = KEPT_BYTES,
-        published: Callable[[], None] = lambda: None,
     ) -> None:
-        self._run, self._published = run, published
+        self._run = run
         self._kept_events, self._kept_bytes = kept_events, kept_bytes
         self._lock = Lock()
         self._kept: dict[int, Kept] = {}
@@ -112,7 +111,6 @@ class Stream:
             nudges, number = tuple(self._nudges), self._newest
         for nudge in nudges:
             nudge()
-        self._published()
         return self._id(number)
 
     def _drop(self, number: int) -> None:
@@ -223,13 +221,13 @@ class Streams:
     def of(self, window: str) -> Stream:
         with self._lock:
             if window not in self._streams:
-                self._streams[window] = Stream(self._run, published=partial(self._bound, window))
+                self._streams[window] = Stream(self._run)
                 if self._closed:
                     self._streams[window].close()
             return self._streams[window]
 
-    def _bound(self, window: str) -> None:
-        """Something happened in this window. Those that were silent longest make room for it."""
+    def bound(self, window: str) -> None:
+        """A turn is over in this window. Those that were silent longest make room for it."""
         with self._lock:
             stream = self._streams.pop(window, None)
             over = sum(one.held for one in self._streams.values()) - self._kept_bytes

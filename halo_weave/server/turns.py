@@ -85,6 +85,7 @@ class Turns:
                 stream.publish("failed", {"sentence": str(error) if known else INTERNAL})
             if not begun.done():
                 begun.set_exception(error)
+        self.streams.bound(window)
 
     def _enter(self, window: str, stream: Stream) -> str:
         """The window is ours. The turn before may have its last event still to tell; ours come after it."""

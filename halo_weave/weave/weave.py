@@ -124,7 +124,7 @@ class Weave:
             system_prompt=_plain(system_prompt),
             user_name=_named(user_name),
             ai_name=_named(ai_name),
-            settings=_changed({}, settings or {}, ()),
+            settings=_checked(settings or {}),
         )
 
     def change_window(
@@ -147,7 +147,7 @@ class Weave:
             system_prompt=None if system_prompt is None else _plain(system_prompt),
             user_name=None if user_name is None else _named(user_name),
             ai_name=None if ai_name is None else _named(ai_name),
-            settings=_changed({}, settings or {}, reset),
+            settings=_checked(settings or {}, reset),
             reset=reset,
         )
 
@@ -164,7 +164,7 @@ class Weave:
 
     def change_settings(self, changes: Mapping[str, Any], reset: Sequence[str] = ()) -> Settings:
         """Settings for all windows that do not have their own."""
-        self.store.change_settings(SHARED, _changed({}, changes, reset), reset, now=self.now())
+        self.store.change_settings(SHARED, _checked(changes, reset), reset, now=self.now())
         return self.settings()
 
     # The turn
@@ -445,11 +445,10 @@ class Weave:
                 self.store.drop_draft(draft.turn_id)  # another process was faster
 
 
-def _changed(stored: Mapping[str, Any], changes: Mapping[str, Any], reset: Sequence[str]) -> dict[str, Any]:
+def _checked(changes: Mapping[str, Any], reset: Sequence[str] = ()) -> dict[str, Any]:
     for name in reset:
         known(name)
-    checked_changes = {name: checked(name, value) for name, value in changes.items()}
-    return {name: value for name, value in {**stored, **checked_changes}.items() if name not in reset}
+    return {name: checked(name, value) for name, value in changes.items()}
 
 
 def _plain(text: str) -> str:

@@ -81,9 +81,12 @@ def test_the_windows_that_were_silent_longest_make_room():
     for window in "abc":
         first[window] = streams.of(window).last
         streams.of(window).publish("token", {"text": "x" * 800})
+        streams.bound(window)
     streams.of("a").publish("token", {"text": "y"})
+    streams.bound("a")
     for _ in range(20):
         streams.of("d").publish("token", {"text": "z" * 100})
+        streams.bound("d")
         assert sum(streams.of(window).held for window in "abcd") <= 4000
         if not streams.of("b").held:
             break

@@ -5,9 +5,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any
 
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
@@ -21,7 +20,7 @@ from halo_weave.server.service import Service
 from halo_weave.server.sse import Flow, hopping
 from halo_weave.server.wire import Moment, WindowId
 from halo_weave.settings import described
-from halo_weave.store import Imported, Subset
+from halo_weave.store import Subset
 
 BLOCK = 1 << 18
 FILE = {
@@ -38,14 +37,6 @@ FILE_BODY = {
         },
     }
 }
-
-
-class Files(Protocol):
-    """The store, as far as files go that have no name."""
-
-    @property
-    def path(self) -> Path: ...
-    def import_open_file(self, source: IO[bytes], *, now: datetime) -> Imported: ...
 
 
 def routes(service: Service, policy: Policy) -> APIRouter:
@@ -102,7 +93,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
             wire.moment(until),
         )
         archive = service.archive
-        with spooling(cast(Files, archive).path.parent) as file:
+        with spooling(archive.path.parent) as file:
             archive.export(
                 lambda text: file.write(text.encode()),
                 now=service.weave.now(),
@@ -119,12 +110,12 @@ def routes(service: Service, policy: Policy) -> APIRouter:
     @router.post("/api/import", summary="Add what a file holds to the memory", openapi_extra=FILE_BODY)
     async def post_import(request: Request) -> wire.ImportedTold:
         """What is here already is left as it is; importing twice changes nothing."""
-        store = cast(Files, service.archive)
-        with spooling(store.path.parent) as file:
+        archive = service.archive
+        with spooling(archive.path.parent) as file:
             async for piece in request.stream():
                 await run_in_threadpool(file.write, piece)
         with file:
-            brought = await run_in_threadpool(store.import_open_file, file, now=service.weave.now())
+            brought = await run_in_threadpool(archive.import_open_file, file, now=service.weave.now())
         service.weave.recall.note_said()
         return shapes.imported(brought)
 
