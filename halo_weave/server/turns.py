@@ -66,17 +66,22 @@ class Turns:
                 thread.join(0.05)
 
     def _run(self, window: str, text: str, begun: Future[Begun]) -> None:
-        stream, teller = self.streams.of(window), None
+        stream, teller, done = self.streams.of(window), None, None
         try:
             for event in self.weave.say(window, text):
                 if teller is None:
                     before, teller = self._enter(window, stream), Teller(self.weave, window, stream)
                     self._tools[window] = teller.tools
+                if isinstance(event, events.Done):
+                    done = event
+                    continue
                 teller.tell(event)
                 if isinstance(event, events.Heard):
                     begun.set_result(Begun(event, before))
-                if isinstance(event, events.Done):
-                    self._last[window] = event.stats
+            if teller is not None and done is not None:
+                # Only now is the window free: who hears this may speak at once.
+                self._last[window] = done.stats
+                teller.tell(done)
         except Exception as error:
             known = isinstance(error, HaloWeaveError)
             if not known:

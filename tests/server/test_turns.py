@@ -241,6 +241,20 @@ def test_a_fact_of_one_window_wakes_up_in_another_with_its_origin(client):
     assert {"Harbour", "Elsewhere"} <= {turn["window_name"] for turn in turns}
 
 
+def test_who_hears_that_a_turn_is_over_may_speak_at_once(client, window, service, monkeypatch):
+    stream, free = service.streams.of(window), []
+    publish = stream.publish
+
+    def told(name, data, **more):
+        if name == "done":
+            free.append(not service.weave._locks[window].locked())
+        return publish(name, data, **more)
+
+    monkeypatch.setattr(stream, "publish", told)
+    say(client, window, "Go on.")
+    assert free == [True]
+
+
 def test_a_full_window_puts_its_dimmest_to_sleep(client, window):
     client.patch(
         f"/api/windows/{window}", json={"settings": {"max_context_tokens": 1200, "max_new_tokens": 40}}
