@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,19 +73,17 @@ def test_links_lead_somewhere(page):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
-def test_the_readme_names_every_file():
-    readme = (ROOT / "README.md").read_text()
-    tracked = [
-        *(ROOT / "halo_weave").rglob("*.py"),
-        *(ROOT / "halo_weave").rglob("*.c"),
-        *(ROOT / "benchmarks").glob("bench_*.py"),
-        *(path for path in (ROOT / "scripts").iterdir() if path.is_file()),
-    ]
-    for path in tracked:
-        name = path.relative_to(ROOT).as_posix()
-        if path.name not in {"__init__.py", "__main__.py"} and "__pycache__" not in name:
-            shown = re.search(rf"`[\w/]*\b{re.escape(path.name)}`", readme)
-            assert shown, f"README does not name {name}"
+def test_the_map_names_every_file_in_its_own_words():
+    assert subprocess.run([sys.executable, ROOT / "scripts" / "_map.py", "--check"]).returncode == 0
+
+
+def test_every_module_says_what_it_is():
+    modules = (ROOT / "docs" / "map.md").read_text().partition("## `tests/`")[0]
+    assert re.findall(r"^- `(.+)`$", modules, re.MULTILINE) == []
+
+
+def test_the_readme_stays_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
 def test_the_settings_page_is_what_the_program_says():
