@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from traceback import FrameSummary, extract_stack
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 
@@ -74,22 +75,20 @@ def frames_to_engine() -> int:
         seen.append(_chain(started))
         return generate(engine, *asked, **named)
 
-    threading.Thread.start = start_and_note  # type: ignore[method-assign]
-    ScriptedEngine.generate = generate_and_note  # type: ignore[method-assign]
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            service = Service(lambda progress: assemble(Options(data=Path(folder), engine="scripted")))
-            service.begin().join()
-            with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
-                window = client.post("/api/windows", json={"name": "Frames"}).json()["id"]
-                client.post(f"/api/windows/{window}/say", json={"text": "Hello."}).raise_for_status()
-                end = time.monotonic() + 30
-                while not seen and time.monotonic() < end:
-                    time.sleep(0.01)
-            service.close()
-    finally:
-        threading.Thread.start = start  # type: ignore[method-assign]
-        ScriptedEngine.generate = generate  # type: ignore[method-assign]
+    with (
+        patch.object(threading.Thread, "start", start_and_note),
+        patch.object(ScriptedEngine, "generate", generate_and_note),
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        service = Service(lambda progress: assemble(Options(data=Path(folder), engine="scripted")))
+        service.begin().join()
+        with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+            window = client.post("/api/windows", json={"name": "Frames"}).json()["id"]
+            client.post(f"/api/windows/{window}/say", json={"text": "Hello."}).raise_for_status()
+            end = time.monotonic() + 30
+            while not seen and time.monotonic() < end:
+                time.sleep(0.01)
+        service.close()
     frames = [frame for frame in seen[0] if Path(frame.filename).is_relative_to(PACKAGE)]
     handler = next(
         i for i, frame in enumerate(frames) if Path(frame.filename).is_relative_to(PACKAGE / "server/routes")
