@@ -11,7 +11,8 @@ from pydantic import Field
 
 from halo_weave.core.pruning import Why
 from halo_weave.ports import Reason
-from halo_weave.server.asked import Id, Told
+from halo_weave.server.schema import Id
+from halo_weave.server.schema import Output as Told
 from halo_weave.server.wire import ChunkTold, Part
 
 

@@ -11,7 +11,7 @@ from fastapi import Path as InPath
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput
 from halo_weave.server import shapes, wire
-from halo_weave.server.asked import WHOLE
+from halo_weave.server.schema import WHOLE
 from halo_weave.server.service import Service
 from halo_weave.server.wire import WindowId, chunk_key
 

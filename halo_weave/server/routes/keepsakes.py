@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from halo_weave.server import shapes, wire
-from halo_weave.server.asked import WHOLE
+from halo_weave.server.schema import WHOLE
 from halo_weave.server.service import Service
 
 Path = Annotated[str, Query(min_length=1, max_length=512, pattern=WHOLE, examples=["People/Mochi"])]

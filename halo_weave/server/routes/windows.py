@@ -14,8 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from halo_weave.core.tokens import Role
 from halo_weave.errors import UnknownWindow
 from halo_weave.server import shapes, wire
-from halo_weave.server.asked import WHOLE, Id
 from halo_weave.server.events import EVENTS
+from halo_weave.server.schema import WHOLE, Id
 from halo_weave.server.service import Service
 from halo_weave.server.sse import EventStream, described
 from halo_weave.server.wire import WindowId

@@ -1,4 +1,4 @@
-"""What every request body has in common: unknown fields are refused, and so is text that no file could hold."""
+"""The base models of the API and the forms of its texts: what is not described is refused, and what no file can hold."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from halo_weave.core.tokens import ID_LIMIT
 
-DEEPEST = 64
-
 WHOLE = r"^[^\x00]*$"  # no NUL
 SAID = r"^[^\x00]*[^\s\x00][^\x00]*$"  # and not only blanks
 ID = "^[0-9]{1,19}$"
 KEY = r"^[0-9]{1,40}\.[0-9]{1,40}\.(system|user|assistant)$"
 DAY = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
+_DEEPEST = 64
 
-class Asked(BaseModel):
-    """A request body."""
+
+class Input(BaseModel):
+    """What a request carries. Fields that are not described are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Told(BaseModel):
-    """A part of an answer."""
+class Output(BaseModel):
+    """An answer, an event, or a part of one. All its fields are always there."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_serialization_defaults_required=True)
 
 
-def storable(value: Any, depth: int = 0) -> Any:
-    """JSON as it comes in may hold halves of characters and numbers that JSON does not have."""
-    if depth > DEEPEST:
-        raise ValueError(f"It is nested more than {DEEPEST} deep")
+def _storable(value: Any, depth: int = 0) -> Any:
+    """Refuse what a request's JSON can hold and a file cannot: half characters, endless numbers, deep nesting."""
+    if depth > _DEEPEST:
+        raise ValueError(f"It is nested more than {_DEEPEST} deep")
     if isinstance(value, str):
         try:
             value.encode()
@@ -45,14 +45,13 @@ def storable(value: Any, depth: int = 0) -> Any:
         raise ValueError("It holds a whole number beyond 2^63")
     elif isinstance(value, dict):
         for name, inner in value.items():
-            storable(name, depth + 1)
-            storable(inner, depth + 1)
+            _storable(name, depth + 1)
+            _storable(inner, depth + 1)
     elif isinstance(value, list):
         for inner in value:
-            storable(inner, depth + 1)
+            _storable(inner, depth + 1)
     return value
 
 
-Json = Annotated[Any, AfterValidator(storable)]
-Line = Annotated[str, Field(max_length=200, pattern=WHOLE)]
+Json = Annotated[Any, AfterValidator(_storable)]
 Id = Annotated[str, Field(pattern=ID, examples=["12"])]
