@@ -69,7 +69,7 @@ class Policy:
     def foreign(self, method: str, path: str, headers: Headers) -> Refusal | None:
         """Why a request is not for this server or from no page that may use it, if so."""
         host = headers.getlist("host")
-        if len(host) != 1 or not self._is_ours(host[0]):
+        if len(host) != 1 or not self.is_ours(host[0]):
             return Refusal(
                 403,
                 "foreign_host",
@@ -99,7 +99,7 @@ class Policy:
             {"www-authenticate": "Bearer"},
         )
 
-    def _is_ours(self, host: str) -> bool:
+    def is_ours(self, host: str) -> bool:
         match = _HOST.fullmatch(host.lower())
         if not match:
             return False
