@@ -13,7 +13,7 @@ from halo_weave.core.pruning import Why
 from halo_weave.ports import Reason
 from halo_weave.server.schema import Id
 from halo_weave.server.schema import Output as Told
-from halo_weave.server.wire import ChunkTold, Part
+from halo_weave.server.wire import BudgetTold, ChunkTold, Part
 
 
 class SearchingEvent(Told):
@@ -141,6 +141,7 @@ class DoneEvent(Told):
 
     reason: Reason
     stats: TurnStats
+    budget: BudgetTold
 
 
 class FailedEvent(Told):

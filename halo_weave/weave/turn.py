@@ -98,6 +98,7 @@ class Turn:
             self.clock.ended = time.perf_counter()
             # Also when the model failed or nobody listens any more: what was said is kept.
             spoken = self._keep_reply()
+        yield events.Brightened(self.desk.window.brightness.copy())
         yield spoken
         yield from self._fall_asleep(ids)
         self.recall.note_said()
