@@ -34,9 +34,12 @@ export function toolTokens(pieces) {
   });
 }
 
+const NONE = { chunks: 0, tokens: 0 };
+
 /** @param {Gap | null} gap @param {number} chunks @param {number} tokens so many more @returns {Gap | null} */
 function gapWith(gap, chunks, tokens) {
-  const sum = { chunks: (gap?.chunks ?? 0) + chunks, tokens: (gap?.tokens ?? 0) + tokens };
+  const before = gap ?? NONE;
+  const sum = { chunks: before.chunks + chunks, tokens: before.tokens + tokens };
   return sum.chunks > 0 ? sum : null;
 }
 
@@ -51,8 +54,6 @@ export class Live {
   high = 0;
   /** Brightness reports whose length was not that of the live tokens. */
   mismatched = 0;
-  /** A chunk woke up inside a gap, and it is not known how much of the rest sleeps before it and how much after. */
-  gapSplit = false;
 
   /**
    * @param {WireContext} wire @param {Live} [before] what was shown until now: what glows there goes on glowing
@@ -125,17 +126,27 @@ export class Live {
     this.chunks.splice(next < 0 ? this.chunks.length : next, 0, chunk);
   }
 
-  /** A chunk wakes up at its place, amid what sleeps there. @param {LiveChunk} chunk @param {boolean} slept here */
+  /**
+   * A chunk wakes up at its place, amid what sleeps there: what does not sleep before it sleeps after it.
+   * Of several that wake up, the earliest comes first.
+   * @param {LiveChunk} chunk @param {boolean} slept in this window
+   */
   wake(chunk, slept) {
     const known = this.find(chunk.key);
     this.put(chunk);
     if (known) return;
-    const next = this.chunks[this.chunks.indexOf(chunk) + 1];
-    const around = next ? next.gap : this.tailGap;
-    const rest = slept ? gapWith(around, -1, -chunk.pieces.length) : around;
-    if (next) next.gap = rest;
-    else this.tailGap = rest;
-    if (rest) this.gapSplit = true;
+    const { chunks, tokens } = gapWith(chunk.gap, slept ? 1 : 0, slept ? chunk.pieces.length : 0) ?? NONE;
+    this.#addToGap(this.chunks.indexOf(chunk) + 1, -chunks, -tokens);
+  }
+
+  /**
+   * So many more sleep before the chunk at an index; after the last, if there is none.
+   * @param {number} at @param {number} chunks @param {number} tokens
+   */
+  #addToGap(at, chunks, tokens) {
+    const next = this.chunks[at];
+    if (next) next.gap = gapWith(next.gap, chunks, tokens);
+    else this.tailGap = gapWith(this.tailGap, chunks, tokens);
   }
 
   /** A chunk leaves; what sleeps around its place becomes one gap. @param {string} key */
@@ -143,20 +154,8 @@ export class Live {
     const at = this.chunks.findIndex((chunk) => chunk.key === key);
     if (at < 0) return;
     const [{ gap, pieces }] = this.chunks.splice(at, 1);
-    const chunks = 1 + (gap?.chunks ?? 0), tokens = pieces.length + (gap?.tokens ?? 0);
-    const next = this.chunks[at];
-    if (next) next.gap = gapWith(next.gap, chunks, tokens);
-    else this.tailGap = gapWith(this.tailGap, chunks, tokens);
-  }
-
-  /**
-   * What sleeps before each chunk and after the last, as the server tells it.
-   * @param {Record<string, Gap>} gaps @param {Gap | null} tail
-   */
-  setGaps(gaps, tail) {
-    for (const chunk of this.chunks) chunk.gap = gaps[chunk.key] ?? null;
-    this.tailGap = tail;
-    this.gapSplit = false;
+    const { chunks, tokens } = gap ?? NONE;
+    this.#addToGap(at, chunks + 1, tokens + pieces.length);
   }
 
   /** A reply begins. @param {string} turnId @param {string} start @param {Partial<Turn>} [about] */

@@ -57,14 +57,6 @@ type StreamEvent = {
   [Name in keyof Wire.Events]: { id: string; event: Name; data: Wire.Events[Name] };
 }[keyof Wire.Events];
 
-/** What the end of a turn tells. A server that leaves out the second part makes the page load the context anew. */
-type DoneEvent = Wire.Events["done"] & {
-  budget?: Budget;
-  gaps?: Record<string, Gap>;
-  tail_gap?: Gap | null;
-  asleep?: Gap;
-};
-
 type Phase = "idle" | "sending" | "searching" | "waking" | "sleeping" | "reading" | "writing" | "tool" | "finishing";
 
 /** The turn in progress, or the last one that this page has followed. */

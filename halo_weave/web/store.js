@@ -2,7 +2,7 @@
 
 import { decodeFloats } from "./colour.js";
 import { Live, liveChunk } from "./live.js";
-import { parts, roleName } from "./words.js";
+import { compareIds, parts, roleName } from "./words.js";
 
 /**
  * Topics of the state: status, windows, window (another one is shown), live (chunks came or went), token, brightness,
@@ -169,7 +169,7 @@ export class Store extends EventTarget {
 
   /** @param {Wire.Events["woken"]} data */
   #woken({ chunks }) {
-    for (const one of chunks) {
+    for (const one of [...chunks].sort((a, b) => compareIds(a.start, b.start))) {
       const chunk = liveChunk(one, this.#turnOf(one.key, one));
       chunk.woken ??= { words: one.words, similarity: one.similarity, part: one.part };
       chunk.fresh = true;
@@ -210,7 +210,7 @@ export class Store extends EventTarget {
     const first = live.find(data.chunks[0]?.key);
     if (first && live.tailGap) first.gap = live.tailGap;
     live.tailGap = null;
-    if (this.budget) this.budget = { ...this.budget, frames: data.frames ?? this.budget.frames };
+    if (this.budget) this.budget = { ...this.budget, frames: data.frames };
     if (live.draft?.turn.turn_id !== data.reply_turn) {
       const tokens = data.chunks.reduce((sum, chunk) => sum + chunk.tokens, 0);
       const start = data.chunks.length ? String(BigInt(data.chunks[0].start) + BigInt(tokens)) : "0";
@@ -218,7 +218,7 @@ export class Store extends EventTarget {
     }
     live.rescale();
     this.#phase("reading");
-    this.#list(data.said);
+    this.#list();
     this.tell("live");
     this.tell("heard", data);
     return false;
@@ -258,32 +258,22 @@ export class Store extends EventTarget {
     return false;
   }
 
-  /** @param {DoneEvent} data */
+  /** @param {Wire.Events["done"]} data */
   #done(data) {
-    const { stats, budget, gaps, asleep } = data;
-    const { turn, live } = this;
-    const moved = turn.woken + turn.slept > 0;
-    this.#turn({ phase: "idle", reason: data.reason, stats });
+    const { stats, budget, reason } = data;
+    const { turn } = this;
+    this.#turn({ phase: "idle", reason, stats });
     this.#figures({ woken_last_turn: stats.woken, tokens_per_second: stats.tokens_per_second, kv_reuse: reuse(stats) });
-    if (asleep) this.#figures({ asleep_chunks: asleep.chunks, asleep_tokens: asleep.tokens });
-    if (budget) this.budget = budget;
-    if (gaps) live?.setGaps(gaps, data.tail_gap ?? null);
-    this.#list(new Date().toISOString());
-    if (gaps) this.tell("live");
+    this.budget = budget;
+    this.#list();
     this.tell("budget");
-    if (moved) this.tell("graveyard");
+    if (turn.woken || turn.slept) this.tell("graveyard");
     if (turn.tools) this.tell("kept");
     this.tell("done", data);
-    return !this.#addsUp(data, turn);
-  }
-
-  /** Whether the events of a turn told all that the context would. @param {DoneEvent} data @param {TurnState} turn */
-  #addsUp({ stats, budget }, turn) {
+    // If an event was missed, or one of them did not fit, what is shown here is not what the server holds.
     const { live } = this;
-    if (!live || live.draft || live.mismatched || live.gapSplit) return false;
-    if (stats.woken !== turn.woken || stats.asleep !== turn.slept) return false; // an event was missed
-    // When the last chunk of a turn falls asleep its frame goes too, and only the server knows how long that is.
-    return budget ? budget.live + budget.pinned === live.tokens : !turn.slept;
+    if (!live || live.draft || live.mismatched) return true;
+    return stats.woken !== turn.woken || stats.asleep !== turn.slept || budget.live + budget.pinned !== live.tokens;
   }
 
   /** @param {Wire.Events["failed"]} data */
@@ -293,13 +283,13 @@ export class Store extends EventTarget {
     return true;
   }
 
-  /** What the list of windows says of this one follows from its events. @param {string} modified */
-  #list(modified) {
+  /** What the list of windows says of this one follows from its events. */
+  #list() {
     const { window, live, stats } = this;
-    if (!window || !live) return;
-    const last = live.chunks.findLast((chunk) => chunk.turn.window === this.current);
+    const last = live?.chunks.findLast((chunk) => chunk.turn.window === this.current);
+    if (!window || !live || !last) return;
     this.setWindow({
-      ...window, modified, generating: this.busy, last_text: last?.pieces.join("") ?? window.last_text,
+      ...window, modified: last.turn.said, generating: this.busy, last_text: last.pieces.join(""),
       live_chunks: live.chunks.length, live_tokens: live.tokens, asleep_chunks: stats?.asleep_chunks ?? 0,
     });
   }

@@ -181,6 +181,7 @@ declare namespace Wire {
   interface DoneEvent {
     reason: "stop" | "eos" | "length" | "context" | "abort";
     stats: TurnStats;
+    budget: BudgetTold;
   }
 
   interface EmbedderTold {
