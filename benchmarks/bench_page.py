@@ -27,57 +27,12 @@ from halo_weave.weave import Weave
 
 LIVE_TOKENS, ASLEEP_CHUNKS, CHUNK_TOKENS = 10_000, 20_000, 80
 STREAMED, PER_SECOND, ROUNDS = 256, 60, 15
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-WORDS = [
-    "the",
-    "keeper",
-    "of",
-    "the",
-    "lighthouse",
-    "wrote",
-    "down",
-    "every",
-    "ship",
-    "that",
-    "passed",
-    "in",
-    "a",
-    "green",
-    "book",
-    "and",
-    "when",
-    "fog",
-    "came",
-    "he",
-    "rang",
-    "the",
-    "bell",
-    "until",
-    "his",
-    "arms",
-    "were",
-    "tired",
-    "and",
-    "nobody",
-    "on",
-    "the",
-    "island",
-    "knew",
-    "who",
-    "had",
-    "built",
-    "the",
-    "tower",
-]
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-sync"]
+TEXT = (
+    "the keeper of the lighthouse wrote down every ship that passed in a green book and when fog came he rang the bell "
+    "until his arms were tired and nobody on the island knew who had built the tower"
+)
+WORDS = TEXT.split()
 
 RECOLOUR = """async (rounds) => {
   const { live } = app.store, view = app.views.context, times = [], frames = [];

@@ -138,40 +138,38 @@ class Aborted(Output):
     success: bool = Field(description="Whether anything was there to stop.")
 
 
-class Attention(Output):
-    """What a token looked at: the rows as little-endian float32."""
-
-    format: Literal["aggregated", "per_layer"]
-    shape: list[int]
-    context_length: int
-    encoding: Literal["base64"]
-    dtype: Literal["float32"]
-    data: str = Field(json_schema_extra={"contentEncoding": "base64"})
-
-
-class TokenMessage(Output):
-    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
-
-    type: Literal["token"]
-    token: TextToken
-    attention: Attention | None = Field(
-        default=None, description="Only with output_attentions; null when the engine had none to give."
-    )
-
-
-class DoneMessage(Output):
-    type: Literal["done"]
-    finish_reason: Reason
-    total_tokens: int
-
-
-class ErrorMessage(Output):
-    type: Literal["error"]
-    message: str
-
-
-class GeneratedMessage(RootModel[TokenMessage | DoneMessage | ErrorMessage]):
+class GeneratedMessage(RootModel[Any]):
     """`token` for each token, then `done` or `error`."""
+
+    class Attention(Output):
+        """What a token looked at: the rows as little-endian float32."""
+
+        format: Literal["aggregated", "per_layer"]
+        shape: list[int]
+        context_length: int
+        encoding: Literal["base64"]
+        dtype: Literal["float32"]
+        data: str = Field(json_schema_extra={"contentEncoding": "base64"})
+
+    class TokenMessage(Output):
+        model_config = ConfigDict(json_schema_serialization_defaults_required=False)
+
+        type: Literal["token"]
+        token: TextToken
+        attention: GeneratedMessage.Attention | None = Field(
+            default=None, description="Only with output_attentions; null when the engine had none to give."
+        )
+
+    class DoneMessage(Output):
+        type: Literal["done"]
+        finish_reason: Reason
+        total_tokens: int
+
+    class ErrorMessage(Output):
+        type: Literal["error"]
+        message: str
+
+    root: TokenMessage | DoneMessage | ErrorMessage
 
 
 @dataclass(slots=True)

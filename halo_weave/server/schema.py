@@ -27,7 +27,9 @@ class Input(BaseModel):
 class Output(BaseModel):
     """An answer, an event, or a part of one. All its fields are always there."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_serialization_defaults_required=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, from_attributes=True, json_schema_serialization_defaults_required=True
+    )
 
 
 def _storable(value: Any, depth: int = 0) -> Any:
