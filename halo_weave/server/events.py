@@ -13,7 +13,7 @@ from halo_weave.core.pruning import Why
 from halo_weave.ports import Reason
 from halo_weave.server.schema import Id
 from halo_weave.server.schema import Output as Told
-from halo_weave.server.wire import BudgetTold, ChunkTold, GapTold, Part
+from halo_weave.server.wire import BudgetTold, ChunkTold, Part
 
 
 class SearchingEvent(Told):
@@ -142,9 +142,6 @@ class DoneEvent(Told):
     reason: Reason
     stats: TurnStats
     budget: BudgetTold
-    gaps: dict[str, GapTold] = Field(description="What sleeps before live chunks, by key.")
-    tail_gap: GapTold | None
-    asleep: GapTold = Field(description="All that sleeps here.")
 
 
 class FailedEvent(Told):

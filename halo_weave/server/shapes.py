@@ -354,18 +354,6 @@ def spoken(event: events.Spoken, seen: Mapping[ChunkKey, SeenChunk]) -> dict[str
     return {"turn_id": str(event.turn_id), "chunks": live(event.chunks, seen)}
 
 
-def done(event: events.Done, seen: Context) -> dict[str, Any]:
-    chunks = [one for turn in seen.turns for one in turn.chunks]
-    return {
-        "reason": event.reason,
-        "stats": dict(event.stats),
-        "budget": asdict(seen.budget),
-        "gaps": {str(one.chunk.key): asdict(one.gap) for one in chunks if one.gap},
-        "tail_gap": asdict(seen.tail) if seen.tail else None,
-        "asleep": {"chunks": seen.asleep_chunks, "tokens": seen.asleep_tokens},
-    }
-
-
 def live(chunks: Iterable[Chunk], seen: Mapping[ChunkKey, SeenChunk]) -> list[dict[str, Any]]:
     """Another window may have deleted one of them meanwhile."""
     return [chunk(seen[one.key]).model_dump(mode="json") for one in chunks if one.key in seen]

@@ -125,9 +125,9 @@ class Teller:
             case events.Searching():
                 return "searching", asdict(event)
             case events.Woken():
-                return "woken", shapes.woken(
-                    event, self.seen(one.chunk for one in event.chunks), self.names()
-                )
+                turns = self.weave.context(self.window).turns
+                seen = {one.chunk.key: one for turn in turns for one in turn.chunks}
+                return "woken", shapes.woken(event, seen, self.names())
             case events.Asleep():
                 return "asleep", shapes.asleep(event)
             case events.Heard():
@@ -143,7 +143,8 @@ class Teller:
             case events.Spoken():
                 return "spoken", shapes.spoken(event, self.seen(event.chunks))
             case events.Done():
-                return "done", shapes.done(event, self.weave.context(self.window))
+                budget = asdict(self.weave.context(self.window).budget)
+                return "done", {"reason": event.reason, "stats": dict(event.stats), "budget": budget}
 
     def seen(self, chunks: Iterable[Chunk]) -> dict[ChunkKey, SeenChunk]:
         """The event's chunks with their brightness, as they are now."""

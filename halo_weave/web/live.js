@@ -127,23 +127,16 @@ export class Live {
   }
 
   /**
-   * A chunk wakes up at its place, amid what sleeps there. How much of the rest sleeps before it is told at the end of
-   * the turn; until then all of it stands after it.
+   * A chunk wakes up at its place, amid what sleeps there: what does not sleep before it sleeps after it.
+   * Of several that wake up, the earliest comes first.
    * @param {LiveChunk} chunk @param {boolean} slept in this window
    */
   wake(chunk, slept) {
     const known = this.find(chunk.key);
     this.put(chunk);
-    if (!known && slept) this.#addToGap(this.chunks.indexOf(chunk) + 1, -1, -chunk.pieces.length);
-  }
-
-  /**
-   * What sleeps before each chunk and after the last.
-   * @param {Record<string, Gap>} gaps by key, where something sleeps @param {Gap | null} tail
-   */
-  setGaps(gaps, tail) {
-    for (const chunk of this.chunks) chunk.gap = gaps[chunk.key] ?? null;
-    this.tailGap = tail;
+    if (known) return;
+    const { chunks, tokens } = gapWith(chunk.gap, slept ? 1 : 0, slept ? chunk.pieces.length : 0) ?? NONE;
+    this.#addToGap(this.chunks.indexOf(chunk) + 1, -chunks, -tokens);
   }
 
   /**

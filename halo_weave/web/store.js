@@ -2,7 +2,7 @@
 
 import { decodeFloats } from "./colour.js";
 import { Live, liveChunk } from "./live.js";
-import { parts, roleName } from "./words.js";
+import { compareIds, parts, roleName } from "./words.js";
 
 /**
  * Topics of the state: status, windows, window (another one is shown), live (chunks came or went), token, brightness,
@@ -169,7 +169,7 @@ export class Store extends EventTarget {
 
   /** @param {Wire.Events["woken"]} data */
   #woken({ chunks }) {
-    for (const one of chunks) {
+    for (const one of [...chunks].sort((a, b) => compareIds(a.start, b.start))) {
       const chunk = liveChunk(one, this.#turnOf(one.key, one));
       chunk.woken ??= { words: one.words, similarity: one.similarity, part: one.part };
       chunk.fresh = true;
@@ -260,22 +260,18 @@ export class Store extends EventTarget {
 
   /** @param {Wire.Events["done"]} data */
   #done(data) {
-    const { stats, budget, asleep } = data;
-    const { turn, live } = this;
-    this.#turn({ phase: "idle", reason: data.reason, stats });
-    this.#figures({
-      woken_last_turn: stats.woken, tokens_per_second: stats.tokens_per_second, kv_reuse: reuse(stats),
-      asleep_chunks: asleep.chunks, asleep_tokens: asleep.tokens,
-    });
+    const { stats, budget, reason } = data;
+    const { turn } = this;
+    this.#turn({ phase: "idle", reason, stats });
+    this.#figures({ woken_last_turn: stats.woken, tokens_per_second: stats.tokens_per_second, kv_reuse: reuse(stats) });
     this.budget = budget;
-    live?.setGaps(data.gaps, data.tail_gap);
     this.#list();
-    this.tell("live");
     this.tell("budget");
     if (turn.woken || turn.slept) this.tell("graveyard");
     if (turn.tools) this.tell("kept");
     this.tell("done", data);
     // If an event was missed, or one of them did not fit, what is shown here is not what the server holds.
+    const { live } = this;
     if (!live || live.draft || live.mismatched) return true;
     return stats.woken !== turn.woken || stats.asleep !== turn.slept || budget.live + budget.pinned !== live.tokens;
   }

@@ -182,9 +182,6 @@ declare namespace Wire {
     reason: "stop" | "eos" | "length" | "context" | "abort";
     stats: TurnStats;
     budget: BudgetTold;
-    gaps: Record<string, GapTold>;
-    tail_gap: GapTold | null;
-    asleep: GapTold;
   }
 
   interface EmbedderTold {

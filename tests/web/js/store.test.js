@@ -76,21 +76,18 @@ describe("a turn", () => {
     assert.equal(store.stats.asleep_chunks, asleep_chunks);
   });
 
-  test("a chunk that wakes up leaves its gap, and the end of the turn tells what is left on both sides", () => {
+  test("a chunk that wakes up parts the gap it slept in", () => {
     const after = chunk("3.0.assistant", 70, ["Nice"], { gap: { chunks: 5, tokens: 50 } });
     const turns = [turn("2", "user", [chunk("2.0.user", 10, ["My"])]), turn("3", "assistant", [after])];
     store.setContext(context(turns, { tail_gap: { chunks: 1, tokens: 2 } }));
-    const gaps = () => Object.fromEntries(store.live.chunks.filter((one) => one.gap).map((one) => [one.key, one.gap]));
-    wake(woken("2.4.user", 30, ["b", "c"]), woken("1.0.user", 20, ["a"], { window: "v", slept: false }));
-    assert.deepEqual(gaps(), { "3.0.assistant": { chunks: 4, tokens: 48 } });
-    wake(woken("9.0.user", 99, ["d", "e"]));
+    const late = woken("2.4.user", 30, ["b", "c"], { gap: { chunks: 1, tokens: 7 } });
+    wake(late, woken("2.1.user", 11, ["a"]), woken("9.0.user", 99, ["d", "e"]));
+    const gaps = Object.fromEntries(store.live.chunks.map((one) => [one.key, one.gap]));
+    assert.deepEqual(gaps, {
+      "2.0.user": null, "2.1.user": null, "2.4.user": { chunks: 1, tokens: 7 },
+      "3.0.assistant": { chunks: 2, tokens: 40 }, "9.0.user": null,
+    });
     assert.equal(store.live.tailGap, null);
-    const told = { "2.4.user": { chunks: 1, tokens: 8 }, "3.0.assistant": { chunks: 3, tokens: 40 } };
-    const tail = { chunks: 1, tokens: 3 };
-    apply("done", done({ woken: 3 }, { live: 7 }, { gaps: told, tail_gap: tail, asleep: { chunks: 5, tokens: 51 } }));
-    assert.deepEqual(gaps(), told);
-    assert.deepEqual(store.live.tailGap, tail);
-    assert.equal(store.stats.asleep_chunks, 5);
   });
 
   test("tells what it did to the list of windows, the figures and the budget", () => {
@@ -102,8 +99,7 @@ describe("a turn", () => {
     apply("token", token(43, "Mochi"));
     apply("spoken", { turn_id: "5", said: "2026-11-15T11:00:09Z", chunks: [chunk("5.0.assistant", 43, ["Mochi"])] });
     sleep("2.0.user", 2);
-    const asleep = { chunks: 1, tokens: 2 };
-    assert.equal(apply("done", done({ asleep: 1 }, { live: 5, frames: 7 }, { asleep })), false);
+    assert.equal(apply("done", done({ asleep: 1, woken: 0 }, { live: 5, frames: 7 })), false);
     const { live_chunks, live_tokens, asleep_chunks, generating, last_text, modified } = store.window;
     assert.deepEqual({ live_chunks, live_tokens, asleep_chunks, generating, last_text, modified }, {
       live_chunks: 3, live_tokens: 5, asleep_chunks: 1, generating: false, last_text: "Mochi",

@@ -34,11 +34,10 @@ export function woken(key, start, pieces, more = {}) {
   };
 }
 
-/** What the end of a turn tells. @param {object} [stats] @param {object} [budget] @param {object} [more] */
-export function done(stats = {}, budget = {}, more = {}) {
+/** What the end of a turn tells. @param {object} [stats] @param {object} [budget] */
+export function done(stats = {}, budget = {}) {
   return {
     reason: "stop", budget: { ...BUDGET, ...budget },
-    gaps: {}, tail_gap: null, asleep: { chunks: 0, tokens: 0 }, ...more,
     stats: { tokens: 1, woken: 0, asleep: 0, reused: 3, restored: 0, computed: 1, tokens_per_second: 20, ...stats },
   };
 }
