@@ -31,7 +31,7 @@ from halo_weave.llama import catalogue
 from halo_weave.ports import Embedder, Engine, Vectors
 from halo_weave.settings import Settings
 from halo_weave.stores.sqlite import SqliteStore
-from halo_weave.weave.desk import hits_for
+from halo_weave.weave.waking import hits_for
 
 BUDGETS = (512, 1024, 2048)
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}

@@ -1,4 +1,4 @@
-"""Settings become a wired system. The only file that names concrete adapters."""
+"""What the user chose becomes a wired system: engine, store, recall and tools are opened and joined here."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.embedders.standard import open_embedder
 from halo_weave.engines.llama import Limits, LlamaEngine
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.errors import BadInput, ModelNotFound
+from halo_weave.errors import ModelNotFound
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
 from halo_weave.llama import catalogue
@@ -27,7 +28,7 @@ from halo_weave.weave import Weave
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
 
-def silent(what: str, done: int, total: int) -> None:
+def _silent(what: str, done: int, total: int) -> None:
     pass
 
 
@@ -44,7 +45,7 @@ class Options:
     settings: Settings = field(default_factory=Settings)
 
 
-def assemble(options: Options, progress: Progress = silent) -> Weave:
+def assemble(options: Options, progress: Progress = _silent) -> Weave:
     """A whole system. What was opened is closed again if a later part fails."""
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)  # before the model is loaded
@@ -54,12 +55,19 @@ def assemble(options: Options, progress: Progress = silent) -> Weave:
     except BaseException:
         engine.close()
         raise
-    recall = open_recall(options, store, progress)
+    recall = _open_recall(options, store, progress)
     tree = MemoryTree(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
-    return Weave(engine, store, recall, Toolbox(Notes(store), tree), defaults=options.settings)
+    return Weave(
+        engine,
+        store,
+        recall,
+        Toolbox(Notes(store), tree),
+        defaults=options.settings,
+        embed_anew=None if options.embedder == "off" else partial(_embed_anew, options, store),
+    )
 
 
-def open_engine(options: Options, progress: Progress = silent) -> Engine:
+def open_engine(options: Options, progress: Progress = _silent) -> Engine:
     if options.engine == "scripted":
         return ScriptedEngine()
     path = options.model or catalogue.ensure(catalogue.CHAT, progress)
@@ -70,14 +78,14 @@ def open_engine(options: Options, progress: Progress = silent) -> Engine:
     return LlamaEngine(path, limits=limits)
 
 
-def open_recall(options: Options, store: SqliteStore, progress: Progress) -> Recall:
+def _open_recall(options: Options, store: SqliteStore, progress: Progress) -> Recall:
     """Search. The embedder opens in the background; until it is there, or without one, words serve."""
     if options.embedder == "off":
         return Recall(store, None)
     if options.engine == "llama" and options.embedder is None and not catalogue.EMBEDDER.present:
         with suppress(ModelNotFound):  # opening it fails in turn, and the status says so
             catalogue.ensure(catalogue.EMBEDDER, progress)
-    return Recall(store, lambda: chosen_embedder(options))
+    return Recall(store, lambda: _chosen_embedder(options))
 
 
 def named_embedder(path: Path) -> Path:
@@ -89,18 +97,16 @@ def named_embedder(path: Path) -> Path:
     return path
 
 
-def chosen_embedder(options: Options) -> Embedder:
-    if options.embedder == "off":
-        raise BadInput("Nothing can be embedded without an embedder: it is off.")
+def _chosen_embedder(options: Options) -> Embedder:
     if options.engine == "scripted" and options.embedder is None:
         return HashingEmbedder()
-    return open_embedder(options.embedder)
+    return open_embedder(None if options.embedder == "off" else options.embedder)
 
 
-def embed_anew(options: Options, weave: Weave, progress: Callable[[int, int], None]) -> None:
+def _embed_anew(options: Options, store: SqliteStore, progress: Callable[[int, int], None]) -> None:
     """All of memory by the embedder of the options. Until it is done, the vectors that are there stay."""
-    with closing(chosen_embedder(options)) as embedder:
-        reindex(cast(SqliteStore, weave.store), embedder, now=weave.now, progress=progress)
+    with closing(_chosen_embedder(options)) as embedder:
+        reindex(store, embedder, now=lambda: datetime.now(UTC), progress=progress)
 
 
 def kept_with_memories(store: SqliteStore, recall: Recall) -> Search:

@@ -17,7 +17,6 @@ from rich.tree import Tree
 from halo_weave.assemble import assemble, kept_with_memories
 from halo_weave.cli.app import app
 from halo_weave.cli.counting import counted
-from halo_weave.cli.finding import found_window
 from halo_weave.cli.glow import plain, visible
 from halo_weave.cli.memory import now, opened, opened_to_change, opened_to_read, say, shown
 from halo_weave.cli.options import Data, Json, Yes
@@ -138,7 +137,7 @@ def inject_memory(
     with progress_bar() as telling:
         weave = assemble(options, telling)
     with closing(weave):
-        woken, slept = weave.inject(found_window(weave.store, window).id, path)
+        woken, slept = weave.keepsakes.inject(weave.windows.find(window).id, path)
     cost = sum(one.cost for one in woken)
     if as_json:
         keys = [str(one.chunk.key) for one in woken]

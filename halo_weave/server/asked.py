@@ -25,9 +25,9 @@ class Asked(BaseModel):
 
 
 class Told(BaseModel):
-    """A part of an answer."""
+    """A part of an answer, read from a value's attributes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
 def storable(value: Any, depth: int = 0) -> Any:

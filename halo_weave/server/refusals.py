@@ -25,6 +25,7 @@ KNOWN: dict[type[Exception], tuple[int, str]] = {
     errors.UnknownWindow: (404, "unknown_window"),
     errors.WindowBusy: (409, "window_busy"),
     errors.NotesChanged: (409, "notes_changed"),
+    errors.EmbedderOff: (409, "embedder_off"),
     errors.UnknownMemory: (404, "unknown_memory"),
     errors.ModelError: (503, "model_unusable"),
     errors.ModelNotFound: (503, "model_missing"),

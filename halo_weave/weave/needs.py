@@ -1,12 +1,12 @@
-"""What weave asks of its parts. Each is met by one adapter, and by whatever a test puts in its place."""
+"""The store, as far as a conversation needs it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from pathlib import Path
+from typing import IO, Any, Literal, Protocol
 
-from halo_weave.core.resurrection import RecallHit as RecallHit
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
@@ -15,12 +15,15 @@ from halo_weave.store import (
     ChunkRecord,
     Draft,
     Event,
+    Imported,
     LiveChunk,
     Numbers,
     Page,
+    Place,
     Reservation,
     Sleeping,
     Stats,
+    Subset,
     WindowRecord,
     WindowStats,
     Woken,
@@ -74,6 +77,7 @@ class Memory(Protocol):
     def sleeping(self, window_id: str, key: ChunkKey) -> Sleeping: ...
     def sleepers(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Sleeper]: ...
     def asleep_places(self, window_id: str) -> tuple[Numbers, Numbers]: ...
+    def count_asleep(self, window_id: str, after: int, before: int) -> tuple[int, int]: ...
     def asleep_between(self, window_id: str, after: int, before: int, limit: int) -> list[Sleeping]: ...
     def graveyard(
         self,
@@ -122,69 +126,14 @@ class Memory(Protocol):
         self, key: str, changes: Mapping[str, Any], reset: Collection[str] = (), *, now: datetime
     ) -> None: ...
     def stats(self) -> Stats: ...
+    def version(self) -> int: ...
+    @property
+    def path(self) -> Path: ...
+    def export(
+        self, write: Callable[[str], object], *, now: datetime, subset: Subset, vectors: bool
+    ) -> None: ...
+    def import_open_file(self, source: IO[bytes], *, now: datetime) -> Imported: ...
+    def outline(self) -> list[Place]: ...
+    def want_again(self, numbers: Iterable[int]) -> None: ...
     def clear(self, *, confirm: bool = False) -> None: ...
-    def close(self) -> None: ...
-
-
-class Recall(Protocol):
-    """Search over all that was said."""
-
-    def search(
-        self,
-        text: str,
-        *,
-        window: str | None = None,
-        limit: int = 50,
-        now: datetime,
-        user_weight: float = 1.5,
-        mmr_lambda: float | None = None,
-    ) -> Sequence[RecallHit]: ...
-
-    def note_said(self) -> None:
-        """New chunks are in the store: embed them when there is time."""
-
-    def forget(self) -> None:
-        """The memory was cleared."""
-
-    def reopen(self) -> None:
-        """The memory has the vectors of another embedder now."""
-
-    def status(self) -> Mapping[str, Any]: ...
-    def close(self) -> None: ...
-
-
-class Call(Protocol):
-    @property
-    def command(self) -> str: ...
-
-
-class Answer(Protocol):
-    """What a tool says, as it stands in the reply; and the chunks it wants awake."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def ok(self) -> bool: ...
-    @property
-    def wake(self) -> Sequence[ChunkKey]: ...
-
-
-class Detector(Protocol):
-    def feed(self, piece: bytes) -> Sequence[Call]:
-        """The calls that are complete with this piece of the reply."""
-
-
-class Toolbox(Protocol):
-    """The AI's own tools: notes and structured memory."""
-
-    def detector(self) -> Detector: ...
-    def run(self, call: Any, *, now: datetime, within: str | None = None) -> Answer:
-        """Do what a call asks. `within`: a window that recalls only its own."""
-
-    def instructions(self) -> str:
-        """What the system prompt says of the tools and of the top of the tree."""
-
-    def snapshot(self, path: str, *, now: datetime) -> Sequence[ChunkKey]:
-        """The chunks that explain a memory."""
-
     def close(self) -> None: ...

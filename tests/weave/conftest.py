@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.words import terms
 from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave, events
-from halo_weave.weave.needs import RecallHit
 
 PLAIN = {
     "a",
@@ -113,11 +113,11 @@ SMALL = {
 }
 
 
-def spoken(turn: list[events.Event]) -> str:
-    return b"".join(event.piece for event in turn if isinstance(event, events.Token)).decode()
+def spoken(turn: list[events.TurnEvent]) -> str:
+    return b"".join(event.piece for event in turn if isinstance(event, events.TokenSpoken)).decode()
 
 
-def of(kind: type[Any], turn: list[events.Event]) -> list[Any]:
+def of(kind: type[Any], turn: list[events.TurnEvent]) -> list[Any]:
     return [event for event in turn if isinstance(event, kind)]
 
 
@@ -125,6 +125,6 @@ def lived(weave: Weave, window: str) -> list[tuple[str, str, bool, bytes]]:
     """All that a window shows, to compare with."""
     return [
         (str(one.chunk.key), one.chunk.text, one.pinned, one.brightness.tobytes())
-        for turn in weave.context(window).turns
+        for turn in weave.windows.context(window).turns
         for one in turn.chunks
     ]

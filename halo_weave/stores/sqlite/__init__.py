@@ -28,6 +28,10 @@ class SqliteStore(Said, Windows, Working, Gaps, Signals, Keepsakes, Upkeep, Veri
     def path(self) -> Path:
         return self._db.path
 
+    def version(self) -> int:
+        """A number that changes with every commit, of any thread or process."""
+        return self._db.version()
+
     def close(self) -> None:
         self._db.close()
 

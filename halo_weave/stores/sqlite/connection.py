@@ -40,6 +40,7 @@ class Database:
         self._closed = False
         self._durable = True
         self._lent: set[sqlite3.Connection] = set()  # someone reads from them
+        self._watch: sqlite3.Connection | None = None  # never writes: it sees the commits of all others
         if path.is_dir():
             raise StoreError(f"{path} is a folder. Name a file, such as {path / 'memory.sqlite'}.")
         try:
@@ -96,6 +97,15 @@ class Database:
                     raise
         finally:
             self._turn.release()
+
+    def version(self) -> int:
+        """A number that changes with every commit, of any thread or process."""
+        with self.spoken(), self._guard:
+            self._check_open()
+            if self._watch is None:
+                self._watch = self._connect()
+                self._all.append(self._watch)
+            return int(self._watch.execute("PRAGMA data_version").fetchone()[0])
 
     def vacuum(self) -> None:
         """Give the space of what was wiped back to the disk. While others use the memory, it is kept for later."""
