@@ -145,7 +145,7 @@ class Chat:
                 self.console.print(
                     painted(one.chunk.tokens, one.brightness, low, high, tool=one.tool), soft_wrap=True
                 )
-        self.gap(seen.tail_gap)
+        self.gap(seen.gaps.tail)
         budget = seen.budget
         self.quietly(f"{budget.used} tokens of {budget.max_context_tokens or budget.model_context}")
 

@@ -6,7 +6,7 @@ import base64
 from dataclasses import fields
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import AliasPath, BeforeValidator, Field, create_model
 
 from halo_weave.core.tokens import Brightness, ChunkKey
 from halo_weave.ports import Planned
@@ -15,7 +15,7 @@ from halo_weave.server.refusals import json_bytes
 from halo_weave.server.wire import ChunkTold, KeyText, Number
 from halo_weave.weave import events
 from halo_weave.weave.hub import Numbered
-from halo_weave.weave.seen import SeenChunk
+from halo_weave.weave.seen import Gap, SeenChunk
 
 _IDS = {"turn_id", "reply_turn", "position"}
 
@@ -124,7 +124,26 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
     ("tool_called", events.ToolCalled, {}),
     ("tool_answered", events.ToolAnswered, {}),
     ("spoken", events.Spoken, {}),
-    ("done", events.TurnEnded, {"stats": (TurnStats, ...)}),
+    (
+        "done",
+        events.TurnEnded,
+        {
+            "leave_out": "gaps",
+            "gaps": (
+                Annotated[dict[str, Gap], BeforeValidator(lambda gaps: {str(k): v for k, v in gaps.items()})],
+                Field(
+                    validation_alias=AliasPath("gaps", "before"),
+                    description="What sleeps before live chunks, by key.",
+                ),
+            ),
+            "tail_gap": (Gap | None, Field(validation_alias=AliasPath("gaps", "tail"))),
+            "asleep": (
+                Gap,
+                Field(validation_alias=AliasPath("gaps", "whole"), description="All that sleeps here."),
+            ),
+            "stats": (TurnStats, ...),
+        },
+    ),
     ("failed", events.TurnFailed, {}),
     ("changed", events.WindowChanged, {}),
     ("deleted", events.WindowDeleted, {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import pairwise
 from threading import RLock
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ from halo_weave.weave.events import SleptChunk, WokenChunk
 from halo_weave.weave.needs import Memory
 from halo_weave.weave.ports import RecallPort
 from halo_weave.weave.prompt import Origin, Scribe
-from halo_weave.weave.seen import Budget, Gap, SeenChunk
+from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
 from halo_weave.weave.waking import plan_waking
 
 CUT = "cut"  # tag of a reply whose process ended before it did
@@ -324,7 +325,6 @@ class Desk:
             seen.pinned,
             seen.woken,
             seen.tool,
-            self._gap_before(waking.key),
             part=waking.part,
             hit=waking.hit,
             similarity=waking.similarity,
@@ -345,12 +345,21 @@ class Desk:
         live, about = self.window.at(key), self.about[key]
         return SeenChunk(live.chunk, live.brightness, live.pinned, about.woken, TOOL in about.tags, gap)
 
-    def _gap_before(self, key: ChunkKey) -> Gap | None:
-        starts = [chunk.start for chunk in self.window.chunks]
-        at = self.window.at(key).chunk.start
-        place = starts.index(at)
-        chunks, tokens = self.store.count_asleep(self.record.id, starts[place - 1] if place else 0, at)
-        return Gap(chunks, tokens) if chunks else None
+    def gaps(self) -> Gaps:
+        """What sleeps between the live chunks."""
+        starts, sizes = self.store.asleep_places(self.record.id)
+        with self.guard:
+            live = list(self.window.chunks)
+        # Sleeping chunks before each live one; the difference of two neighbours is the gap between them.
+        places = np.searchsorted(starts, [chunk.start for chunk in live])
+        edges = np.concatenate([[0], places, [len(starts)]]).astype(np.int64)
+        sums = np.concatenate([[0], np.cumsum(sizes)])
+        between = [
+            Gap(int(stop - start), int(sums[stop] - sums[start])) if stop > start else None
+            for start, stop in pairwise(edges)
+        ]
+        before = {chunk.key: gap for chunk, gap in zip(live, between, strict=False) if gap}
+        return Gaps(before, between[-1], Gap(len(starts), int(sums[-1])))
 
     @property
     def frames(self) -> int:

@@ -11,7 +11,7 @@ from halo_weave.core.pruning import Why
 from halo_weave.core.resurrection import Part
 from halo_weave.core.tokens import Brightness, ChunkKey
 from halo_weave.ports import Planned, Reason
-from halo_weave.weave.seen import Budget, SeenChunk
+from halo_weave.weave.seen import Budget, Gaps, SeenChunk
 
 INTERNAL = "Something went wrong inside Halo Weave; its log has the details. What was stored is safe."
 
@@ -142,6 +142,7 @@ class TurnEnded:
 
     reason: Reason
     budget: Budget
+    gaps: Gaps
     stats: Mapping[str, Any] = field(default_factory=dict)
 
 

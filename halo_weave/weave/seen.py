@@ -20,6 +20,15 @@ class Gap:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """All that sleeps in a window, by where it stands among the live chunks."""
+
+    before: Mapping[ChunkKey, Gap]  # of the live chunks that something sleeps right before
+    tail: Gap | None  # after the last live chunk
+    whole: Gap
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenChunk:
     """A live chunk with all that is shown of it."""
@@ -110,10 +119,9 @@ class Context:
 
     window: str
     turns: tuple[SeenTurn, ...]
-    tail_gap: Gap | None  # what sleeps after the last live chunk
+    gaps: Gaps
     reply: SeenReply | None
     budget: Budget
-    asleep: Gap  # all that sleeps here
     last_event: str  # events after this one are not, or not all, in this context
     last_turn: Mapping[str, Any]  # what the last turn came to
 

@@ -91,7 +91,7 @@ class Turn:
         yield from self._fall_asleep(ids)
         self.recall.note_said()
         seconds = time.perf_counter() - self.clock.began
-        yield events.TurnEnded(self.reason, self.desk.budget(), self._sum_up(seconds))
+        yield events.TurnEnded(self.reason, self.desk.budget(), self.desk.gaps(), self._sum_up(seconds))
 
     # Before the model speaks
 

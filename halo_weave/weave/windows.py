@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any, Literal
-
-import numpy as np
 
 from halo_weave.core.tokens import Role
 from halo_weave.errors import BadInput, UnknownWindow
@@ -161,24 +159,15 @@ class WeaveWindows:
             window_id
         ).last  # before all else: events after it may already be in the context
         desk = self._system.desk(window_id)
-        starts, sizes = self._system.store.asleep_places(window_id)
+        gaps = desk.gaps()
         with desk.guard:
-            live = [desk.seen(chunk.key) for chunk in desk.window.chunks]
+            seen = [desk.seen(chunk.key, gaps.before.get(chunk.key)) for chunk in desk.window.chunks]
             about, budget, reply = dict(desk.about), desk.budget(), desk.window.reply
             in_progress = None
             if reply is not None:
                 brightness = desk.window.brightness[desk.window.offsets[-1] :].copy()
                 tool = [reply.start + i in desk.tooled for i in range(len(reply.ids))]
                 in_progress = SeenReply(reply.turn_id, reply.start, reply.tokens, brightness, tool)
-        # Sleeping chunks before each live one; the difference of two neighbours is the gap between them.
-        places = np.searchsorted(starts, [one.start for one in live])
-        edges = np.concatenate([[0], places, [len(starts)]]).astype(np.int64)
-        sums = np.concatenate([[0], np.cumsum(sizes)])
-        gaps = [
-            Gap(int(stop - start), int(sums[stop] - sums[start])) if stop > start else None
-            for start, stop in pairwise(edges)
-        ]
-        seen = [replace(one, gap=gap) for one, gap in zip(live, gaps[:-1], strict=True)]
         turns = []
         for (turn_id, role), group in groupby(seen, key=lambda one: (one.key.turn_id, one.key.role)):
             chunks = tuple(group)
@@ -189,10 +178,9 @@ class WeaveWindows:
         return Context(
             window_id,
             tuple(turns),
-            gaps[-1],
+            gaps,
             in_progress,
             budget,
-            Gap(len(starts), int(sums[-1])),
             last,
             self._turns.last(window_id),
         )

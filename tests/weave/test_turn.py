@@ -44,7 +44,7 @@ def test_after_a_turn_screen_memory_and_store_are_the_same(assembled):
     chatter(weave, window.id, 12)
     shown = weave.windows.context(window.id)
     assert shown.budget.live + shown.budget.frames + shown.budget.system <= 300
-    assert shown.asleep.chunks > 0
+    assert shown.gaps.whole.chunks > 0
     stored = [
         (str(one.key), one.chunk.text, one.pinned, one.brightness.tobytes())
         for one in weave._system.store.live(window.id)

@@ -298,7 +298,10 @@ def test_another_model_reads_the_same_text_in_its_own_tokens(assembled):
     assert [(key, text) for key, text, _, _ in lived(second, window.id)] == before
     chunk = second.windows.context(window.id).turns[0].chunks[0].chunk
     assert len(chunk) == len(FACT) != chunk.span
+    stored = second._system.store
+    assert {one.tokenizer for one in stored.live(window.id)} == {"scripted"}  # looking stores nothing
     assert spoken(list(second.turns.steps(window.id, "Hello."))) == "You said: Hello."
+    assert {one.tokenizer for one in stored.live(window.id)} == {"letters"}
     third = assembled()
     assert [(key, text) for key, text, _, _ in lived(third, window.id)][:2] == before
 
