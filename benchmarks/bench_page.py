@@ -149,7 +149,7 @@ def fill(weave: Weave) -> str:
             said.append(Live(chunk, brightness))
             start += len(tokens)
         now = datetime.now(UTC)
-        weave.store.append(window, said, tokenizer=weave.engine.info.tokenizer, now=now, asleep=asleep)  # type: ignore[call-arg]
+        weave.store.append(window, said, tokenizer=weave.engine.info.tokenizer, now=now, asleep=asleep)
         return start
 
     def exchange(chunks: int, asleep: bool) -> int:

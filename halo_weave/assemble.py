@@ -7,13 +7,13 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.embedders.standard import open_embedder
 from halo_weave.engines.llama import Limits, LlamaEngine
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.errors import BadInput, ModelNotFound
+from halo_weave.errors import BadInput, ModelNotFound, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
 from halo_weave.llama import catalogue
@@ -21,6 +21,7 @@ from halo_weave.memory import Hit, MemoryTree, Notes, Search, Toolbox
 from halo_weave.places import memory_file
 from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
+from halo_weave.store import Store
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave
 
@@ -50,13 +51,33 @@ def assemble(options: Options, progress: Progress = silent) -> Weave:
         named_embedder(options.embedder)  # before the model is loaded
     engine = open_engine(options, progress)
     try:
-        store = SqliteStore(memory_file(options.data))
+        store = open_store(options.data)
     except BaseException:
         engine.close()
         raise
     recall = open_recall(options, store, progress)
     tree = MemoryTree(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
     return Weave(engine, store, recall, Toolbox(Notes(store), tree), defaults=options.settings)
+
+
+def open_store(place: Path | str, *, read_only: bool = False) -> Store:
+    """The memory in a folder, or at an address such as scheme://host/name. `read_only`: it must be there already."""
+    scheme = str(place).partition("://")[0] if "://" in str(place) else ""
+    if scheme not in STORES:
+        raise BadInput(f"There is no store for {scheme}:// here. Name a folder.")
+    return STORES[scheme](str(place), read_only)
+
+
+def _open_sqlite(folder: str, read_only: bool) -> Store:
+    path = memory_file(Path(folder))
+    try:
+        return SqliteStore(path, read_only=read_only)
+    except StoreTooNew:
+        # An older schema is brought up to date when the file is opened for writing; a newer one is refused again.
+        return SqliteStore(path)
+
+
+STORES: dict[str, Callable[[str, bool], Store]] = {"": _open_sqlite}  # by scheme; a folder has none
 
 
 def open_engine(options: Options, progress: Progress = silent) -> Engine:
@@ -70,7 +91,7 @@ def open_engine(options: Options, progress: Progress = silent) -> Engine:
     return LlamaEngine(path, limits=limits)
 
 
-def open_recall(options: Options, store: SqliteStore, progress: Progress) -> Recall:
+def open_recall(options: Options, store: Store, progress: Progress) -> Recall:
     """Search. The embedder opens in the background; until it is there, or without one, words serve."""
     if options.embedder == "off":
         return Recall(store, None)
@@ -100,10 +121,10 @@ def chosen_embedder(options: Options) -> Embedder:
 def embed_anew(options: Options, weave: Weave, progress: Callable[[int, int], None]) -> None:
     """All of memory by the embedder of the options. Until it is done, the vectors that are there stay."""
     with closing(chosen_embedder(options)) as embedder:
-        reindex(cast(SqliteStore, weave.store), embedder, now=weave.now, progress=progress)
+        reindex(weave.store, embedder, now=weave.now, progress=progress)
 
 
-def kept_with_memories(store: SqliteStore, recall: Recall) -> Search:
+def kept_with_memories(store: Store, recall: Recall) -> Search:
     """Recall as the structured memory asks it: for the chunks that explain what is saved."""
 
     def search(text: str, limit: int, within: str | None) -> list[Hit]:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from halo_weave.errors import BadInput, UnknownWindow
-from halo_weave.store import WindowRecord
-
-
-class Windows(Protocol):
-    def windows(self, *, deleted: bool = False) -> list[WindowRecord]: ...
+from halo_weave.records import WindowRecord
+from halo_weave.store import Windows
 
 
 def found_window(store: Windows, name: str) -> WindowRecord:

@@ -24,9 +24,9 @@ from halo_weave.errors import BadInput
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex as embed_anew
 from halo_weave.llama import catalogue
+from halo_weave.records import ChunkRecord
 from halo_weave.settings import Settings
-from halo_weave.store import ChunkRecord
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.store import Store
 
 EmbedderFile = Annotated[
     str | None,
@@ -35,7 +35,7 @@ EmbedderFile = Annotated[
 
 
 @contextmanager
-def recalling(store: SqliteStore, embedder: str | None, *, writes: bool = False) -> Iterator[Recall]:
+def recalling(store: Store, embedder: str | None, *, writes: bool = False) -> Iterator[Recall]:
     """Search for one command, which waits for the embedder and not for what is still to be embedded."""
     chosen = embedder_of(read_config(), embedder)
     recall = Recall(store, None if chosen == "off" else lambda: open_embedder(chosen), writes=writes)
@@ -76,7 +76,7 @@ def search(
             told = {"budget": budget, "cost": plan.cost}
             shown = {waking.key: str(waking.part) for waking in plan.wakes}
         records = {record.key: record for record in store.chunks_by_key(shown)}
-        names = {window.id: window.name for window in store.windows(deleted=True)}
+        names = store.window_names()
     scored = {hit.key: hit for hit in hits}
     found = [
         described(record, names.get(record.window, ""), scored.get(key), part)

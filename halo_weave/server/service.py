@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from datetime import datetime
-from pathlib import Path
+from collections.abc import Callable
 from threading import Lock, Thread
-from typing import IO, Any, Protocol, cast
+from typing import Any
 
 from halo_weave import __version__
 from halo_weave.errors import HaloWeaveError, WindowBusy
@@ -16,7 +14,7 @@ from halo_weave.server import shapes, wire
 from halo_weave.server.refusals import INTERNAL, Refusal, kind
 from halo_weave.server.sse import Streams
 from halo_weave.server.turns import Turns
-from halo_weave.store import Imported, Place, Subset
+from halo_weave.store import Store
 from halo_weave.weave.weave import Weave
 
 log = logging.getLogger(__name__)
@@ -24,19 +22,6 @@ log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 Assemble = Callable[[Progress], Weave]
 EmbedAnew = Callable[[Weave, Callable[[int, int], None]], None]  # with how many chunks are done, of how many
-
-
-class Archive(Protocol):
-    """The store, as far as it goes out of and into files."""
-
-    @property
-    def path(self) -> Path: ...
-    def export(
-        self, write: Callable[[str], object], *, now: datetime, subset: Subset, vectors: bool
-    ) -> None: ...
-    def import_open_file(self, source: IO[bytes], *, now: datetime) -> Imported: ...
-    def outline(self) -> list[Place]: ...
-    def want_again(self, numbers: Iterable[int]) -> None: ...
 
 
 class Service:
@@ -129,8 +114,8 @@ class Service:
         return self.weave.toolbox
 
     @property
-    def archive(self) -> Archive:
-        return cast(Archive, self.weave.store)
+    def archive(self) -> Store:
+        return self.weave.store
 
     def clear(self) -> None:
         """Delete everything, unless something is being said."""
@@ -192,7 +177,7 @@ class Service:
 
     def names(self) -> dict[str, str]:
         """Of all windows that ever were."""
-        return {window.id: window.name for window in self.weave.store.windows(deleted=True)}
+        return self.weave.store.window_names()
 
     def changed(self, window: str) -> None:
         """Tell those who watch a window that it is not what they last saw."""

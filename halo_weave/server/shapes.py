@@ -13,9 +13,9 @@ import numpy as np
 from halo_weave.core.tokens import Chunk, ChunkKey
 from halo_weave.memory.tree import Branch, Match, Remembered
 from halo_weave.ports import ModelInfo
+from halo_weave.records import Imported, Sleeping, Stats, WindowStats
 from halo_weave.server import wire
 from halo_weave.settings import Settings, usable
-from halo_weave.store import Imported, Sleeping, Stats, WindowStats
 from halo_weave.weave import events
 from halo_weave.weave.context import Context, Deletion, Gap, SeenChunk, SeenReply, Why
 from halo_weave.weave.weave import Found, Preview

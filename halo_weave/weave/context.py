@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
-from halo_weave.store import Event, Numbers
+from halo_weave.records import Event, Numbers
 from halo_weave.weave.desk import CUT, TOOL, Desk
 
 

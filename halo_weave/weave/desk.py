@@ -26,10 +26,11 @@ from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Ids, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
 from halo_weave.ports import Engine
+from halo_weave.records import ChunkRecord, PutToSleep, WakeUp, WindowRecord
 from halo_weave.settings import Settings
-from halo_weave.store import Asleep, ChunkRecord, WindowRecord, Woken
+from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
-from halo_weave.weave.needs import Memory, Recall, RecallHit
+from halo_weave.weave.needs import Recall, RecallHit
 from halo_weave.weave.prompt import Origin, Scribe
 
 By = Literal["recall", "user", "memory"]  # who woke a chunk
@@ -77,7 +78,7 @@ class Desk:
     settings: Settings
     window: Window
     system: Ids
-    store: Memory
+    store: Store
     engine: Engine
     scribe: Scribe
     names: Mapping[str, str]  # of the windows, by id
@@ -93,7 +94,7 @@ class Desk:
         settings: Settings,
         system_prompt: str,
         *,
-        store: Memory,
+        store: Store,
         engine: Engine,
         scribe: Scribe,
         names: Mapping[str, str],
@@ -152,7 +153,7 @@ class Desk:
     def prune(self, plan: PrunePlan, *, now: datetime) -> tuple[SleptChunk, ...]:
         """The plan's chunks fall asleep: in the store first, then here."""
         asleep = [
-            Asleep(
+            PutToSleep(
                 one.key,
                 self.window.at(one.key).brightness,
                 {
@@ -172,7 +173,7 @@ class Desk:
     def sleep(self, key: ChunkKey, *, now: datetime) -> None:
         """By the user's word: alone, whatever its pairs."""
         reason = {"why": str(Why.USER)}
-        self.store.prune(self.record.id, [Asleep(key, self.window.at(key).brightness, reason)], now=now)
+        self.store.prune(self.record.id, [PutToSleep(key, self.window.at(key).brightness, reason)], now=now)
         self.window.remove([key])
 
     # Waking up
@@ -292,7 +293,7 @@ class Desk:
     ) -> None:
         pinned = by == "user"
         orders = [
-            Woken(
+            WakeUp(
                 told.chunk.key,
                 brightness,
                 {

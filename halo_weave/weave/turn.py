@@ -22,10 +22,11 @@ from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput, StoreBusy
 from halo_weave.ports import Capture, Done, Engine, Planned, Read, Reason, Sampling, Step
-from halo_weave.store import Reservation
+from halo_weave.records import Reservation
+from halo_weave.store import Store
 from halo_weave.weave import events
 from halo_weave.weave.desk import TOOL, About, By, Desk, strategy_of
-from halo_weave.weave.needs import Call, Memory, Recall, RecallHit, Toolbox
+from halo_weave.weave.needs import Call, Recall, RecallHit, Toolbox
 from halo_weave.weave.prompt import Scribe
 
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
@@ -57,7 +58,7 @@ class Turn:
         text: str,
         *,
         engine: Engine,
-        store: Memory,
+        store: Store,
         recall: Recall,
         toolbox: Toolbox | None,
         scribe: Scribe,

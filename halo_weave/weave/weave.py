@@ -19,12 +19,13 @@ from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput, StoreError, UnknownChunk, UnknownWindow, WindowBusy
 from halo_weave.ports import Engine
+from halo_weave.records import ChunkRecord, GraveyardPage, Sleeping, WindowRecord, WindowStats
 from halo_weave.settings import SHARED, Settings, checked, known
-from halo_weave.store import ChunkRecord, Page, Sleeping, WindowRecord, WindowStats
+from halo_weave.store import Store
 from halo_weave.weave.context import Context, Deletion, Gap, SeenChunk, Why, glimpse, see
 from halo_weave.weave.desk import CUT, Desk, strategy_of
 from halo_weave.weave.events import Event, SleptChunk, WokenChunk
-from halo_weave.weave.needs import Memory, Recall, RecallHit, Toolbox
+from halo_weave.weave.needs import Recall, RecallHit, Toolbox
 from halo_weave.weave.prompt import Scribe
 from halo_weave.weave.turn import Turn
 
@@ -53,7 +54,7 @@ class Weave:
     def __init__(
         self,
         engine: Engine,
-        store: Memory,
+        store: Store,
         recall: Recall,
         toolbox: Toolbox | None = None,
         *,
@@ -227,7 +228,7 @@ class Weave:
         descending: bool = True,
         role: Role | None = None,
         text: str | None = None,
-    ) -> Page:
+    ) -> GraveyardPage:
         self.window(window_id)
         return self.store.graveyard(
             window_id, offset=offset, limit=limit, sort=sort, descending=descending, role=role, text=text

@@ -25,19 +25,19 @@ def test_words_are_found_with_the_better_match_first(store, window):
     exchange(
         store, window, "lighthouses lighthouse", "a lighthouse among many other words of little weight here"
     )
-    hits = store.search_words("lighthouse", 10)
+    hits = store.search_words(["lighthouse"], 10)
     assert [store.chunks([number])[0].key.role for number, _ in hits] == [Role.USER, Role.ASSISTANT]
     assert hits[0][1] > hits[1][1]
-    assert len(store.search_words("lighthouse", 1)) == 1
+    assert len(store.search_words(["lighthouse"], 1)) == 1
 
 
 def test_the_speaker_and_the_date_can_be_searched(store):
     window = store.create_window("w", now=NOW, user_name="Melanie").id
     ids = exchange(store, window, "hello", "hi")
-    assert [number for number, _ in store.search_words("melanie", 5)] == [
+    assert [number for number, _ in store.search_words(["melanie"], 5)] == [
         store.chunk(user(ids.user_turn)).number
     ]
-    assert len(store.search_words("march", 5)) == 2
+    assert len(store.search_words(["march"], 5)) == 2
 
 
 def test_a_renamed_speaker_keeps_the_name_for_what_was_said_before(store):
@@ -48,11 +48,23 @@ def test_a_renamed_speaker_keeps_the_name_for_what_was_said_before(store):
     assert [store.chunk(user(ids.user_turn)).speaker for ids in (first, second)] == ["Melanie", "Mel"]
 
 
-@pytest.mark.parametrize("match", ['"', "AND", "a AND", "(", "nothing:x", "*", ""])
-def test_a_malformed_expression_is_a_sentence(store, window, match):
+def test_any_of_several_terms_is_enough(store, window):
+    ids = exchange(store, window, "a lighthouse", "an island")
+    found = store.search_words(["lighthouse", "island", "ghost"], 5)
+    both = store.chunks_by_key([user(ids.user_turn), assistant(ids.assistant_turn)])
+    assert {number for number, _ in found} == {record.number for record in both}
+    assert store.count_words(["lighthouse", "island"], 5) == 2
+    assert store.count_words(["lighthouse", "island"], 1) == 1
+    assert store.search_words([], 5) == []
+
+
+@pytest.mark.parametrize(
+    "term", ['"', "AND", "a AND", "(", "nothing:x", "*", "", "thing OR some", "some*", "\0"]
+)
+def test_a_term_is_no_expression(store, window, term):
     ask(store, window, "something")
-    with pytest.raises(BadInput):
-        store.search_words(match, 5)
+    assert store.search_words([term], 5) == []
+    assert store.count_words([term], 5) == 0
 
 
 # Vectors
@@ -135,7 +147,6 @@ def test_the_old_embedder_serves_until_the_new_one_is_complete(store, window, ag
     assert new.wanted == 10
     part = store.wanted(new.id, 4)
     store.add_vectors(new.id, part, unit_vectors(4, 6))
-    assert store.changes(0).generation == old.id
     with pytest.raises(BadInput, match="lacks 6"):
         store.complete_generation(new.id, now=NOW)
 
@@ -147,7 +158,6 @@ def test_the_old_embedder_serves_until_the_new_one_is_complete(store, window, ag
     resumed.add_vectors(new.id, rest, unit_vectors(7, 6))
     resumed.complete_generation(new.id, now=NOW)
 
-    assert store.changes(0).generation == new.id
     states = {item.id: item.state for item in store.generations()}
     assert states == {old.id: "retired", new.id: "current"}
     assert store.sweep_vectors() == 10
@@ -167,10 +177,8 @@ def test_changes_reach_other_processes(store, window, again):
     store.add_vectors(generation.id, store.wanted(generation.id, 5), unit_vectors(1))
     latest = other.changes(changes.sequence)
     assert latest.present.tolist() == [2]
-    assert latest.generation == generation.id
     store.clear(confirm=True)
     assert other.sequence() >= latest.sequence
-    assert other.changes(0).generation is None
 
 
 # What belongs together

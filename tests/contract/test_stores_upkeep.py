@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, UnknownWindow
-from halo_weave.store import Subset
+from halo_weave.records import Subset
 from halo_weave.stores.sqlite import SqliteStore
 from tests.stores.material import (
     NOW,
@@ -135,7 +135,7 @@ def test_clearing_needs_a_word_and_ids_go_on(store, window):
     store.clear(confirm=True)
     stats = store.stats()
     assert (stats.turns, stats.tokens, stats.windows, stats.notes) == (0, 0, 0, 0)
-    assert store.search_words("one", 5) == []
+    assert store.search_words(["one"], 5) == []
     assert store.reserve(1).user_turn == 3
     assert store.verify() == []
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
-from halo_weave.store import Asleep, Woken
+from halo_weave.records import PutToSleep, WakeUp
 
 SHARED_MEMORY = Path("/dev/shm")
 NOW = datetime(2026, 3, 4, 5, 6, 7, 123456, tzinfo=UTC)
@@ -78,7 +78,7 @@ def assistant(turn: int, number: int = 0) -> ChunkKey:
 
 def sleep(store, window: str, *keys: ChunkKey, **reason) -> None:
     bright = {item.key: item.brightness for item in store.live(window)}
-    store.prune(window, [Asleep(key, bright[key], reason) for key in keys], now=NOW)
+    store.prune(window, [PutToSleep(key, bright[key], reason) for key in keys], now=NOW)
 
 
 def wake(store, window: str, *keys: ChunkKey, pinned: bool = False, **reason) -> None:
@@ -88,7 +88,7 @@ def wake(store, window: str, *keys: ChunkKey, pinned: bool = False, **reason) ->
             brightness = store.sleeping(window, key).brightness
         except ValueError:
             brightness = np.full(len(store.chunk(key).chunk), 10_000, np.float32)
-        woken.append(Woken(key, brightness, reason, pinned))
+        woken.append(WakeUp(key, brightness, reason, pinned))
     store.wake(window, woken, now=NOW)
 
 

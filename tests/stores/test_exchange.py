@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import ImportRefused, StoreBusy
-from halo_weave.store import Subset
+from halo_weave.records import Subset
 from halo_weave.stores import jsonstream
 from halo_weave.stores.jsonstream import JsonReader
 from halo_weave.stores.sqlite import SqliteStore, restore
@@ -130,7 +130,7 @@ def test_a_round_trip_loses_nothing(rich, memory, tmp_path):
         assert [item.brightness.tobytes() for item in ours] == [item.brightness.tobytes() for item in theirs]
         assert [item.chunk.tokens for item in ours] == [item.chunk.tokens for item in theirs]
         assert rich.window(window.id) == copy.window(window.id)
-    assert copy.search_words("question", 50)
+    assert copy.search_words(["question"], 50)
     assert copy.reserve(1).user_turn == rich.reserve(1).user_turn
 
 

@@ -49,7 +49,7 @@ class WordRecall:
         asked = set(terms(text)) - PLAIN
         if not asked:
             return []
-        found = self.store.search_words(" OR ".join(f'"{word}"' for word in asked), limit, window=window)
+        found = self.store.search_words(sorted(asked), limit, window=window)
         hits = []
         for record in self.store.chunks(number for number, _ in found):
             shared = asked & set(terms(record.chunk.text))

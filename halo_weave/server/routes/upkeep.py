@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from halo_weave.errors import StoreFull
+from halo_weave.records import Subset
 from halo_weave.server import shapes, wire
 from halo_weave.server.asked import Id
 from halo_weave.server.security import Policy
@@ -20,7 +21,6 @@ from halo_weave.server.service import Service
 from halo_weave.server.sse import Flow, hopping
 from halo_weave.server.wire import Moment, WindowId
 from halo_weave.settings import described
-from halo_weave.store import Subset
 
 BLOCK = 1 << 18
 FILE = {
@@ -93,7 +93,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
             wire.moment(until),
         )
         archive = service.archive
-        with spooling(archive.path.parent) as file:
+        with spooling(archive.folder) as file:
             archive.export(
                 lambda text: file.write(text.encode()),
                 now=service.weave.now(),
@@ -111,7 +111,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
     async def post_import(request: Request) -> wire.ImportedTold:
         """What is here already is left as it is; importing twice changes nothing."""
         archive = service.archive
-        with spooling(archive.path.parent) as file:
+        with spooling(archive.folder) as file:
             async for piece in request.stream():
                 await run_in_threadpool(file.write, piece)
         with file:

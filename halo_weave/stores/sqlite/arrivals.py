@@ -12,8 +12,8 @@ import numpy as np
 from halo_weave.core.paths import checked_path
 from halo_weave.core.tokens import ChunkKey, Tokens
 from halo_weave.errors import ImportRefused, StoreFull
+from halo_weave.records import WINDOW_ID, Imported
 from halo_weave.settings import SHARED
-from halo_weave.store import WINDOW_ID, Imported
 from halo_weave.stores.exchange import FILE_LIMIT, LIMIT, ChunkIn, Header, Reading, TurnIn, read_turn
 from halo_weave.stores.packing import pack_tokens, unpack_floats
 from halo_weave.stores.sqlite.connection import Database

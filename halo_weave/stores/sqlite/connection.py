@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from halo_weave.errors import BadInput, StoreBusy, StoreCorrupt, StoreError, StoreFull
+from halo_weave.records import VERIFY_FIRST
 from halo_weave.stores.sqlite.schema import APPLICATION, migrate
 
 T = TypeVar("T")
@@ -19,7 +20,6 @@ T = TypeVar("T")
 PAGE_BYTES = 8192  # five MiniLM vectors to a page; with 4096 a quarter of each page would stay empty
 LOG_BYTES = 64 << 20  # the write-ahead log is cut back to this after a checkpoint
 CACHE_KIB = 16 << 10
-VERIFY_FIRST = "Run: halo-weave verify. If that does not help, put a backup in its place."
 
 
 class Database:

@@ -16,7 +16,7 @@ import numpy as np
 from halo_weave.core.brightness import INITIAL
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.errors import ImportRefused, StoreFull
-from halo_weave.store import Imported
+from halo_weave.records import Imported
 from halo_weave.stores.exchange import LIMIT, ChunkIn, Reading
 from halo_weave.stores.jsonstream import JsonReader
 from halo_weave.stores.packing import micros, pack_floats

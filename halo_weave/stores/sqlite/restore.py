@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from halo_weave.errors import ImportRefused, StoreBusy, StoreError
-from halo_weave.store import Imported
+from halo_weave.records import Imported
 from halo_weave.stores.exchange import FORMAT, SECTIONS, VERSION, Header, Reading, read_header, read_turn
 from halo_weave.stores.jsonstream import JsonReader
 from halo_weave.stores.sqlite.alone import alone
 from halo_weave.stores.sqlite.arrivals import Arrivals
 from halo_weave.stores.sqlite.prototype import PrototypeImport
-from halo_weave.stores.sqlite.rows import Part
+from halo_weave.stores.sqlite.rows import SqlitePart
 
 BATCH = 500  # elements to a transaction, so that others can write in between
 BATCH_CHARACTERS = 1 << 18
@@ -26,7 +26,7 @@ PATIENCE = 60.0  # seconds for another import to end, before the user is asked t
 Progress = Callable[[int, int], None]
 
 
-class Restore(Part):
+class SqliteImport(SqlitePart):
     def import_file(
         self, path: Path, *, now: datetime, progress: Progress = lambda done, total: None
     ) -> Imported:

@@ -9,10 +9,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from halo_weave.errors import BadInput, StoreError
-from halo_weave.store import Stats
+from halo_weave.records import Stats
 from halo_weave.stores.packing import moment
 from halo_weave.stores.sqlite.alone import alone
-from halo_weave.stores.sqlite.search import Search
+from halo_weave.stores.sqlite.search import SqliteSearch
 
 Progress = Callable[[int, int], None]  # done, of how many
 STEP = 512  # pages copied at a time
@@ -20,7 +20,7 @@ KEPT = {"memory", "migrations", "settings"}
 SAID = "chunks INDEXED BY chunks_by_place WHERE merged IS NULL"  # the index alone answers
 
 
-class Upkeep(Search):
+class SqliteUpkeep(SqliteSearch):
     def stats(self) -> Stats:
         generations = tuple(self.generations())
         with self._db.reading() as db:

@@ -14,7 +14,7 @@ from halo_weave.core.tokens import Brightness, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, UnknownChunk
 from halo_weave.stores.packing import micros, pack_floats, pack_tokens, unpack_floats, unpack_tokens
 from halo_weave.stores.sqlite.rows import (
-    Part,
+    SqlitePart,
     check_window,
     listed,
     note_changed,
@@ -25,11 +25,11 @@ from halo_weave.stores.sqlite.rows import (
     want_vectors,
     write_words,
 )
-from halo_weave.stores.sqlite.said import pair_of
+from halo_weave.stores.sqlite.transcript import pair_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class HeldChunk:
     """How one window holds one chunk."""
 
     live: bool
@@ -40,7 +40,7 @@ class Held:
     row: tuple[Any, ...]  # since and woken, or slept and reason
 
 
-class Signals(Part):
+class SqliteCorrections(SqlitePart):
     def merge(self, window_id: str, key: ChunkKey, *, now: datetime) -> ChunkKey:
         """The chunk joins the one before it in its turn, and goes by that one's key, which is returned.
 
@@ -204,7 +204,7 @@ def _holders(db: sqlite3.Connection, first: int, second: int) -> list[str]:
     return [window for (window,) in rows]
 
 
-def _held(db: sqlite3.Connection, window: str, start: int) -> Held | None:
+def _held(db: sqlite3.Connection, window: str, start: int) -> HeldChunk | None:
     for table, pinned, columns in (("live", "pinned", "since, woken"), ("asleep", "0", "slept, reason")):
         row = db.execute(
             f"""SELECT {pinned}, brightness, tokenizer, ids, lengths, raw, {columns} FROM {table}
@@ -214,7 +214,7 @@ def _held(db: sqlite3.Connection, window: str, start: int) -> Held | None:
         if row is not None:
             brightness = unpack_floats(row[1])
             tokens = None if row[3] is None else unpack_tokens(row[3], row[4], row[5], len(brightness))
-            return Held(table == "live", bool(row[0]), brightness, row[2], tokens, row[6:])
+            return HeldChunk(table == "live", bool(row[0]), brightness, row[2], tokens, row[6:])
     return None
 
 
