@@ -7,9 +7,9 @@ from types import TracebackType
 
 from halo_weave.stores.sqlite.connection import Database
 from halo_weave.stores.sqlite.corrections import SqliteCorrections
-from halo_weave.stores.sqlite.dump import SqliteExport
+from halo_weave.stores.sqlite.exporting import SqliteExport
+from halo_weave.stores.sqlite.importing import SqliteImport
 from halo_weave.stores.sqlite.keepsakes import SqliteKeepsakes
-from halo_weave.stores.sqlite.restore import SqliteImport
 from halo_weave.stores.sqlite.transcript import SqliteTranscript
 from halo_weave.stores.sqlite.upkeep import SqliteUpkeep
 from halo_weave.stores.sqlite.verify import SqliteVerify

@@ -11,7 +11,6 @@ from pathlib import Path
 from halo_weave.errors import BadInput, StoreError
 from halo_weave.records import Stats
 from halo_weave.stores.packing import moment
-from halo_weave.stores.sqlite.alone import alone
 from halo_weave.stores.sqlite.search import SqliteSearch
 
 Progress = Callable[[int, int], None]  # done, of how many
@@ -88,7 +87,7 @@ class SqliteUpkeep(SqliteSearch):
         if not confirm:
             raise BadInput("Clearing a memory cannot be undone. Confirm it explicitly.")
         # An import that goes on while its windows vanish could only break off.
-        with alone(self._db, patience=0), self._db.writing(durable=True) as db:
+        with self._db.alone(patience=0), self._db.writing(durable=True) as db:
             db.execute("PRAGMA defer_foreign_keys = ON")
             tables = db.execute(
                 "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
