@@ -340,4 +340,4 @@ class Imported:
     entries: int
     notes: int
     known_turns: int  # were here already
-    kept_ids: bool  # False: turns and positions got new ids since theirs were taken
+    kept_ids: bool  # False: turns and positions got new ids, since theirs could not be used here

@@ -216,7 +216,7 @@ def import_memory(
 ) -> None:
     """Add what an export holds. What is here already stays as it is, so importing twice changes nothing."""
     with opened(data) as store, bar("Importing") as progress:
-        known = {window.id for window in store.windows()}
+        known, empty = {window.id for window in store.windows()}, not store.stats().turns
         result = store.import_file(source, now=now(), progress=progress)
         new = [window for window in store.windows() if window.id not in known]  # without those deleted there
     if as_json:
@@ -228,7 +228,8 @@ def import_memory(
         were = "was" if result.known_turns == 1 else "were"
         typer.echo(f"{counted(result.known_turns, 'turn')} {were} here already and stayed the same.")
     if not result.kept_ids:
-        typer.echo("Their ids were taken here, so turns and positions got new ones.")
+        taken = "Their ids were taken here, so turns and positions got new ones."
+        typer.echo("Turns and positions got new ids." if empty else taken)
 
 
 @app.command()

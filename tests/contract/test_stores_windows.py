@@ -300,6 +300,15 @@ def test_a_merged_chunk_has_the_tokens_the_span_and_the_pin_of_both(store, windo
     assert Window([live]).pinned == {user(ids.user_turn)}
 
 
+def test_a_merged_chunk_has_the_tags_of_both(store, window):
+    tags = {0: ["cut"], 1: ["tool", "cut"]}
+    ids = ask(store, window, "one", " two", " three", tags=lambda key: tags.get(key.chunk_id, []))
+    for number in (1, 2):
+        store.merge(window, user(ids.user_turn, number), now=NOW)
+    assert store.chunk(user(ids.user_turn)).tags == ("cut", "tool")
+    assert store.live(window)[0].tags == ("cut", "tool")
+
+
 def test_a_merged_chunk_is_found_by_its_new_words_only_once(store, window):
     ids = ask(store, window, "apple tree", " pear tree")
     store.merge(window, user(ids.user_turn, 1), now=NOW)

@@ -22,6 +22,7 @@ from halo_weave.stores.sqlite.rows import (
     number_of,
     pack_json,
     remove_words,
+    unpack_tags,
     want_vectors,
     write_words,
 )
@@ -53,7 +54,7 @@ class SqliteCorrections(SqlitePart):
             second = number_of(db, key)
             row = db.execute(
                 """SELECT a.number, a.chunk, a.start, a.span, a.ids, a.lengths, a.raw,
-                       b.start, b.span, b.ids, b.lengths, b.raw FROM chunks b JOIN chunks a ON a.turn = b.turn
+                       b.start, b.span, b.ids, b.lengths, b.raw, a.tags, b.tags FROM chunks b JOIN chunks a ON a.turn = b.turn
                    WHERE b.number = ? AND b.merged IS NULL AND b.deleted IS NULL AND a.start + a.span = b.start
                    AND a.merged IS NULL AND a.deleted IS NULL""",
                 (second,),
@@ -63,6 +64,7 @@ class SqliteCorrections(SqlitePart):
             first, chunk, start = row[:3]
             before = unpack_tokens(row[4], row[5], row[6], row[3])
             after = unpack_tokens(row[9], row[10], row[11], row[8])
+            tags = list(dict.fromkeys(unpack_tags(row[12]) + unpack_tags(row[13])))
             into = ChunkKey(key.turn_id, chunk, key.role)
             live = db.execute(
                 "SELECT l.window, w.name, w.deleted FROM live l JOIN windows w ON w.id = l.window WHERE l.chunk IN (?, ?)",
@@ -78,8 +80,13 @@ class SqliteCorrections(SqlitePart):
             for window in _holders(db, first, second):
                 _join(db, window, (first, start, before), (second, row[7], after))
             db.execute(
-                "UPDATE chunks SET span = ?, ids = ?, lengths = ?, raw = ? WHERE number = ?",
-                (len(before) + len(after), *pack_tokens(before + after), first),
+                "UPDATE chunks SET span = ?, ids = ?, lengths = ?, raw = ?, tags = ? WHERE number = ?",
+                (
+                    len(before) + len(after),
+                    *pack_tokens(before + after),
+                    pack_json(tags) if tags else None,
+                    first,
+                ),
             )
             db.execute(
                 "UPDATE chunks SET merged = ?, merged_into = ? WHERE number = ?", (when, first, second)
