@@ -151,7 +151,7 @@ def fill(weave: Weave) -> str:
         now = datetime.now(UTC)
         weave._system.store.append(
             window, said, tokenizer=weave.engine.info.tokenizer, now=now, asleep=asleep
-        )  # type: ignore[call-arg]
+        )
         return start
 
     def exchange(chunks: int, asleep: bool) -> int:

@@ -20,9 +20,8 @@ from halo_weave.core.window import Live, chunk_turn
 from halo_weave.index.recall import Recall
 from halo_weave.ports import Engine
 from halo_weave.settings import Settings
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.store import Store
 from halo_weave.weave import Weave, events
-from halo_weave.weave.needs import Memory
 
 LIVE = 2_000
 TRIES = 5
@@ -78,7 +77,7 @@ class Prose:
         return " ".join(self.rng.choice(self.words[60:3_000], 3))
 
 
-def fill(store: Memory, engine: Engine, window: str, chunks: int, prose: Prose) -> list[ChunkKey]:
+def fill(store: Store, engine: Engine, window: str, chunks: int, prose: Prose) -> list[ChunkKey]:
     """Turns of prose, stored as the product stores them; chunks of about 80 tokens."""
     keys: list[ChunkKey] = []
     while len(keys) < chunks:
@@ -208,7 +207,6 @@ def give_vectors(weave: Weave, rng: np.random.Generator) -> None:
     """Made up ones: embedding so many chunks takes half an hour, and searching them does not care."""
     recall, store = weave._system.recall, weave._system.store
     assert isinstance(recall, Recall)
-    assert isinstance(store, SqliteStore)
     embedder = recall.embedder()
     if embedder is None:
         print("no embedder: words alone are searched", file=sys.stderr)

@@ -14,7 +14,7 @@ from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.embedders.standard import open_embedder
 from halo_weave.engines.llama import Limits, LlamaEngine
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.errors import ModelNotFound
+from halo_weave.errors import BadInput, ModelNotFound, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
 from halo_weave.llama import catalogue
@@ -22,6 +22,7 @@ from halo_weave.memory import Hit, MemoryTree, Notes, Search, Toolbox
 from halo_weave.places import memory_file
 from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
+from halo_weave.store import Store
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave
 
@@ -51,7 +52,7 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
         named_embedder(options.embedder)  # before the model is loaded
     engine = open_engine(options, progress)
     try:
-        store = SqliteStore(memory_file(options.data))
+        store = open_store(options.data)
     except BaseException:
         engine.close()
         raise
@@ -67,6 +68,26 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
     )
 
 
+def open_store(place: Path | str, *, read_only: bool = False) -> Store:
+    """The memory in a folder, or at an address such as scheme://host/name. `read_only`: it must be there already."""
+    scheme = str(place).partition("://")[0] if "://" in str(place) else ""
+    if scheme not in STORES:
+        raise BadInput(f"There is no store for {scheme}:// here. Name a folder.")
+    return STORES[scheme](str(place), read_only)
+
+
+def _open_sqlite(folder: str, read_only: bool) -> Store:
+    path = memory_file(Path(folder))
+    try:
+        return SqliteStore(path, read_only=read_only)
+    except StoreTooNew:
+        # An older schema is brought up to date when the file is opened for writing; a newer one is refused again.
+        return SqliteStore(path)
+
+
+STORES: dict[str, Callable[[str, bool], Store]] = {"": _open_sqlite}  # by scheme; a folder has none
+
+
 def open_engine(options: Options, progress: Progress = _silent) -> Engine:
     if options.engine == "scripted":
         return ScriptedEngine()
@@ -78,7 +99,7 @@ def open_engine(options: Options, progress: Progress = _silent) -> Engine:
     return LlamaEngine(path, limits=limits)
 
 
-def _open_recall(options: Options, store: SqliteStore, progress: Progress) -> Recall:
+def _open_recall(options: Options, store: Store, progress: Progress) -> Recall:
     """Search. The embedder opens in the background; until it is there, or without one, words serve."""
     if options.embedder == "off":
         return Recall(store, None)
@@ -103,13 +124,13 @@ def _chosen_embedder(options: Options) -> Embedder:
     return open_embedder(None if options.embedder == "off" else options.embedder)
 
 
-def _embed_anew(options: Options, store: SqliteStore, progress: Callable[[int, int], None]) -> None:
+def _embed_anew(options: Options, store: Store, progress: Callable[[int, int], None]) -> None:
     """All of memory by the embedder of the options. Until it is done, the vectors that are there stay."""
     with closing(_chosen_embedder(options)) as embedder:
         reindex(store, embedder, now=lambda: datetime.now(UTC), progress=progress)
 
 
-def kept_with_memories(store: SqliteStore, recall: Recall) -> Search:
+def kept_with_memories(store: Store, recall: Recall) -> Search:
     """Recall as the structured memory asks it: for the chunks that explain what is saved."""
 
     def search(text: str, limit: int, within: str | None) -> list[Hit]:

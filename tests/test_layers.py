@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "halo_weave"
 LAYERS = [
     {"errors"},
     {"core"},
+    {"records"},
     {"ports", "store", "places", "settings"},
     {"config"},
     {"llama"},  # the binding of llama.cpp, shared by engine and embedder

@@ -24,7 +24,7 @@ from halo_weave.cli.starting import Context, Embedder, Model, Threads, options_o
 from halo_weave.config import read_config
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, HaloWeaveError
-from halo_weave.store import WindowRecord
+from halo_weave.records import WindowRecord
 from halo_weave.weave import events
 from halo_weave.weave.seen import Gap
 from halo_weave.weave.weave import Weave

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from halo_weave.store import WindowRecord
+from halo_weave.records import WindowRecord
+from halo_weave.store import Windows
 from halo_weave.weave.windows import find_window
-
-
-class Windows(Protocol):
-    def windows(self, *, deleted: bool = False) -> list[WindowRecord]: ...
 
 
 def found_window(store: Windows, name: str) -> WindowRecord:

@@ -25,8 +25,8 @@ from halo_weave.errors import BadInput
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex as embed_anew
 from halo_weave.llama import catalogue
-from halo_weave.store import ChunkRecord
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.records import ChunkRecord
+from halo_weave.store import Store
 from halo_weave.weave.system import stored_settings
 from halo_weave.weave.waking import plan_waking
 
@@ -37,7 +37,7 @@ EmbedderFile = Annotated[
 
 
 @contextmanager
-def recalling(store: SqliteStore, embedder: str | None, *, writes: bool = False) -> Iterator[Recall]:
+def recalling(store: Store, embedder: str | None, *, writes: bool = False) -> Iterator[Recall]:
     """Search for one command, which waits for the embedder and not for what is still to be embedded."""
     chosen = embedder_of(read_config(), embedder)
     recall = Recall(store, None if chosen == "off" else lambda: open_embedder(chosen), writes=writes)
@@ -78,7 +78,7 @@ def search(
                 shown = {waking.key: str(waking.part) for waking in plan.wakes}
             status = recall.status()
         records = {record.key: record for record in store.chunks_by_key(shown)}
-        names = {window.id: window.name for window in store.windows(deleted=True)}
+        names = store.window_names()
     found = [
         described(record, names.get(record.window, ""), scored.get(key), part)
         for key, part in shown.items()
@@ -107,7 +107,7 @@ def search(
 
 
 def would_wake(
-    store: SqliteStore, recall: Recall, words: str, budget: int, window: str | None
+    store: Store, recall: Recall, words: str, budget: int, window: str | None
 ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
     """As in a turn: by the stored settings, and only what is near enough. In a window, what is live there stays out."""
     record = store.window(window) if window else None

@@ -26,7 +26,7 @@ from halo_weave.config import read_config
 from halo_weave.errors import BadInput
 from halo_weave.memory import Branch, MemoryTree, Notes, Remembered
 from halo_weave.memory.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.store import Store
 
 memory = typer.Typer(help="What the AI keeps on purpose, under headings.", no_args_is_help=True)
 app.add_typer(memory, name="memory")
@@ -214,7 +214,7 @@ def notes(
 
 
 @contextmanager
-def remembering(store: SqliteStore, embedder: str | None, *, writes: bool = False) -> Iterator[MemoryTree]:
+def remembering(store: Store, embedder: str | None, *, writes: bool = False) -> Iterator[MemoryTree]:
     """The memory as the AI has it: found by meaning, and kept with the talk that explains it."""
     with recalling(store, embedder, writes=writes) as recall:
         yield MemoryTree(store, search=kept_with_memories(store, recall), embedder=recall.embedder)

@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from halo_weave import errors
+from halo_weave.records import WINDOW_ID
 from halo_weave.server.asked import DAY, ID, KEY, SAID, WHOLE
-from halo_weave.store import WINDOW_ID
 
 log = logging.getLogger(__name__)
 

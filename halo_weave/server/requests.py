@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field, create_model
 from halo_weave.core.tokens import ID_LIMIT
 from halo_weave.errors import BadInput
 from halo_weave.memory.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
+from halo_weave.records import WINDOW_ID
 from halo_weave.server.asked import DAY, KEY, SAID, WHOLE, Asked, Id, Json
 from halo_weave.settings import described
-from halo_weave.store import WINDOW_ID
 
 LONGEST_SAID = 200_000
 LONGEST_QUESTION = 20_000

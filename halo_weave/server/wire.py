@@ -15,9 +15,9 @@ from pydantic import AliasPath, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from halo_weave.core.tokens import Role
 from halo_weave.ports import ModelInfo
+from halo_weave.records import Generation
 from halo_weave.server.asked import ID, Id, Told
 from halo_weave.settings import Settings
-from halo_weave.store import Generation
 from halo_weave.weave.memory import Preview
 from halo_weave.weave.seen import Budget, Context, Gap
 

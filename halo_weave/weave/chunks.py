@@ -9,7 +9,7 @@ from datetime import datetime
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, UnknownChunk
-from halo_weave.store import ChunkRecord, Event
+from halo_weave.records import ChunkRecord, Event
 from halo_weave.weave.events import WokenChunk
 from halo_weave.weave.system import System
 

@@ -26,10 +26,10 @@ from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Ids, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
 from halo_weave.ports import Engine
+from halo_weave.records import ChunkRecord, PutToSleep, WakeUp, WindowRecord
 from halo_weave.settings import Settings
-from halo_weave.store import Asleep, ChunkRecord, WindowRecord, Woken
+from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
-from halo_weave.weave.needs import Memory
 from halo_weave.weave.ports import RecallPort
 from halo_weave.weave.prompt import Origin, Scribe
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
@@ -73,7 +73,7 @@ class Desk:
     settings: Settings
     window: Window
     system: Ids
-    store: Memory
+    store: Store
     engine: Engine
     scribe: Scribe
     names: Mapping[str, str]  # of the windows, by id
@@ -91,7 +91,7 @@ class Desk:
         settings: Settings,
         system_prompt: str,
         *,
-        store: Memory,
+        store: Store,
         engine: Engine,
         scribe: Scribe,
         names: Mapping[str, str],
@@ -152,7 +152,7 @@ class Desk:
     def prune(self, plan: PrunePlan, *, now: datetime) -> tuple[SleptChunk, ...]:
         """The plan's chunks fall asleep: in the store first, then here."""
         asleep = [
-            Asleep(
+            PutToSleep(
                 one.key,
                 self.window.at(one.key).brightness,
                 {
@@ -172,7 +172,7 @@ class Desk:
     def sleep(self, key: ChunkKey, *, now: datetime) -> None:
         """By the user's word: alone, whatever its pairs."""
         reason = {"why": str(Why.USER)}
-        self.store.prune(self.record.id, [Asleep(key, self.window.at(key).brightness, reason)], now=now)
+        self.store.prune(self.record.id, [PutToSleep(key, self.window.at(key).brightness, reason)], now=now)
         self.window.remove([key])
 
     # Waking up
@@ -267,16 +267,15 @@ class Desk:
 
     def _readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, _Reading]:
         """Chunks that are not live, in the tokens of this model."""
+        wanted = list(keys)
+        found = self.store.asleep_or_said(self.record.id, wanted)
         readings = {}
-        for key in keys:
-            earned: Brightness | None
-            try:
-                sleeping = self.store.sleeping(self.record.id, key)
-                record, earned = sleeping.record, sleeping.brightness
-            except UnknownChunk:
-                record, earned = self.store.chunk(key), None
-            if record.gone:
-                raise UnknownChunk(f"Chunk {key} was deleted. Undelete it first.")
+        for key in wanted:
+            if key not in found or found[key].record.gone:
+                raise UnknownChunk(
+                    f"There is no chunk {key} to wake up. If it was deleted, undelete it first."
+                )
+            record, earned = found[key].record, found[key].brightness
             chunk, foreign = record.chunk, record.tokenizer != self.engine.info.tokenizer
             if foreign:
                 chunk = retokenized(chunk, self.engine)
@@ -307,7 +306,7 @@ class Desk:
                 "parts": dict(hit.parts) if hit else {},
             }
             own = (reading.chunk.tokens, self.engine.info.tokenizer) if reading.foreign else (None, None)
-            orders.append(Woken(waking.key, bright[waking.key], reason, by == "user", *own))
+            orders.append(WakeUp(waking.key, bright[waking.key], reason, by == "user", *own))
         self.store.wake(self.record.id, orders, now=now)
         with self.guard:
             for waking, reason in reasons.items():

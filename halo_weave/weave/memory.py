@@ -14,7 +14,7 @@ from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import EmbedderOff, HaloWeaveError, WindowBusy
 from halo_weave.ports import ModelInfo
-from halo_weave.store import ChunkRecord, Imported, Stats, Subset
+from halo_weave.records import ChunkRecord, Imported, Stats, Subset
 from halo_weave.weave.events import INTERNAL
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
@@ -111,7 +111,7 @@ class WeaveMemory:
     @property
     def folder(self) -> Path:
         """Where the store lies: a place for files that are on their way."""
-        return self._system.store.path.parent
+        return self._system.store.folder
 
     def export(self, write: Callable[[str], object], *, subset: Subset, vectors: bool) -> None:
         """The memory, or a part of it, as JSON."""

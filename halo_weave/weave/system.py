@@ -14,12 +14,12 @@ from halo_weave.core.tokens import Role
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput, StoreError, UnknownWindow, WindowBusy
 from halo_weave.ports import Engine
+from halo_weave.records import WindowRecord
 from halo_weave.settings import SHARED, Settings
-from halo_weave.store import WindowRecord
+from halo_weave.store import Store
 from halo_weave.weave.desk import CUT, Desk
 from halo_weave.weave.events import WindowChanged
 from halo_weave.weave.hub import Hubs
-from halo_weave.weave.needs import Memory
 from halo_weave.weave.ports import RecallPort, ToolboxPort
 from halo_weave.weave.prompt import Scribe
 
@@ -30,7 +30,7 @@ class System:
     def __init__(
         self,
         engine: Engine,
-        store: Memory,
+        store: Store,
         recall: RecallPort,
         toolbox: ToolboxPort | None,
         *,
@@ -69,7 +69,7 @@ class System:
 
     def names(self) -> dict[str, str]:
         """The names of all windows that ever were, by id."""
-        return {window.id: window.name for window in self.store.windows(deleted=True)}
+        return self.store.window_names()
 
     def settings(self, window: WindowRecord | None = None) -> Settings:
         """What holds for all windows, or in one."""
@@ -158,7 +158,7 @@ class System:
                 self.store.drop_draft(draft.turn_id)  # another process was faster
 
 
-def stored_settings(store: Memory, window: WindowRecord | None, defaults: Settings) -> Settings:
+def stored_settings(store: Store, window: WindowRecord | None, defaults: Settings) -> Settings:
     """The defaults, changed by what is stored for all windows, then by what one window sets itself."""
     shared = defaults.restored(store.settings().get(SHARED))
     return shared if window is None else shared.restored(window.settings)

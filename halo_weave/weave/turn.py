@@ -24,7 +24,7 @@ from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput, StoreBusy
 from halo_weave.ports import Capture, Done, Planned, Read, Reason, Sampling, Step
-from halo_weave.store import Reservation
+from halo_weave.records import Reservation
 from halo_weave.weave import events
 from halo_weave.weave.desk import TOOL, About, Desk, strategy_of
 from halo_weave.weave.ports import CallPort

@@ -8,7 +8,7 @@ from datetime import datetime
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, choose_resurrections
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.settings import Settings
-from halo_weave.weave.needs import Memory
+from halo_weave.store import Store
 from halo_weave.weave.ports import RecallPort
 
 MOST_HITS = 200  # what a search gives the plan to choose from
@@ -24,7 +24,7 @@ def plan_waking(
     room: int,
     settings: Settings,
     *,
-    store: Memory,
+    store: Store,
     recall: RecallPort,
     now: datetime,
     window_id: str = "",

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 from halo_weave.ports import Engine
 from halo_weave.settings import Settings
+from halo_weave.store import Store
 from halo_weave.weave.chunks import WeaveChunks
 from halo_weave.weave.keepsakes import WeaveKeepsakes
 from halo_weave.weave.memory import EmbedAnew, WeaveMemory
-from halo_weave.weave.needs import Memory
 from halo_weave.weave.ports import RecallPort, ToolboxPort
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import WeaveTurns
@@ -21,7 +21,7 @@ class Weave:
     def __init__(
         self,
         engine: Engine,
-        store: Memory,
+        store: Store,
         recall: RecallPort,
         toolbox: ToolboxPort | None = None,
         *,

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from halo_weave.core.tokens import Role
 from halo_weave.errors import BadInput, UnknownWindow
+from halo_weave.records import GraveyardPage, Sleeping, WindowRecord, WindowStats
 from halo_weave.settings import SHARED, Settings, checked, known, usable
-from halo_weave.store import Page, Sleeping, WindowRecord, WindowStats
 from halo_weave.weave.desk import CUT
 from halo_weave.weave.seen import Context, Gap, SeenReply, SeenTurn
 from halo_weave.weave.system import System
@@ -195,7 +195,7 @@ class WeaveWindows:
         descending: bool = True,
         role: Role | None = None,
         text: str | None = None,
-    ) -> Page:
+    ) -> GraveyardPage:
         """What sleeps in the window, by page."""
         self._system.window(window_id)
         return self._system.store.graveyard(

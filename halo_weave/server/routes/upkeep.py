@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from halo_weave.errors import StoreFull
+from halo_weave.records import Imported, Subset
 from halo_weave.server import requests, wire
 from halo_weave.server.asked import Id
 from halo_weave.server.requests import Moment, WindowId
@@ -21,7 +22,6 @@ from halo_weave.server.security import Policy
 from halo_weave.server.service import Service
 from halo_weave.server.sse import Flow, hopping
 from halo_weave.settings import described
-from halo_weave.store import Imported, Subset
 from halo_weave.weave.memory import EmbeddingState
 
 BLOCK = 1 << 18
