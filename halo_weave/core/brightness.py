@@ -167,7 +167,8 @@ class MagnitudeVoting:
 def _not_above(threshold: float) -> np.float32:
     """The largest float32 that is not above it: the same float32 values lie above both."""
     near = np.float32(threshold)
-    return near if near <= threshold else np.nextafter(near, np.float32(-np.inf))
+    # As Python floats: NumPy would round the threshold to float32 before it compares.
+    return near if float(near) <= threshold else np.nextafter(near, np.float32(-np.inf))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,3 +1,5 @@
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -60,6 +62,20 @@ def test_magnitude_voting_is_the_rule_written_out_for_each_token(weights, aside,
     expected = voted_by_hand(brightness[:scored], exact[:scored], max([*exact, peak]), len(weights) + aside)
     assert MagnitudeVoting().brighten(sight).tolist() == [*expected, *brightness[scored:]]
     assert sight.brightness.tolist() == brightness  # what was seen is not changed
+
+
+@given(st.floats(2**-10, 1 - 2**-10, width=32), st.integers(3, 5_000), st.lists(st.integers(-3, 3), min_size=1))
+def test_a_token_gains_exactly_when_its_share_is_above_the_threshold(sink, context, steps):
+    """Shares a few float32 steps around the threshold, against arithmetic without rounding."""
+    threshold = (1 - Fraction(sink)) / (context - 1)
+    near = np.float32(float(threshold))
+    shares = [sink, *(near + np.spacing(near) * np.float32(step) for step in steps)]
+    seen = AttentionRow(np.array(shares, np.float32), aside=max(0, context - len(shares)))
+    threshold = (1 - Fraction(float(seen.tokens.max()))) / (seen.length - 1)
+    before = np.zeros(len(shares), np.float32)
+    sight = Sight(before, seen, len(shares), np.array([0, len(shares)]), np.zeros(1, np.int64))
+    gained = (MagnitudeVoting().brighten(sight) > 0).tolist()
+    assert gained == [Fraction(float(share)) > threshold for share in seen.tokens]
 
 
 def test_the_sink_may_be_the_first_token_as_in_the_prototype():
