@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
+from halo_weave.core.brightness import Strategy
+from halo_weave.core.setting import checked_value, description, is_setting, setting
+from halo_weave.core.strategies import STRATEGIES, settings_of
 from halo_weave.errors import BadSetting
 
 SHARED = "windows"  # the key under which a store keeps the settings that all windows share
 
 
-def setting(
-    default: Any,
-    meaning: str,
-    *,
-    group: str,
-    low: float | None = None,
-    high: float | None = None,
-    choices: tuple[str, ...] = (),
-    optional: bool = False,
-) -> Any:
-    """A field with what the page and the docs show of it."""
-    about = {
-        "meaning": meaning,
-        "group": group,
-        "low": low,
-        "high": high,
-        "choices": choices,
-        "optional": optional,
-    }
-    return field(default=default, metadata=about)
-
-
-Sink = Literal["max", "first"]
 Returning = Literal["earned", "hybrid", "fresh"]
 Scope = Literal["all", "window"]
 KvMode = Literal["splice", "exact"]
 Pairs = Literal["ranked", "with", "off"]
-StrategyName = Literal["magnitude_voting", "surprise"]
+OWN = settings_of(STRATEGIES)  # the strategies' own settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +83,11 @@ class Settings:
         low=1,
         high=4_096,
     )
-    strategy: StrategyName = setting(
+    strategy: str = setting(
         "magnitude_voting",
         "How attention becomes brightness.",
         group="Forgetting",
-        choices=get_args(StrategyName),
+        choices=tuple(STRATEGIES),
     )
     initial_brightness: float = setting(
         10_000.0,
@@ -124,14 +103,8 @@ class Settings:
         low=1,
         high=1_000_000,
     )
-    decay: float = setting(
-        1.0, "What a token loses each time it is not looked at.", group="Forgetting", low=0, high=10_000
-    )
-    sink: Sink = setting(
-        "max",
-        "The token that attention rests on: the largest share, or the first token.",
-        group="Forgetting",
-        choices=get_args(Sink),
+    own: Mapping[str, Any] = field(  # the strategies' own settings, of all strategies
+        default_factory=lambda: {name: one.default for name, one in OWN.items()}
     )
     score_current_turn: bool = setting(
         False, "Whether the reply's own tokens are scored while it is written.", group="Forgetting"
@@ -204,54 +177,52 @@ class Settings:
         high=50,
     )
 
+    def __getitem__(self, name: str) -> Any:
+        """Any setting by its name, a strategy's own ones too."""
+        return self.own[name] if name in OWN else getattr(self, known(name).name)
+
     def changed(self, changes: Mapping[str, Any]) -> Settings:
         """These settings with others in their place. An unknown name or a value out of range is refused."""
-        return replace(self, **{name: checked(name, value) for name, value in changes.items()})
+        values = {name: checked(name, value) for name, value in changes.items()}
+        own = {name: values.pop(name) for name in OWN if name in values}
+        return replace(self, **values, own={**self.own, **own})
 
     def restored(self, stored: object) -> Settings:
         """These settings with stored ones in their place, as far as this version can use them."""
         return self.changed(usable(stored))
 
     def as_mapping(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: self[name] for name in FIELDS}
+
+    def brightness_strategy(self) -> Strategy:
+        """The chosen strategy with its settings: its own, and those general ones that it has a field for."""
+        chosen = STRATEGIES[self.strategy]
+        return chosen(**{one.name: self[one.name] for one in fields(chosen) if one.name in FIELDS})
 
 
-FIELDS = {one.name: one for one in fields(Settings)}
+def _all_fields() -> Iterator[Field[Any]]:
+    for one in fields(Settings):
+        if one.name in OWN:
+            raise TypeError(f"A strategy defines {one.name}, which is a general setting.")
+        if is_setting(one):
+            yield one
+        else:
+            yield from OWN.values()
 
 
-def known(name: str) -> Mapping[str, Any]:
-    """What there is to say of a setting."""
+FIELDS: dict[str, Field[Any]] = {one.name: one for one in _all_fields()}
+
+
+def known(name: str) -> Field[Any]:
+    """The setting of this name."""
     if name not in FIELDS:
         raise BadSetting(f"There is no setting {name!r}. Known: {', '.join(FIELDS)}.")
-    return FIELDS[name].metadata
+    return FIELDS[name]
 
 
 def checked(name: str, value: Any) -> Any:
     """The value in its right type, or a sentence that says what it may be."""
-    about = known(name)
-    if value is None:
-        if about["optional"]:
-            return None
-        raise BadSetting(f"{name} cannot be empty.")
-    if about["choices"]:
-        if value not in about["choices"]:
-            raise BadSetting(f"{name} is {value!r}; use one of {', '.join(about['choices'])}.")
-        return value
-    if _kind(name) == "boolean":
-        if not isinstance(value, bool):
-            raise BadSetting(f"{name} is {value!r}; use true or false.")
-        return value
-    whole = _kind(name) == "integer"
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not -math.inf < value < math.inf
-        or (whole and value != int(value))
-    ):
-        raise BadSetting(f"{name} is {value!r}; use a {'whole ' if whole else ''}number.")
-    if not about["low"] <= value <= about["high"]:
-        raise BadSetting(f"{name} is {value}; use {about['low']:,} to {about['high']:,}.")
-    return int(value) if whole else float(value)
+    return checked_value(known(name), value)
 
 
 def usable(stored: object) -> dict[str, Any]:
@@ -268,16 +239,4 @@ def usable(stored: object) -> dict[str, Any]:
 
 def described() -> list[dict[str, Any]]:
     """All settings for a page or a document: name, group, default, range, meaning."""
-    return [
-        {"name": name, "default": one.default, "type": _kind(name), **one.metadata}
-        for name, one in FIELDS.items()
-    ]
-
-
-def _kind(name: str) -> Literal["choice", "boolean", "integer", "number"]:
-    written = str(FIELDS[name].type)
-    if written == "bool":
-        return "boolean"
-    if FIELDS[name].metadata["choices"]:
-        return "choice"
-    return "integer" if written.startswith("int") else "number"
+    return [description(one) for one in FIELDS.values()]

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from halo_weave.core.pruning import Why
+from halo_weave.core.pruning import SleepReason
 from halo_weave.ports import Reason
 from halo_weave.server.asked import Id, Told
 from halo_weave.server.wire import ChunkTold, Part
@@ -47,7 +47,7 @@ class SleptChunk(Told):
     key: str
     tokens: int
     brightness: float
-    why: Why
+    why: SleepReason
 
 
 class AsleepEvent(Told):

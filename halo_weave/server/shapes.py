@@ -47,7 +47,8 @@ def window(stats: WindowStats, effective: Settings, generating: bool) -> wire.Wi
 
 def model(info: ModelInfo) -> wire.ModelTold:
     known = {name: value for name, value in asdict(info).items() if name in wire.ModelTold.model_fields}
-    return wire.ModelTold(state="ready", sentence=f"{info.name} is ready.", **known)
+    kv = "splice" if info.abilities.cuts else "exact"
+    return wire.ModelTold(state="ready", sentence=f"{info.name} is ready.", kv=kv, **known)
 
 
 def embedder(status: Mapping[str, Any]) -> wire.EmbedderTold:

@@ -132,7 +132,7 @@ class Teller:
                 return "asleep", shapes.asleep(event)
             case events.Heard():
                 return "heard", shapes.heard(event, self.seen(event.chunks))
-            case events.ToRead():
+            case events.Planned():
                 return "to_read", asdict(event)
             case events.Reading():
                 return "reading", asdict(event)

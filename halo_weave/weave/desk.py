@@ -10,14 +10,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from halo_weave.core.brightness import STRATEGIES, MagnitudeVoting, Strategy, returning
-from halo_weave.core.pruning import PrunePlan, Why
+from halo_weave.core.brightness import returning
+from halo_weave.core.pruning import PrunePlan, SleepReason
 from halo_weave.core.resurrection import (
-    Hit,
     PairOrder,
-    Part,
     ResurrectionPlan,
     Sleeper,
+    WakeReason,
     Waking,
     choose_resurrections,
     room_for,
@@ -41,13 +40,6 @@ MOST_HITS = 200  # what a search gives the plan to choose from
 def hits_for(room: int) -> int:
     """As many as could wake up if all were a few words long."""
     return min(MOST_HITS, 16 + room // 8)
-
-
-def strategy_of(settings: Settings) -> Strategy:
-    initial, cap = settings.initial_brightness, settings.brightness_cap
-    if settings.strategy == MagnitudeVoting.name:
-        return MagnitudeVoting(initial=initial, cap=cap, decay=settings.decay, sink=settings.sink)
-    return STRATEGIES[settings.strategy](initial=initial, cap=cap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +94,9 @@ class Desk:
         """Load the working set. Chunks that another model's tokenizer cut are read anew, once."""
         system = scribe.system(system_prompt)
         window = Window(
-            system_tokens=len(system), frame_tokens=scribe.frame_tokens(stamps=settings.timestamps)
+            strategy=settings.brightness_strategy(),
+            system_tokens=len(system),
+            frame_tokens=scribe.frame_tokens(stamps=settings.timestamps),
         )
         desk = cls(record, settings, window, system, store, engine, scribe, names)
         live: list[Live] = []
@@ -171,7 +165,7 @@ class Desk:
 
     def sleep(self, key: ChunkKey, *, now: datetime) -> None:
         """By the user's word: alone, whatever its pairs."""
-        reason = {"why": str(Why.USER)}
+        reason = {"why": str(SleepReason.USER)}
         self.store.prune(self.record.id, [Asleep(key, self.window.at(key).brightness, reason)], now=now)
         self.window.remove([key])
 
@@ -224,14 +218,14 @@ class Desk:
             wanted = [key for key in wanted if key in own]
         sleepers = self.store.sleepers(self.record.id, wanted)
         hits = [
-            Hit(key, 1 - i / len(wanted))
+            RecallHit(key, 1 - i / len(wanted))
             for i, key in enumerate(wanted)
             if key in sleepers and (before is None or sleepers[key].start < before)
         ]
         return self._choose(hits, sleepers, room, "off")
 
     def _choose(
-        self, hits: Iterable[Hit], sleepers: Mapping[ChunkKey, Sleeper], room: int, pairs: PairOrder
+        self, hits: Iterable[RecallHit], sleepers: Mapping[ChunkKey, Sleeper], room: int, pairs: PairOrder
     ) -> ResurrectionPlan:
         return choose_resurrections(
             hits,
@@ -266,7 +260,7 @@ class Desk:
         """The strongest signal there is: brightest, and pinned."""
         reading = self.reading(key)
         brightness = np.full(len(reading.chunk), self.settings.initial_brightness, np.float32)
-        told = _told(Waking(key, Part.HIT, key, 1.0, len(reading.chunk)), reading, None)
+        told = _told(Waking(key, WakeReason.HIT, key, 1.0, len(reading.chunk)), reading, None)
         self._wake([(reading, brightness, told)], by="user", now=now)
         return told
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from halo_weave.core.pruning import Why
-from halo_weave.core.resurrection import Part
+from halo_weave.core.pruning import SleepReason
+from halo_weave.core.resurrection import WakeReason
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey
+from halo_weave.ports import Planned as Planned
 from halo_weave.ports import Reason
 
 
@@ -25,7 +26,7 @@ class WokenChunk:
     """A chunk that came back to its place, and why."""
 
     chunk: Chunk
-    part: Part  # itself a hit, or the pair of one
+    part: WakeReason  # itself a hit, or the pair of one
     hit: ChunkKey
     similarity: float
     cost: int
@@ -49,7 +50,7 @@ class SleptChunk:
     key: ChunkKey
     tokens: int
     brightness: float
-    why: Why
+    why: SleepReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +72,6 @@ class Heard:
     said: datetime
     reply_turn: int
     frames: int  # tokens of all frames that the model reads now
-
-
-@dataclass(frozen=True, slots=True)
-class ToRead:
-    """The model begins to read: tokens that are still in its cache, come back to it, and have to be computed."""
-
-    reused: int
-    restored: int
-    computed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +134,7 @@ Event = (
     | Woken
     | Asleep
     | Heard
-    | ToRead
+    | Planned
     | Reading
     | Token
     | Brightened

@@ -22,7 +22,7 @@ from halo_weave.ports import Engine
 from halo_weave.settings import SHARED, Settings, checked, known
 from halo_weave.store import ChunkRecord, Page, Sleeping, WindowRecord, WindowStats
 from halo_weave.weave.context import Context, Deletion, Gap, SeenChunk, Why, glimpse, see
-from halo_weave.weave.desk import CUT, Desk, strategy_of
+from halo_weave.weave.desk import CUT, Desk
 from halo_weave.weave.events import Event, SleptChunk, WokenChunk
 from halo_weave.weave.needs import Memory, Recall, RecallHit, Toolbox
 from halo_weave.weave.prompt import Scribe
@@ -381,7 +381,7 @@ class Weave:
             desk = self._desk(window_id)
             budget = desk.settings.max_context_tokens or self.engine.info.context
             wanted = desk.plan_snapshot(keys, budget // 2, within=desk.scope).cost
-            prunes = choose_prunes(desk.window, budget - wanted, strategy=strategy_of(desk.settings))
+            prunes = choose_prunes(desk.window, budget - wanted)
             slept = desk.prune(prunes, now=self.now()) if wanted and prunes.goes else ()
             left = self.engine.info.context - desk.settings.max_new_tokens
             room = min(budget, left) - desk.window.size

@@ -17,7 +17,7 @@ from halo_weave.core.tokens import Role
 from halo_weave.engines.llama import Limits, LlamaEngine
 from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadInput, BadSetting, EngineError
-from halo_weave.ports import Capture, Done, Engine, Planned, Prompt, Read, Sampling, Segment, Step
+from halo_weave.ports import Abilities, Capture, Done, Engine, Planned, Prompt, Read, Sampling, Segment, Step
 from tests.contract.talks import GREEDY, Talk, size
 from tests.model.weights import chat_model
 
@@ -107,7 +107,7 @@ def test_the_model_is_described(engine: Engine) -> None:
     assert info.heads >= info.kv_heads > 0
     assert 0 < info.context <= info.trained_context
     assert info.tokenizer
-    assert info.kv == "splice"
+    assert info.abilities == Abilities()
     assert all(0 <= id < info.vocabulary for id in info.special.values())
 
 
@@ -155,7 +155,7 @@ def test_layers_and_heads_are_the_callers_to_choose(talk: Talk, combine: Any) ->
     row = talk.hear(capture=capture).steps[0].row
     assert row is not None
     assert row.raw is not None
-    assert row.raw.shape == (1, 2, size(talk.prompt()))
+    assert row.raw.shape == (2, talk.chunk_tokens)
     assert float(row.tokens.sum()) + row.frames + row.system == pytest.approx(1, abs=1e-4)
 
 

@@ -25,7 +25,7 @@ def test_the_events_come_in_the_order_of_the_turn(assembled):
     assert kinds == [
         events.Searching,
         events.Heard,
-        events.ToRead,
+        events.Planned,
         events.Reading,
         events.Spoken,
         events.Done,
