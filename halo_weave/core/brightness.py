@@ -6,12 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import product
 from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.tokens import Brightness, Chunk
+from halo_weave.errors import BadInput
 
 INITIAL = 10_000.0
 FLOOR_OF_HYBRID = 255.0
@@ -33,6 +35,29 @@ class Capture:
     reading: bool = False  # rows of the user turn's tokens while they are read
     reading_surprisal: bool = False  # how little each of those was expected; of the reply it is always known
     raw: bool = False  # with each row also those of the chosen pairs: `AttentionRow.raw`
+
+    def chosen(self, layers: int, heads: int) -> list[tuple[int, int]]:
+        """The (layer, head) pairs that are read of a model with so many, in the order of `AttentionRow.raw`."""
+        if self.pairs is not None and (self.layers is not None or self.heads is not None):
+            raise BadInput("Choose either pairs of layer and head, or layers and heads.")
+        pairs = list(
+            product(
+                range(layers) if self.layers is None else self.layers,
+                range(heads) if self.heads is None else self.heads,
+            )
+            if self.pairs is None
+            else self.pairs
+        )
+        if not pairs:
+            raise BadInput("No layer and head was chosen to read attention from.")
+        for layer, head in pairs:
+            if not 0 <= layer < layers:
+                raise BadInput(f"The model has {layers} layers, so there is no layer {layer}.")
+            if not 0 <= head < heads:
+                raise BadInput(f"The model has {heads} heads, so there is no head {head}.")
+        if len(set(pairs)) != len(pairs):
+            raise BadInput("A layer and head was chosen twice to read attention from.")
+        return pairs
 
 
 class Fault(StrEnum):

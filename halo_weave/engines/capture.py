@@ -6,13 +6,11 @@ The callback is C if the extension was built, else Python. Both do the same addi
 from __future__ import annotations
 
 import ctypes as c
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from halo_weave.core.brightness import Capture, Floats
-from halo_weave.errors import BadInput
 from halo_weave.llama import abi
 
 try:
@@ -90,7 +88,7 @@ class AttentionReader:
 
     def choose(self, capture: Capture) -> None:
         """Which layers and heads count from now on, and how they are folded."""
-        pairs = chosen_pairs(capture, *self.slots.shape)
+        pairs = capture.chosen(*self.slots.shape)
         self.layers[:] = 0
         self.slots[:] = -1
         for number, (layer, head) in enumerate(pairs):
@@ -158,28 +156,3 @@ class AttentionReader:
             if self.raw is not None:
                 self.raw[: state.queries, self.slots[layer, head], :n_kv] = seen
             state.folds += 1
-
-
-def chosen_pairs(capture: Capture, layers: int, heads: int) -> list[tuple[int, int]]:
-    """The (layer, head) pairs that are read, in the order in which `AttentionRow.raw` has them."""
-    if capture.pairs is not None and (capture.layers is not None or capture.heads is not None):
-        raise BadInput("Choose either pairs of layer and head, or layers and heads.")
-    if capture.pairs is not None:
-        pairs = list(capture.pairs)
-    else:
-        pairs = list(
-            product(
-                range(layers) if capture.layers is None else capture.layers,
-                range(heads) if capture.heads is None else capture.heads,
-            )
-        )
-    if not pairs:
-        raise BadInput("No layer and head was chosen to read attention from.")
-    for layer, head in pairs:
-        if not 0 <= layer < layers:
-            raise BadInput(f"The model has {layers} layers, so there is no layer {layer}.")
-        if not 0 <= head < heads:
-            raise BadInput(f"The model has {heads} heads, so there is no head {head}.")
-    if len(set(pairs)) != len(pairs):
-        raise BadInput("A layer and head was chosen twice to read attention from.")
-    return pairs

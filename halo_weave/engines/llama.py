@@ -16,7 +16,7 @@ import numpy as np
 
 from halo_weave.core.tokens import Ids, Role, Tokens
 from halo_weave.engines.cache import NEVER, Cache, Grave, Observation, Shape
-from halo_weave.engines.capture import chosen_pairs, is_native
+from halo_weave.engines.capture import is_native
 from halo_weave.engines.cells import Plan, plan_reading
 from halo_weave.engines.prompts import FlatPrompt
 from halo_weave.engines.sampling import Sampler
@@ -142,7 +142,7 @@ class LlamaEngine:
         if capture and not self.info.abilities.attention:
             capture = replace(capture, reply=False, reading=False)
         if capture:
-            chosen_pairs(capture, self.info.layers, self.info.heads)
+            capture.chosen(self.info.layers, self.info.heads)
         watch = Observation.of(flat, prompt.read_from, capture)
         mode = mode if self.info.abilities.cuts else "exact"
         work = self._generate(window, flat, prompt.next_label, sampling, capture, watch, mode, stopped)

@@ -1,6 +1,6 @@
 """A deterministic engine without a model, for tests: it says what it is told to and looks where it is told to.
 
-It keeps cells, places and rows as the real one does, so that what is built on an engine can be tested whole.
+It plans what is read, kept and brought back as the real one does, so that what is built on it can be tested whole.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow, Floats
 from halo_weave.core.tokens import Ids, Role, Tokens
-from halo_weave.engines.capture import chosen_pairs
-from halo_weave.engines.cells import BringBack, CachedTokens, Cells, plan_reading
+from halo_weave.engines.cells import BringBack, CachedTokens, plan_reading
 from halo_weave.engines.prompts import CHUNK, FlatPrompt, Kinds, attention_row
 from halo_weave.engines.stops import Stops
 from halo_weave.errors import BadInput, EngineError
@@ -74,11 +73,9 @@ def _answer(prompt: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class _WindowCache:
-    live: CachedTokens
-    columns: npt.NDArray[np.int32]
-    cells: Cells
-    clean: int
-    asleep: list[CachedTokens]
+    live: CachedTokens = field(default_factory=lambda: CachedTokens(*np.empty((3, 0), np.int32)))
+    clean: int = 0  # tokens at the beginning that are as reading anew would make them
+    asleep: list[CachedTokens] = field(default_factory=list)
 
 
 class ScriptedEngine:
@@ -154,17 +151,19 @@ class ScriptedEngine:
     ) -> Iterator[GenerationEvent]:
         began = time.perf_counter()
         sampling.check()
-        written = FlatPrompt.of(prompt, vocabulary=VOCABULARY, context=self.info.context)
+        flat = FlatPrompt.of(prompt, vocabulary=VOCABULARY, context=self.info.context)
         if capture and not self.info.abilities.attention:
             capture = replace(capture, reply=False, reading=False)
+        if capture:
+            capture.chosen(LAYERS, HEADS)
         with self.lock:
             if self.closed:
                 raise EngineError("The engine is closed.")
-            kept = self.windows.setdefault(window, _empty_cache(self.info.context))
-            read = self._read(kept, written, prompt, sampling, capture, mode)
+            kept = self.windows.setdefault(window, _WindowCache())
+            read = self._read(kept, flat, prompt, sampling, capture, mode)
         yield Planned(read.reused, read.restored, read.computed)
         yield replace(read, seconds=time.perf_counter() - began)
-        yield from self._reply(kept, written, prompt.next_label, sampling, capture, stopped, began)
+        yield from self._reply(kept, flat, prompt.next_label, sampling, capture, stopped, began)
 
     def forget(self, window: str) -> None:
         with self.lock:
@@ -178,7 +177,7 @@ class ScriptedEngine:
     def _read(
         self,
         kept: _WindowCache,
-        written: FlatPrompt,
+        flat: FlatPrompt,
         prompt: Prompt,
         sampling: Sampling,
         capture: Capture | None,
@@ -186,14 +185,14 @@ class ScriptedEngine:
     ) -> Read:
         mode = mode if self.info.abilities.cuts else "exact"
         reading = capture is not None and (capture.reading or capture.reading_surprisal)
-        start = len(written)
+        start = len(flat)
         if reading and prompt.read_from is not None:
-            start = written.index_of(prompt.read_from)
+            start = flat.index_of(prompt.read_from)
         plan = plan_reading(
             kept.live,
             kept.asleep if mode == "splice" else (),
-            written.labels,
-            written.ids,
+            flat.labels,
+            flat.ids,
             limit=self.info.trained_context,
             reserve=sampling.max_new_tokens,
             anew_from=start,
@@ -204,26 +203,15 @@ class ScriptedEngine:
             kept.asleep.append(kept.live.part(plan.removed))
             while sum(map(len, kept.asleep)) > self.asleep_tokens:
                 del kept.asleep[0]
-        kept.cells.give_back(kept.columns[plan.removed])
-        present = np.ones(len(written), dtype=np.bool_)
-        for step in plan.steps:
-            present[step.start : step.stop] = False
-        columns = np.zeros(len(written), dtype=np.int32)
-        columns[present] = kept.columns[plan.kept]
-        for step in plan.steps:
-            columns[step.start : step.stop] = kept.cells.take(step.stop - step.start)
         only_tail = len(plan.steps) == 1 and not isinstance(plan.steps[0], BringBack)
-        kept.clean = len(written) if only_tail and plan.reused <= kept.clean else 0
-        kept.live = CachedTokens(written.labels, written.ids, plan.places)
-        kept.columns = columns
-        kept.asleep = [held for held in kept.asleep if not np.isin(held.labels, written.labels).all()]
-        said = [i for i in range(start, len(written)) if written.kinds[i] == CHUNK]
-        rows = [self._row(kept, written, i + 1, capture) for i in said] if capture and capture.reading else []
+        kept.clean = len(flat) if only_tail and plan.reused <= kept.clean else 0
+        kept.live = CachedTokens(flat.labels, flat.ids, plan.places)
+        kept.asleep = [held for held in kept.asleep if not np.isin(held.labels, flat.labels).all()]
+        said = [i for i in range(start, len(flat)) if flat.kinds[i] == CHUNK]
+        rows = [self._row(flat, i + 1, capture) for i in said] if capture and capture.reading else []
         surprisal = None
         if capture and capture.reading_surprisal and self.info.abilities.surprisal:
-            surprisal = np.array(
-                [_surprise(written.ids[:i], int(written.ids[i])) for i in said], dtype=np.float32
-            )
+            surprisal = np.array([_surprise(flat.ids[:i], int(flat.ids[i])) for i in said], dtype=np.float32)
         return Read(
             reused=plan.reused,
             restored=plan.restored,
@@ -235,23 +223,23 @@ class ScriptedEngine:
             surprisal=surprisal,
         )
 
-    def _row(
-        self, kept: _WindowCache, written: FlatPrompt, count: int, capture: Capture | None
-    ) -> AttentionRow | None:
-        """One row over cells, then over tokens, as the real engine gets it."""
-        text = self.pieces(written.ids[:count]).text
-        weights = self.look(Looking(written.labels[:count], written.ids[:count], written.kinds[:count], text))
-        row = np.zeros(len(kept.cells), dtype=np.float32)
-        row[kept.columns[:count]] = weights / weights.sum(dtype=np.float64)
-        raw = None
-        if capture and capture.raw:
-            raw = np.broadcast_to(row, (len(chosen_pairs(capture, LAYERS, HEADS)), len(row)))
-        return attention_row(row, kept.columns[:count], written.kinds[:count], raw)
+    def _row(self, flat: FlatPrompt, count: int, capture: Capture) -> AttentionRow | None:
+        """What the token after the first `count` looks at; the same for all layers and heads."""
+        seen = Looking(
+            flat.labels[:count],
+            flat.ids[:count],
+            flat.kinds[:count],
+            self.pieces(flat.ids[:count]).text,
+        )
+        weights = self.look(seen)
+        row = (weights / weights.sum(dtype=np.float64)).astype(np.float32)
+        raw = np.broadcast_to(row, (len(capture.chosen(LAYERS, HEADS)), count)) if capture.raw else None
+        return attention_row(row, np.arange(count, dtype=np.int32), seen.kinds, raw)
 
     def _reply(
         self,
         kept: _WindowCache,
-        written: FlatPrompt,
+        flat: FlatPrompt,
         label: int,
         sampling: Sampling,
         capture: Capture | None,
@@ -259,7 +247,7 @@ class ScriptedEngine:
         began: float,
     ) -> Iterator[GenerationEvent]:
         with self.lock:
-            text = self.replies.pop(0) if self.replies else self.answer(self.pieces(written.ids).text)
+            text = self.replies.pop(0) if self.replies else self.answer(self.pieces(flat.ids).text)
         ids = self.tokenize(text).ids.tolist()
         stops = Stops(sampling.stop)
         given = 0
@@ -269,8 +257,8 @@ class ScriptedEngine:
             if stopped():
                 reason = "abort"
                 break
-            row = self._row(kept, written, len(written), capture) if capture and capture.reply else None
-            surprisal = _surprise(written.ids, id) if self.info.abilities.surprisal else math.nan
+            row = self._row(flat, len(flat), capture) if capture and capture.reply else None
+            surprisal = _surprise(flat.ids, id) if self.info.abilities.surprisal else math.nan
             step = Step(id, label, _piece(id), surprisal, row)
             out, met = stops.feed(step)
             given += len(out)
@@ -279,10 +267,10 @@ class ScriptedEngine:
                 reason = "stop"
             elif made == sampling.max_new_tokens:
                 reason = "length"
-            elif len(written) + 1 > self.info.context or not kept.cells.free:
+            elif len(flat) + 1 > self.info.context:
                 reason = "context"
             else:
-                written = self._append(kept, written, label, id)
+                flat = self._append(kept, flat, label, id)
                 label += 1
                 continue
             break
@@ -292,24 +280,18 @@ class ScriptedEngine:
         yield from rest
         yield Done(reason, given + len(rest), time.perf_counter() - began)
 
-    def _append(self, kept: _WindowCache, written: FlatPrompt, label: int, id: int) -> FlatPrompt:
-        written = FlatPrompt(
-            np.append(written.labels, np.int64(label)),
-            np.append(written.ids, np.int32(id)),
-            np.append(written.kinds, np.uint8(CHUNK)),
+    def _append(self, kept: _WindowCache, flat: FlatPrompt, label: int, id: int) -> FlatPrompt:
+        flat = FlatPrompt(
+            np.append(flat.labels, np.int64(label)),
+            np.append(flat.ids, np.int32(id)),
+            np.append(flat.kinds, np.uint8(CHUNK)),
         )
         place = np.int32(kept.live.places[-1] + 1)
         with self.lock:
             if kept.clean == len(kept.live):
                 kept.clean += 1
-            kept.live = CachedTokens(written.labels, written.ids, np.append(kept.live.places, place))
-            kept.columns = np.append(kept.columns, kept.cells.take(1))
-        return written
-
-
-def _empty_cache(context: int) -> _WindowCache:
-    none = CachedTokens(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32))
-    return _WindowCache(none, np.empty(0, np.int32), Cells(context + 256), 0, [])
+            kept.live = CachedTokens(flat.labels, flat.ids, np.append(kept.live.places, place))
+        return flat
 
 
 def _surprise(before: Ids, id: int) -> float:

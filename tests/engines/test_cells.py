@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halo_weave.engines.cells import Cells, Compute, CachedTokens, Plan, BringBack, plan_reading
+from halo_weave.engines.cells import BringBack, CachedTokens, Cells, Compute, Plan, plan_reading
 from halo_weave.errors import BadInput
 
 LIMIT = 120
