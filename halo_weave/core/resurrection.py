@@ -61,20 +61,11 @@ class Waking:
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
-    """A hit that did not fit."""
-
-    key: ChunkKey
-    similarity: float
-    cost: int
-
-
-@dataclass(frozen=True, slots=True)
 class ResurrectionPlan:
     room: int
     cost: int
     wakes: tuple[Waking, ...]  # in the order they were taken
-    passed_over: tuple[PassedOver, ...] = ()
+    passed_over: tuple[Waking, ...] = ()  # hits that did not fit, with what they and their pairs would cost
 
     @property
     def keys(self) -> tuple[ChunkKey, ...]:
@@ -118,7 +109,7 @@ def choose_resurrections(
     ranked = _ranked(hits, sleepers, live)
     awake = {key.turn_id for key in live}
     taken: dict[ChunkKey, Waking] = {}
-    passed: list[PassedOver] = []
+    passed: list[Waking] = []
     left = room
 
     def take(hit: RecallHit, members: list[tuple[ChunkKey, WakeReason]]) -> int | None:
@@ -147,7 +138,7 @@ def choose_resurrections(
         if is_hit:
             cost = take(hit, members)
             if cost is not None:
-                passed.append(PassedOver(hit.key, hit.similarity, cost))
+                passed.append(Waking(hit.key, WakeReason.HIT, hit.key, hit.similarity, cost))
         elif hit.key in taken:
             take(hit, members)
     return ResurrectionPlan(room, room - left, tuple(taken.values()), tuple(passed))
