@@ -160,6 +160,13 @@ class Strategy(ABC):
     def brighten(self, sight: Sight, row: AttentionRow) -> Light:
         """All live tokens after one row. The row is sound."""
 
+    def after_reading(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light | None:
+        """All live tokens after the user turn was read, if `capture.reading`; None changes nothing.
+
+        Each row covers the tokens up to its own; the user's turn is the newest.
+        """
+        return None
+
     def after_reply(self, sight: Sight) -> Light | None:
         """All live tokens after a whole reply, which is the newest chunks now; None changes nothing."""
         return None

@@ -239,6 +239,12 @@ class Window:
                 self._columns(place)[:] = self._rows(self.strategy.born(surprisal[at : at + len(chunk)]))
                 at += len(chunk)
 
+    def learn_rows(self, rows: Sequence[AttentionRow]) -> None:
+        """The user's turn was read: what each of its tokens looked at."""
+        after = self.strategy.after_reading(self._sight(), rows) if rows else None
+        if after:
+            self._shine(after)
+
     # The reply in progress
 
     def begin_reply(self, turn_id: int, start: int, answers: int | None) -> None:

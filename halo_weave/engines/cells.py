@@ -77,10 +77,10 @@ class Plan:
     computed: int
 
 
-def runs(values: npt.NDArray[np.integer]) -> Iterator[tuple[int, int]]:
-    """Start and stop of each stretch in which the values count up by one."""
+def runs(values: npt.NDArray[np.integer], step: int = 1) -> Iterator[tuple[int, int]]:
+    """Start and stop of each stretch in which the values count up by `step`."""
     if len(values):
-        breaks = np.flatnonzero(np.diff(values) != 1) + 1
+        breaks = np.flatnonzero(np.diff(values) != step) + 1
         edges = [0, *breaks.tolist(), len(values)]
         yield from itertools.pairwise(edges)
 
@@ -209,20 +209,9 @@ def _arrange(wished: npt.NDArray[np.int64], stays: npt.NDArray[np.bool_]) -> npt
 def _moves(old: npt.NDArray[np.int64], new: npt.NDArray[np.int64]) -> Iterator[_Move]:
     """Shifts in an order in which no token meets another: to the right from the right, to the left from the left."""
     by = new - old
-    stretches = [
-        _Move(int(old[a]), int(old[b - 1]) + 1, int(by[a]))
-        for a, b in _equal_stretches(by)
-        if by[a]
-    ]  # fmt: skip
+    stretches = [_Move(int(old[a]), int(old[b - 1]) + 1, int(by[a])) for a, b in runs(by, 0) if by[a]]
     yield from (move for move in reversed(stretches) if move.by > 0)
     yield from (move for move in stretches if move.by < 0)
-
-
-def _equal_stretches(values: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    if len(values):
-        breaks = np.flatnonzero(np.diff(values)) + 1
-        edges = [0, *breaks.tolist(), len(values)]
-        yield from itertools.pairwise(edges)
 
 
 def _work(

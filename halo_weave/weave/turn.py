@@ -254,9 +254,7 @@ class Turn:
         window = self.desk.window
         if read.surprisal is not None and window.reply is not None and window.reply.answers is not None:
             window.learn_surprisal(window.reply.answers, read.surprisal)
-        for row in read.rows:
-            if len(row.tokens) == len(window):
-                window.update(row)
+        window.learn_rows(read.rows)
         return events.Reading(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
 
     def _take(self, step: Step) -> Iterator[events.Event]:

@@ -1,5 +1,6 @@
 """Strategies are found by their files; their settings are known, checked and never ambiguous."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from halo_weave.core.setting import setting
 from halo_weave.core.strategies import STRATEGIES, settings_of
 from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.strategies.surprise import Surprise
-from halo_weave.core.tokens import Role
+from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Window
 from halo_weave.settings import FIELDS, Settings
 from tests.core.strategies import chunk, live
@@ -60,6 +61,26 @@ def test_two_strategies_share_a_setting_only_if_they_mean_the_same_by_it():
     assert list(settings_of({"one": one, "same": same})) == ["reach"]
     with pytest.raises(TypeError, match="other defines the setting reach otherwise"):
         settings_of({"one": one, "other": other})
+
+
+def test_a_strategy_learns_what_the_users_words_looked_at_while_they_were_read():
+    class Baseline(MagnitudeVoting):
+        traces = ("usual",)
+
+        def after_reading(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light:
+            count = len(sight.light.brightness)
+            looked = [np.pad(row.tokens, (0, count - len(row.tokens))) for row in rows]
+            return Light(sight.light.brightness, np.mean(looked, axis=0, keepdims=True))
+
+    window = Window(strategy=Baseline())
+    window.add([live(chunk(1, 0, Role.USER, 0, 2), 7), live(chunk(3, 0, Role.USER, 9, 2), 8)])
+    window.learn_rows([])
+    assert np.isnan(window.at(ChunkKey(1, 0, Role.USER)).traces).all()
+    rows = [AttentionRow(np.array(shares, np.float32)) for shares in ([0.5, 0.25, 0.25], [0.5, 0, 0, 0.5])]
+    window.learn_rows(rows)
+    assert window.at(ChunkKey(1, 0, Role.USER)).traces.tolist() == [[0.5, 0.125]]
+    assert window.at(ChunkKey(3, 0, Role.USER)).traces.tolist() == [[0.125, 0.25]]
+    assert window.brightness.tolist() == [7, 7, 8, 8]
 
 
 def test_what_a_strategy_makes_infinitely_bright_never_falls_asleep():
