@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from halo_weave.core.resurrection import Hit, PairOrder, choose_resurrections
+from halo_weave.core.resurrection import PairOrder, RecallHit, choose_resurrections
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.embedders.standard import open_embedder
@@ -217,10 +217,10 @@ def questions(file: dict[str, Any], ids: dict[str, int]) -> Iterator[Question]:
 
 def recalled(
     way: Way, question: str, conversation: Conversation, store: SqliteStore, recall: Recall
-) -> tuple[list[Hit], dict[Any, Any]]:
+) -> tuple[list[RecallHit], dict[Any, Any]]:
     if way.weights is None:
         keys = [key for keys in conversation.turns.values() for key in keys]
-        hits = [Hit(key, float(i)) for i, key in enumerate(keys)]
+        hits = [RecallHit(key, float(i)) for i, key in enumerate(keys)]
     else:
         recall.weights = way.weights
         found = recall.search(

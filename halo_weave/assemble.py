@@ -12,8 +12,7 @@ from typing import Literal
 
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.embedders.standard import open_embedder
-from halo_weave.engines.llama import Limits, LlamaEngine
-from halo_weave.engines.scripted import ScriptedEngine
+from halo_weave.engines import ENGINES
 from halo_weave.errors import BadInput, ModelNotFound, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
@@ -89,14 +88,8 @@ STORES: dict[str, Callable[[str, bool], Store]] = {"": _open_sqlite}  # by schem
 
 
 def open_engine(options: Options, progress: Progress = _silent) -> Engine:
-    if options.engine == "scripted":
-        return ScriptedEngine()
-    path = options.model or catalogue.ensure(catalogue.CHAT, progress)
-    progress("Loading the model", 0, 0)
-    limits = Limits(threads=options.threads)
-    if options.context:
-        limits = Limits(threads=options.threads, context=options.context)
-    return LlamaEngine(path, limits=limits)
+    open_it = ENGINES[options.engine]
+    return open_it(options.model, progress, context=options.context, threads=options.threads)
 
 
 def _open_recall(options: Options, store: Store, progress: Progress) -> Recall:

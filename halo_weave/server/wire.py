@@ -99,7 +99,8 @@ class ModelTold(Told):
     @classmethod
     def ready(cls, info: ModelInfo) -> ModelTold:
         known = {name: getattr(info, name) for name in cls.model_fields if hasattr(info, name)}
-        return cls(state="ready", sentence=f"{info.name} is ready.", **known)
+        kv = "splice" if info.abilities.cuts else "exact"
+        return cls(state="ready", sentence=f"{info.name} is ready.", kv=kv, **known)
 
 
 class EmbedderTold(Told):

@@ -11,13 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from halo_weave.core.brightness import STRATEGIES, MagnitudeVoting, Strategy, returning
-from halo_weave.core.pruning import PrunePlan, Why
+from halo_weave.core.brightness import returning
+from halo_weave.core.pruning import PrunePlan, SleepReason
 from halo_weave.core.resurrection import (
-    Hit,
-    Part,
     RecallHit,
     ResurrectionPlan,
+    WakeReason,
     Waking,
     choose_resurrections,
     room_for,
@@ -37,13 +36,6 @@ from halo_weave.weave.waking import plan_waking
 
 CUT = "cut"  # tag of a reply whose process ended before it did
 TOOL = "tool"  # tag of a chunk that holds the answer of a tool
-
-
-def strategy_of(settings: Settings) -> Strategy:
-    initial, cap = settings.initial_brightness, settings.brightness_cap
-    if settings.strategy == MagnitudeVoting.name:
-        return MagnitudeVoting(initial=initial, cap=cap, decay=settings.decay, sink=settings.sink)
-    return STRATEGIES[settings.strategy](initial=initial, cap=cap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +91,9 @@ class Desk:
         """Load the working set. Chunks that another model's tokenizer cut are read anew."""
         system = scribe.system(system_prompt)
         window = Window(
-            system_tokens=len(system), frame_tokens=scribe.frame_tokens(stamps=settings.timestamps)
+            strategy=settings.brightness_strategy(),
+            system_tokens=len(system),
+            frame_tokens=scribe.frame_tokens(stamps=settings.timestamps),
         )
         desk = cls(record, settings, window, system, store, engine, scribe, names)
         live: list[Live] = []
@@ -171,7 +165,7 @@ class Desk:
 
     def sleep(self, key: ChunkKey, *, now: datetime) -> None:
         """By the user's word: alone, whatever its pairs."""
-        reason = {"why": str(Why.USER)}
+        reason = {"why": str(SleepReason.USER)}
         self.store.prune(self.record.id, [PutToSleep(key, self.window.at(key).brightness, reason)], now=now)
         self.window.remove([key])
 
@@ -222,7 +216,7 @@ class Desk:
             wanted = [key for key in wanted if key in own]
         sleepers = self.store.sleepers(self.record.id, wanted)
         hits = [
-            Hit(key, 1 - i / len(wanted))
+            RecallHit(key, 1 - i / len(wanted))
             for i, key in enumerate(wanted)
             if key in sleepers and (before is None or sleepers[key].start < before)
         ]
@@ -262,7 +256,7 @@ class Desk:
         readings = self._readings([key])
         size = len(readings[key].chunk)
         bright = {key: np.full(size, self.settings.initial_brightness, np.float32)}
-        waking = Waking(key, Part.HIT, key, 1.0, size)
+        waking = Waking(key, WakeReason.HIT, key, 1.0, size)
         return self._wake([waking], readings, bright, {}, by="user", now=now)[0]
 
     def _readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, _Reading]:

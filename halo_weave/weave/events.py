@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from halo_weave.core.pruning import Why
-from halo_weave.core.resurrection import Part
+from halo_weave.core.pruning import SleepReason
+from halo_weave.core.resurrection import WakeReason
 from halo_weave.core.tokens import Brightness, ChunkKey
 from halo_weave.ports import Planned, Reason
 from halo_weave.weave.seen import Budget, Gaps, SeenChunk
@@ -27,7 +27,7 @@ class SearchStarted:
 class WokenChunk(SeenChunk):
     """A chunk that came back to its place, and why."""
 
-    part: Part  # itself a hit, or the pair of one
+    part: WakeReason  # itself a hit, or the pair of one
     hit: ChunkKey
     similarity: float
     cost: int
@@ -57,7 +57,7 @@ class SleptChunk:
     key: ChunkKey
     tokens: int
     brightness: float
-    why: Why
+    why: SleepReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from typing import Any
 
 from halo_weave.core.pruning import choose_prunes
 from halo_weave.errors import UnknownMemory
-from halo_weave.weave.desk import strategy_of
 from halo_weave.weave.events import SleptChunk, WokenChunk
 from halo_weave.weave.ports import ToolboxPort
 from halo_weave.weave.system import System
@@ -64,7 +63,7 @@ class WeaveKeepsakes:
             context = system.engine.info.context
             budget = desk.settings.max_context_tokens or context
             wanted = desk.plan_snapshot(keys, budget // 2).cost
-            prunes = choose_prunes(desk.window, budget - wanted, strategy=strategy_of(desk.settings))
+            prunes = choose_prunes(desk.window, budget - wanted)
             slept = desk.prune(prunes, now=system.now()) if wanted and prunes.goes else ()
             room = min(budget, context - desk.settings.max_new_tokens) - desk.window.size
             woken = desk.wake(desk.plan_snapshot(keys, max(0, room)), {}, now=system.now(), by="memory")

@@ -11,22 +11,20 @@ from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from threading import Event as Flag
 from typing import Literal
-
-import numpy as np
 
 from halo_weave.core.pruning import PrunePlan, choose_prunes
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput, StoreBusy
-from halo_weave.ports import Capture, Done, Planned, Read, Reason, Sampling, Step
+from halo_weave.ports import Done, Planned, Read, Reason, Sampling, Step
 from halo_weave.records import Reservation
 from halo_weave.weave import events
-from halo_weave.weave.desk import TOOL, About, Desk, strategy_of
+from halo_weave.weave.desk import TOOL, About, Desk
 from halo_weave.weave.ports import CallPort
 from halo_weave.weave.seen import SeenChunk
 from halo_weave.weave.system import System
@@ -61,7 +59,6 @@ class Turn:
         self.recall, self.toolbox = system.recall, system.toolbox
         self.scribe, self.pen = system.scribe, system.pen
         self.settings = desk.settings
-        self.strategy = strategy_of(desk.settings)
         self.flag = Flag()
         self.clock = _Clock(began)
         self.stats = Counter[str]()
@@ -123,7 +120,7 @@ class Turn:
         """If the user's words would not fit into the model's context, the dimmest sleep first."""
         window = self.desk.window
         if window.size + user > self._model_room(0):
-            plan = choose_prunes(window, max(1, self._model_room(0) - user), strategy=self.strategy)
+            plan = choose_prunes(window, max(1, self._model_room(0) - user))
             if plan.over:
                 raise BadInput(
                     f"Your message does not fit by {plan.over} tokens. Send it in parts, put something to sleep, "
@@ -159,8 +156,7 @@ class Turn:
         chunks = chunk_turn(
             said, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=self.settings.min_chunk_tokens
         )
-        unknown = np.full(len(said), np.nan, np.float32)
-        live = [Live(chunk, self.strategy.born(unknown[: len(chunk)])) for chunk in chunks]
+        live = [window.born(chunk) for chunk in chunks]
         self.store.append(self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now)
         with self.desk.guard:
             self._note(chunks, self.desk.record.user_name, now)
@@ -213,7 +209,7 @@ class Turn:
 
     def _generate(self, ids: Reservation, *, first: bool) -> Iterator[Planned | Read | Step | Done]:
         """The model's steps to the end of the reply, or of what there is room for."""
-        window, wants = self.desk.window, self.strategy.wants
+        window = self.desk.window
         assert window.reply is not None
         left = min(
             self.settings.max_new_tokens - self.stats["tokens"],
@@ -231,14 +227,9 @@ class Turn:
             max_new_tokens=left,
             stop=self.stop,
         )
-        capture = Capture(
-            layers=wants.layers,
-            heads=wants.heads,
-            combine=wants.combine,
-            reply=wants.reply,
-            reading=wants.reading,
-            reading_surprisal=wants.surprisal and first,
-        )
+        capture = window.strategy.capture
+        if not first:
+            capture = replace(capture, reading_surprisal=False)
         prompt = self.scribe.prompt(window, self.desk.system, self.desk.origins, frozenset(self.desk.foreign))
         self.clock.handed = time.perf_counter()
         self.clock.before = self.clock.before or self.clock.handed - self.clock.began
@@ -260,31 +251,17 @@ class Turn:
             self.stats[name] += count
         self.clock.reading += read.seconds
         window = self.desk.window
-        if read.surprisal is not None and window.reply is not None:
-            self._learn_surprisal(read.surprisal, window.reply.answers)
-        for row in read.rows:
-            if len(row.tokens) == len(window):
-                window.update(self.strategy, row)
+        if read.surprisal is not None and window.reply is not None and window.reply.answers is not None:
+            window.learn_surprisal(window.reply.answers, read.surprisal)
+        window.learn_rows(read.rows)
         return events.PromptRead(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
-
-    def _learn_surprisal(self, surprisal: np.ndarray, turn_id: int | None) -> None:
-        """The user's words were read: now it is known how little the model expected them."""
-        window, at = self.desk.window, 0
-        for place, chunk in enumerate(window.chunks):
-            if chunk.key.turn_id == turn_id and at + len(chunk) <= len(surprisal):
-                first = int(window.offsets[place])
-                window.brightness[first : first + len(chunk)] = self.strategy.born(
-                    surprisal[at : at + len(chunk)]
-                )
-                at += len(chunk)
 
     def _take(self, step: Step) -> Iterator[events.TurnEvent]:
         window = self.desk.window
-        born = float(self.strategy.born(np.array([step.surprisal], np.float32))[0])
         with self.desk.guard:
-            if self.strategy.wants.reply:
-                window.update(self.strategy, step.row, score_reply=self.settings.score_current_turn)
-            window.say(step.id, step.piece, born)
+            if window.strategy.capture.reply and self.engine.info.abilities.attention:
+                window.update(step.row, score_reply=self.settings.score_current_turn)
+            window.say(step.id, step.piece, step.surprisal)
         self.stats["tokens"] += 1
         now = time.perf_counter()
         if now - self._drafted > DRAFT:
@@ -333,7 +310,7 @@ class Turn:
         for i, piece in enumerate(answer.pieces()[: max(0, min(positions, room))]):
             position = window.reply.start + len(window.reply.ids)
             with self.desk.guard:
-                window.say(int(answer.ids[i]), piece, self.settings.initial_brightness)
+                window.say(int(answer.ids[i]), piece)
                 self.desk.tooled.add(position)
             text = self._decoder.decode(piece)
             yield events.TokenSpoken(int(answer.ids[i]), position, piece, text, tool=True)
@@ -393,7 +370,6 @@ class Turn:
             window,
             self.settings.max_context_tokens,
             current={ids.user_turn, ids.assistant_turn},
-            strategy=self.strategy,
         )
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)

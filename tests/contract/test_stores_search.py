@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from halo_weave.core.resurrection import Hit, choose_resurrections
+from halo_weave.core.resurrection import RecallHit, choose_resurrections
 from halo_weave.core.tokens import Role
 from halo_weave.errors import BadInput
 from tests.stores.material import (
@@ -198,7 +198,7 @@ def test_sleepers_are_what_the_plan_needs(store, window):
     hit = sleepers[assistant(2, 2)]
     assert (hit.tokens, hit.across) == (1, user(1))
     assert hit.peak == pytest.approx(2200 + 1 / 3, abs=1e-3)
-    plan = choose_resurrections([Hit(assistant(2, 2), 0.9)], sleepers, 100, live={user(1)})
+    plan = choose_resurrections([RecallHit(assistant(2, 2), 0.9)], sleepers, 100, live={user(1)})
     assert plan.keys == (assistant(2, 2), assistant(2))
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halo_weave.core.pruning import Why
+from halo_weave.core.pruning import SleepReason
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.weave.events import (
     Brightened,
@@ -27,7 +27,7 @@ def token(text="x", position=0):
 
 def large(tokens):
     """An event that tells of so many tokens."""
-    return ChunksSlept((SleptChunk(ChunkKey(1, 0, Role.USER), tokens, 1.0, Why.DIMMEST),), 0, 0, False)
+    return ChunksSlept((SleptChunk(ChunkKey(1, 0, Role.USER), tokens, 1.0, SleepReason.DIMMEST),), 0, 0, False)
 
 
 def bright():
