@@ -318,6 +318,7 @@ class Desk:
             seen.pinned,
             seen.woken,
             seen.tool,
+            self._gap_before(waking.key),
             part=waking.part,
             hit=waking.hit,
             similarity=waking.similarity,
@@ -337,6 +338,13 @@ class Desk:
         """A live chunk as it is now."""
         live, about = self.window.at(key), self.about[key]
         return SeenChunk(live.chunk, live.brightness, live.pinned, about.woken, TOOL in about.tags, gap)
+
+    def _gap_before(self, key: ChunkKey) -> Gap | None:
+        starts = [chunk.start for chunk in self.window.chunks]
+        at = self.window.at(key).chunk.start
+        place = starts.index(at)
+        chunks, tokens = self.store.count_asleep(self.record.id, starts[place - 1] if place else 0, at)
+        return Gap(chunks, tokens) if chunks else None
 
     def gaps(self) -> Gaps:
         """What sleeps between the live chunks."""
