@@ -22,7 +22,7 @@ from pydantic import ConfigDict, Field, RootModel, ValidationError
 
 from halo_weave.core.tokens import Ids, Role, Tokens
 from halo_weave.errors import BadInput, HaloWeaveError
-from halo_weave.ports import Capture, Done, Engine, Prompt, Read, Reason, Sampling, Segment, Step
+from halo_weave.ports import Capture, Done, Engine, ModelInfo, Prompt, Read, Reason, Sampling, Segment, Step
 from halo_weave.server.refusals import Refusal, json_bytes
 from halo_weave.server.schema import WHOLE, Input, Output
 from halo_weave.server.sse import EventStream, described, hopping
@@ -251,12 +251,14 @@ def _prompt_of(engine: Engine, asked: Generate) -> Prompt:
     return Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids))
 
 
-def _attention(step: Step, form: str) -> dict[str, Any] | None:
+def _attention(step: Step, form: str, model: ModelInfo) -> dict[str, Any] | None:
     """One step's rows as the prototype sends them; None when the engine had none to give."""
     row = step.row
     values = None if row is None else row.raw if form == "per_layer" else row.tokens
     if values is None:
         return None
+    if form == "per_layer":
+        values = values.reshape(model.layers, model.heads, -1)
     return {
         "format": form,
         "shape": list(values.shape),
@@ -287,7 +289,7 @@ def _generated(
                         token = {"token_id": step.id, "text": decoder.decode(step.piece)}
                         said: dict[str, Any] = {"type": "token", "token": token}
                         if asked.output_attentions:
-                            said["attention"] = _attention(step, asked.attention_format)
+                            said["attention"] = _attention(step, asked.attention_format, engine.info)
                         yield _message(said)
                     case Done():
                         yield _message(

@@ -12,8 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from halo_weave import errors
+from halo_weave.records import WINDOW_ID
 from halo_weave.server.schema import DAY, ID, KEY, SAID, WHOLE
-from halo_weave.store import WINDOW_ID
+from halo_weave.weave.events import INTERNAL
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ _KNOWN: dict[type[Exception], tuple[int, str]] = {
     errors.UnknownWindow: (404, "unknown_window"),
     errors.WindowBusy: (409, "window_busy"),
     errors.NotesChanged: (409, "notes_changed"),
+    errors.EmbedderOff: (409, "embedder_off"),
     errors.UnknownMemory: (404, "unknown_memory"),
     errors.ModelError: (503, "model_unusable"),
     errors.ModelNotFound: (503, "model_missing"),
@@ -50,7 +52,6 @@ _EXPECTED = {
     WINDOW_ID: "this is not the id of a window",
     DAY: "write a time like 2026-01-31 or 2026-01-31T12:00Z",
 }
-INTERNAL = "Something went wrong inside Halo Weave; its log has the details. What was stored is safe."
 
 
 class Refusal(errors.HaloWeaveError):

@@ -49,10 +49,10 @@ declare namespace Wire {
     "PATCH /api/settings": SettingsTold;
     "GET /api/stats": StatsTold;
     "GET /api/export": Record<string, any>;
-    "POST /api/import": ImportedTold;
+    "POST /api/import": Imported;
     "POST /api/clear": null;
-    "GET /api/reindex": ReindexTold;
-    "POST /api/reindex": ReindexTold;
+    "GET /api/reindex": EmbeddingState;
+    "POST /api/reindex": EmbeddingState;
     "POST /api/session": null;
     "DELETE /api/session": null;
   }
@@ -101,7 +101,7 @@ declare namespace Wire {
     data: string;
   }
 
-  interface BudgetTold {
+  interface Budget {
     max_context_tokens: number;
     model_context: number;
     system: number;
@@ -126,7 +126,7 @@ declare namespace Wire {
     mean: number;
     woken: Record<string, any> | null;
     tool: boolean;
-    gap: GapTold | null;
+    gap: Gap | null;
   }
 
   interface Clear {
@@ -147,10 +147,10 @@ declare namespace Wire {
     last_event: string;
     size: number;
     system_tokens: number;
-    budget: BudgetTold;
+    budget: Budget;
     brightness: RangeTold;
     turns: TurnTold[];
-    tail_gap: GapTold | null;
+    tail_gap: Gap | null;
     generating: ReplyTold | null;
     stats: ContextStats;
   }
@@ -180,8 +180,8 @@ declare namespace Wire {
 
   interface DoneEvent {
     reason: "stop" | "eos" | "length" | "context" | "abort";
+    budget: Budget;
     stats: TurnStats;
-    budget: BudgetTold;
   }
 
   interface EmbedderTold {
@@ -189,6 +189,14 @@ declare namespace Wire {
     model: string;
     sentence: string;
     wanted: number;
+  }
+
+  interface EmbeddingState {
+    state: "idle" | "running" | "off" | "failed";
+    model: string;
+    done: number;
+    total: number;
+    sentence: string;
   }
 
   interface EntryTold {
@@ -210,18 +218,18 @@ declare namespace Wire {
     deleted: number;
   }
 
-  interface GapItems {
-    total: number;
-    tokens: number;
-    items: SleepingTold[];
-  }
-
-  interface GapTold {
+  interface Gap {
     chunks: number;
     tokens: number;
   }
 
-  interface GenerationTold {
+  interface GapItems {
+    total: number;
+    items: SleepingTold[];
+    tokens: number;
+  }
+
+  interface Generation {
     id: number;
     model: string;
     dimension: number;
@@ -249,6 +257,7 @@ declare namespace Wire {
     turn_id: string;
     reply_turn: string;
     said: string;
+    speaker: string;
     frames: number;
     chunks: ChunkTold[];
   }
@@ -268,7 +277,7 @@ declare namespace Wire {
     tokens: number;
   }
 
-  interface ImportedTold {
+  interface Imported {
     turns: number;
     chunks: number;
     tokens: number;
@@ -408,14 +417,6 @@ declare namespace Wire {
     rebuilt: string;
   }
 
-  interface ReindexTold {
-    state: "idle" | "running" | "off" | "failed";
-    model: string;
-    done: number;
-    total: number;
-    sentence: string;
-  }
-
   interface ReplyTold {
     turn_id: string;
     position: string;
@@ -487,6 +488,8 @@ declare namespace Wire {
     values: Record<string, boolean | number | string | null>;
   }
 
+  type SleepReason = "dimmest" | "with its pair" | "by the user";
+
   interface SleepingTold {
     key: string;
     role: Role;
@@ -507,11 +510,13 @@ declare namespace Wire {
     key: string;
     tokens: number;
     brightness: number;
-    why: Why;
+    why: SleepReason;
   }
 
   interface SpokenEvent {
     turn_id: string;
+    said: string;
+    speaker: string;
     chunks: ChunkTold[];
   }
 
@@ -528,7 +533,7 @@ declare namespace Wire {
     drafts: number;
     entries: number;
     notes: number;
-    generations: GenerationTold[];
+    generations: Generation[];
     schema_version: number;
     bytes: number;
     clients: number;
@@ -606,6 +611,8 @@ declare namespace Wire {
     versions: EntryTold[];
   }
 
+  type WakeReason = "hit" | "question" | "answer" | "anchor";
+
   interface WakingTold {
     key: string;
     part: "hit" | "question" | "answer" | "anchor";
@@ -615,8 +622,6 @@ declare namespace Wire {
     words: string[];
     text: string;
   }
-
-  type Why = "dimmest" | "with its pair" | "by the user";
 
   interface WhyTold {
     key: string;
@@ -678,8 +683,8 @@ declare namespace Wire {
     mean: number;
     woken: Record<string, any> | null;
     tool: boolean;
-    gap: GapTold | null;
-    part: "hit" | "question" | "answer" | "anchor";
+    gap: Gap | null;
+    part: WakeReason;
     hit: string;
     similarity: number;
     cost: number;
@@ -687,6 +692,7 @@ declare namespace Wire {
     parts: Record<string, number>;
     window: string;
     window_name: string;
+    speaker: string;
     said: string;
     slept: boolean;
   }
