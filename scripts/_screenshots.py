@@ -17,16 +17,7 @@ from halo_weave.server.service import Service
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 LARGEST = 300_000  # bytes
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-sync"]
 SETTINGS = {
     "max_context_tokens": 420,
     "max_new_tokens": 80,

@@ -6,17 +6,25 @@ import { Api, ApiError, path, withQuery } from "../../../halo_weave/web/api.js";
 /** @param {Response | Error} answer @param {string} [key] */
 function api(answer, key = "") {
   const sent = [];
-  return { sent, api: new Api(async (address, init) => { sent.push({ address, ...init }); if (answer instanceof Error) throw answer; return answer.clone(); }, () => key) };
+  const send = async (address, init) => {
+    sent.push({ address, ...init });
+    if (answer instanceof Error) throw answer;
+    return answer.clone();
+  };
+  return { sent, api: new Api(send, () => key) };
 }
 
 test("parts of an address are escaped", () => {
   assert.equal(path`/api/windows/${"a/../b?c"}/context`, "/api/windows/a%2F..%2Fb%3Fc/context");
-  assert.equal(withQuery("/api/search", { q: "a&b=c", window: undefined, limit: 5 }), "/api/search?q=a%26b%3Dc&limit=5");
+  const query = { q: "a&b=c", window: undefined, limit: 5 };
+  assert.equal(withQuery("/api/search", query), "/api/search?q=a%26b%3Dc&limit=5");
 });
 
 test("a refusal becomes its sentence", async () => {
-  const { api: one } = api(Response.json({ error: { code: "unknown_chunk", sentence: "Chunk 9.0.user is not live." } }, { status: 404 }));
-  await assert.rejects(one.why("w", "9.0.user"), (error) => error instanceof ApiError && error.code === "unknown_chunk" && error.message === "Chunk 9.0.user is not live.");
+  const sentence = "Chunk 9.0.user is not live.";
+  const { api: one } = api(Response.json({ error: { code: "unknown_chunk", sentence } }, { status: 404 }));
+  const told = (error) => error instanceof ApiError && error.code === "unknown_chunk" && error.message === sentence;
+  await assert.rejects(one.why("w", "9.0.user"), told);
 });
 
 test("a server that does not answer in our words still gives a sentence", async () => {

@@ -1,7 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { chunkLevel, decodeFloats, histogram, place, range, tokenLevel, tokenLevels } from "../../../halo_weave/web/colour.js";
+import {
+  chunkLevel, decodeFloats, histogram, place, range, tokenLevel, tokenLevels,
+} from "../../../halo_weave/web/colour.js";
 import { floats } from "./wire.js";
 
 test("the scale goes from the dimmest to the brightest that is live", () => {
@@ -28,7 +30,9 @@ test("only the top fifth of the range has a ground, stronger towards the top", (
 test("many tokens at once get the same steps as one by one", () => {
   const values = Float32Array.from({ length: 500 }, (_, i) => 9000 + 2 * i);
   const levels = tokenLevels(values, 9000, 9998, new Uint8Array(500));
-  for (let i = 0; i < 500; i++) assert.ok(Math.abs(levels[i] - tokenLevel(values[i], 9000, 9998)) <= (levels[i] && 1), `${values[i]}`);
+  for (let i = 0; i < 500; i++) {
+    assert.ok(Math.abs(levels[i] - tokenLevel(values[i], 9000, 9998)) <= (levels[i] && 1), `${values[i]}`);
+  }
   assert.equal(levels[499], 8);
   assert.equal(levels[0], 0);
 });

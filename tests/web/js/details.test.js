@@ -18,14 +18,16 @@ function shown(turns, more = {}) {
 }
 
 function shares({ live, budget, current }) {
-  const { pinned, turn, live: other } = shareOut(budget, live.tokens, unpinned(live.newest(current)), live.tokens - unpinned(live.all));
+  const newest = unpinned(live.newest(current));
+  const { pinned, turn, live: other } = shareOut(budget, live.tokens, newest, live.tokens - unpinned(live.all));
   return { pinned, turn, other };
 }
 
 test("each token of the budget counts once: pinned, else this turn, else live", () => {
   const turns = (pinned) => [
     turn("1", "user", [chunk("1.0.user", 0, many(25))]), turn("2", "assistant", [chunk("2.0.assistant", 30, many(40))]),
-    turn("3", "user", [chunk("3.0.user", 100, many(236), { pinned })]), turn("4", "assistant", [chunk("4.0.assistant", 400, many(38))]),
+    turn("3", "user", [chunk("3.0.user", 100, many(236), { pinned })]),
+    turn("4", "assistant", [chunk("4.0.assistant", 400, many(38))]),
   ];
   assert.deepEqual(shares(shown(turns(false))), { pinned: 0, turn: 274, other: 65 });
   assert.deepEqual(shares(shown(turns(true))), { pinned: 236, turn: 38, other: 65 });
@@ -36,7 +38,8 @@ test("this turn is the same while it comes and after a reload", () => {
   const said = chunk("3.0.user", 20, many(5));
   const store = shown([old]);
   assert.deepEqual(shares(store), { pinned: 0, turn: 10, other: 0 });
-  store.apply({ id: "r-2", event: "heard", data: { turn_id: "3", said: "2026-11-15T10:00:00Z", chunks: [said], reply_turn: "4" } });
+  const heard = { turn_id: "3", said: "2026-11-15T10:00:00Z", chunks: [said], reply_turn: "4", frames: 10 };
+  store.apply({ id: "r-2", event: "heard", data: heard });
   store.apply({ id: "r-3", event: "token", data: { position: "25", text: "Mo" } });
   assert.deepEqual(shares(store), { pinned: 0, turn: 6, other: 10 });
   const generating = { turn_id: "4", position: "25", text_pieces: ["Mo"], brightness: [10_000], tool: [false] };
@@ -45,7 +48,8 @@ test("this turn is the same while it comes and after a reload", () => {
 
 test("what is woken from another window is not of this turn", () => {
   const other = { ...turn("7", "user", [chunk("7.0.user", 90, many(4))]), window: "other" };
-  assert.deepEqual(shares(shown([turn("1", "user", [chunk("1.0.user", 0, many(3))]), other])), { pinned: 0, turn: 3, other: 4 });
+  const here = turn("1", "user", [chunk("1.0.user", 0, many(3))]);
+  assert.deepEqual(shares(shown([here, other])), { pinned: 0, turn: 3, other: 4 });
 });
 
 test("the reply in progress has the name of the window's AI at once", () => {
@@ -55,10 +59,12 @@ test("the reply in progress has the name of the window's AI at once", () => {
 
 test("only words that stand in a chunk are said to have woken it", () => {
   assert.deepEqual(standing(["mochi", "one", "busy"], "A soup of fish, on the business of cooking."), []);
-  assert.deepEqual(standing(["cat", "sing", "cafe", "url", "日本"], "Cats were singing in the Café of parseURL2 in 日本語."), ["cat", "sing", "cafe", "url", "日本"]);
+  const words = ["cat", "sing", "cafe", "url", "日本"];
+  assert.deepEqual(standing(words, "Cats were singing in the Café of parseURL2 in 日本語."), words);
   assert.equal(wokenBy({ by: "recall", part: "hit", words: ["cat", "one"] }, "The cat sat on it."), "by “cat”");
-  assert.equal(wokenBy({ by: "recall", part: "hit", words: ["one"], parts: { meaning: 2.1, words: 0.4, user: 3 } }, "Sat on it."), "by meaning");
-  assert.equal(wokenBy({ by: "recall", part: "hit", words: [], parts: { words: 1.2 } }, "Sat on it."), "by what stands near it");
+  const near = { by: "recall", part: "hit", words: ["one"], parts: { meaning: 2.1, words: 0.4, user: 3 } };
+  assert.equal(wokenBy(near, "Sat on it."), "by meaning");
+  assert.equal(wokenBy({ ...near, words: [], parts: { words: 1.2 } }, "Sat on it."), "by what stands near it");
   assert.equal(wokenBy({ by: "recall", part: "hit", words: [] }, "Sat on it."), "by meaning");
 });
 
@@ -72,8 +78,11 @@ test("what came along with a hit has not that hit's words or fit", () => {
 test("what happened is told in plain words", () => {
   const parts = { meaning: 3.31, words: 3.98, user: 0.41, time: 0.001 };
   assert.equal(fit(7.7, parts), "Fit 7.7: meaning 3.3, words 4.0, said by you 0.4");
-  assert.equal(happening("woke", { by: "recall", part: "hit", words: [], similarity: 7.7, parts }, "Soup."), "Woken by what stands near it. Fit 7.7: meaning 3.3, words 4.0, said by you 0.4");
-  assert.equal(happening("woke", { by: "user", part: "hit", words: [], similarity: 1, cost: 3, parts: {} }, "Soup."), "Woken by you, cost 3 tokens");
+  const hit = { by: "recall", part: "hit", words: [], similarity: 7.7, parts };
+  const fits = "Fit 7.7: meaning 3.3, words 4.0, said by you 0.4";
+  assert.equal(happening("woke", hit, "Soup."), `Woken by what stands near it. ${fits}`);
+  const byHand = { by: "user", part: "hit", words: [], similarity: 1, cost: 3, parts: {} };
+  assert.equal(happening("woke", byHand, "Soup."), "Woken by you, cost 3 tokens");
   assert.equal(happening("slept", { why: "by the user" }), "Put to sleep by you");
   assert.equal(happening("merged", { chunk_id: 1 }), "The chunk after it joined");
   assert.match(exactly("2026-11-15T10:02:03"), /10:02:03$/);

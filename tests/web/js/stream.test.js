@@ -3,7 +3,8 @@ import { test } from "node:test";
 
 import { EventParser, Follower, pause } from "../../../halo_weave/web/stream.js";
 
-const WIRE = 'retry: 1000\n\nid: r-1\nevent: token\ndata: {"text":"Grüße 🐈"}\n\n: still here\n\nid: r-2\r\nevent: done\r\ndata: {}\r\n\r\n';
+const WIRE = 'retry: 1000\n\nid: r-1\nevent: token\ndata: {"text":"Grüße 🐈"}\n\n: still here\n\n' +
+  "id: r-2\r\nevent: done\r\ndata: {}\r\n\r\n";
 const EVENTS = [{ id: "r-1", event: "token", data: { text: "Grüße 🐈" } }, { id: "r-2", event: "done", data: {} }];
 
 test("events are the same wherever the stream is cut", () => {
@@ -23,13 +24,18 @@ test("data of several lines is joined", () => {
 });
 
 /** @param {string[]} texts */
-const body = (texts) => new Response(new ReadableStream({ start(control) { for (const one of texts) control.enqueue(new TextEncoder().encode(one)); control.close(); } }));
+const body = (text) => new Response(new Blob([text]).stream());
 
 test("a broken connection goes on after the last event", async () => {
   const asked = [], told = [], states = [];
-  const answers = [() => body(["id: r-1\nevent: token\ndata: 1\n\nid: r-2\nevent: tok"]), () => { throw new Error("refused"); }, () => body(["id: r-2\nevent: token\ndata: 2\n\n"])];
+  const answers = [
+    () => body("id: r-1\nevent: token\ndata: 1\n\nid: r-2\nevent: tok"),
+    () => { throw new Error("refused"); },
+    () => body("id: r-2\nevent: token\ndata: 2\n\n"),
+    () => { follower.stop(); throw new Error("end"); },
+  ];
   const follower = new Follower(
-    async (last) => { asked.push(last); const next = answers.shift(); if (!next) { follower.stop(); throw new Error("end"); } return next(); },
+    async (last) => { asked.push(last); return answers.shift()(); },
     (event) => told.push(event.data),
     (state) => { states.push(state); if (state === "lost") setTimeout(() => follower.retryNow()); },
   );
@@ -41,7 +47,8 @@ test("a broken connection goes on after the last event", async () => {
 
 test("a refusal for want of a key is not tried again", async () => {
   const states = [];
-  const follower = new Follower(async () => { throw Object.assign(new Error("no"), { status: 401 }); }, () => {}, (state) => states.push(state));
+  const refuse = async () => { throw Object.assign(new Error("no"), { status: 401 }); };
+  const follower = new Follower(refuse, () => {}, (state) => states.push(state));
   await follower.run();
   assert.deepEqual(states, ["connecting", "locked"]);
 });

@@ -4,9 +4,14 @@ import { test } from "node:test";
 import { toolTokens } from "../../../halo_weave/web/live.js";
 import { mistake } from "../../../halo_weave/web/views/json-field.js";
 import { shareOut } from "../../../halo_weave/web/views/budget.js";
-import { compareIds, counted, extent, happening, highlighted, size, turnSentence } from "../../../halo_weave/web/words.js";
+import {
+  compareIds, counted, extent, happening, highlighted, size, turnSentence,
+} from "../../../halo_weave/web/words.js";
 
-const rest = { phase: "idle", woken: 0, toRead: 0, tokens: 0, since: 0, command: "", reason: "", stats: {}, failed: "", slept: 0, text: "" };
+const rest = {
+  phase: "idle", woken: 0, slept: 0, toRead: 0, tokens: 0, since: 0, command: "", tools: 0, reason: "", stats: {},
+  failed: "",
+};
 
 test("the status says what is going on", () => {
   const says = (more, now = 0) => turnSentence({ ...rest, ...more }, now);
@@ -25,16 +30,19 @@ test("numbers are said with their nouns", () => {
 });
 
 test("ids are ordered as numbers of any size", () => {
-  assert.deepEqual(["10", "9", "9223372036854775807", "9223372036854775806"].sort(compareIds), ["9", "10", "9223372036854775806", "9223372036854775807"]);
+  const sorted = ["9", "10", "9223372036854775806", "9223372036854775807"];
+  assert.deepEqual([...sorted].reverse().sort(compareIds), sorted);
 });
 
 test("what happened to a chunk is told with its reason", () => {
-  assert.equal(happening("woke", { words: ["cat"], similarity: 0.8213, cost: 44 }, "My cat."), "Woken by “cat”, cost 44 tokens. Fit 0.8");
+  const woke = { words: ["cat"], similarity: 0.8213, cost: 44 };
+  assert.equal(happening("woke", woke, "My cat."), "Woken by “cat”, cost 44 tokens. Fit 0.8");
   assert.equal(happening("slept", { brightness: 8120, why: "dimmest" }), "Fell asleep at brightness 8,120 (dimmest)");
 });
 
 test("words are highlighted as text, whatever they hold", () => {
-  assert.deepEqual(highlighted("A (cat) sat", ["(cat)"]), [{ text: "A ", hit: false }, { text: "(cat)", hit: true }, { text: " sat", hit: false }]);
+  const pieces = [{ text: "A ", hit: false }, { text: "(cat)", hit: true }, { text: " sat", hit: false }];
+  assert.deepEqual(highlighted("A (cat) sat", ["(cat)"]), pieces);
   assert.deepEqual(highlighted("abc", []), [{ text: "abc", hit: false }]);
 });
 
@@ -45,8 +53,10 @@ test("the tokens of a tool's answer are found, and no others", () => {
 
 test("a mistake in JSON is named by line and column", () => {
   for (const [text, line, column] of [
-    ['{\n  "a": 1,\n}', 3, 1], ['{"a": }', 1, 7], ['{"a": tru}', 1, 7], ['{"a": 1', 1, 8], ["", 1, 1], ["[1, 2,]", 1, 7], ['{"a" 1}', 1, 6], ["[1 2]", 1, 4], ["{a: 1}", 1, 2],
-    ["{} x", 1, 4], ['{\n"position 1": }', 2, 15], ["[01]", 1, 2], ['["\\x"]', 1, 2], ['{"a": [1}', 1, 9], ["]", 1, 1], ["[1, }", 1, 5], ["[-]", 1, 2], ["nullx", 1, 1],
+    ['{\n  "a": 1,\n}', 3, 1], ['{"a": }', 1, 7], ['{"a": tru}', 1, 7], ['{"a": 1', 1, 8], ["", 1, 1],
+    ["[1, 2,]", 1, 7], ['{"a" 1}', 1, 6], ["[1 2]", 1, 4], ["{a: 1}", 1, 2], ["{} x", 1, 4],
+    ['{\n"position 1": }', 2, 15], ["[01]", 1, 2], ['["\\x"]', 1, 2], ['{"a": [1}', 1, 9], ["]", 1, 1],
+    ["[1, }", 1, 5], ["[-]", 1, 2], ["nullx", 1, 1],
   ]) {
     assert.throws(() => JSON.parse(text), SyntaxError);
     assert.equal(mistake(text), `Not valid JSON: line ${line}, column ${column}.`, text);
@@ -54,7 +64,10 @@ test("a mistake in JSON is named by line and column", () => {
 });
 
 test("the budget's parts add up to the room, however far the reply has come", () => {
-  const budget = { max_context_tokens: 2000, model_context: 8192, system: 30, pinned: 70, live: 600, frames: 60, reserve: 256, free: 984 };
+  const budget = {
+    max_context_tokens: 2000, model_context: 8192, system: 30, pinned: 70, live: 600, frames: 60, reserve: 256,
+    free: 984,
+  };
   for (const [live, turn] of [[670, 0], [800, 130], [2600, 400]]) {
     const shares = shareOut(budget, live, turn, 70);
     const sum = Object.values(shares).reduce((a, b) => a + b, 0);

@@ -1,0 +1,121 @@
+"""A fair scheduler: one thread does several pieces of work, one slice of each in turn.
+
+Work is a generator. It yields a value to hand out, or None to only let the others go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Generator, Iterator
+from typing import Generic, TypeVar
+
+from halo_weave.errors import EngineError
+
+T = TypeVar("T")
+ROOM = 4  # values a piece of work may be ahead of its reader
+
+Work = Generator[T | None, None, None]
+
+
+class _Task(Generic[T]):
+    def __init__(self, work: Work[T], key: str, number: int) -> None:
+        self.work, self.key, self.number = work, key, number
+        self.out: deque[T] = deque()
+        self.unwanted = self.over = False
+        self.error: BaseException | None = None
+
+
+class FairScheduler(Generic[T]):
+    """Work with the same key never overlaps: newer work ends the older, so that nothing waits for itself."""
+
+    def __init__(self, name: str) -> None:
+        self.changed = threading.Condition()
+        self.tasks: deque[_Task[T]] = deque()
+        self.closed = False
+        self.posted = 0
+        self.thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self.thread.start()
+
+    def run(self, work: Work[T], key: str) -> Iterator[T]:
+        """The values of the work, as they come. Dropping the iterator ends the work."""
+        task = self.post(work, key)
+        try:
+            while True:
+                with self.changed:
+                    while not task.out and not task.over:
+                        self.changed.wait()
+                    if not task.out:
+                        break
+                    value = task.out.popleft()
+                    self.changed.notify_all()
+                yield value
+            if task.error:
+                raise task.error
+        finally:
+            with self.changed:
+                task.unwanted = True
+                self.changed.notify_all()
+
+    def post(self, work: Work[T], key: str) -> _Task[T]:
+        """Do the work without waiting for it."""
+        with self.changed:
+            if self.closed:
+                raise EngineError("The engine is closed.")
+            for older in self.tasks:
+                if older.key == key and not older.over:
+                    older.unwanted = True
+                    older.error = EngineError("The window began something new, so this was ended.")
+            self.posted += 1
+            task = _Task(work, key, self.posted)
+            self.tasks.append(task)
+            self.changed.notify_all()
+        return task
+
+    def close(self) -> None:
+        """End everything and wait for the thread."""
+        with self.changed:
+            self.closed = True
+            for task in self.tasks:
+                task.unwanted = True
+                task.error = task.error or EngineError("The engine was closed.")
+            self.changed.notify_all()
+        if threading.current_thread() is not self.thread:
+            self.thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            with self.changed:
+                while (task := self._next()) is None:
+                    if self.closed and not self.tasks:
+                        return
+                    self.changed.wait()
+            value: T | None = None
+            try:
+                if task.unwanted:
+                    task.work.close()
+                    task.over = True
+                else:
+                    value = next(task.work)
+            except StopIteration:
+                task.over = True
+            except BaseException as error:  # handed to the reader
+                task.error, task.over = error, True
+            with self.changed:
+                if task.over:
+                    self.tasks.remove(task)
+                elif value is not None:
+                    task.out.append(value)
+                self.changed.notify_all()
+
+    def _next(self) -> _Task[T] | None:
+        """The next task in the round that can go on: its reader keeps up, and no older one has its key."""
+        oldest: dict[str, int] = {}
+        for task in self.tasks:
+            oldest[task.key] = min(task.number, oldest.get(task.key, task.number))
+        for task in self.tasks:
+            if task.number == oldest[task.key] and (task.unwanted or len(task.out) < ROOM):
+                self.tasks.remove(task)
+                self.tasks.append(task)
+                return task
+        return None

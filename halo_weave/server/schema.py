@@ -1,0 +1,35 @@
+"""The base models of the API and the forms of its texts: what is not described is refused, and what no file can hold."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from halo_weave.core.depth import storable
+from halo_weave.core.tokens import ID_LIMIT
+
+WHOLE = r"^[^\x00]*$"  # no NUL
+SAID = r"^[^\x00]*[^\s\x00][^\x00]*$"  # and not only blanks
+ID = "^[0-9]{1,19}$"
+KEY = r"^[0-9]{1,40}\.[0-9]{1,40}\.(system|user|assistant)$"
+DAY = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+
+
+class Input(BaseModel):
+    """What a request carries. Fields that are not described are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Output(BaseModel):
+    """An answer, an event, or a part of one, read from a value's attributes. All its fields are always there."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, from_attributes=True, json_schema_serialization_defaults_required=True
+    )
+
+
+Json = Annotated[Any, AfterValidator(partial(storable, limit=ID_LIMIT))]
+Id = Annotated[str, Field(pattern=ID, examples=["12"])]

@@ -1,0 +1,321 @@
+"""What was said: ids reserved, turns appended, replies kept while they stream, chunks found by key."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from halo_weave.core.tokens import ChunkKey, Role, Tokens
+from halo_weave.core.window import Live
+from halo_weave.errors import BadInput, StoreFull, UnknownChunk
+from halo_weave.records import ChunkRecord, Draft, Reservation
+from halo_weave.stores.owners import alive, this_process
+from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, unpack_runs
+from halo_weave.stores.sqlite.rows import (
+    CHUNK_COLUMNS,
+    CHUNK_TABLES,
+    SqlitePart,
+    check_window,
+    listed,
+    note_changed,
+    pack_json,
+    records,
+    tokenizer_of,
+    want_vectors,
+    word_terms,
+)
+
+LIMIT = 2**63 - 1
+PATIENCE = timedelta(minutes=1)
+
+
+class SqliteTranscript(SqlitePart):
+    def reserve(self, positions: int) -> Reservation:
+        """Two turn ids and a range of positions, never given to anyone else."""
+        if positions < 1:
+            raise BadInput(f"{positions} positions cannot be reserved. Ask for at least one.")
+        with self._db.writing() as db:
+            turn, start = db.execute("SELECT next_turn, next_position FROM memory").fetchone()
+            if turn > LIMIT - 2 or start > LIMIT - positions:
+                raise StoreFull(
+                    f"{self._db.path} has no more ids: they end at 2^63. Export what you need and begin a new memory."
+                )
+            db.execute("UPDATE memory SET next_turn = ?, next_position = ?", (turn + 2, start + positions))
+        return Reservation(turn, turn + 1, start, start + positions)
+
+    def append(
+        self,
+        window_id: str,
+        said: Sequence[Live],
+        *,
+        tokenizer: str,
+        now: datetime,
+        asleep: bool = False,
+        speaker: str | None = None,
+        tags: Mapping[ChunkKey, Sequence[str]] | None = None,
+    ) -> list[int]:
+        """Chunks of one turn, in one step with their words and their place in the window. Gives their numbers.
+
+        When this returns, they are on the disk. A draft of the turn is closed by it. `asleep`: they go to the graveyard.
+        """
+        turn, role, answers = _one_turn(said)
+        when = micros(now)
+        with self._db.writing(durable=True) as db:
+            names = check_window(db, window_id)
+            if speaker is None:
+                speaker = "" if role is Role.SYSTEM else names[role is Role.ASSISTANT]
+            self._check_reserved(db, said)
+            _check_pair(db, turn, role, answers)
+            known = db.execute(
+                "SELECT window, role, answers, speaker, said FROM turns WHERE id = ?", (turn,)
+            ).fetchone()
+            if known is None:
+                db.execute(
+                    "INSERT INTO turns (id, window, role, answers, speaker, said) VALUES (?, ?, ?, ?, ?, ?)",
+                    (turn, window_id, role, answers, speaker, when),
+                )
+                heard = when
+            else:
+                if known[:3] != (window_id, role, answers):
+                    raise BadInput(f"Turn {turn} is already stored as a turn of another window or speaker.")
+                speaker, heard = known[3:]
+            numbers = insert_chunks(db, window_id, said, tokenizer_of(db, tokenizer), tags or {})
+            db.executemany(
+                "INSERT INTO words (rowid, terms) VALUES (?, ?)",
+                [
+                    (number, word_terms(item.chunk.tokens.raw, speaker, heard))
+                    for number, item in zip(numbers, said, strict=True)
+                ],
+            )
+            if asleep:
+                db.executemany(
+                    """INSERT INTO asleep (window, start, chunk, gone, peak, slept, reason, brightness)
+                       VALUES (?, ?, ?, 0, ?, ?, '{}', ?)""",
+                    [
+                        (window_id, item.chunk.start, number, item.peak, when, pack_floats(item.brightness))
+                        for number, item in zip(numbers, said, strict=True)
+                    ],
+                )
+            else:
+                db.executemany(
+                    "INSERT INTO live (window, start, chunk, pinned, since, brightness) VALUES (?, ?, ?, ?, ?, ?)",
+                    [
+                        (window_id, item.chunk.start, number, item.pinned, when, pack_floats(item.brightness))
+                        for number, item in zip(numbers, said, strict=True)
+                    ],
+                )
+            note_changed(db, numbers)
+            want_vectors(db, numbers)
+            db.execute("DELETE FROM drafts WHERE turn = ?", (turn,))
+        return numbers
+
+    def _check_reserved(self, db: sqlite3.Connection, said: Sequence[Live]) -> None:
+        next_turn, next_position = db.execute("SELECT next_turn, next_position FROM memory").fetchone()
+        first, last = said[0].chunk, said[-1].chunk
+        if first.key.turn_id >= next_turn or last.stop > next_position:
+            raise BadInput(
+                f"Turn {first.key.turn_id} at positions {first.start} to {last.stop} was never reserved."
+            )
+        row = db.execute(
+            """SELECT start + span FROM chunks WHERE start < ? AND merged IS NULL ORDER BY start DESC LIMIT 1""",
+            (last.stop,),
+        ).fetchone()
+        if row and row[0] > first.start:
+            raise BadInput(
+                f"Positions {first.start} to {last.stop} are taken; turn {first.key.turn_id} was not stored."
+            )
+
+    # A reply while it streams
+
+    def save_draft(
+        self,
+        window_id: str,
+        turn_id: int,
+        start: int,
+        answers: int | None,
+        tokens: Tokens,
+        *,
+        tokenizer: str,
+        now: datetime,
+    ) -> None:
+        """All tokens of a reply so far. Only those that are new since the last call are written."""
+        with self._db.writing() as db:
+            row = db.execute("SELECT tokens FROM drafts WHERE turn = ?", (turn_id,)).fetchone()
+            if row is None:
+                check_window(db, window_id)
+                if db.execute("SELECT 1 FROM chunks WHERE turn = ? LIMIT 1", (turn_id,)).fetchone():
+                    raise BadInput(f"Turn {turn_id} is already stored; it cannot become a draft again.")
+                db.execute(
+                    """INSERT INTO drafts (turn, window, start, answers, tokenizer, owner, begun, saved, tokens)
+                       VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)""",
+                    (
+                        turn_id,
+                        window_id,
+                        start,
+                        answers,
+                        tokenizer_of(db, tokenizer),
+                        this_process(),
+                        micros(now),
+                        micros(now),
+                    ),
+                )
+            stored = row[0] if row else 0
+            if len(tokens) > stored:
+                part = tokens.part(stored, len(tokens))
+                db.execute(
+                    "INSERT INTO draft_parts (turn, at, span, ids, lengths, raw) VALUES (?, ?, ?, ?, ?, ?)",
+                    (turn_id, stored, len(part), *pack_tokens(part)),
+                )
+            db.execute(
+                "UPDATE drafts SET tokens = max(tokens, ?), saved = ? WHERE turn = ?",
+                (len(tokens), micros(now), turn_id),
+            )
+
+    def drafts(self, *, now: datetime, abandoned: bool = True, held: str | None = None) -> list[Draft]:
+        """Replies that were never finished; by default only those whose process is no more.
+
+        Where that cannot be known, a draft that was not saved for a minute counts as abandoned. Those of this process
+        count too in the window it `held`, since nothing is being said there.
+        """
+        found = []
+        with self._db.reading() as db:
+            rows = db.execute(
+                """SELECT d.window, d.turn, d.start, d.answers, k.fingerprint, d.begun, d.saved, d.owner
+                   FROM drafts d JOIN tokenizers k ON k.id = d.tokenizer ORDER BY d.turn"""
+            ).fetchall()
+            for window, turn, start, answers, fingerprint, begun, saved, owner in rows:
+                living = alive(owner) and not (window == held and owner == this_process())
+                if abandoned and (now - moment(saved) < PATIENCE if living is None else living):
+                    continue
+                parts = db.execute(
+                    "SELECT ids, lengths, raw, span FROM draft_parts WHERE turn = ? ORDER BY at", (turn,)
+                ).fetchall()
+                if parts:
+                    tokens = sum(unpack_runs(parts)[1:], unpack_runs(parts)[0])
+                    found.append(
+                        Draft(window, turn, start, answers, tokens, fingerprint, moment(begun), moment(saved))
+                    )
+        return found
+
+    def drop_draft(self, turn_id: int) -> None:
+        with self._db.writing() as db:
+            db.execute("DELETE FROM drafts WHERE turn = ?", (turn_id,))
+
+    # Finding it
+
+    def chunk(self, key: ChunkKey) -> ChunkRecord:
+        found = self.chunks_by_key([key])
+        if not found:
+            raise UnknownChunk(f"There is no chunk {key} in this memory.")
+        return found[0]
+
+    def chunks(self, numbers: Iterable[int]) -> list[ChunkRecord]:
+        """Records in the order asked for; unknown numbers are left out."""
+        wanted = [int(number) for number in numbers]
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.number IN (SELECT value FROM json_each(?))",
+                (listed(wanted),),
+            ).fetchall()
+        found = {record.number: record for record in records(rows)}
+        return [found[number] for number in wanted if number in found]
+
+    def chunks_by_key(self, keys: Iterable[ChunkKey]) -> list[ChunkRecord]:
+        """Records in the order asked for; unknown keys are left out."""
+        numbers = self.numbers(keys)
+        return self.chunks(numbers.values())
+
+    def numbers(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, int]:
+        """The numbers of chunks, in the order asked for; unknown keys are left out."""
+        wanted = list(keys)
+        with self._db.reading() as db:
+            rows = db.execute(
+                """SELECT c.turn, c.chunk, t.role, c.number FROM json_each(?) j
+                   JOIN chunks c ON c.turn = j.value ->> 0 AND c.chunk = j.value ->> 1 JOIN turns t ON t.id = c.turn""",
+                (pack_json([key[:2] for key in wanted]),),
+            ).fetchall()
+        found = {ChunkKey(turn, chunk, Role(role)): number for turn, chunk, role, number in rows}
+        return {key: found[key] for key in wanted if key in found}
+
+    def turn(self, turn_id: int) -> list[ChunkRecord]:
+        """All chunks of a turn, in order; also deleted and merged ones."""
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.turn = ? ORDER BY c.chunk", (turn_id,)
+            ).fetchall()
+        return records(rows)
+
+
+def insert_chunks(
+    db: sqlite3.Connection,
+    window_id: str,
+    said: Sequence[Live],
+    tokenizer: int,
+    tags: Mapping[ChunkKey, Sequence[str]],
+) -> list[int]:
+    numbers = []
+    for item in said:
+        chunk = item.chunk
+        own = tags.get(chunk.key)
+        try:
+            cursor = db.execute(
+                """INSERT INTO chunks (turn, chunk, window, start, span, tokenizer, tags, ids, lengths, raw)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+                (
+                    chunk.key.turn_id,
+                    chunk.key.chunk_id,
+                    window_id,
+                    chunk.start,
+                    chunk.span,
+                    tokenizer,
+                    pack_json(list(own)) if own else None,
+                    *pack_tokens(chunk.tokens),
+                ),
+            )
+        except sqlite3.IntegrityError as error:
+            raise BadInput(f"Chunk {chunk.key} is already stored; nothing was added.") from error
+        numbers.append(int(cursor.lastrowid or 0))
+    return numbers
+
+
+def pair_of(db: sqlite3.Connection, turn_id: int) -> int | None:
+    row = db.execute(
+        """SELECT coalesce(answers, (SELECT max(a.id) FROM turns a WHERE a.answers = t.id))
+           FROM turns t WHERE t.id = ?""",
+        (turn_id,),
+    ).fetchone()
+    return row[0] if row else None
+
+
+def _one_turn(said: Sequence[Live]) -> tuple[int, Role, int | None]:
+    if not said:
+        raise BadInput("A turn without chunks cannot be stored.")
+    first = said[0].chunk
+    at = first.start
+    for item in said:
+        chunk = item.chunk
+        if (chunk.key.turn_id, chunk.key.role, chunk.answers) != (
+            first.key.turn_id,
+            first.key.role,
+            first.answers,
+        ):
+            raise BadInput("Chunks of several turns cannot be stored as one turn.")
+        if chunk.span != len(chunk.tokens):
+            raise BadInput(
+                f"Chunk {chunk.key} was read anew by another tokenizer; only what was said can be stored."
+            )
+        if chunk.start < at:
+            raise BadInput(f"Chunk {chunk.key} stands before the chunk it follows.")
+        at = chunk.stop
+    return first.key.turn_id, first.key.role, first.answers
+
+
+def _check_pair(db: sqlite3.Connection, turn: int, role: Role, answers: int | None) -> None:
+    if answers is None:
+        return
+    row = db.execute("SELECT role FROM turns WHERE id = ?", (answers,)).fetchone()
+    if role is not Role.ASSISTANT or row is None or row[0] != Role.USER or answers >= turn:
+        raise BadInput(
+            f"Turn {turn} cannot answer turn {answers}: an answer follows a stored turn of the user."
+        )
