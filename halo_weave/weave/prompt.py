@@ -33,7 +33,7 @@ class Origin:
     @property
     def stamp(self) -> str:
         when = self.said.astimezone().strftime("%Y-%m-%d %H:%M")
-        return f"[{when}, in {shortened(self.window)}] " if self.window else f"[{when}] "
+        return f"[{when}, in {_shortened(self.window)}] " if self.window else f"[{when}] "
 
 
 class Scribe:
@@ -85,7 +85,7 @@ class Scribe:
             if isinstance(item, FramePart):
                 segments.append(self._framing(item, origins.get(item.turn_id)))
             else:
-                segments.append(Segment("chunk", chunk_labels(item, item.start in foreign), item.tokens.ids))
+                segments.append(Segment("chunk", _chunk_labels(item, item.start in foreign), item.tokens.ids))
         reply = window.reply
         if reply is None:
             raise AssertionError("A prompt is written for a reply.")
@@ -105,12 +105,12 @@ class Scribe:
         return Segment("frame", _labels(first, len(tokens)), tokens.ids)
 
 
-def shortened(name: str) -> str:
+def _shortened(name: str) -> str:
     whole = name.encode()
     return name if len(whole) <= LONGEST_NAME else whole[:LONGEST_NAME].decode(errors="ignore").rstrip() + "…"
 
 
-def chunk_labels(chunk: Chunk, foreign: bool) -> Positions:
+def _chunk_labels(chunk: Chunk, foreign: bool) -> Positions:
     if foreign:
         return _labels(FOREIGN_LABELS + FOREIGN_ROOM * (chunk.start + 1), len(chunk))
     return np.arange(chunk.start, chunk.start + len(chunk), dtype=np.int64)
