@@ -25,6 +25,7 @@ from halo_weave.stores.prototype import PrototypeFile
 
 BATCH = 500  # elements to a transaction, so that others can write in between
 BATCH_CHARACTERS = 1 << 18
+PATIENCE = 60.0  # seconds for another import to end, before the user is asked to wait instead
 _HEAD = {"format", "version", "memory"}
 
 

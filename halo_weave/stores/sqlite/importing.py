@@ -13,6 +13,7 @@ from typing import IO, Any
 from halo_weave.errors import StoreBusy, StoreError
 from halo_weave.records import Imported
 from halo_weave.store import Progress, silent
+from halo_weave.stores import importfile
 from halo_weave.stores.exchange import (
     SECTIONS,
     AsleepIn,
@@ -41,8 +42,6 @@ from halo_weave.stores.sqlite.rows import (
     write_words,
 )
 
-PATIENCE = 60.0  # seconds for another import to end, before the user is asked to wait instead
-
 
 class SqliteImport(SqlitePart):
     def import_file(self, path: Path, *, now: datetime, progress: Progress = silent) -> Imported:
@@ -51,7 +50,7 @@ class SqliteImport(SqlitePart):
 
     def import_open_file(self, source: IO[bytes], *, now: datetime, progress: Progress = silent) -> Imported:
         # What an import notes on the way, and the ids that it set apart, are for one import at a time.
-        with checked(source, micros(now), progress) as file, self._db.alone(patience=PATIENCE):
+        with checked(source, micros(now), progress) as file, self._db.alone(patience=importfile.PATIENCE):
             with self._db.writing() as db:
                 db.execute("DROP TABLE IF EXISTS temp.arrived")
                 db.execute("CREATE TEMP TABLE arrived (turn INTEGER PRIMARY KEY, here INTEGER NOT NULL)")
