@@ -212,7 +212,10 @@ class Windows(Protocol):
         """Sleeping chunks that start from one position on and before another, in position order."""
 
     def sleepers(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Sleeper]:
-        """What a plan needs to know of these chunks, their turns' first chunks and their pairs; live ones are left out."""
+        """What a resurrection plan needs of these chunks and of the openings that come with them.
+
+        Live, deleted and merged chunks are left out.
+        """
 
     def history(
         self, *, window: str | None = None, key: ChunkKey | None = None, limit: int = 100

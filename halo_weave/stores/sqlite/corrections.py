@@ -30,7 +30,7 @@ from halo_weave.stores.sqlite.transcript import pair_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeldChunk:
+class _Held:
     """How one window holds one chunk."""
 
     live: bool
@@ -43,11 +43,6 @@ class HeldChunk:
 
 class SqliteCorrections(SqlitePart):
     def merge(self, window_id: str, key: ChunkKey, *, now: datetime) -> ChunkKey:
-        """The chunk joins the one before it in its turn, and goes by that one's key, which is returned.
-
-        Both must be live here. Refused while another window has one of them live, since its tokens would change
-        under it; where they sleep, they sleep on as one.
-        """
         when = micros(now)
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
@@ -99,8 +94,6 @@ class SqliteCorrections(SqlitePart):
         return into
 
     def deletion_of(self, key: ChunkKey) -> tuple[ChunkKey, ...]:
-        """What goes when this chunk is deleted: the pair of turns for a question's opening or any part of an answer,
-        else the chunk alone. The same set comes back when it is undeleted."""
         with self._db.reading() as db:
             number_of(db, key)
             turns = [key.turn_id]
@@ -117,7 +110,6 @@ class SqliteCorrections(SqlitePart):
         return tuple(ChunkKey(turn, chunk, Role(role)) for turn, chunk, role in rows)
 
     def delete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
-        """Out of every window and every search, until undeleted. The record stays. Returns where it was live."""
         when = micros(now)
         with self._db.writing(durable=True) as db:
             numbers = [number for number, deleted in _existing(db, keys) if deleted is None]
@@ -150,10 +142,6 @@ class SqliteCorrections(SqlitePart):
         return tuple(dict.fromkeys(window for window, _, _ in fallen))
 
     def undelete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
-        """Deleted chunks can be found again, and are in every window what they were: live, or asleep.
-
-        Returns where they are live.
-        """
         when = micros(now)
         was_live = "chunk IN (SELECT value FROM json_each(?)) AND reason ->> 'why' = 'deleted' AND reason ->> 'since'"
         with self._db.writing(durable=True) as db:
@@ -211,7 +199,7 @@ def _holders(db: sqlite3.Connection, first: int, second: int) -> list[str]:
     return [window for (window,) in rows]
 
 
-def _held(db: sqlite3.Connection, window: str, start: int) -> HeldChunk | None:
+def _held(db: sqlite3.Connection, window: str, start: int) -> _Held | None:
     for table, pinned, columns in (("live", "pinned", "since, woken"), ("asleep", "0", "slept, reason")):
         row = db.execute(
             f"""SELECT {pinned}, brightness, tokenizer, ids, lengths, raw, {columns} FROM {table}
@@ -221,7 +209,7 @@ def _held(db: sqlite3.Connection, window: str, start: int) -> HeldChunk | None:
         if row is not None:
             brightness = unpack_floats(row[1])
             tokens = None if row[3] is None else unpack_tokens(row[3], row[4], row[5], len(brightness))
-            return HeldChunk(table == "live", bool(row[0]), brightness, row[2], tokens, row[6:])
+            return _Held(table == "live", bool(row[0]), brightness, row[2], tokens, row[6:])
     return None
 
 

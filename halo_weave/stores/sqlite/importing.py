@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
+from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import StoreBusy, StoreError
 from halo_weave.records import Imported
 from halo_weave.store import Progress, silent
@@ -17,7 +18,6 @@ from halo_weave.stores import importfile
 from halo_weave.stores.exchange import (
     SECTIONS,
     AsleepIn,
-    ChunkIn,
     EntryIn,
     EventIn,
     ExportHeader,
@@ -35,6 +35,7 @@ from halo_weave.stores.packing import micros, pack_tokens, unpack_floats
 from halo_weave.stores.renumbering import Renumbering, Shift, reason_here, snapshot_here
 from halo_weave.stores.sqlite.rows import (
     SqlitePart,
+    insert_chunk,
     note_changed,
     pack_json,
     tokenizer_of,
@@ -179,7 +180,13 @@ class _Arrivals:
         numbers: dict[int | None, int | None] = {None: None}  # of the turn's chunks
         present: list[int] = []
         for chunk in turn.chunks:
-            number = _insert_chunk(db, here, turn.window, chunk, shift, numbers[chunk.merged_into])
+            key = ChunkKey(here, chunk.chunk, turn.role)
+            start = chunk.start + shift
+            number = insert_chunk(db, turn.window, key, start, chunk.tokens, chunk.tokenizer, chunk.tags)
+            db.execute(
+                "UPDATE chunks SET deleted = ?, undeleted = ?, merged = ?, merged_into = ? WHERE number = ?",
+                (chunk.deleted, chunk.undeleted, chunk.merged, numbers[chunk.merged_into], number),
+            )
             numbers[chunk.chunk] = number
             note_changed(db, [number])
             if chunk.deleted is None and chunk.merged is None:
@@ -373,27 +380,3 @@ def _insert_asleep(
            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
         (held.window, start, number, gone, peak, slept, reason, held.brightness, *_reading(db, held)),
     )
-
-
-def _insert_chunk(
-    db: sqlite3.Connection, turn: int, window: str, chunk: ChunkIn, shift: int, merged_into: int | None
-) -> int:
-    cursor = db.execute(
-        """INSERT INTO chunks (turn, chunk, window, start, span, tokenizer, deleted, undeleted, merged, merged_into, tags,
-               ids, lengths, raw) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-        (
-            turn,
-            chunk.chunk,
-            window,
-            chunk.start + shift,
-            len(chunk.ids),
-            tokenizer_of(db, chunk.tokenizer),
-            chunk.deleted,
-            chunk.undeleted,
-            chunk.merged,
-            merged_into,
-            pack_json(chunk.tags) if chunk.tags else None,
-            *pack_tokens(chunk.tokens),
-        ),
-    )
-    return int(cursor.lastrowid or 0)

@@ -53,7 +53,6 @@ class SqliteUpkeep(SqliteSearch):
         return path, path.with_name(path.name + "-wal")
 
     def backup(self, target: Path, *, progress: Progress = lambda done, total: None) -> None:
-        """A copy of the memory as it is at this moment, while others go on writing. Never half a file in place."""
         if target.is_dir():
             raise BadInput(f"{target} is a folder. Name a file for the backup.")
         if target.exists():
@@ -80,10 +79,6 @@ class SqliteUpkeep(SqliteSearch):
                 partial.unlink(missing_ok=True)
 
     def clear(self, *, confirm: bool = False) -> None:
-        """Wipe all that was said and kept; settings stay.
-
-        Ids go on counting, so that nothing said later is taken for something said before.
-        """
         if not confirm:
             raise BadInput("Clearing a memory cannot be undone. Confirm it explicitly.")
         # An import that goes on while its windows vanish could only break off.

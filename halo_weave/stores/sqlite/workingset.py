@@ -48,7 +48,6 @@ class SqliteWorkingSets(SqlitePart):
     # What is live
 
     def live(self, window_id: str) -> list[LiveChunk]:
-        """The window's live chunks in position order, bit by bit as they were saved."""
         with self._db.reading() as db:
             tokenizers = dict(db.execute("SELECT id, fingerprint FROM tokenizers"))
             rows = db.execute(
@@ -88,7 +87,6 @@ class SqliteWorkingSets(SqlitePart):
         return found
 
     def save_brightness(self, window_id: str, chunks: Sequence[Chunk], brightness: Brightness) -> None:
-        """The brightness of these live chunks, one after the other in one array. All of it, or nothing."""
         sizes = [len(chunk) for chunk in chunks]
         if brightness.shape != (sum(sizes),):
             raise BadInput(f"{brightness.size} brightness values do not fit {sum(sizes)} live tokens.")
@@ -111,7 +109,6 @@ class SqliteWorkingSets(SqlitePart):
     # Falling asleep and waking up
 
     def prune(self, window_id: str, orders: Sequence[PutToSleep], *, now: datetime) -> None:
-        """Live chunks fall asleep, with the brightness they have. All of them, or none."""
         when = micros(now)
         with self._db.writing() as db:
             for item in orders:
@@ -131,7 +128,6 @@ class SqliteWorkingSets(SqlitePart):
                 note_event(db, [(window_id, number, when, "slept", reason)])
 
     def wake(self, window_id: str, orders: Sequence[WakeUp], *, now: datetime) -> None:
-        """Chunks of the graveyard or of another window become live here. All of them, or none."""
         when = micros(now)
         with self._db.writing() as db:
             check_window(db, window_id)
@@ -158,7 +154,6 @@ class SqliteWorkingSets(SqlitePart):
                 note_event(db, [(window_id, number, when, "woke", reason)])
 
     def pin(self, window_id: str, key: ChunkKey, *, now: datetime, brightness: float | None = None) -> None:
-        """The chunk stays live until it is unpinned; with `brightness`, all its tokens get that."""
         with self._db.writing() as db:
             start, number, size = _live_row(db, window_id, key)
             bright = None if brightness is None else pack_floats(np.full(size, brightness, np.float32))
@@ -176,7 +171,6 @@ class SqliteWorkingSets(SqlitePart):
             note_event(db, [(window_id, number, micros(now), "unpinned", "{}")])
 
     def reread(self, window_id: str, live: Sequence[Live], *, tokenizer: str, now: datetime) -> None:
-        """The window reads these live chunks with another tokenizer. Memory keeps the tokens they were said with."""
         with self._db.writing() as db:
             fingerprint = tokenizer_of(db, tokenizer)
             for item in live:
@@ -278,7 +272,6 @@ class SqliteWorkingSets(SqlitePart):
     def history(
         self, *, window: str | None = None, key: ChunkKey | None = None, limit: int = 100
     ) -> list[Event]:
-        """What happened, newest first: of a window, of a chunk, of a chunk in a window, or of all."""
         where = ["1"]
         values: list[Any] = []
         with self._db.reading() as db:
