@@ -20,6 +20,8 @@ from halo_weave.core.chunking import cut
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, UnknownChunk
 
+Floats = npt.NDArray[np.float32]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Live:
@@ -28,11 +30,17 @@ class Live:
     chunk: Chunk
     brightness: Brightness  # (tokens of the chunk,)
     pinned: bool = False
+    traces: Floats | None = field(default=None, kw_only=True)  # (traces, tokens); None: none, or not known
 
     def __post_init__(self) -> None:
-        if len(self.brightness) != len(self.chunk.tokens.ids):
+        count = len(self.chunk.tokens.ids)
+        if len(self.brightness) != count:
             raise BadInput(
-                f"Chunk {self.chunk.key} has {len(self.chunk)} tokens and {self.brightness.size} brightness values."
+                f"Chunk {self.chunk.key} has {count} tokens and {self.brightness.size} brightness values."
+            )
+        if self.traces is not None and self.traces.shape[-1] != count:
+            raise BadInput(
+                f"Chunk {self.chunk.key} has {count} tokens and traces of {self.traces.shape[-1]}."
             )
 
     @property

@@ -146,6 +146,12 @@ def rich(memory) -> Store:
     letters = Tokens.of(range(10), [bytes([letter]) for letter in b"question 4"])
     reading = Live(Chunk(user(9), store.chunk(user(9)).chunk.start, letters, span=2), np.ones(10, np.float32))
     store.reread(first, [reading], tokenizer="letters", now=NOW)
+    lit = store.live(second)
+    bright = np.concatenate([item.brightness for item in lit])
+    store.save_brightness(
+        second, [item.chunk for item in lit], bright, np.stack([bright * 2, bright * np.nan])
+    )
+    sleep(store, second, lit[-1].key)
     store.save_entry(
         "A/B", {"goal": [1, None, "é"]}, now=NOW, snapshot=[{"text": "x"}], vectors=unit_vectors(1), model="m"
     )

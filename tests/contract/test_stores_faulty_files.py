@@ -105,6 +105,8 @@ def another_window(window_id: str):
     change(["live", 0, "brightness"], "AAAA"),
     change(["live", 0, "brightness"], "AADAfw=="),
     change(["live", 0, "pinned"], 1),
+    change(["live", 0, "traces"], "AAAAAA=="),
+    change(["live", 0, "traces"], ""),
     change(["asleep", 0, "reason"], None),
     change(["history", 0, "happened"], 7),
     change(["entries", 0, "versions", 0, "vectors"], "AAAAAAAA"),

@@ -12,7 +12,16 @@ import numpy as np
 
 from halo_weave.core.tokens import Brightness, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, UnknownChunk
-from halo_weave.stores.packing import micros, pack_floats, pack_tokens, unpack_floats, unpack_tokens
+from halo_weave.records import Traces
+from halo_weave.stores.packing import (
+    micros,
+    pack_floats,
+    pack_tokens,
+    pack_traces,
+    unpack_floats,
+    unpack_tokens,
+    unpack_traces,
+)
 from halo_weave.stores.sqlite.rows import (
     SqlitePart,
     check_window,
@@ -36,6 +45,7 @@ class _Held:
     live: bool
     pinned: bool
     brightness: Brightness
+    traces: Traces | None
     tokenizer: int | None
     tokens: Tokens | None  # the window's own reading
     row: tuple[Any, ...]  # since and woken, or slept and reason
@@ -117,10 +127,10 @@ class SqliteCorrections(SqlitePart):
             within = "chunk IN (SELECT value FROM json_each(?))"
             db.execute(
                 f"""INSERT OR REPLACE INTO asleep
-                        (window, start, chunk, gone, peak, slept, reason, tokenizer, brightness, ids, lengths, raw)
+                        (window, start, chunk, gone, peak, slept, reason, tokenizer, brightness, traces, ids, lengths, raw)
                     SELECT window, start, chunk, 1, 0, {when},
                         json_object('why', 'deleted', 'since', since, 'pinned', pinned, 'woken', json(woken)),
-                        tokenizer, brightness, ids, lengths, raw
+                        tokenizer, brightness, traces, ids, lengths, raw
                     FROM live WHERE {within}""",
                 chosen,
             )
@@ -150,9 +160,9 @@ class SqliteCorrections(SqlitePart):
             windows = db.execute(f"SELECT DISTINCT window FROM asleep WHERE {was_live}", chosen).fetchall()
             db.execute(
                 f"""INSERT INTO live
-                        (window, start, chunk, pinned, since, woken, tokenizer, brightness, ids, lengths, raw)
+                        (window, start, chunk, pinned, since, woken, tokenizer, brightness, traces, ids, lengths, raw)
                     SELECT window, start, chunk, reason ->> 'pinned', reason ->> 'since',
-                        nullif(reason -> 'woken', 'null'), tokenizer, brightness, ids, lengths, raw
+                        nullif(reason -> 'woken', 'null'), tokenizer, brightness, traces, ids, lengths, raw
                     FROM asleep WHERE {was_live}""",
                 chosen,
             )
@@ -202,14 +212,22 @@ def _holders(db: sqlite3.Connection, first: int, second: int) -> list[str]:
 def _held(db: sqlite3.Connection, window: str, start: int) -> _Held | None:
     for table, pinned, columns in (("live", "pinned", "since, woken"), ("asleep", "0", "slept, reason")):
         row = db.execute(
-            f"""SELECT {pinned}, brightness, tokenizer, ids, lengths, raw, {columns} FROM {table}
+            f"""SELECT {pinned}, brightness, tokenizer, ids, lengths, raw, traces, {columns} FROM {table}
                 WHERE window = ? AND start = ?""",
             (window, start),
         ).fetchone()
         if row is not None:
             brightness = unpack_floats(row[1])
             tokens = None if row[3] is None else unpack_tokens(row[3], row[4], row[5], len(brightness))
-            return _Held(table == "live", bool(row[0]), brightness, row[2], tokens, row[6:])
+            return _Held(
+                table == "live",
+                bool(row[0]),
+                brightness,
+                unpack_traces(row[6], len(brightness)),
+                row[2],
+                tokens,
+                row[7:],
+            )
     return None
 
 
@@ -223,36 +241,43 @@ def _join(
     base = next((part for part in known if part.live), known[0])
     least = min(float(part.brightness.min()) for part in known)
     own = len({part.tokenizer for part in known}) == 1 and len(known) == 2
-    brightness = []
+    brightness: list[Brightness] = []
+    traces: list[Traces | None] = []
     for part, (_, _, tokens) in zip(parts, (first, second), strict=True):
         if part is not None and (own or part.tokens is None):
             brightness.append(part.brightness)
+            traces.append(part.traces)
         else:
+            traces.append(None)
             value = least if part is None else float(part.brightness.max())
             brightness.append(np.full(len(tokens), value, np.float32))
     joined = np.concatenate(brightness)
+    kept = pack_floats(joined), pack_traces(_joined(traces, [len(one) for one in brightness]))
     reading: tuple[Any, ...] = (None, None, None, None)
     if own and known[0].tokens is not None and known[1].tokens is not None:
         reading = (known[0].tokenizer, *pack_tokens(known[0].tokens + known[1].tokens))
     for table in ("live", "asleep"):
         db.execute(f"DELETE FROM {table} WHERE window = ? AND start IN (?, ?)", (window, start, second[1]))
+    columns = "window, start, chunk, brightness, traces, tokenizer, ids, lengths, raw"
+    values = (window, start, number, *kept, *reading, *base.row)
     if base.live:
         db.execute(
-            """INSERT INTO live (window, start, chunk, pinned, brightness, tokenizer, ids, lengths, raw, since, woken)
-               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-            (
-                window,
-                start,
-                number,
-                any(part.pinned for part in known),
-                pack_floats(joined),
-                *reading,
-                *base.row,
-            ),
+            f"""INSERT INTO live ({columns}, since, woken, pinned)
+                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+            (*values, any(part.pinned for part in known)),
         )
     else:
         db.execute(
-            """INSERT INTO asleep (window, start, chunk, gone, peak, brightness, tokenizer, ids, lengths, raw, slept, reason)
-               VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)""",
-            (window, start, number, float(joined.max()), pack_floats(joined), *reading, *base.row),
+            f"""INSERT INTO asleep ({columns}, slept, reason, peak, gone)
+                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)""",
+            (*values, float(joined.max())),
         )
+
+
+def _joined(traces: Sequence[Traces | None], sizes: Sequence[int]) -> Traces | None:
+    """Side by side. What is not known is not a number; None if nothing is known, or two strategies kept them."""
+    counts = {len(one) for one in traces if one is not None}
+    if len(counts) != 1:
+        return None
+    unknown = [np.full((*counts, size), np.nan, np.float32) for size in sizes]
+    return np.hstack([gap if one is None else one for one, gap in zip(traces, unknown, strict=True)])

@@ -26,7 +26,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         ("settings", "content", "snapshot", "value", "detail", "woken", "reason", "tags"), json.loads
     ),
-    **dict.fromkeys(("brightness", "vectors", "vector"), base64_of),
+    **dict.fromkeys(("brightness", "traces", "vectors", "vector"), base64_of),
     **dict.fromkeys(("pinned", "stale", "subset"), bool),
 }
 
@@ -180,7 +180,7 @@ def _held(db: sqlite3.Connection, table: str, own: str, window: str | None) -> I
     """How windows hold the chunks, live or asleep."""
     for element in _elements(
         db,
-        f"""SELECT h.window, c.turn, c.chunk, h.brightness, {own}, k.fingerprint AS tokenizer,
+        f"""SELECT h.window, c.turn, c.chunk, h.brightness, h.traces, {own}, k.fingerprint AS tokenizer,
                 length(h.brightness) / 4 AS span, h.ids, h.lengths, h.raw
             FROM {table} h JOIN shown ON shown.window = h.window JOIN chunks c ON c.number = h.chunk
             JOIN chosen ON chosen.turn = c.turn LEFT JOIN tokenizers k ON k.id = h.tokenizer
@@ -188,6 +188,8 @@ def _held(db: sqlite3.Connection, table: str, own: str, window: str | None) -> I
         (window,),
     ):
         tokenizer, span = element.pop("tokenizer"), element.pop("span")
+        if element["traces"] is None:
+            del element["traces"]
         if element["ids"] is None:
             del element["ids"], element["lengths"], element["raw"]
         else:

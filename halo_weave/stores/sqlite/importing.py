@@ -212,18 +212,9 @@ class _Arrivals:
             None if held.woken is None else pack_json(reason_here(held.woken, lambda turn: _here(db, turn)))
         )
         db.execute(
-            """INSERT INTO live (window, start, chunk, pinned, since, woken, brightness, tokenizer, ids, lengths, raw)
-               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-            (
-                held.window,
-                start,
-                number,
-                held.pinned,
-                held.since,
-                woken,
-                held.brightness,
-                *_reading(db, held),
-            ),
+            f"""INSERT INTO live (window, start, chunk, pinned, since, woken, {KEPT})
+                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+            (held.window, start, number, held.pinned, held.since, woken, *_kept(db, held)),
         )
 
     def _bring_asleep(self, db: sqlite3.Connection, held: AsleepIn) -> None:
@@ -358,10 +349,15 @@ def _free_place(db: sqlite3.Connection, held: LiveIn | AsleepIn) -> tuple[int, i
     return row[0], row[1], bool(row[2])
 
 
-def _reading(db: sqlite3.Connection, held: LiveIn | AsleepIn) -> tuple[Any, ...]:
-    if held.reading is None:
-        return (None,) * 4
-    return tokenizer_of(db, held.reading.tokenizer), *pack_tokens(held.reading.tokens)
+KEPT = "brightness, traces, tokenizer, ids, lengths, raw"
+
+
+def _kept(db: sqlite3.Connection, held: LiveIn | AsleepIn) -> tuple[Any, ...]:
+    """The values of the columns `KEPT`."""
+    own: tuple[Any, ...] = (None,) * 4
+    if held.reading is not None:
+        own = (tokenizer_of(db, held.reading.tokenizer), *pack_tokens(held.reading.tokens))
+    return held.brightness, held.traces, *own
 
 
 def _insert_asleep(
@@ -375,8 +371,7 @@ def _insert_asleep(
 ) -> None:
     peak = float(unpack_floats(held.brightness).max())
     db.execute(
-        """INSERT INTO asleep
-               (window, start, chunk, gone, peak, slept, reason, brightness, tokenizer, ids, lengths, raw)
-           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-        (held.window, start, number, gone, peak, slept, reason, held.brightness, *_reading(db, held)),
+        f"""INSERT INTO asleep (window, start, chunk, gone, peak, slept, reason, {KEPT})
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (held.window, start, number, gone, peak, slept, reason, *_kept(db, held)),
     )

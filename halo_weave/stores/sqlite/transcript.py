@@ -11,7 +11,7 @@ from halo_weave.core.window import Live
 from halo_weave.errors import BadInput, StoreFull, UnknownChunk
 from halo_weave.records import ChunkRecord, Draft, Reservation
 from halo_weave.stores.owners import alive, this_process
-from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, unpack_runs
+from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, pack_traces, unpack_runs
 from halo_weave.stores.sqlite.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
@@ -91,13 +91,13 @@ class SqliteTranscript(SqlitePart):
                     for number, item in zip(numbers, said, strict=True)
                 ],
             )
-            live = (
-                "INSERT INTO live (window, start, chunk, since, brightness, pinned) VALUES (?, ?, ?, ?, ?, ?)"
-            )
-            sleeping = """INSERT INTO asleep (window, start, chunk, slept, brightness, peak, gone, reason)
-                          VALUES (?, ?, ?, ?, ?, ?, 0, '{}')"""
+            live = """INSERT INTO live (window, start, chunk, since, brightness, traces, pinned)
+                      VALUES (?, ?, ?, ?, ?, ?, ?)"""
+            sleeping = """INSERT INTO asleep (window, start, chunk, slept, brightness, traces, peak, gone, reason)
+                          VALUES (?, ?, ?, ?, ?, ?, ?, 0, '{}')"""
             for number, item in zip(numbers, said, strict=True):
-                held = (window_id, item.chunk.start, number, when, pack_floats(item.brightness))
+                kept = pack_floats(item.brightness), pack_traces(item.traces)
+                held = (window_id, item.chunk.start, number, when, *kept)
                 db.execute(sleeping if asleep else live, (*held, item.peak if asleep else item.pinned))
             note_changed(db, numbers)
             want_vectors(db, numbers)

@@ -198,12 +198,19 @@ def _check_working_sets(db: sqlite3.Connection) -> Iterator[Fault]:
             yield (
                 f"The brightness of chunk number {number}, {table} in window {window}, does not fit its tokens.",
                 _statement(
-                    f"""UPDATE {table} SET brightness = ?, tokenizer = NULL, ids = NULL, lengths = NULL, raw = NULL
+                    f"""UPDATE {table} SET brightness = ?, traces = NULL, tokenizer = NULL, ids = NULL, lengths = NULL, raw = NULL
                         WHERE window = ? AND start = ?""",
                     pack_floats(np.full(span, INITIAL, np.float32)),
                     window,
                     start,
                 ),
+            )
+        for window, start in db.execute(
+            f"SELECT window, start FROM {table} WHERE length(traces) % length(brightness) <> 0"
+        ):
+            yield (
+                f"The traces of the chunk at position {start}, {table} in window {window}, do not fit its tokens.",
+                _statement(f"UPDATE {table} SET traces = NULL WHERE window = ? AND start = ?", window, start),
             )
         for (number,) in db.execute(
             f"""SELECT DISTINCT c.number FROM {table} h JOIN chunks c ON c.number = h.chunk
