@@ -35,7 +35,6 @@ from halo_weave.stores.sqlite.rows import (
     want_vectors,
     write_words,
 )
-from halo_weave.stores.sqlite.transcript import pair_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +107,7 @@ class SqliteCorrections(SqlitePart):
             number_of(db, key)
             turns = [key.turn_id]
             if key.role is Role.ASSISTANT or (key.role is Role.USER and key.chunk_id == 0):
-                pair = pair_of(db, key.turn_id)
+                pair = _pair_of(db, key.turn_id)
                 turns += [] if pair is None else [pair]
             else:
                 return (key,)
@@ -178,6 +177,15 @@ class SqliteCorrections(SqlitePart):
             want_vectors(db, numbers)
             note_event(db, [(None, number, when, "undeleted", "{}") for number in numbers])
         return tuple(window for (window,) in windows)
+
+
+def _pair_of(db: sqlite3.Connection, turn_id: int) -> int | None:
+    row = db.execute(
+        """SELECT coalesce(answers, (SELECT max(a.id) FROM turns a WHERE a.answers = t.id))
+           FROM turns t WHERE t.id = ?""",
+        (turn_id,),
+    ).fetchone()
+    return row[0] if row else None
 
 
 def _existing(db: sqlite3.Connection, keys: Sequence[ChunkKey]) -> list[tuple[int, int | None]]:

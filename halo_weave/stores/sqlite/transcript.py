@@ -227,15 +227,6 @@ class SqliteTranscript(SqlitePart):
         return records(rows)
 
 
-def pair_of(db: sqlite3.Connection, turn_id: int) -> int | None:
-    row = db.execute(
-        """SELECT coalesce(answers, (SELECT max(a.id) FROM turns a WHERE a.answers = t.id))
-           FROM turns t WHERE t.id = ?""",
-        (turn_id,),
-    ).fetchone()
-    return row[0] if row else None
-
-
 def _one_turn(said: Sequence[Live]) -> tuple[int, Role, int | None]:
     if not said:
         raise BadInput("A turn without chunks cannot be stored.")

@@ -8,12 +8,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from halo_weave.core.brightness import INITIAL
-from halo_weave.errors import StoreBusy, StoreError
-from halo_weave.records import Finding
 from halo_weave.stores.packing import pack_floats
 from halo_weave.stores.sqlite.rows import (
     FEW,
-    SqlitePart,
     note_changed,
     remove_words,
     want_vectors,
@@ -23,29 +20,6 @@ from halo_weave.stores.sqlite.rows import (
 
 Mend = Callable[[sqlite3.Connection], object]
 Fault = tuple[str, Mend | None]  # what is wrong, and what would mend it
-
-
-class SqliteVerify(SqlitePart):
-    def verify(
-        self, *, repair: bool = False, progress: Callable[[int, int], None] = lambda done, total: None
-    ) -> list[Finding]:
-        findings: list[Finding] = []
-        for done, (name, check) in enumerate(CHECKS.items()):
-            progress(done, len(CHECKS))
-            try:
-                with self._db.reading() as db:
-                    faults = list(check(db))
-            except StoreBusy:
-                raise
-            except StoreError as error:
-                return [*findings, Finding.of(error, name)]
-            for sentence, mend in faults:
-                if repair and mend is not None:
-                    with self._db.writing(durable=True) as db:
-                        mend(db)
-                findings.append(Finding(name, sentence, repair and mend is not None))
-        progress(len(CHECKS), len(CHECKS))
-        return findings
 
 
 def _statement(sql: str, *values: object) -> Mend:

@@ -110,11 +110,12 @@ class SqliteWorkingSets(SqlitePart):
             raise BadInput(
                 f"{brightness.size} brightness values, or their traces, do not fit {size} live tokens."
             )
+        blob = pack_floats(brightness)
         rows = []
         for chunk, end in zip(chunks, ends, strict=True):
-            own = slice(end - len(chunk), end)
-            kept = pack_traces(None if traces is None else traces[:, own])
-            rows.append((pack_floats(brightness[own]), kept, window_id, chunk.start, 4 * len(chunk)))
+            start = end - len(chunk)
+            kept = None if traces is None else pack_floats(traces[:, start:end])
+            rows.append((blob[4 * start : 4 * end], kept, window_id, chunk.start, 4 * len(chunk)))
         with self._db.writing() as db:
             cursor = db.executemany(
                 "UPDATE live SET brightness = ?, traces = ? WHERE window = ? AND start = ? AND length(brightness) = ?",
