@@ -18,6 +18,7 @@ from halo_weave.errors import StoreError
 Json = Any  # what json.loads gives
 Numbers = npt.NDArray[np.int64]  # of chunks, within one store
 Vectors = npt.NDArray[np.float32]  # (n, dimension)
+Traces = npt.NDArray[np.float32]  # (traces, tokens): what a strategy keeps of tokens beside their brightness
 Similarities = npt.NDArray[np.float32]  # (n,)
 Scores = npt.NDArray[np.float64]  # (n,)
 
@@ -125,6 +126,7 @@ class Sleeping:
     peak: float
     slept: datetime
     reason: Mapping[str, Json]
+    traces: Traces | None = None
 
     @property
     def key(self) -> ChunkKey:
@@ -137,6 +139,7 @@ class Wakeable:
 
     record: ChunkRecord  # with the window's own tokens, if it reads with another tokenizer
     brightness: Brightness | None  # None: it was never live in this window
+    traces: Traces | None = None
 
     @property
     def key(self) -> ChunkKey:
@@ -159,6 +162,7 @@ class PutToSleep:
     key: ChunkKey
     brightness: Brightness  # (live tokens of the chunk,)
     reason: Mapping[str, Json] = field(default_factory=dict)
+    traces: Traces | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,6 +175,7 @@ class WakeUp:
     pinned: bool = False
     tokens: Tokens | None = None  # as this window reads it, if with another tokenizer than it was said with
     tokenizer: str | None = None  # of `tokens`
+    traces: Traces | None = None
 
 
 Happening = Literal["said", "slept", "woke", "pinned", "unpinned", "merged", "deleted", "undeleted", "reread"]

@@ -37,6 +37,7 @@ from halo_weave.records import (
     Sleeping,
     Stats,
     Subset,
+    Traces,
     Vectors,
     Wakeable,
     WakeUp,
@@ -167,8 +168,14 @@ class Windows(Protocol):
     def live(self, window_id: str) -> list[LiveChunk]:
         """The live chunks in position order, bit by bit as they were saved."""
 
-    def save_brightness(self, window_id: str, chunks: Sequence[Chunk], brightness: Brightness) -> None:
-        """The brightness of these live chunks, one after the other in one array."""
+    def save_brightness(
+        self,
+        window_id: str,
+        chunks: Sequence[Chunk],
+        brightness: Brightness,
+        traces: Traces | None = None,
+    ) -> None:
+        """The brightness of these live chunks, one after the other in one array; likewise the traces, if any are kept."""
 
     def prune(self, window_id: str, orders: Sequence[PutToSleep], *, now: datetime) -> None:
         """Live chunks fall asleep, with the brightness they have."""
@@ -215,7 +222,10 @@ class Windows(Protocol):
         """Sleeping chunks that start from one position on and before another, in position order."""
 
     def sleepers(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Sleeper]:
-        """What a plan needs to know of these chunks, their turns' first chunks and their pairs; live ones are left out."""
+        """What a resurrection plan needs of these chunks and of the openings that come with them.
+
+        Live, deleted and merged chunks are left out.
+        """
 
     def history(
         self, *, window: str | None = None, key: ChunkKey | None = None, limit: int = 100

@@ -84,7 +84,7 @@ def bar(title: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: progress.update(task, completed=done, total=total or None)
 
 
-def moment_of(text: str | None, option: str) -> datetime | None:
+def _moment_of(text: str | None, option: str) -> datetime | None:
     """A date or a time; without a zone, the computer's own."""
     if text is None:
         return None
@@ -159,7 +159,7 @@ def windows(
 
 
 @app.command("export")
-def export_memory(
+def _export_memory(
     target: Annotated[
         Path, typer.Argument(help="File to write, or - for standard output. It must not exist yet.")
     ],
@@ -179,7 +179,7 @@ def export_memory(
     as_json: Json = False,
 ) -> None:
     """Write the memory, or a part of it, as JSON."""
-    spans = moment_of(since, "--since"), moment_of(until, "--until")
+    spans = _moment_of(since, "--since"), _moment_of(until, "--until")
     to_stdout = str(target) == "-"
     if target.exists():
         raise BadInput(f"{target} exists already. Name another file for the export.")
@@ -209,7 +209,7 @@ def export_memory(
 
 
 @app.command("import")
-def import_memory(
+def _import_memory(
     source: Annotated[Path, typer.Argument(help="An export of Halo Weave, or of its prototype.")],
     data: Data = None,
     as_json: Json = False,

@@ -242,12 +242,17 @@ class _HeldIn(_Element):
     turn: TurnId
     chunk: Id
     brightness: Annotated[Floats, Field(min_length=4)]
+    traces: Annotated[Any, BeforeValidator(_blob)] = (
+        None  # float32 as well; what is not known is not a number
+    )
     reading: _TokensIn | None = None  # the window's own tokens, under another tokenizer
 
     @model_validator(mode="after")
     def _one_number_a_token(self) -> Self:
         if self.reading is not None and len(self.brightness) != 4 * len(self.reading.ids):
             raise ValueError("should have one number of brightness for each token")
+        if self.traces is not None and (not self.traces or len(self.traces) % len(self.brightness)):
+            raise ValueError("should have traces of as many tokens as it has brightness")
         return self
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any, Protocol, TextIO
+from typing import IO, Any, TextIO
 
 from halo_weave.errors import ImportRefused
 from halo_weave.store import Progress
@@ -25,20 +25,8 @@ from halo_weave.stores.prototype import PrototypeFile
 
 BATCH = 500  # elements to a transaction, so that others can write in between
 BATCH_CHARACTERS = 1 << 18
+PATIENCE = 60.0  # seconds for another import to end, before the user is asked to wait instead
 _HEAD = {"format", "version", "memory"}
-
-
-class ImportFile(Protocol):
-    """What a store takes in: elements of the exchange format, section by section in the order of `SECTIONS`."""
-
-    @property
-    def header(self) -> ExportHeader: ...
-    @property
-    def renumbered(self) -> bool:
-        """Whether its own ids could not be used as they stand in the file."""
-
-    def batches(self, progress: Progress) -> Iterator[tuple[str, list[Any]]]:
-        """The name of a section, and elements of it for one transaction. All of them were checked."""
 
 
 @contextmanager
@@ -56,8 +44,11 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def checked(source: IO[bytes], now: int, progress: Progress) -> Iterator[ImportFile]:
-    """The file, after all of it was read once and nothing was found that could not be imported. It stays open."""
+def checked(source: IO[bytes], now: int, progress: Progress) -> Iterator[_ExportFile | PrototypeFile]:
+    """The file, after all of it was read once and nothing was found that could not be imported. It stays open.
+
+    Both kinds give elements of the exchange format in batches, section by section in the order of `SECTIONS`.
+    """
     size = source.seek(0, os.SEEK_END)
     source.seek(0)
     text = TextIOWrapper(source, encoding="utf-8-sig", newline="")
@@ -95,7 +86,7 @@ def _header(text: TextIO) -> ExportHeader | None:
 
 
 class _ExportFile:
-    renumbered = False
+    renumbered = False  # its ids are used as they stand in the file
 
     def __init__(self, text: TextIO, size: int, header: ExportHeader, progress: Progress) -> None:
         self.header = header
@@ -147,7 +138,7 @@ class _ExportFile:
         return found.turn, max(position, stop)
 
     def batches(self, progress: Progress) -> Iterator[tuple[str, list[Any]]]:
-        """As our exports stand, one reading is enough; sections in another order take more."""
+        """A section and elements of it for one transaction. In another order than ours they take several readings."""
         left = self._counts.copy()
         order = [section for section in SECTIONS if left[section]]
         while order:

@@ -34,7 +34,7 @@ def write_object(members: Iterable[tuple[str, Any]], write: Callable[[str], obje
 
 
 def _refuse_constant(name: str) -> None:
-    raise ImportRefused(f"The file has the value {name}, which is not JSON.")
+    raise ImportRefused(f"The file has the value {name}, which is not JSON. Nothing was changed.")
 
 
 class JsonReader:

@@ -95,6 +95,17 @@ def pack_floats(values: npt.NDArray[np.float32]) -> bytes:
     return np.ascontiguousarray(values, "<f4").tobytes()
 
 
+def pack_traces(traces: npt.NDArray[np.float32] | None, tokens: int | None = None) -> bytes | None:
+    """(traces, tokens) as bytes. With `tokens`, as many must be there."""
+    if traces is not None and (traces.ndim != 2 or tokens not in (None, traces.shape[1])):
+        raise BadInput(f"Traces of shape {traces.shape} do not fit {tokens} tokens.")
+    return None if traces is None else pack_floats(traces)
+
+
+def unpack_traces(blob: bytes | None, tokens: int) -> npt.NDArray[np.float32] | None:
+    return None if blob is None else unpack_floats(blob).reshape(-1, tokens)
+
+
 def unpack_floats(blob: bytes) -> Brightness:
     """A read-only view of the bytes."""
     return np.frombuffer(blob, "<f4")

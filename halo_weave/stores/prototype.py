@@ -129,20 +129,13 @@ class PrototypeFile:
         for number, (key, element) in enumerate(reader):
             if key != "tokens":
                 continue
-            found = read_element("tokens", _TokenIn, element)
-            token = _Token(
-                found.position,
-                found.turn_id,
-                found.role,
-                found.sentence_id,
-                found.deleted,
-                found.pinned is True,
-                found.token_id,
-                found.text,
-                found.earned,
-            )
+            token = read_element("tokens", _TokenIn, element)
             try:
-                self._spool.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", token)
+                self._spool.execute(
+                    """INSERT INTO tokens VALUES (:position, :turn_id, :role, :sentence_id, :deleted, :pinned,
+                           :token_id, :text, :earned)""",
+                    {**token.model_dump(), "pinned": token.pinned is True, "earned": token.earned},
+                )
             except sqlite3.IntegrityError:
                 raise ImportRefused(
                     f"Two tokens in the file claim position {token.position}. Nothing was changed."

@@ -1,18 +1,55 @@
 """The stores that the contract holds for, and a memory of each."""
 
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from halo_weave.stores.sqlite import SqliteStore
-from tests.stores.material import NOW, quick_folder
+from halo_weave.assemble import open_store
+from halo_weave.core.tokens import Chunk, Tokens
+from halo_weave.core.window import Live
+from halo_weave.places import memory_file
+from halo_weave.store import Store
+from tests.stores.material import (
+    NOW,
+    answer,
+    ask,
+    assistant,
+    embed_all,
+    exchange,
+    quick_folder,
+    sleep,
+    unit_vectors,
+    user,
+    wake,
+)
 
-KINDS = {"sqlite": lambda folder: SqliteStore(folder / "memory.sqlite")}
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of store: where a memory of it is, given a folder that the test has, and how one becomes a copy of another."""
+
+    place: Callable[[Path], str]
+    copy: Callable[[Store, Path], None]
+
+    def open(self, folder: Path) -> Store:
+        return open_store(self.place(folder))
 
 
-@pytest.fixture(params=KINDS)
-def kind(request):
+def copy_file(store: Store, folder: Path) -> None:
+    folder.mkdir()
+    store.backup(memory_file(folder))
+
+
+KINDS = {"sqlite": Kind(str, copy_file)}
+
+
+@pytest.fixture(params=KINDS, scope="session")
+def kind(request) -> Kind:
     return KINDS[request.param]
 
 
@@ -23,21 +60,18 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def again(kind, folder) -> Iterator[Callable[[], SqliteStore]]:
-    """Opens the same memory, as another process would."""
-    opened = []
-
-    def open_one() -> SqliteStore:
-        opened.append(kind(folder))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
+def tmp_path(folder) -> Path:
+    return folder
 
 
 @pytest.fixture
-def store(again):
+def again(memory) -> Callable[[], Store]:
+    """Opens the same memory, as another process would."""
+    return lambda: memory("memory")
+
+
+@pytest.fixture
+def store(again) -> Store:
     return again()
 
 
@@ -47,7 +81,118 @@ def window(store) -> str:
 
 
 @pytest.fixture
-def elsewhere(kind, folder):
+def elsewhere(memory) -> Store:
     """Another memory of the same kind, empty."""
-    with kind(folder / "elsewhere") as store:
-        yield store
+    return memory("elsewhere")
+
+
+@pytest.fixture
+def memory(kind, folder) -> Iterator[Callable[[str], Store]]:
+    """Opens a memory by its name."""
+    opened = []
+
+    def open_one(name: str) -> Store:
+        opened.append(kind.open(folder / name))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def twin_of(kind, folder, memory) -> Callable[[Store, str], Store]:
+    """A copy of a memory, under a name, that goes its own way from here on."""
+
+    def copy(store: Store, name: str) -> Store:
+        kind.copy(store, folder / name)
+        return memory(name)
+
+    return copy
+
+
+@pytest.fixture
+def rich(memory) -> Store:
+    """A memory with something of everything."""
+    store = memory("rich")
+    first = store.create_window(
+        "first", now=NOW, system_prompt="Be <kind>.", user_name="Ada", settings={"seed": 1}
+    ).id
+    second = store.create_window("zweites 🌙", now=NOW + timedelta(1), ai_name="Bob").id
+    for number in range(6):
+        exchange(
+            store,
+            first,
+            f"question {number}",
+            f"answer {number}",
+            " goes on",
+            now=NOW + timedelta(days=number),
+        )
+    ids = ask(store, second, "whole", " in", " parts", tags=lambda key: ["tool"])
+    half = Tokens.of([7, 70_000], [b"\xf0\x9f", b"\x8c\x99 moon \xff"])
+    chunk = Chunk(assistant(ids.assistant_turn), ids.start + 100, half, ids.user_turn)
+    store.append(second, [Live(chunk, np.array([np.pi, -1e-20], np.float32))], tokenizer="other", now=NOW)
+    embed_all(store)
+    answer(store, second, store.reserve(300) and ask(store, second, "late"), "reply")
+    sleep(store, first, user(1), assistant(2, 1), why="dimmest", rivals=3)
+    wake(store, first, user(1), part="hit", similarity=0.25)
+    wake(store, second, assistant(4), part="anchor")
+    store.pin(first, user(3), now=NOW)
+    store.merge(first, assistant(6, 1), now=NOW)
+    store.merge(second, user(ids.user_turn, 1), now=NOW)
+    store.delete(store.deletion_of(user(7)), now=NOW)
+    store.delete([user(9)], now=NOW)
+    store.undelete([user(9)], now=NOW)
+    letters = Tokens.of(range(10), [bytes([letter]) for letter in b"question 4"])
+    reading = Live(Chunk(user(9), store.chunk(user(9)).chunk.start, letters, span=2), np.ones(10, np.float32))
+    store.reread(first, [reading], tokenizer="letters", now=NOW)
+    lit = store.live(second)
+    bright = np.concatenate([item.brightness for item in lit])
+    store.save_brightness(
+        second, [item.chunk for item in lit], bright, np.stack([bright * 2, bright * np.nan])
+    )
+    sleep(store, second, lit[-1].key)
+    store.save_entry(
+        "A/B", {"goal": [1, None, "é"]}, now=NOW, snapshot=[{"text": "x"}], vectors=unit_vectors(1), model="m"
+    )
+    store.save_entry("A/B", "second", now=NOW + timedelta(1))
+    store.save_entry("Gone", 1, now=NOW)
+    store.delete_entry("Gone", now=NOW)
+    store.save_note("notes.json", {"topics": {}}, now=NOW)
+    store.change_settings("windows", {"top_p": 0.5}, now=NOW)
+    assert store.verify() == []
+    return store
+
+
+@pytest.fixture
+def other(memory) -> Store:
+    """A memory that has two turns of its own, so that what is imported moves by two."""
+    store = memory("other")
+    exchange(store, store.create_window("mine", now=NOW).id, "my own words", "indeed")
+    return store
+
+
+@pytest.fixture
+def load(folder) -> Callable[[Store, str], object]:
+    """Imports a text as if it were in a file."""
+
+    def import_text(store: Store, text: str):
+        (folder / "in.json").write_text(text, encoding="utf-8")
+        return store.import_file(folder / "in.json", now=NOW)
+
+    return import_text
+
+
+@pytest.fixture
+def content() -> Callable[[str], dict]:
+    """An export without what names the memory it came from."""
+
+    def without_names(text: str) -> dict:
+        found = json.loads(text)
+        for name in ("id", "created", "exported"):
+            found["memory"].pop(name)
+        for turn in found["turns"]:
+            turn.pop("origin", None)
+        return found
+
+    return without_names

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from halo_weave.core.tokens import Chunk, Role, Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import BadInput, StoreFull, UnknownChunk, UnknownWindow
-from halo_weave.stores.sqlite import SqliteStore
 from tests.stores.material import (
     NOW,
     TOKENIZER,
@@ -92,9 +91,9 @@ def test_what_was_said_comes_back_exactly(store, window, again):
     ids=st.lists(st.integers(0, 2**31 - 1), min_size=20, max_size=20),
 )
 @settings(max_examples=40, deadline=None)
-def test_tokens_of_any_bytes_and_ids_come_back(pieces, ids):
+def test_tokens_of_any_bytes_and_ids_come_back(kind, pieces, ids):
     tokens = Tokens.of(ids[: len(pieces)], pieces)
-    with quick_folder() as folder, SqliteStore(folder / "memory.sqlite") as store:
+    with quick_folder() as folder, kind.open(folder) as store:
         window = store.create_window("any", now=NOW).id
         given_ids = store.reserve(30)
         live = Live(

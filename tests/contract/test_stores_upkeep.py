@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, UnknownWindow
 from halo_weave.records import Subset
-from halo_weave.stores.sqlite import SqliteStore
 from tests.stores.material import (
     NOW,
     answer,
@@ -180,14 +179,14 @@ def test_an_unknown_window_cannot_be_exported(store):
 
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_any_sequence_of_steps_leaves_a_sound_memory(data):
+def test_any_sequence_of_steps_leaves_a_sound_memory(kind, data):
     """Live, asleep and deleted make up everything said in the window, and a restart changes nothing."""
     with quick_folder() as folder:
-        any_steps(folder / "memory.sqlite", data)
+        any_steps(kind, folder, data)
 
 
-def any_steps(path: Path, data: st.DataObject) -> None:
-    with SqliteStore(path) as store:
+def any_steps(kind, folder: Path, data: st.DataObject) -> None:
+    with kind.open(folder) as store:
         store.begin_generation("m", 4, now=NOW)
         window = store.create_window("w", now=NOW).id
         said: set[ChunkKey] = set()
@@ -235,7 +234,7 @@ def any_steps(path: Path, data: st.DataObject) -> None:
             (item.key, item.chunk.tokens, item.brightness.tobytes(), item.pinned)
             for item in store.live(window)
         ]
-    with SqliteStore(path) as store:
+    with kind.open(folder) as store:
         after = [
             (item.key, item.chunk.tokens, item.brightness.tobytes(), item.pinned)
             for item in store.live(window)

@@ -112,6 +112,46 @@ def test_several_chunks_are_read_at_once_with_the_brightness_they_had_here(store
     assert store.asleep_or_said(window, []) == {}
 
 
+def test_traces_are_kept_beside_brightness_wherever_a_chunk_goes(store, window, again):
+    def traces_of(key) -> list | None:
+        (item,) = [item for item in again().live(window) if item.key == key]
+        return None if item.traces is None else item.traces.tolist()
+
+    ids = ask(store, window, "one two", " three")
+    key, second = user(ids.user_turn), user(ids.user_turn, 1)
+    assert traces_of(key) is None
+    live = store.live(window)
+    bright = np.concatenate([item.brightness for item in live])
+    traces = np.arange(6, dtype=np.float32).reshape(2, 3)
+    store.save_brightness(window, [item.chunk for item in live], bright, traces)
+    assert (traces_of(key), traces_of(second)) == ([[0, 1], [3, 4]], [[2], [5]])
+    with pytest.raises(BadInput, match="do not fit"):
+        store.save_brightness(window, [item.chunk for item in live], bright, traces[:, :2])
+    with pytest.raises(BadInput, match="do not fit"):
+        store.prune(window, [PutToSleep(key, bright[:2], traces=traces)], now=NOW)
+
+    store.prune(window, [PutToSleep(key, bright[:2], traces=10 * traces[:, :2])], now=NOW)
+    assert store.asleep_or_said(window, [key])[key].traces.tolist() == [[0, 10], [30, 40]]
+    assert store.graveyard(window).items[0].traces.tolist() == [[0, 10], [30, 40]]
+    store.wake(window, [WakeUp(key, bright[:2], traces=traces[:, :2])], now=NOW)
+    store.delete([key], now=NOW)
+    store.undelete([key], now=NOW)
+    assert traces_of(key) == [[0, 1], [3, 4]]
+    store.merge(window, second, now=NOW)
+    assert traces_of(key) == traces.tolist()
+    store.save_brightness(window, [item.chunk for item in store.live(window)], bright)
+    assert traces_of(key) is None
+
+
+def test_merged_with_a_chunk_without_traces_those_are_not_known(store, window):
+    ids = ask(store, window, "one", " two")
+    bright, key = np.ones(1, np.float32), user(ids.user_turn)
+    sleep(store, window, key)
+    store.wake(window, [WakeUp(key, bright, traces=np.full((1, 1), 7, np.float32))], now=NOW)
+    store.merge(window, user(ids.user_turn, 1), now=NOW)
+    assert np.array_equal(store.live(window)[0].traces, [[7, np.nan]], equal_nan=True)
+
+
 def test_a_plan_is_applied_whole_or_not_at_all(store, window):
     ids = exchange(store, window, "one", "two")
     bright = np.ones(1, np.float32)

@@ -8,8 +8,13 @@ from halo_weave.errors import StoreTooNew
 from halo_weave.stores.sqlite import SqliteStore, connection, schema
 from tests.stores.material import NOW, exchange, live_keys
 
-SECOND = schema.Migration(2, "moods", "CREATE TABLE moods (name TEXT);\nINSERT INTO moods VALUES ('calm');")
-BROKEN = schema.Migration(2, "broken", "CREATE TABLE moods (name TEXT);\nINSERT INTO nowhere VALUES (1);")
+NEWEST = schema.migrations()[-1].number
+NEXT = schema.Migration(
+    NEWEST + 1, "moods", "CREATE TABLE moods (name TEXT);\nINSERT INTO moods VALUES ('calm');"
+)
+BROKEN = schema.Migration(
+    NEWEST + 1, "broken", "CREATE TABLE moods (name TEXT);\nINSERT INTO nowhere VALUES (1);"
+)
 
 
 @pytest.fixture
@@ -39,35 +44,35 @@ def test_migrations_are_numbered_without_a_gap():
 
 
 def test_an_older_file_is_migrated_with_a_backup_beside_it(path, newer):
-    newer(SECOND)
+    newer(NEXT)
     with SqliteStore(path) as store:
-        assert store.stats().schema == 2
+        assert store.stats().schema == NEWEST + 1
         assert len(live_keys(store, store.windows()[0].id)) == 2
     with sqlite3.connect(path) as db:
         assert db.execute("SELECT name FROM moods").fetchall() == [("calm",)]
         assert [row[0] for row in db.execute("SELECT name FROM migrations ORDER BY number")] == [
-            "first",
+            *(step.name for step in schema.migrations()),
             "moods",
         ]
     db.close()
-    backup = path.with_name("memory.sqlite.schema-1.backup")
+    backup = path.with_name(f"memory.sqlite.schema-{NEWEST}.backup")
     with sqlite3.connect(backup) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+        assert db.execute("PRAGMA user_version").fetchone() == (NEWEST,)
         assert db.execute("SELECT count(*) FROM turns").fetchone() == (2,)
     db.close()
 
 
 def test_the_backup_of_an_older_file_can_be_used_by_the_older_version(path, newer, monkeypatch):
-    newer(SECOND)
+    newer(NEXT)
     SqliteStore(path).close()
     monkeypatch.undo()
-    with SqliteStore(path.with_name("memory.sqlite.schema-1.backup")) as store:
+    with SqliteStore(path.with_name(f"memory.sqlite.schema-{NEWEST}.backup")) as store:
         assert store.verify() == []
         assert store.stats().turns == 2
 
 
 def test_a_newer_file_is_refused_and_left_alone(path, newer, monkeypatch):
-    newer(SECOND)
+    newer(NEXT)
     SqliteStore(path).close()
     monkeypatch.undo()
     before = path.read_bytes()
@@ -83,7 +88,7 @@ def test_a_migration_that_fails_leaves_nothing_behind(path, newer, monkeypatch):
         SqliteStore(path)
     monkeypatch.undo()
     with SqliteStore(path) as store:
-        assert store.stats().schema == 1
+        assert store.stats().schema == NEWEST
         assert store.verify() == []
     with sqlite3.connect(path) as db:
         assert not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'moods'").fetchone()
@@ -96,6 +101,27 @@ def test_an_up_to_date_file_gets_no_backup(path):
 
 
 def test_reading_only_never_migrates(path, newer):
-    newer(SECOND)
+    newer(NEXT)
     with pytest.raises(StoreTooNew, match="older schema"):
         SqliteStore(path, read_only=True)
+
+
+def test_a_file_of_the_first_schema_keeps_its_working_sets(tmp_path, monkeypatch):
+    path = tmp_path / "memory.sqlite"
+    real = schema.migrate
+    first = schema.migrations()[:1]
+    db = sqlite3.connect(path, isolation_level=None)
+    real(db, path, steps=first)
+    db.execute("INSERT INTO windows VALUES ('w', 'w', '', 'User', 'AI', '{}', 0, 0, NULL)")
+    db.execute("INSERT INTO tokenizers VALUES (1, 't')")
+    db.execute("INSERT INTO turns VALUES (1, 'w', 'user', NULL, 'User', 0)")
+    db.execute(
+        """INSERT INTO chunks (number, turn, chunk, window, start, span, tokenizer, ids, lengths, raw)
+           VALUES (1, 1, 0, 'w', 0, 1, 1, x'0700', x'03', 'one')"""
+    )
+    db.execute("INSERT INTO live VALUES ('w', 0, 1, 1, 0, NULL, NULL, x'0000803f', NULL, NULL, NULL)")
+    db.execute("UPDATE memory SET next_turn = 2, next_position = 1")
+    db.close()
+    with SqliteStore(path) as store:
+        (live,) = store.live("w")
+        assert (live.brightness.tolist(), live.pinned, live.traces) == ([1.0], True, None)

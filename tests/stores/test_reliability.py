@@ -12,15 +12,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from halo_weave.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull
+from halo_weave.stores import importfile
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.stores.sqlite.connection import PAGE_BYTES
-from tests.stores.material import NOW, ask, exchange, live_keys, user
+from tests.stores.material import NOW, ask, exchange, exported, live_keys, user
 
 ROOT = Path(__file__).parents[2]
 KILLS = 50
@@ -514,3 +516,27 @@ def test_many_processes_make_the_same_memory_at_once(tmp_path):
     ]
     turns = sorted(int(maker.communicate()[0]) for maker in makers)
     assert turns == [1, 3, 5, 7]
+
+
+def test_an_import_that_breaks_off_says_what_stays_and_goes_on(path, monkeypatch):
+    monkeypatch.setattr(importfile, "BATCH", 2)
+    file = path.with_name("export.json")
+    with SqliteStore(path) as store:
+        window = store.create_window("w", now=NOW).id
+        for number in range(10):
+            exchange(store, window, f"question {number}", "answer")
+        file.write_text(exported(store))
+    with SqliteStore(path.with_name("held.sqlite"), busy_seconds=0.05) as store:
+        other = sqlite3.connect(store.path, isolation_level=None)
+
+        def hold(done: int, total: int) -> None:
+            if done > 0.6 * total and not other.in_transaction:
+                other.execute("BEGIN IMMEDIATE")
+
+        with closing(other), pytest.raises(StoreBusy, match=r"broke off: .* so far stays") as raised:
+            store.import_file(file, now=NOW, progress=hold)
+        assert "Nothing was changed" not in str(raised.value)
+        assert 0 < store.stats().turns < 20
+        store.import_file(file, now=NOW)
+        assert store.stats().turns == 20
+        assert store.verify() == []

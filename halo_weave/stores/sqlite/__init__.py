@@ -12,7 +12,6 @@ from halo_weave.stores.sqlite.importing import SqliteImport
 from halo_weave.stores.sqlite.keepsakes import SqliteKeepsakes
 from halo_weave.stores.sqlite.transcript import SqliteTranscript
 from halo_weave.stores.sqlite.upkeep import SqliteUpkeep
-from halo_weave.stores.sqlite.verify import SqliteVerify
 from halo_weave.stores.sqlite.windows import SqliteWindows
 from halo_weave.stores.sqlite.workingset import SqliteWorkingSets
 
@@ -24,7 +23,6 @@ class SqliteStore(
     SqliteWorkingSets,
     SqliteKeepsakes,
     SqliteUpkeep,
-    SqliteVerify,
     SqliteExport,
     SqliteImport,
 ):

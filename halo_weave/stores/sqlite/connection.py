@@ -45,7 +45,7 @@ class Database:
         if path.is_dir():
             raise StoreError(f"{path} is a folder. Name a file, such as {path / 'memory.sqlite'}.")
         try:
-            with self.spoken():
+            with self.translated():
                 if read_only:
                     self._open_to_read()
                 else:
@@ -62,7 +62,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """A connection that sees one state of the memory until the block ends."""
-        with self.spoken():
+        with self.translated():
             db = self._take()
             try:
                 db.execute("BEGIN")
@@ -82,7 +82,7 @@ class Database:
         if not self._turn.acquire(timeout=self.busy_seconds):
             raise StoreBusy(self._busy())
         try:
-            with self.spoken():
+            with self.translated():
                 self._check_open()
                 db = self._writer
                 if durable is not self._durable:
@@ -101,7 +101,7 @@ class Database:
 
     def version(self) -> int:
         """SQLite's own count of the commits that a connection saw others make. This one never writes itself."""
-        with self.spoken(), self._guard:
+        with self.translated(), self._guard:
             self._check_open()
             if self._watcher is None:
                 self._watcher = self._connect()
@@ -117,7 +117,7 @@ class Database:
         """
         path = self.path.with_name(f"{self.path.name}.import")
         deadline = time.monotonic() + patience
-        with self.spoken(path):
+        with self.translated(path):
             lock = sqlite3.connect(path, timeout=0, isolation_level=None)
         with closing(lock):
             while not self._locked(lock):
@@ -130,7 +130,7 @@ class Database:
             yield
 
     def _locked(self, lock: sqlite3.Connection) -> bool:
-        with self.spoken():
+        with self.translated():
             try:
                 lock.execute("BEGIN EXCLUSIVE")
             except sqlite3.OperationalError as error:
@@ -161,7 +161,7 @@ class Database:
             self._idle.clear()
 
     @contextmanager
-    def spoken(self, path: Path | None = None) -> Iterator[None]:
+    def translated(self, path: Path | None = None) -> Iterator[None]:
         """SQLite's errors as sentences that say what to do: the one place where they are translated."""
         try:
             yield

@@ -12,7 +12,16 @@ import numpy as np
 
 from halo_weave.core.tokens import Brightness, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, UnknownChunk
-from halo_weave.stores.packing import micros, pack_floats, pack_tokens, unpack_floats, unpack_tokens
+from halo_weave.records import Traces
+from halo_weave.stores.packing import (
+    micros,
+    pack_floats,
+    pack_tokens,
+    pack_traces,
+    unpack_floats,
+    unpack_tokens,
+    unpack_traces,
+)
 from halo_weave.stores.sqlite.rows import (
     SqlitePart,
     check_window,
@@ -26,16 +35,16 @@ from halo_weave.stores.sqlite.rows import (
     want_vectors,
     write_words,
 )
-from halo_weave.stores.sqlite.transcript import pair_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeldChunk:
+class _Held:
     """How one window holds one chunk."""
 
     live: bool
     pinned: bool
     brightness: Brightness
+    traces: Traces | None
     tokenizer: int | None
     tokens: Tokens | None  # the window's own reading
     row: tuple[Any, ...]  # since and woken, or slept and reason
@@ -43,11 +52,6 @@ class HeldChunk:
 
 class SqliteCorrections(SqlitePart):
     def merge(self, window_id: str, key: ChunkKey, *, now: datetime) -> ChunkKey:
-        """The chunk joins the one before it in its turn, and goes by that one's key, which is returned.
-
-        Both must be live here. Refused while another window has one of them live, since its tokens would change
-        under it; where they sleep, they sleep on as one.
-        """
         when = micros(now)
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
@@ -99,13 +103,11 @@ class SqliteCorrections(SqlitePart):
         return into
 
     def deletion_of(self, key: ChunkKey) -> tuple[ChunkKey, ...]:
-        """What goes when this chunk is deleted: the pair of turns for a question's opening or any part of an answer,
-        else the chunk alone. The same set comes back when it is undeleted."""
         with self._db.reading() as db:
             number_of(db, key)
             turns = [key.turn_id]
             if key.role is Role.ASSISTANT or (key.role is Role.USER and key.chunk_id == 0):
-                pair = pair_of(db, key.turn_id)
+                pair = _pair_of(db, key.turn_id)
                 turns += [] if pair is None else [pair]
             else:
                 return (key,)
@@ -117,7 +119,6 @@ class SqliteCorrections(SqlitePart):
         return tuple(ChunkKey(turn, chunk, Role(role)) for turn, chunk, role in rows)
 
     def delete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
-        """Out of every window and every search, until undeleted. The record stays. Returns where it was live."""
         when = micros(now)
         with self._db.writing(durable=True) as db:
             numbers = [number for number, deleted in _existing(db, keys) if deleted is None]
@@ -125,10 +126,10 @@ class SqliteCorrections(SqlitePart):
             within = "chunk IN (SELECT value FROM json_each(?))"
             db.execute(
                 f"""INSERT OR REPLACE INTO asleep
-                        (window, start, chunk, gone, peak, slept, reason, tokenizer, brightness, ids, lengths, raw)
+                        (window, start, chunk, gone, peak, slept, reason, tokenizer, brightness, traces, ids, lengths, raw)
                     SELECT window, start, chunk, 1, 0, {when},
                         json_object('why', 'deleted', 'since', since, 'pinned', pinned, 'woken', json(woken)),
-                        tokenizer, brightness, ids, lengths, raw
+                        tokenizer, brightness, traces, ids, lengths, raw
                     FROM live WHERE {within}""",
                 chosen,
             )
@@ -150,10 +151,6 @@ class SqliteCorrections(SqlitePart):
         return tuple(dict.fromkeys(window for window, _, _ in fallen))
 
     def undelete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
-        """Deleted chunks can be found again, and are in every window what they were: live, or asleep.
-
-        Returns where they are live.
-        """
         when = micros(now)
         was_live = "chunk IN (SELECT value FROM json_each(?)) AND reason ->> 'why' = 'deleted' AND reason ->> 'since'"
         with self._db.writing(durable=True) as db:
@@ -162,9 +159,9 @@ class SqliteCorrections(SqlitePart):
             windows = db.execute(f"SELECT DISTINCT window FROM asleep WHERE {was_live}", chosen).fetchall()
             db.execute(
                 f"""INSERT INTO live
-                        (window, start, chunk, pinned, since, woken, tokenizer, brightness, ids, lengths, raw)
+                        (window, start, chunk, pinned, since, woken, tokenizer, brightness, traces, ids, lengths, raw)
                     SELECT window, start, chunk, reason ->> 'pinned', reason ->> 'since',
-                        nullif(reason -> 'woken', 'null'), tokenizer, brightness, ids, lengths, raw
+                        nullif(reason -> 'woken', 'null'), tokenizer, brightness, traces, ids, lengths, raw
                     FROM asleep WHERE {was_live}""",
                 chosen,
             )
@@ -180,6 +177,15 @@ class SqliteCorrections(SqlitePart):
             want_vectors(db, numbers)
             note_event(db, [(None, number, when, "undeleted", "{}") for number in numbers])
         return tuple(window for (window,) in windows)
+
+
+def _pair_of(db: sqlite3.Connection, turn_id: int) -> int | None:
+    row = db.execute(
+        """SELECT coalesce(answers, (SELECT max(a.id) FROM turns a WHERE a.answers = t.id))
+           FROM turns t WHERE t.id = ?""",
+        (turn_id,),
+    ).fetchone()
+    return row[0] if row else None
 
 
 def _existing(db: sqlite3.Connection, keys: Sequence[ChunkKey]) -> list[tuple[int, int | None]]:
@@ -211,17 +217,25 @@ def _holders(db: sqlite3.Connection, first: int, second: int) -> list[str]:
     return [window for (window,) in rows]
 
 
-def _held(db: sqlite3.Connection, window: str, start: int) -> HeldChunk | None:
+def _held(db: sqlite3.Connection, window: str, start: int) -> _Held | None:
     for table, pinned, columns in (("live", "pinned", "since, woken"), ("asleep", "0", "slept, reason")):
         row = db.execute(
-            f"""SELECT {pinned}, brightness, tokenizer, ids, lengths, raw, {columns} FROM {table}
+            f"""SELECT {pinned}, brightness, tokenizer, ids, lengths, raw, traces, {columns} FROM {table}
                 WHERE window = ? AND start = ?""",
             (window, start),
         ).fetchone()
         if row is not None:
             brightness = unpack_floats(row[1])
             tokens = None if row[3] is None else unpack_tokens(row[3], row[4], row[5], len(brightness))
-            return HeldChunk(table == "live", bool(row[0]), brightness, row[2], tokens, row[6:])
+            return _Held(
+                table == "live",
+                bool(row[0]),
+                brightness,
+                unpack_traces(row[6], len(brightness)),
+                row[2],
+                tokens,
+                row[7:],
+            )
     return None
 
 
@@ -235,36 +249,43 @@ def _join(
     base = next((part for part in known if part.live), known[0])
     least = min(float(part.brightness.min()) for part in known)
     own = len({part.tokenizer for part in known}) == 1 and len(known) == 2
-    brightness = []
+    brightness: list[Brightness] = []
+    traces: list[Traces | None] = []
     for part, (_, _, tokens) in zip(parts, (first, second), strict=True):
         if part is not None and (own or part.tokens is None):
             brightness.append(part.brightness)
+            traces.append(part.traces)
         else:
+            traces.append(None)
             value = least if part is None else float(part.brightness.max())
             brightness.append(np.full(len(tokens), value, np.float32))
     joined = np.concatenate(brightness)
+    kept = pack_floats(joined), pack_traces(_joined(traces, [len(one) for one in brightness]))
     reading: tuple[Any, ...] = (None, None, None, None)
     if own and known[0].tokens is not None and known[1].tokens is not None:
         reading = (known[0].tokenizer, *pack_tokens(known[0].tokens + known[1].tokens))
     for table in ("live", "asleep"):
         db.execute(f"DELETE FROM {table} WHERE window = ? AND start IN (?, ?)", (window, start, second[1]))
+    columns = "window, start, chunk, brightness, traces, tokenizer, ids, lengths, raw"
+    values = (window, start, number, *kept, *reading, *base.row)
     if base.live:
         db.execute(
-            """INSERT INTO live (window, start, chunk, pinned, brightness, tokenizer, ids, lengths, raw, since, woken)
-               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-            (
-                window,
-                start,
-                number,
-                any(part.pinned for part in known),
-                pack_floats(joined),
-                *reading,
-                *base.row,
-            ),
+            f"""INSERT INTO live ({columns}, since, woken, pinned)
+                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+            (*values, any(part.pinned for part in known)),
         )
     else:
         db.execute(
-            """INSERT INTO asleep (window, start, chunk, gone, peak, brightness, tokenizer, ids, lengths, raw, slept, reason)
-               VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)""",
-            (window, start, number, float(joined.max()), pack_floats(joined), *reading, *base.row),
+            f"""INSERT INTO asleep ({columns}, slept, reason, peak, gone)
+                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)""",
+            (*values, float(joined.max())),
         )
+
+
+def _joined(traces: Sequence[Traces | None], sizes: Sequence[int]) -> Traces | None:
+    """Side by side. What is not known is not a number; None if nothing is known, or two strategies kept them."""
+    counts = {len(one) for one in traces if one is not None}
+    if len(counts) != 1:
+        return None
+    unknown = [np.full((*counts, size), np.nan, np.float32) for size in sizes]
+    return np.hstack([gap if one is None else one for one, gap in zip(traces, unknown, strict=True)])

@@ -10,13 +10,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
+from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import StoreBusy, StoreError
 from halo_weave.records import Imported
 from halo_weave.store import Progress, silent
+from halo_weave.stores import importfile
 from halo_weave.stores.exchange import (
     SECTIONS,
     AsleepIn,
-    ChunkIn,
     EntryIn,
     EventIn,
     ExportHeader,
@@ -34,14 +35,13 @@ from halo_weave.stores.packing import micros, pack_tokens, unpack_floats
 from halo_weave.stores.renumbering import Renumbering, Shift, reason_here, snapshot_here
 from halo_weave.stores.sqlite.rows import (
     SqlitePart,
+    insert_chunk,
     note_changed,
     pack_json,
     tokenizer_of,
     want_vectors,
     write_words,
 )
-
-PATIENCE = 60.0  # seconds for another import to end, before the user is asked to wait instead
 
 
 class SqliteImport(SqlitePart):
@@ -51,7 +51,7 @@ class SqliteImport(SqlitePart):
 
     def import_open_file(self, source: IO[bytes], *, now: datetime, progress: Progress = silent) -> Imported:
         # What an import notes on the way, and the ids that it set apart, are for one import at a time.
-        with checked(source, micros(now), progress) as file, self._db.alone(patience=PATIENCE):
+        with checked(source, micros(now), progress) as file, self._db.alone(patience=importfile.PATIENCE):
             with self._db.writing() as db:
                 db.execute("DROP TABLE IF EXISTS temp.arrived")
                 db.execute("CREATE TEMP TABLE arrived (turn INTEGER PRIMARY KEY, here INTEGER NOT NULL)")
@@ -180,7 +180,13 @@ class _Arrivals:
         numbers: dict[int | None, int | None] = {None: None}  # of the turn's chunks
         present: list[int] = []
         for chunk in turn.chunks:
-            number = _insert_chunk(db, here, turn.window, chunk, shift, numbers[chunk.merged_into])
+            key = ChunkKey(here, chunk.chunk, turn.role)
+            start = chunk.start + shift
+            number = insert_chunk(db, turn.window, key, start, chunk.tokens, chunk.tokenizer, chunk.tags)
+            db.execute(
+                "UPDATE chunks SET deleted = ?, undeleted = ?, merged = ?, merged_into = ? WHERE number = ?",
+                (chunk.deleted, chunk.undeleted, chunk.merged, numbers[chunk.merged_into], number),
+            )
             numbers[chunk.chunk] = number
             note_changed(db, [number])
             if chunk.deleted is None and chunk.merged is None:
@@ -206,18 +212,9 @@ class _Arrivals:
             None if held.woken is None else pack_json(reason_here(held.woken, lambda turn: _here(db, turn)))
         )
         db.execute(
-            """INSERT INTO live (window, start, chunk, pinned, since, woken, brightness, tokenizer, ids, lengths, raw)
-               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-            (
-                held.window,
-                start,
-                number,
-                held.pinned,
-                held.since,
-                woken,
-                held.brightness,
-                *_reading(db, held),
-            ),
+            f"""INSERT INTO live (window, start, chunk, pinned, since, woken, {KEPT})
+                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+            (held.window, start, number, held.pinned, held.since, woken, *_kept(db, held)),
         )
 
     def _bring_asleep(self, db: sqlite3.Connection, held: AsleepIn) -> None:
@@ -352,10 +349,15 @@ def _free_place(db: sqlite3.Connection, held: LiveIn | AsleepIn) -> tuple[int, i
     return row[0], row[1], bool(row[2])
 
 
-def _reading(db: sqlite3.Connection, held: LiveIn | AsleepIn) -> tuple[Any, ...]:
-    if held.reading is None:
-        return (None,) * 4
-    return tokenizer_of(db, held.reading.tokenizer), *pack_tokens(held.reading.tokens)
+KEPT = "brightness, traces, tokenizer, ids, lengths, raw"
+
+
+def _kept(db: sqlite3.Connection, held: LiveIn | AsleepIn) -> tuple[Any, ...]:
+    """The values of the columns `KEPT`."""
+    own: tuple[Any, ...] = (None,) * 4
+    if held.reading is not None:
+        own = (tokenizer_of(db, held.reading.tokenizer), *pack_tokens(held.reading.tokens))
+    return held.brightness, held.traces, *own
 
 
 def _insert_asleep(
@@ -369,32 +371,7 @@ def _insert_asleep(
 ) -> None:
     peak = float(unpack_floats(held.brightness).max())
     db.execute(
-        """INSERT INTO asleep
-               (window, start, chunk, gone, peak, slept, reason, brightness, tokenizer, ids, lengths, raw)
-           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-        (held.window, start, number, gone, peak, slept, reason, held.brightness, *_reading(db, held)),
+        f"""INSERT INTO asleep (window, start, chunk, gone, peak, slept, reason, {KEPT})
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (held.window, start, number, gone, peak, slept, reason, *_kept(db, held)),
     )
-
-
-def _insert_chunk(
-    db: sqlite3.Connection, turn: int, window: str, chunk: ChunkIn, shift: int, merged_into: int | None
-) -> int:
-    cursor = db.execute(
-        """INSERT INTO chunks (turn, chunk, window, start, span, tokenizer, deleted, undeleted, merged, merged_into, tags,
-               ids, lengths, raw) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-        (
-            turn,
-            chunk.chunk,
-            window,
-            chunk.start + shift,
-            len(chunk.ids),
-            tokenizer_of(db, chunk.tokenizer),
-            chunk.deleted,
-            chunk.undeleted,
-            chunk.merged,
-            merged_into,
-            pack_json(chunk.tags) if chunk.tags else None,
-            *pack_tokens(chunk.tokens),
-        ),
-    )
-    return int(cursor.lastrowid or 0)

@@ -22,7 +22,6 @@ class SqliteKeepsakes(SqlitePart):
     # Structured memory. Paths look like "Project/Goals/First".
 
     def entry(self, path: str, *, now: datetime | None = None) -> MemoryEntry | None:
-        """An entry, or None. With `now`, it counts as accessed then."""
         if now is not None:
             with self._db.writing() as db:
                 db.execute("UPDATE entries SET accessed = ? WHERE path = ?", (micros(now), path))
@@ -40,7 +39,6 @@ class SqliteKeepsakes(SqlitePart):
         vectors: Vectors | None = None,
         model: str = "",
     ) -> MemoryEntry:
-        """Make an entry or a new version of it; the older version is kept."""
         parent, _, heading = path.rpartition("/")
         if not heading:
             raise BadInput(f"{path!r} does not name an entry. A path looks like Project/Goals/First.")
@@ -70,7 +68,6 @@ class SqliteKeepsakes(SqlitePart):
         return _entry(row)
 
     def entries(self, under: str = "") -> list[MemoryEntry]:
-        """Entries below a path, in order of paths; all of them for an empty one."""
         with self._db.reading() as db:
             rows = db.execute(
                 f"""SELECT {ENTRY}, NULL FROM entries
@@ -80,7 +77,6 @@ class SqliteKeepsakes(SqlitePart):
         return [_entry(row) for row in rows]
 
     def entry_paths(self, under: str = "") -> list[tuple[str, int, datetime]]:
-        """Path, version and time of change of the entries below a path, without reading what they hold."""
         with self._db.reading() as db:
             rows = db.execute(
                 """SELECT path, version, modified FROM entries
@@ -90,7 +86,6 @@ class SqliteKeepsakes(SqlitePart):
         return [(path, version, moment(modified)) for path, version, modified in rows]
 
     def delete_entry(self, path: str, *, now: datetime, recursive: bool = False) -> int:
-        """Delete an entry and, on request, all below it. Their versions are kept. Gives how many went."""
         with self._db.writing(durable=True) as db:
             below = "OR path > :path || '/' AND path < :path || '0'" if recursive else ""
             paths = db.execute(
@@ -101,7 +96,6 @@ class SqliteKeepsakes(SqlitePart):
         return len(paths)
 
     def entry_versions(self, path: str) -> list[MemoryEntry]:
-        """Older versions, newest first."""
         with self._db.reading() as db:
             rows = db.execute(
                 f"SELECT {ENTRY}, ended FROM entry_versions WHERE path = ? ORDER BY version DESC", (path,)
@@ -125,7 +119,6 @@ class SqliteKeepsakes(SqlitePart):
     def save_note(
         self, name: str, content: Json, *, now: datetime, unless_modified_since: datetime | None = None
     ) -> Note:
-        """Write a note. With `unless_modified_since`, refused if another process wrote it after that time."""
         with self._db.writing(durable=True) as db:
             row = db.execute("SELECT modified FROM notes WHERE name = ?", (name,)).fetchone()
             if row and unless_modified_since is not None and row[0] > micros(unless_modified_since):
@@ -148,7 +141,6 @@ class SqliteKeepsakes(SqlitePart):
     def change_settings(
         self, key: str, changes: Mapping[str, Json], reset: Collection[str] = (), *, now: datetime
     ) -> None:
-        """Change these of the settings that stand under a key; those to `reset` go, the others stay."""
         with self._db.writing(durable=True) as db:
             row = db.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
             stored = json.loads(row[0]) if row else {}

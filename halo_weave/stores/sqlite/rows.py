@@ -11,7 +11,7 @@ from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.words import index_terms
 from halo_weave.errors import BadInput, UnknownChunk, UnknownWindow
 from halo_weave.records import ChunkRecord, Json
-from halo_weave.stores.packing import maybe_moment, moment, unpack_runs
+from halo_weave.stores.packing import maybe_moment, moment, pack_tokens, unpack_runs
 from halo_weave.stores.sqlite.connection import Database
 
 CHUNK_COLUMNS = """
@@ -103,6 +103,26 @@ def tokenizer_of(db: sqlite3.Connection, fingerprint: str) -> int:
             "INSERT INTO tokenizers (fingerprint) VALUES (?) RETURNING id", (fingerprint,)
         ).fetchone()
     return int(row[0])
+
+
+def insert_chunk(
+    db: sqlite3.Connection,
+    window_id: str,
+    key: ChunkKey,
+    start: int,
+    tokens: Tokens,
+    tokenizer: str,
+    tags: Sequence[str] | None,
+) -> int:
+    """The record of a chunk, without its words and places. Returns its number."""
+    known = tokenizer_of(db, tokenizer)
+    marks = pack_json(list(tags)) if tags else None
+    cursor = db.execute(
+        """INSERT INTO chunks (turn, chunk, window, start, span, tokenizer, tags, ids, lengths, raw)
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (*key[:2], window_id, start, len(tokens), known, marks, *pack_tokens(tokens)),
+    )
+    return int(cursor.lastrowid or 0)
 
 
 def note_changed(db: sqlite3.Connection, numbers: Sequence[int]) -> None:

@@ -38,7 +38,7 @@ def migrate(
     """Bring the file to the newest schema. An older one is first copied beside itself."""
     steps = migrations() if steps is None else steps
     newest = steps[-1].number
-    version = schema_of(db, path)
+    version = _schema_of(db, path)
     if version > newest:
         raise StoreTooNew(
             f"{path} was written by a newer Halo Weave (schema {version}, this one knows {newest}). "
@@ -51,13 +51,13 @@ def migrate(
             f"{path} has an older schema ({version}). Open it once for writing to bring it up to date."
         )
     if version:
-        copy_beside(db, path, version)
+        _copy_beside(db, path, version)
     for step in steps:
         if step.number > version:
             apply(db, step)
 
 
-def schema_of(db: sqlite3.Connection, path: Path) -> int:
+def _schema_of(db: sqlite3.Connection, path: Path) -> int:
     """The number of the last migration; 0 for an empty file. Anything else than a memory is refused."""
     application = int(db.execute("PRAGMA application_id").fetchone()[0])
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
@@ -74,7 +74,7 @@ def apply(db: sqlite3.Connection, step: Migration) -> None:
         if (
             int(db.execute("PRAGMA user_version").fetchone()[0]) < step.number
         ):  # another process may have been faster
-            for statement in statements(step.sql):
+            for statement in _statements(step.sql):
                 db.execute(statement)
             if step.number == 1:
                 db.execute(
@@ -97,7 +97,7 @@ def apply(db: sqlite3.Connection, step: Migration) -> None:
         raise
 
 
-def statements(sql: str) -> Iterator[str]:
+def _statements(sql: str) -> Iterator[str]:
     """One statement at a time, since running a whole script would end the transaction."""
     statement = ""
     for line in sql.splitlines(keepends=True):
@@ -107,7 +107,7 @@ def statements(sql: str) -> Iterator[str]:
             statement = ""
 
 
-def copy_beside(db: sqlite3.Connection, path: Path, version: int) -> Path:
+def _copy_beside(db: sqlite3.Connection, path: Path, version: int) -> Path:
     """A backup named after the schema it has, made before that changes."""
     copy = path.with_name(f"{path.name}.schema-{version}.backup")
     partial = path.with_name(copy.name + ".partial")

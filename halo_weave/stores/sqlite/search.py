@@ -70,10 +70,6 @@ class SqliteSearch(SqlitePart):
         ]
 
     def begin_generation(self, model: str, dimension: int, *, now: datetime) -> Generation:
-        """The generation of this embedder: the current one, one half built, or a new one that wants every chunk.
-
-        The first generation of a memory is current at once; a later one is built beside it until `complete_generation`.
-        """
         if dimension < 1:
             raise BadInput(f"An embedder with {dimension} dimensions cannot be used.")
         with self._db.writing() as db:
@@ -95,7 +91,6 @@ class SqliteSearch(SqlitePart):
         return next(generation for generation in self.generations() if generation.id == row[0])
 
     def wanted(self, generation: int, limit: int) -> Wanted:
-        """Chunks whose vector is missing or out of date, newest first: what was just said is asked for soonest."""
         with self._db.reading() as db:
             rows = db.execute(
                 "SELECT chunk FROM wanted WHERE generation = ? ORDER BY chunk DESC LIMIT ?",
@@ -106,25 +101,15 @@ class SqliteSearch(SqlitePart):
     def add_vectors(
         self, generation: int, wanted: Wanted, vectors: Vectors, counts: Sequence[int] | None = None
     ) -> int:
-        """Vectors of `wanted.numbers`, in that order: one for each chunk, or as many as `counts` says.
-
-        A chunk deleted meanwhile gets none; one changed stays wanted.
-        """
         each = [1] * len(wanted.numbers) if counts is None else list(counts)
         if len(each) != len(wanted.numbers) or min(each, default=1) < 1:
             raise BadInput("Every chunk needs at least one vector.")
         with self._db.writing() as db:
-            row = db.execute(
-                "SELECT dimension, model FROM generations WHERE id = ?", (generation,)
-            ).fetchone()
-            if row is None:
-                raise UnknownGeneration(
-                    f"There is no generation {generation} of vectors. To make them: halo-weave reindex"
-                )
-            if vectors.shape != (sum(each), row[0]):
+            dimension, model = _embedder(db, generation)
+            if vectors.shape != (sum(each), dimension):
                 raise BadInput(
-                    f"Vectors of shape {vectors.shape} do not fit {len(wanted.numbers)} chunks of {row[1]}, which has "
-                    f"{row[0]} dimensions. With another embedder, run: halo-weave reindex"
+                    f"Vectors of shape {vectors.shape} do not fit {len(wanted.numbers)} chunks of {model}, which has "
+                    f"{dimension} dimensions. With another embedder, run: halo-weave reindex"
                 )
             if not np.isfinite(vectors).all():
                 raise BadInput("A vector with a value that is not a number cannot be stored.")
@@ -153,41 +138,29 @@ class SqliteSearch(SqlitePart):
         return len(rows)
 
     def want_again(self, numbers: Iterable[int]) -> None:
-        """Ask for new vectors of these chunks, in every generation that serves or is being built."""
         with self._db.writing() as db:
             touched = [int(number) for number in numbers]
             note_changed(db, touched)
             want_vectors(db, touched)
 
     def vectors(self, generation: int) -> Iterator[tuple[Numbers, Vectors]]:
-        """All vectors of a generation in blocks, as of one moment. A chunk's number stands with each of its vectors."""
         with self._db.reading() as db:
-            row = db.execute("SELECT dimension FROM generations WHERE id = ?", (generation,)).fetchone()
-            if row is None:
-                raise UnknownGeneration(
-                    f"There is no generation {generation} of vectors. To make them: halo-weave reindex"
-                )
+            dimension, _ = _embedder(db, generation)
             cursor = db.execute("SELECT chunk, vector FROM vectors WHERE generation = ?", (generation,))
             while rows := cursor.fetchmany(STREAM):
-                yield _block(rows, row[0])
+                yield _block(rows, dimension)
 
     def vectors_of(self, generation: int, numbers: Iterable[int]) -> tuple[Numbers, Vectors]:
-        """The vectors that these chunks have, with the numbers of those chunks."""
         with self._db.reading() as db:
-            row = db.execute("SELECT dimension FROM generations WHERE id = ?", (generation,)).fetchone()
-            if row is None:
-                raise UnknownGeneration(
-                    f"There is no generation {generation} of vectors. To make them: halo-weave reindex"
-                )
+            dimension, _ = _embedder(db, generation)
             rows = db.execute(
                 """SELECT chunk, vector FROM vectors
                    WHERE generation = ? AND chunk IN (SELECT value FROM json_each(?))""",
                 (generation, listed(int(number) for number in numbers)),
             ).fetchall()
-        return _block(rows, row[0])
+        return _block(rows, dimension)
 
     def complete_generation(self, generation: int, *, now: datetime) -> None:
-        """From now on this generation serves. Refused while it still wants chunks."""
         with self._db.writing() as db:
             row = db.execute("SELECT state FROM generations WHERE id = ?", (generation,)).fetchone()
             if row is None or row[0] == "retired":
@@ -213,7 +186,6 @@ class SqliteSearch(SqlitePart):
             )
 
     def sweep_vectors(self) -> int:
-        """Remove vectors of retired generations, in small steps that let others write. Gives how many went."""
         swept = 0
         while True:
             with self._db.writing() as db:
@@ -229,12 +201,10 @@ class SqliteSearch(SqlitePart):
     # What changed
 
     def sequence(self) -> int:
-        """How many changes there were: when it is the same, nothing changed."""
         with self._db.reading() as db:
             return _sequence(db)
 
     def changes(self, since: int) -> Changes:
-        """Chunks said, changed, embedded, merged, deleted or undeleted after this point of the sequence."""
         with self._db.reading() as db:
             rows = db.execute(
                 f"""SELECT n.chunk, {PRESENT} FROM changes n JOIN chunks c ON c.number = n.chunk
@@ -250,7 +220,6 @@ class SqliteSearch(SqlitePart):
     # What belongs together
 
     def outline(self, since: int = 0) -> list[Place]:
-        """Where the chunks that were said or changed after this point of the sequence stand, in any order."""
         with self._db.reading() as db:
             rows = db.execute(
                 f"""SELECT c.number, c.turn, c.chunk, t.role, c.window, c.start, t.said, t.speaker
@@ -261,10 +230,6 @@ class SqliteSearch(SqlitePart):
             return [Place(*row) for row in rows]
 
     def sleepers(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Sleeper]:
-        """What a resurrection plan needs of these chunks and of the openings that come with them.
-
-        Live, deleted and merged chunks are left out.
-        """
         with self._db.reading() as db:
             rows = db.execute(
                 """WITH asked AS (
@@ -291,6 +256,16 @@ class SqliteSearch(SqlitePart):
             across = None if other is None else ChunkKey(other, 0, Role(other_role))
             found[key] = Sleeper(key, tokens, peak, start, across, window)
         return found
+
+
+def _embedder(db: sqlite3.Connection, generation: int) -> tuple[int, str]:
+    """The dimension and the model of a generation."""
+    row = db.execute("SELECT dimension, model FROM generations WHERE id = ?", (generation,)).fetchone()
+    if row is None:
+        raise UnknownGeneration(
+            f"There is no generation {generation} of vectors. To make them: halo-weave reindex"
+        )
+    return row  # type: ignore[no-any-return]
 
 
 def _phrase(term: str) -> str:

@@ -11,12 +11,13 @@ from halo_weave.core.window import Live
 from halo_weave.errors import BadInput, StoreFull, UnknownChunk
 from halo_weave.records import ChunkRecord, Draft, Reservation
 from halo_weave.stores.owners import alive, this_process
-from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, unpack_runs
+from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, pack_traces, unpack_runs
 from halo_weave.stores.sqlite.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
     SqlitePart,
     check_window,
+    insert_chunk,
     listed,
     note_changed,
     pack_json,
@@ -32,7 +33,6 @@ PATIENCE = timedelta(minutes=1)
 
 class SqliteTranscript(SqlitePart):
     def reserve(self, positions: int) -> Reservation:
-        """Two turn ids and a range of positions, never given to anyone else."""
         if positions < 1:
             raise BadInput(f"{positions} positions cannot be reserved. Ask for at least one.")
         with self._db.writing() as db:
@@ -55,10 +55,6 @@ class SqliteTranscript(SqlitePart):
         speaker: str | None = None,
         tags: Mapping[ChunkKey, Sequence[str]] | None = None,
     ) -> list[int]:
-        """Chunks of one turn, in one step with their words and their place in the window. Gives their numbers.
-
-        When this returns, they are on the disk. A draft of the turn is closed by it. `asleep`: they go to the graveyard.
-        """
         turn, role, answers = _one_turn(said)
         when = micros(now)
         with self._db.writing(durable=True) as db:
@@ -80,7 +76,14 @@ class SqliteTranscript(SqlitePart):
                 if known[:3] != (window_id, role, answers):
                     raise BadInput(f"Turn {turn} is already stored as a turn of another window or speaker.")
                 speaker, heard = known[3:]
-            numbers = insert_chunks(db, window_id, said, tokenizer_of(db, tokenizer), tags or {})
+            numbers = []
+            for item in said:
+                chunk, own = item.chunk, (tags or {}).get(item.chunk.key)
+                try:
+                    number = insert_chunk(db, window_id, chunk.key, chunk.start, chunk.tokens, tokenizer, own)
+                except sqlite3.IntegrityError as error:
+                    raise BadInput(f"Chunk {chunk.key} is already stored; nothing was added.") from error
+                numbers.append(number)
             db.executemany(
                 "INSERT INTO words (rowid, terms) VALUES (?, ?)",
                 [
@@ -88,23 +91,14 @@ class SqliteTranscript(SqlitePart):
                     for number, item in zip(numbers, said, strict=True)
                 ],
             )
-            if asleep:
-                db.executemany(
-                    """INSERT INTO asleep (window, start, chunk, gone, peak, slept, reason, brightness)
-                       VALUES (?, ?, ?, 0, ?, ?, '{}', ?)""",
-                    [
-                        (window_id, item.chunk.start, number, item.peak, when, pack_floats(item.brightness))
-                        for number, item in zip(numbers, said, strict=True)
-                    ],
-                )
-            else:
-                db.executemany(
-                    "INSERT INTO live (window, start, chunk, pinned, since, brightness) VALUES (?, ?, ?, ?, ?, ?)",
-                    [
-                        (window_id, item.chunk.start, number, item.pinned, when, pack_floats(item.brightness))
-                        for number, item in zip(numbers, said, strict=True)
-                    ],
-                )
+            live = """INSERT INTO live (window, start, chunk, since, brightness, traces, pinned)
+                      VALUES (?, ?, ?, ?, ?, ?, ?)"""
+            sleeping = """INSERT INTO asleep (window, start, chunk, slept, brightness, traces, peak, gone, reason)
+                          VALUES (?, ?, ?, ?, ?, ?, ?, 0, '{}')"""
+            for number, item in zip(numbers, said, strict=True):
+                kept = pack_floats(item.brightness), pack_traces(item.traces)
+                held = (window_id, item.chunk.start, number, when, *kept)
+                db.execute(sleeping if asleep else live, (*held, item.peak if asleep else item.pinned))
             note_changed(db, numbers)
             want_vectors(db, numbers)
             db.execute("DELETE FROM drafts WHERE turn = ?", (turn,))
@@ -139,7 +133,6 @@ class SqliteTranscript(SqlitePart):
         tokenizer: str,
         now: datetime,
     ) -> None:
-        """All tokens of a reply so far. Only those that are new since the last call are written."""
         with self._db.writing() as db:
             row = db.execute("SELECT tokens FROM drafts WHERE turn = ?", (turn_id,)).fetchone()
             if row is None:
@@ -173,11 +166,6 @@ class SqliteTranscript(SqlitePart):
             )
 
     def drafts(self, *, now: datetime, abandoned: bool = True, held: str | None = None) -> list[Draft]:
-        """Replies that were never finished; by default only those whose process is no more.
-
-        Where that cannot be known, a draft that was not saved for a minute counts as abandoned. Those of this process
-        count too in the window it `held`, since nothing is being said there.
-        """
         found = []
         with self._db.reading() as db:
             rows = db.execute(
@@ -211,7 +199,6 @@ class SqliteTranscript(SqlitePart):
         return found[0]
 
     def chunks(self, numbers: Iterable[int]) -> list[ChunkRecord]:
-        """Records in the order asked for; unknown numbers are left out."""
         wanted = [int(number) for number in numbers]
         with self._db.reading() as db:
             rows = db.execute(
@@ -222,70 +209,22 @@ class SqliteTranscript(SqlitePart):
         return [found[number] for number in wanted if number in found]
 
     def chunks_by_key(self, keys: Iterable[ChunkKey]) -> list[ChunkRecord]:
-        """Records in the order asked for; unknown keys are left out."""
-        numbers = self.numbers(keys)
-        return self.chunks(numbers.values())
-
-    def numbers(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, int]:
-        """The numbers of chunks, in the order asked for; unknown keys are left out."""
         wanted = list(keys)
         with self._db.reading() as db:
             rows = db.execute(
-                """SELECT c.turn, c.chunk, t.role, c.number FROM json_each(?) j
-                   JOIN chunks c ON c.turn = j.value ->> 0 AND c.chunk = j.value ->> 1 JOIN turns t ON t.id = c.turn""",
+                f"""SELECT {CHUNK_COLUMNS} FROM json_each(?) j CROSS JOIN {CHUNK_TABLES}
+                        AND c.turn = j.value ->> 0 AND c.chunk = j.value ->> 1""",
                 (pack_json([key[:2] for key in wanted]),),
             ).fetchall()
-        found = {ChunkKey(turn, chunk, Role(role)): number for turn, chunk, role, number in rows}
-        return {key: found[key] for key in wanted if key in found}
+        found = {record.key: record for record in records(rows)}
+        return [found[key] for key in dict.fromkeys(wanted) if key in found]
 
     def turn(self, turn_id: int) -> list[ChunkRecord]:
-        """All chunks of a turn, in order; also deleted and merged ones."""
         with self._db.reading() as db:
             rows = db.execute(
                 f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.turn = ? ORDER BY c.chunk", (turn_id,)
             ).fetchall()
         return records(rows)
-
-
-def insert_chunks(
-    db: sqlite3.Connection,
-    window_id: str,
-    said: Sequence[Live],
-    tokenizer: int,
-    tags: Mapping[ChunkKey, Sequence[str]],
-) -> list[int]:
-    numbers = []
-    for item in said:
-        chunk = item.chunk
-        own = tags.get(chunk.key)
-        try:
-            cursor = db.execute(
-                """INSERT INTO chunks (turn, chunk, window, start, span, tokenizer, tags, ids, lengths, raw)
-                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-                (
-                    chunk.key.turn_id,
-                    chunk.key.chunk_id,
-                    window_id,
-                    chunk.start,
-                    chunk.span,
-                    tokenizer,
-                    pack_json(list(own)) if own else None,
-                    *pack_tokens(chunk.tokens),
-                ),
-            )
-        except sqlite3.IntegrityError as error:
-            raise BadInput(f"Chunk {chunk.key} is already stored; nothing was added.") from error
-        numbers.append(int(cursor.lastrowid or 0))
-    return numbers
-
-
-def pair_of(db: sqlite3.Connection, turn_id: int) -> int | None:
-    row = db.execute(
-        """SELECT coalesce(answers, (SELECT max(a.id) FROM turns a WHERE a.answers = t.id))
-           FROM turns t WHERE t.id = ?""",
-        (turn_id,),
-    ).fetchone()
-    return row[0] if row else None
 
 
 def _one_turn(said: Sequence[Live]) -> tuple[int, Role, int | None]:

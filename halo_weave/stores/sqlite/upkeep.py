@@ -1,19 +1,19 @@
-"""Figures, backup and clearing."""
+"""Figures, verification, backup and clearing."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from halo_weave.errors import BadInput, StoreError
-from halo_weave.records import Stats
+from halo_weave.errors import BadInput, StoreBusy, StoreError
+from halo_weave.records import Finding, Stats
+from halo_weave.store import Progress, silent
 from halo_weave.stores.packing import moment
 from halo_weave.stores.sqlite.search import SqliteSearch
+from halo_weave.stores.sqlite.verify import CHECKS
 
-Progress = Callable[[int, int], None]  # done, of how many
 STEP = 512  # pages copied at a time
 KEPT = {"memory", "migrations", "settings"}
 SAID = "chunks INDEXED BY chunks_by_place WHERE merged IS NULL"  # the index alone answers
@@ -52,8 +52,26 @@ class SqliteUpkeep(SqliteSearch):
         path = self._db.path
         return path, path.with_name(path.name + "-wal")
 
-    def backup(self, target: Path, *, progress: Progress = lambda done, total: None) -> None:
-        """A copy of the memory as it is at this moment, while others go on writing. Never half a file in place."""
+    def verify(self, *, repair: bool = False, progress: Progress = silent) -> list[Finding]:
+        findings: list[Finding] = []
+        for done, (name, check) in enumerate(CHECKS.items()):
+            progress(done, len(CHECKS))
+            try:
+                with self._db.reading() as db:
+                    faults = list(check(db))
+            except StoreBusy:
+                raise
+            except StoreError as error:
+                return [*findings, Finding.of(error, name)]
+            for sentence, mend in faults:
+                if repair and mend is not None:
+                    with self._db.writing(durable=True) as db:
+                        mend(db)
+                findings.append(Finding(name, sentence, repair and mend is not None))
+        progress(len(CHECKS), len(CHECKS))
+        return findings
+
+    def backup(self, target: Path, *, progress: Progress = silent) -> None:
         if target.is_dir():
             raise BadInput(f"{target} is a folder. Name a file for the backup.")
         if target.exists():
@@ -65,7 +83,7 @@ class SqliteUpkeep(SqliteSearch):
         partial = target.with_name(target.name + ".partial")
         try:
             partial.unlink(missing_ok=True)
-            with self._db.reading() as db, self._db.spoken(target):
+            with self._db.reading() as db, self._db.translated(target):
                 db.execute("SELECT 1 FROM memory").fetchone()  # from here on this reader sees one moment
                 with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
                     db.backup(copy, pages=STEP, progress=lambda _, left, total: progress(total - left, total))
@@ -80,10 +98,6 @@ class SqliteUpkeep(SqliteSearch):
                 partial.unlink(missing_ok=True)
 
     def clear(self, *, confirm: bool = False) -> None:
-        """Wipe all that was said and kept; settings stay.
-
-        Ids go on counting, so that nothing said later is taken for something said before.
-        """
         if not confirm:
             raise BadInput("Clearing a memory cannot be undone. Confirm it explicitly.")
         # An import that goes on while its windows vanish could only break off.

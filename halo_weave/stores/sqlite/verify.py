@@ -8,12 +8,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from halo_weave.core.brightness import INITIAL
-from halo_weave.errors import StoreBusy, StoreError
-from halo_weave.records import Finding
 from halo_weave.stores.packing import pack_floats
 from halo_weave.stores.sqlite.rows import (
     FEW,
-    SqlitePart,
     note_changed,
     remove_words,
     want_vectors,
@@ -25,35 +22,11 @@ Mend = Callable[[sqlite3.Connection], object]
 Fault = tuple[str, Mend | None]  # what is wrong, and what would mend it
 
 
-class SqliteVerify(SqlitePart):
-    def verify(
-        self, *, repair: bool = False, progress: Callable[[int, int], None] = lambda done, total: None
-    ) -> list[Finding]:
-        """Everything that is wrong with the memory; an empty list if nothing is."""
-        findings: list[Finding] = []
-        for done, (name, check) in enumerate(CHECKS.items()):
-            progress(done, len(CHECKS))
-            try:
-                with self._db.reading() as db:
-                    faults = list(check(db))
-            except StoreBusy:
-                raise
-            except StoreError as error:
-                return [*findings, Finding.of(error, name)]
-            for sentence, mend in faults:
-                if repair and mend is not None:
-                    with self._db.writing(durable=True) as db:
-                        mend(db)
-                findings.append(Finding(name, sentence, repair and mend is not None))
-        progress(len(CHECKS), len(CHECKS))
-        return findings
-
-
-def statement(sql: str, *values: object) -> Mend:
+def _statement(sql: str, *values: object) -> Mend:
     return lambda db: db.execute(sql, values)
 
 
-def check_file(db: sqlite3.Connection) -> Iterator[Fault]:
+def _check_file(db: sqlite3.Connection) -> Iterator[Fault]:
     for (sentence,) in db.execute("PRAGMA integrity_check(20)"):
         if sentence != "ok":
             yield f"The file is damaged: {sentence}.", None
@@ -61,14 +34,14 @@ def check_file(db: sqlite3.Connection) -> Iterator[Fault]:
         yield f"Row {row} of {table} points to something in {parent} that is not there.", None
 
 
-def check_ids(db: sqlite3.Connection) -> Iterator[Fault]:
+def _check_ids(db: sqlite3.Connection) -> Iterator[Fault]:
     next_turn, next_position = db.execute("SELECT next_turn, next_position FROM memory").fetchone()
     turn = db.execute("SELECT coalesce(max(id), 0) FROM turns").fetchone()[0]
     stop = db.execute("SELECT coalesce(max(start + span), 0) FROM chunks").fetchone()[0]
     if turn >= next_turn or stop > next_position:
         yield (
             f"Turn {turn} or position {stop} is stored but was never reserved (next are {next_turn}, {next_position}).",
-            statement(
+            _statement(
                 "UPDATE memory SET next_turn = max(next_turn, ?), next_position = max(next_position, ?)",
                 turn + 1,
                 stop,
@@ -87,7 +60,7 @@ def check_ids(db: sqlite3.Connection) -> Iterator[Fault]:
         yield f"Turn {answer} is stored as the answer to turn {question}, which cannot be.", None
 
 
-def check_tokens(db: sqlite3.Connection) -> Iterator[Fault]:
+def _check_tokens(db: sqlite3.Connection) -> Iterator[Fault]:
     for number, span, ids, lengths, size in db.execute(
         "SELECT number, span, ids, lengths, length(raw) FROM chunks"
     ):
@@ -96,7 +69,7 @@ def check_tokens(db: sqlite3.Connection) -> Iterator[Fault]:
             yield f"The tokens of chunk number {number} do not fit its text.", None
 
 
-def check_words(db: sqlite3.Connection) -> Iterator[Fault]:
+def _check_words(db: sqlite3.Connection) -> Iterator[Fault]:
     rows = db.execute(
         """SELECT c.number, c.raw, t.speaker, t.said, w.terms FROM chunks c JOIN turns t ON t.id = c.turn
            LEFT JOIN words w ON w.rowid = c.number WHERE c.deleted IS NULL AND c.merged IS NULL"""
@@ -122,7 +95,7 @@ def check_words(db: sqlite3.Connection) -> Iterator[Fault]:
         )
 
 
-def check_word_index(db: sqlite3.Connection) -> Iterator[Fault]:
+def _check_word_index(db: sqlite3.Connection) -> Iterator[Fault]:
     """FTS5 compares its index with the words it holds. This is a write as SQLite sees it, so it has its own reader."""
     file = next(name for _, schema, name in db.execute("PRAGMA database_list") if schema == "main")
     own = sqlite3.connect(file, isolation_level=None)
@@ -134,13 +107,13 @@ def check_word_index(db: sqlite3.Connection) -> Iterator[Fault]:
             return
         yield (
             "The word index does not fit the words it holds.",
-            statement("INSERT INTO words (words) VALUES ('rebuild')"),
+            _statement("INSERT INTO words (words) VALUES ('rebuild')"),
         )
     finally:
         own.close()
 
 
-def check_vectors(db: sqlite3.Connection) -> Iterator[Fault]:
+def _check_vectors(db: sqlite3.Connection) -> Iterator[Fault]:
     wrong = db.execute(
         """SELECT v.id, v.chunk FROM vectors v JOIN generations g ON g.id = v.generation
            JOIN chunks c ON c.number = v.chunk
@@ -177,7 +150,7 @@ def check_vectors(db: sqlite3.Connection) -> Iterator[Fault]:
         )
 
 
-def check_changes(db: sqlite3.Connection) -> Iterator[Fault]:
+def _check_changes(db: sqlite3.Connection) -> Iterator[Fault]:
     lost = [
         number
         for (number,) in db.execute(
@@ -188,7 +161,7 @@ def check_changes(db: sqlite3.Connection) -> Iterator[Fault]:
         yield f"{len(lost)} chunks are not in the list of changes.", lambda db: note_changed(db, lost)
 
 
-def check_working_sets(db: sqlite3.Connection) -> Iterator[Fault]:
+def _check_working_sets(db: sqlite3.Connection) -> Iterator[Fault]:
     for table in ("live", "asleep"):
         rows = db.execute(
             f"""SELECT h.window, h.start, c.number, c.span FROM {table} h JOIN chunks c ON c.number = h.chunk
@@ -198,13 +171,20 @@ def check_working_sets(db: sqlite3.Connection) -> Iterator[Fault]:
         for window, start, number, span in rows:
             yield (
                 f"The brightness of chunk number {number}, {table} in window {window}, does not fit its tokens.",
-                statement(
-                    f"""UPDATE {table} SET brightness = ?, tokenizer = NULL, ids = NULL, lengths = NULL, raw = NULL
+                _statement(
+                    f"""UPDATE {table} SET brightness = ?, traces = NULL, tokenizer = NULL, ids = NULL, lengths = NULL, raw = NULL
                         WHERE window = ? AND start = ?""",
                     pack_floats(np.full(span, INITIAL, np.float32)),
                     window,
                     start,
                 ),
+            )
+        for window, start in db.execute(
+            f"SELECT window, start FROM {table} WHERE length(traces) % length(brightness) <> 0"
+        ):
+            yield (
+                f"The traces of the chunk at position {start}, {table} in window {window}, do not fit its tokens.",
+                _statement(f"UPDATE {table} SET traces = NULL WHERE window = ? AND start = ?", window, start),
             )
         for (number,) in db.execute(
             f"""SELECT DISTINCT c.number FROM {table} h JOIN chunks c ON c.number = h.chunk
@@ -216,47 +196,47 @@ def check_working_sets(db: sqlite3.Connection) -> Iterator[Fault]:
     ):
         yield (
             f"The chunk at position {start} is both live and asleep in window {window}.",
-            statement("DELETE FROM asleep WHERE window = ? AND start = ?", window, start),
+            _statement("DELETE FROM asleep WHERE window = ? AND start = ?", window, start),
         )
     for (number,) in db.execute(
         "SELECT DISTINCT c.number FROM live l JOIN chunks c ON c.number = l.chunk WHERE c.deleted IS NOT NULL"
     ):
         yield (
             f"Chunk number {number} is deleted but live.",
-            statement("DELETE FROM live WHERE chunk = ?", number),
+            _statement("DELETE FROM live WHERE chunk = ?", number),
         )
     deleted = "(SELECT c.deleted IS NOT NULL FROM chunks c WHERE c.number = asleep.chunk)"
     if db.execute(f"SELECT 1 FROM asleep WHERE gone <> {deleted} LIMIT 1").fetchone():
         yield (
             "The graveyard shows deleted chunks or hides others.",
-            statement(f"UPDATE asleep SET gone = {deleted}"),
+            _statement(f"UPDATE asleep SET gone = {deleted}"),
         )
 
 
-def check_drafts(db: sqlite3.Connection) -> Iterator[Fault]:
+def _check_drafts(db: sqlite3.Connection) -> Iterator[Fault]:
     for turn, tokens, parts in db.execute(
         """SELECT d.turn, d.tokens, coalesce(sum(p.span), 0) FROM drafts d LEFT JOIN draft_parts p ON p.turn = d.turn
            GROUP BY d.turn HAVING d.tokens <> coalesce(sum(p.span), 0)"""
     ):
         yield (
             f"The draft of turn {turn} should have {tokens} tokens and has {parts}.",
-            statement("UPDATE drafts SET tokens = ? WHERE turn = ?", parts, turn),
+            _statement("UPDATE drafts SET tokens = ? WHERE turn = ?", parts, turn),
         )
     for (turn,) in db.execute("SELECT d.turn FROM drafts d JOIN turns t ON t.id = d.turn"):
         yield (
             f"Turn {turn} is stored, and still a draft too.",
-            statement("DELETE FROM drafts WHERE turn = ?", turn),
+            _statement("DELETE FROM drafts WHERE turn = ?", turn),
         )
 
 
 CHECKS: dict[str, Callable[[sqlite3.Connection], Iterator[Fault]]] = {
-    "file": check_file,
-    "ids": check_ids,
-    "tokens": check_tokens,
-    "words": check_words,
-    "word index": check_word_index,
-    "vectors": check_vectors,
-    "changes": check_changes,
-    "working sets": check_working_sets,
-    "drafts": check_drafts,
+    "file": _check_file,
+    "ids": _check_ids,
+    "tokens": _check_tokens,
+    "words": _check_words,
+    "word index": _check_word_index,
+    "vectors": _check_vectors,
+    "changes": _check_changes,
+    "working sets": _check_working_sets,
+    "drafts": _check_drafts,
 }

@@ -47,7 +47,6 @@ class SqliteWindows(SqlitePart):
         return _window(row)
 
     def window(self, window_id: str) -> WindowRecord:
-        """A window, deleted or not."""
         with self._db.reading() as db:
             row = db.execute(f"SELECT {COLUMNS} FROM windows WHERE id = ?", (window_id,)).fetchone()
         if row is None:
@@ -55,7 +54,6 @@ class SqliteWindows(SqlitePart):
         return _window(row)
 
     def windows(self, *, deleted: bool = False) -> list[WindowRecord]:
-        """In the order they were made; deleted ones on request."""
         with self._db.reading() as db:
             rows = db.execute(
                 f"SELECT {COLUMNS} FROM windows WHERE deleted IS NULL OR ? ORDER BY created, id", (deleted,)
@@ -78,7 +76,6 @@ class SqliteWindows(SqlitePart):
         settings: Mapping[str, Json] | None = None,
         reset: Collection[str] = (),
     ) -> WindowRecord:
-        """Change what is given; settings to `reset` go, the others stay. What was said keeps the names it was said under."""
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
             stored = db.execute("SELECT settings FROM windows WHERE id = ?", (window_id,)).fetchone()
@@ -100,7 +97,6 @@ class SqliteWindows(SqlitePart):
         return _window(row)
 
     def delete_window(self, window_id: str, *, now: datetime) -> None:
-        """The window closes; what was said in it stays in memory, and the window can be undeleted."""
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
             db.execute("UPDATE windows SET deleted = ? WHERE id = ?", (micros(now), window_id))

@@ -20,10 +20,20 @@ from halo_weave.records import (
     Numbers,
     PutToSleep,
     Sleeping,
+    Traces,
     Wakeable,
     WakeUp,
 )
-from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, unpack_floats, unpack_runs
+from halo_weave.stores.packing import (
+    micros,
+    moment,
+    pack_floats,
+    pack_tokens,
+    pack_traces,
+    unpack_floats,
+    unpack_runs,
+    unpack_traces,
+)
 from halo_weave.stores.sqlite.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
@@ -40,7 +50,7 @@ from halo_weave.stores.sqlite.rows import (
 
 ROLES = {str(role): role for role in Role}
 SLEEPING_COLUMNS = f"""{CHUNK_COLUMNS}, a.brightness, a.peak, a.slept, a.reason, a.ids, a.lengths, a.raw,
-    (SELECT fingerprint FROM tokenizers WHERE id = a.tokenizer)"""
+    (SELECT fingerprint FROM tokenizers WHERE id = a.tokenizer), a.traces"""
 SORTS = {"position": "a.start", "slept": "a.slept", "peak": "a.peak", "tokens": "length(a.brightness)"}
 
 
@@ -48,25 +58,24 @@ class SqliteWorkingSets(SqlitePart):
     # What is live
 
     def live(self, window_id: str) -> list[LiveChunk]:
-        """The window's live chunks in position order, bit by bit as they were saved."""
         with self._db.reading() as db:
             tokenizers = dict(db.execute("SELECT id, fingerprint FROM tokenizers"))
             rows = db.execute(
                 """SELECT l.chunk, c.turn, c.chunk, t.role, c.start, c.span, t.answers, c.window, t.speaker, t.said,
-                       coalesce(l.tokenizer, c.tokenizer), c.tags, l.pinned, l.since, l.woken, l.brightness,
+                       coalesce(l.tokenizer, c.tokenizer), c.tags, l.pinned, l.since, l.woken, l.traces, l.brightness,
                        coalesce(l.ids, c.ids), coalesce(l.lengths, c.lengths), coalesce(l.raw, c.raw)
                    FROM live l CROSS JOIN chunks c ON c.number = l.chunk CROSS JOIN turns t ON t.id = c.turn
                    WHERE l.window = ? ORDER BY l.start""",
                 (window_id,),
             ).fetchall()
         runs = unpack_runs([(ids, lengths, raw, len(bright) // 4) for *_, bright, ids, lengths, raw in rows])
-        brightness = np.frombuffer(b"".join([row[15] for row in rows]), "<f4")
+        brightness = np.frombuffer(b"".join([row[16] for row in rows]), "<f4")
         found = []
         at = 0
         for row, tokens in zip(rows, runs, strict=True):
             (
                 number, turn, chunk_id, role, start, span, answers, window, speaker, said,
-                tokenizer, tags, pinned, since, woken, bright, _, _, _,
+                tokenizer, tags, pinned, since, woken, traces, bright, _, _, _,
             ) = row  # fmt: skip
             stop = at + len(bright) // 4
             found.append(
@@ -82,25 +91,34 @@ class SqliteWorkingSets(SqlitePart):
                     moment(since),
                     woken,
                     () if tags is None else unpack_tags(tags),
+                    traces=unpack_traces(traces, stop - at),
                 )
             )
             at = stop
         return found
 
-    def save_brightness(self, window_id: str, chunks: Sequence[Chunk], brightness: Brightness) -> None:
-        """The brightness of these live chunks, one after the other in one array. All of it, or nothing."""
-        sizes = [len(chunk) for chunk in chunks]
-        if brightness.shape != (sum(sizes),):
-            raise BadInput(f"{brightness.size} brightness values do not fit {sum(sizes)} live tokens.")
+    def save_brightness(
+        self,
+        window_id: str,
+        chunks: Sequence[Chunk],
+        brightness: Brightness,
+        traces: Traces | None = None,
+    ) -> None:
+        ends = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64).tolist()
+        size = ends[-1] if ends else 0
+        if brightness.shape != (size,) or (traces is not None and traces.shape[1:] != (size,)):
+            raise BadInput(
+                f"{brightness.size} brightness values, or their traces, do not fit {size} live tokens."
+            )
         blob = pack_floats(brightness)
         rows = []
-        at = 0
-        for chunk, size in zip(chunks, sizes, strict=True):
-            rows.append((blob[at : at + 4 * size], window_id, chunk.start, 4 * size))
-            at += 4 * size
+        for chunk, end in zip(chunks, ends, strict=True):
+            start = end - len(chunk)
+            kept = None if traces is None else pack_floats(traces[:, start:end])
+            rows.append((blob[4 * start : 4 * end], kept, window_id, chunk.start, 4 * len(chunk)))
         with self._db.writing() as db:
             cursor = db.executemany(
-                "UPDATE live SET brightness = ? WHERE window = ? AND start = ? AND length(brightness) = ?",
+                "UPDATE live SET brightness = ?, traces = ? WHERE window = ? AND start = ? AND length(brightness) = ?",
                 rows,
             )
             if rows and cursor.rowcount != len(rows):
@@ -111,27 +129,27 @@ class SqliteWorkingSets(SqlitePart):
     # Falling asleep and waking up
 
     def prune(self, window_id: str, orders: Sequence[PutToSleep], *, now: datetime) -> None:
-        """Live chunks fall asleep, with the brightness they have. All of them, or none."""
         when = micros(now)
         with self._db.writing() as db:
             for item in orders:
                 start, number, size = _live_row(db, window_id, item.key)
                 if item.brightness.shape != (size,):
                     raise BadInput(f"Chunk {item.key} has {size} live tokens, not {item.brightness.size}.")
+                bright, traces = pack_floats(item.brightness), pack_traces(item.traces, size)
                 peak = float(item.brightness.max())
                 reason = pack_json(dict(item.reason))
                 db.execute(
                     """INSERT OR REPLACE INTO asleep
-                           (window, start, chunk, gone, peak, slept, reason, tokenizer, brightness, ids, lengths, raw)
-                       SELECT window, start, chunk, 0, ?, ?, ?, tokenizer, ?, ids, lengths, raw
+                           (window, start, chunk, gone, peak, slept, reason, brightness, traces, tokenizer, ids, lengths,
+                            raw)
+                       SELECT window, start, chunk, 0, ?, ?, ?, ?, ?, tokenizer, ids, lengths, raw
                        FROM live WHERE window = ? AND start = ?""",
-                    (peak, when, reason, pack_floats(item.brightness), window_id, start),
+                    (peak, when, reason, bright, traces, window_id, start),
                 )
                 db.execute("DELETE FROM live WHERE window = ? AND start = ?", (window_id, start))
                 note_event(db, [(window_id, number, when, "slept", reason)])
 
     def wake(self, window_id: str, orders: Sequence[WakeUp], *, now: datetime) -> None:
-        """Chunks of the graveyard or of another window become live here. All of them, or none."""
         when = micros(now)
         with self._db.writing() as db:
             check_window(db, window_id)
@@ -139,26 +157,17 @@ class SqliteWorkingSets(SqlitePart):
                 number, start = _waking(db, window_id, item.key)
                 reading = _reading(db, window_id, start, number, item)
                 reason = pack_json(dict(item.reason))
+                bright = pack_floats(item.brightness), pack_traces(item.traces, item.brightness.size)
                 db.execute(
-                    """INSERT INTO live
-                           (window, start, chunk, pinned, since, woken, brightness, tokenizer, ids, lengths, raw)
-                       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-                    (
-                        window_id,
-                        start,
-                        number,
-                        item.pinned,
-                        when,
-                        reason,
-                        pack_floats(item.brightness),
-                        *reading,
-                    ),
+                    """INSERT INTO live (window, start, chunk, pinned, since, woken, brightness, traces, tokenizer, ids,
+                           lengths, raw)
+                       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+                    (window_id, start, number, item.pinned, when, reason, *bright, *reading),
                 )
                 db.execute("DELETE FROM asleep WHERE window = ? AND start = ?", (window_id, start))
                 note_event(db, [(window_id, number, when, "woke", reason)])
 
     def pin(self, window_id: str, key: ChunkKey, *, now: datetime, brightness: float | None = None) -> None:
-        """The chunk stays live until it is unpinned; with `brightness`, all its tokens get that."""
         with self._db.writing() as db:
             start, number, size = _live_row(db, window_id, key)
             bright = None if brightness is None else pack_floats(np.full(size, brightness, np.float32))
@@ -176,7 +185,6 @@ class SqliteWorkingSets(SqlitePart):
             note_event(db, [(window_id, number, micros(now), "unpinned", "{}")])
 
     def reread(self, window_id: str, live: Sequence[Live], *, tokenizer: str, now: datetime) -> None:
-        """The window reads these live chunks with another tokenizer. Memory keeps the tokens they were said with."""
         with self._db.writing() as db:
             fingerprint = tokenizer_of(db, tokenizer)
             for item in live:
@@ -186,9 +194,9 @@ class SqliteWorkingSets(SqlitePart):
                 if born != fingerprint:
                     own = (fingerprint, *pack_tokens(item.chunk.tokens))  # type: ignore[assignment]
                 db.execute(
-                    """UPDATE live SET brightness = ?, tokenizer = ?, ids = ?, lengths = ?, raw = ?
+                    """UPDATE live SET brightness = ?, traces = ?, tokenizer = ?, ids = ?, lengths = ?, raw = ?
                        WHERE window = ? AND start = ?""",
-                    (pack_floats(item.brightness), *own, window_id, start),
+                    (pack_floats(item.brightness), pack_traces(item.traces), *own, window_id, start),
                 )
                 note_event(db, [(window_id, number, micros(now), "reread", "{}")])
 
@@ -288,7 +296,6 @@ class SqliteWorkingSets(SqlitePart):
     def history(
         self, *, window: str | None = None, key: ChunkKey | None = None, limit: int = 100
     ) -> list[Event]:
-        """What happened, newest first: of a window, of a chunk, of a chunk in a window, or of all."""
         where = ["1"]
         values: list[Any] = []
         with self._db.reading() as db:
@@ -377,7 +384,11 @@ def _own_tokens(rows: Sequence[tuple[Any, ...]]) -> list[Tokens]:
 
 def _wakeable(rows: Sequence[tuple[Any, ...]]) -> list[Wakeable]:
     return [
-        Wakeable(record(row, tokens, row[25]), None if row[18] is None else unpack_floats(row[18]))
+        Wakeable(
+            record(row, tokens, row[25]),
+            None if row[18] is None else unpack_floats(row[18]),
+            unpack_traces(row[26], len(tokens)),
+        )
         for row, tokens in zip(rows, _own_tokens(rows), strict=True)
     ]
 
@@ -390,6 +401,7 @@ def _sleeping(rows: Sequence[tuple[Any, ...]]) -> list[Sleeping]:
             row[19],
             moment(row[20]),
             json.loads(row[21]),
+            unpack_traces(row[26], len(tokens)),
         )
         for row, tokens in zip(rows, _own_tokens(rows), strict=True)
     ]

@@ -1,4 +1,4 @@
-"""The prototype's export: live tokens live, deleted ones asleep, each as bright as it was."""
+"""What every store makes of the prototype's export: live tokens live, deleted ones asleep, each as bright as it was."""
 
 import json
 
@@ -6,7 +6,6 @@ import pytest
 
 from halo_weave.core.tokens import Role
 from halo_weave.errors import ImportRefused
-from halo_weave.stores.sqlite import SqliteStore
 from tests.stores.material import NOW, assistant, exchange, holding, live_keys, user
 
 
@@ -50,12 +49,6 @@ def conversation() -> list[dict]:
         token(7, "Pinned", 4, pinned=True),
         token(12, "Later", 5, "assistant"),
     ]
-
-
-@pytest.fixture
-def store(tmp_path):
-    with SqliteStore(tmp_path / "memory.sqlite") as store:
-        yield store
 
 
 def load(store, tmp_path, tokens, **more):
@@ -172,7 +165,7 @@ def test_an_empty_conversation_brings_nothing(store, tmp_path):
 
 @pytest.mark.parametrize(("field", "value"), [
     ("role", "robot"), ("position", -1), ("position", None), ("turn_id", "x"), ("text", 7), ("brightness", "bright"),
-    ("token_id", 2**70), ("deleted", "no"), ("text", "\ud83d"),
+    ("token_id", 2**70), ("token_id", 2**40), ("brightness", 1e300), ("deleted", "no"), ("text", "\ud83d"),
 ])  # fmt: skip
 def test_a_broken_token_refuses_the_whole_file(store, tmp_path, field, value):
     tokens = conversation()
