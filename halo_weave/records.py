@@ -19,6 +19,7 @@ Json = Any  # what json.loads gives
 Numbers = npt.NDArray[np.int64]  # of chunks, within one store
 Vectors = npt.NDArray[np.float32]  # (n, dimension)
 Similarities = npt.NDArray[np.float32]  # (n,)
+Scores = npt.NDArray[np.float64]  # (n,)
 
 VERIFY_FIRST = "Run: halo-weave verify. If that does not help, put a backup in its place."
 WINDOW_ID = "^[0-9a-zA-Z_-]{1,64}$"  # it stands in addresses

@@ -32,6 +32,7 @@ from halo_weave.records import (
     Place,
     PutToSleep,
     Reservation,
+    Scores,
     Similarities,
     Sleeping,
     Stats,
@@ -232,13 +233,13 @@ class VectorSearch(Protocol):
 class SearchIndex(Protocol):
     """What recall needs: words, vectors by generation, and what changed since it last looked."""
 
-    def search_words(
+    def search_terms(
         self, terms: Sequence[str], limit: int, *, window: str | None = None
-    ) -> list[tuple[int, float]]:
-        """Numbers of the chunks that hold any of these terms, and their BM25, best (highest) first."""
+    ) -> list[tuple[Numbers, Scores]]:
+        """For each term the numbers of the chunks that hold it and their BM25 (higher is better), in any order.
 
-    def count_words(self, terms: Sequence[str], limit: int) -> int:
-        """How many chunks hold any of these terms, counted up to a limit; cheap, since nothing is ranked."""
+        Both are empty if more than `limit` chunks of all windows hold the term. `window`: only what was said there.
+        """
 
     def vector_search(self, generation: int) -> VectorSearch | None:
         """The store's own index over these vectors; None if it has none, then the process loads them itself."""
@@ -366,6 +367,9 @@ class Upkeep(Protocol):
     @property
     def folder(self) -> Path:
         """Where large files may lie for a while."""
+
+    def version(self) -> int:
+        """A number that is another one whenever anything was committed since, by any thread or process."""
 
     def stats(self) -> Stats: ...
     def verify(self, *, repair: bool = False, progress: Progress = silent) -> list[Finding]:

@@ -28,12 +28,9 @@ def find_terms(
     store: SearchIndex, outline: Outline, terms: Sequence[str], *, window: str | None = None
 ) -> list[TermHits]:
     found = []
-    for term in terms:
-        if len(outline) > FREQUENT and store.count_words([term], FREQUENT + 1) > FREQUENT:
-            continue
-        hits = store.search_words([term], FREQUENT, window=window)
-        rows = outline.rows(np.array([number for number, _ in hits], np.int64))
-        scores = np.array([score for _, score in hits], np.float64)
+    hits = store.search_terms(terms, FREQUENT, window=window)
+    for term, (numbers, scores) in zip(terms, hits, strict=True):
+        rows = outline.rows(numbers)
         known = rows >= 0  # another process may have said something since the outline was read
         if known.any():
             found.append(TermHits(term, rows[known], scores[known]))

@@ -22,6 +22,7 @@ from tests.stores.material import (
     cut,
     draft,
     exchange,
+    holding,
     quick_folder,
     user,
 )
@@ -256,7 +257,7 @@ def test_what_was_said_outlives_its_window(store, window):
     ids = ask(store, window, "remember the lighthouse")
     store.delete_window(window, now=NOW)
     assert store.chunk(user(ids.user_turn)).chunk.text == "remember the lighthouse"
-    assert store.search_words(["lighthouse"], 5)
+    assert holding(store, "lighthouse")
 
 
 def test_an_unknown_window_is_named(store):

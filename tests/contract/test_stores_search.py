@@ -13,6 +13,7 @@ from tests.stores.material import (
     assistant,
     embed_all,
     exchange,
+    holding,
     sleep,
     unit_vectors,
     user,
@@ -21,23 +22,20 @@ from tests.stores.material import (
 # Words
 
 
-def test_words_are_found_with_the_better_match_first(store, window):
+def test_the_better_match_of_a_word_scores_higher(store, window):
     exchange(
         store, window, "lighthouses lighthouse", "a lighthouse among many other words of little weight here"
     )
-    hits = store.search_words(["lighthouse"], 10)
-    assert [store.chunks([number])[0].key.role for number, _ in hits] == [Role.USER, Role.ASSISTANT]
-    assert hits[0][1] > hits[1][1]
-    assert len(store.search_words(["lighthouse"], 1)) == 1
+    ((numbers, scores),) = store.search_terms(["lighthouse"], 10)
+    held = dict(zip((one.key.role for one in store.chunks(numbers)), scores, strict=True))
+    assert held[Role.USER] > held[Role.ASSISTANT] > 0
 
 
 def test_the_speaker_and_the_date_can_be_searched(store):
     window = store.create_window("w", now=NOW, user_name="Melanie").id
     ids = exchange(store, window, "hello", "hi")
-    assert [number for number, _ in store.search_words(["melanie"], 5)] == [
-        store.chunk(user(ids.user_turn)).number
-    ]
-    assert len(store.search_words(["march"], 5)) == 2
+    assert holding(store, "melanie") == {store.chunk(user(ids.user_turn)).number}
+    assert len(holding(store, "march")) == 2
 
 
 def test_a_renamed_speaker_keeps_the_name_for_what_was_said_before(store):
@@ -48,14 +46,21 @@ def test_a_renamed_speaker_keeps_the_name_for_what_was_said_before(store):
     assert [store.chunk(user(ids.user_turn)).speaker for ids in (first, second)] == ["Melanie", "Mel"]
 
 
-def test_any_of_several_terms_is_enough(store, window):
-    ids = exchange(store, window, "a lighthouse", "an island")
-    found = store.search_words(["lighthouse", "island", "ghost"], 5)
-    both = store.chunks_by_key([user(ids.user_turn), assistant(ids.assistant_turn)])
-    assert {number for number, _ in found} == {record.number for record in both}
-    assert store.count_words(["lighthouse", "island"], 5) == 2
-    assert store.count_words(["lighthouse", "island"], 1) == 1
-    assert store.search_words([], 5) == []
+def test_each_term_is_answered_for_itself(store, window):
+    exchange(store, window, "a lighthouse", "an island")
+    (first, _), (nowhere, none), (second, _) = store.search_terms(["lighthouse", "ghost", "island"], 5)
+    assert [one.chunk.text for one in store.chunks([*first, *second])] == ["a lighthouse", "an island"]
+    assert (nowhere.size, none.size) == (0, 0)
+    assert store.search_terms([], 5) == []
+
+
+def test_a_term_that_too_many_chunks_hold_finds_none(store, window):
+    other = store.create_window("other", now=NOW).id
+    for number in range(6):
+        ask(store, (window, other)[number % 2], f"common {'rare' if not number else ''}")
+    assert [len(numbers) for numbers, _ in store.search_terms(["common", "rare"], 5)] == [0, 1]
+    assert [len(numbers) for numbers, _ in store.search_terms(["common", "rare"], 6)] == [6, 1]
+    assert [len(numbers) for numbers, _ in store.search_terms(["common"], 6, window=other)] == [3]
 
 
 @pytest.mark.parametrize(
@@ -63,8 +68,7 @@ def test_any_of_several_terms_is_enough(store, window):
 )
 def test_a_term_is_no_expression(store, window, term):
     ask(store, window, "something")
-    assert store.search_words([term], 5) == []
-    assert store.count_words([term], 5) == 0
+    assert holding(store, term) == set()
 
 
 # Vectors

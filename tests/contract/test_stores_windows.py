@@ -18,6 +18,7 @@ from tests.stores.material import (
     cut,
     embed_all,
     exchange,
+    holding,
     live_keys,
     sleep,
     user,
@@ -302,9 +303,9 @@ def test_a_merged_chunk_has_the_tokens_the_span_and_the_pin_of_both(store, windo
 def test_a_merged_chunk_is_found_by_its_new_words_only_once(store, window):
     ids = ask(store, window, "apple tree", " pear tree")
     store.merge(window, user(ids.user_turn, 1), now=NOW)
-    (hit,) = store.search_words(["pear"], 5)
-    assert store.chunks([hit[0]])[0].key == user(ids.user_turn)
-    assert len(store.search_words(["tree"], 5)) == 1
+    (hit,) = holding(store, "pear")
+    assert store.chunks([hit])[0].key == user(ids.user_turn)
+    assert len(holding(store, "tree")) == 1
 
 
 def test_only_live_neighbours_merge(store, window):
@@ -340,15 +341,15 @@ def test_a_chunk_that_another_window_has_live_is_not_merged_under_it(store, wind
 def everywhere(store, word: str, vector: np.ndarray) -> set[int]:
     """Chunk numbers that any way of searching finds."""
     generation = next(item.id for item in store.generations() if item.state == "current")
-    found = {number for number, _ in store.search_words([word], 100)}
+    there = holding(store, word)
     for window in store.windows():
-        found |= {number for number, _ in store.search_words([word], 100, window=window.id)}
-        found |= {item.record.number for item in store.graveyard(window.id, text=word).items}
-        found |= {item.number for item in store.live(window.id) if word in item.chunk.text}
+        there |= holding(store, word, window=window.id)
+        there |= {item.record.number for item in store.graveyard(window.id, text=word).items}
+        there |= {item.number for item in store.live(window.id) if word in item.chunk.text}
     for numbers, vectors in store.vectors(generation):
-        found |= set(numbers[vectors @ vector > 0.99].tolist())
+        there |= set(numbers[vectors @ vector > 0.99].tolist())
     numbers, _ = store.vectors_of(generation, range(1000))
-    return found | set(numbers.tolist()) if not word else found
+    return there | set(numbers.tolist()) if not word else there
 
 
 def test_deleted_words_are_found_by_no_way_of_searching_until_undeleted(store, window):

@@ -97,6 +97,13 @@ def unit_vectors(count: int, dimension: int = 4, seed: int = 1) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+def holding(store, *terms: str, window: str | None = None) -> set[int]:
+    """Numbers of the chunks that hold any of these terms."""
+    return {
+        int(number) for numbers, _ in store.search_terms(terms, 1000, window=window) for number in numbers
+    }
+
+
 def live_keys(store, window: str) -> list[ChunkKey]:
     return [item.key for item in store.live(window)]
 

@@ -130,7 +130,7 @@ def test_a_round_trip_loses_nothing(rich, memory, tmp_path):
         assert [item.brightness.tobytes() for item in ours] == [item.brightness.tobytes() for item in theirs]
         assert [item.chunk.tokens for item in ours] == [item.chunk.tokens for item in theirs]
         assert rich.window(window.id) == copy.window(window.id)
-    assert copy.search_words(["question"], 50)
+    assert copy.search_terms(["question"], 50)[0][0].size
     assert copy.reserve(1).user_turn == rich.reserve(1).user_turn
 
 

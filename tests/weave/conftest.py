@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -49,9 +50,11 @@ class WordRecall:
         asked = set(terms(text)) - PLAIN
         if not asked:
             return []
-        found = self.store.search_words(sorted(asked), limit, window=window)
+        found: Counter[int] = Counter()
+        for numbers, scores in self.store.search_terms(sorted(asked), 1000, window=window):
+            found.update(dict(zip(numbers.tolist(), scores.tolist(), strict=True)))
         hits = []
-        for record in self.store.chunks(number for number, _ in found):
+        for record in self.store.chunks(number for number, _ in found.most_common(limit)):
             shared = asked & set(terms(record.chunk.text))
             if shared:
                 hits.append(RecallHit(record.key, len(shared), {"words": len(shared)}, tuple(sorted(shared))))

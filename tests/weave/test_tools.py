@@ -22,7 +22,7 @@ def toolbox(tmp_path):
     def search(text: str, limit: int, within: str | None) -> list[Hit]:
         return [
             Hit(one.key, one.chunk.text, len(one.chunk), 1.0)
-            for one in store.chunks(number for number, _ in store.search_words(["lighthouse"], limit))
+            for one in store.chunks(store.search_terms(["lighthouse"], 100)[0][0][:limit])
         ]
 
     yield Toolbox(Notes(store), MemoryTree(store, search=search))

@@ -45,6 +45,9 @@ class SqliteStore(
     def folder(self) -> Path:
         return self._db.path.parent
 
+    def version(self) -> int:
+        return self._db.version()
+
     def close(self) -> None:
         self._db.close()
 

@@ -39,6 +39,7 @@ class Database:
         self._guard = threading.Condition()
         self._closed = False
         self._durable = True
+        self._watcher: sqlite3.Connection | None = None
         self._lent: set[sqlite3.Connection] = set()  # someone reads from them
         if path.is_dir():
             raise StoreError(f"{path} is a folder. Name a file, such as {path / 'memory.sqlite'}.")
@@ -96,6 +97,15 @@ class Database:
                     raise
         finally:
             self._turn.release()
+
+    def version(self) -> int:
+        """SQLite's own count of the commits that a connection saw others make. This one never writes itself."""
+        with self.spoken(), self._guard:
+            self._check_open()
+            if self._watcher is None:
+                self._watcher = self._connect()
+                self._all.append(self._watcher)
+            return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
 
     def vacuum(self) -> None:
         """Give the space of what was wiped back to the disk. While others use the memory, it is kept for later."""

@@ -11,7 +11,7 @@ import numpy as np
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, UnknownGeneration
-from halo_weave.records import Changes, Generation, Numbers, Place, Vectors, Wanted
+from halo_weave.records import Changes, Generation, Numbers, Place, Scores, Vectors, Wanted
 from halo_weave.store import VectorSearch
 from halo_weave.stores.packing import maybe_moment, micros, moment, pack_floats
 from halo_weave.stores.sqlite.rows import (
@@ -30,23 +30,24 @@ STREAM = 2_000  # vectors read at a time
 class SqliteSearch(SqlitePart):
     # Words
 
-    def search_words(
+    def search_terms(
         self, terms: Sequence[str], limit: int, *, window: str | None = None
-    ) -> list[tuple[int, float]]:
-        where = "AND (SELECT c.window FROM chunks c WHERE c.number = words.rowid) = ?" if window else ""
+    ) -> list[tuple[Numbers, Scores]]:
+        where = "AND (SELECT c.window FROM chunks c WHERE c.number = words.rowid) = :window" if window else ""
+        found = []
         with self._db.reading() as db:
-            return db.execute(
-                f"SELECT rowid, -bm25(words) FROM words WHERE words MATCH ? {where} ORDER BY rank LIMIT ?",
-                (_any_of(terms), *([window] if window else ()), limit),
-            ).fetchall()
-
-    def count_words(self, terms: Sequence[str], limit: int) -> int:
-        with self._db.reading() as db:
-            row = db.execute(
-                "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)",
-                (_any_of(terms), limit),
-            ).fetchone()
-        return int(row[0])
+            few = (db.execute("SELECT max(number) FROM chunks").fetchone()[0] or 0) <= limit
+            for term in terms:
+                values = {"phrase": _phrase(term), "window": window, "most": limit + 1}
+                # Counting is cheap beside ranking, so it tells first whether the term is too common.
+                holding = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH :phrase LIMIT :most)"
+                rows = []
+                if few or db.execute(holding, values).fetchone()[0] <= limit:
+                    ranked = f"SELECT rowid, -bm25(words) FROM words WHERE words MATCH :phrase {where}"
+                    rows = db.execute(ranked, values).fetchall()
+                numbers, scores = zip(*rows, strict=True) if rows else ((), ())
+                found.append((np.array(numbers, np.int64), np.array(scores, np.float64)))
+        return found
 
     # Vectors
 
@@ -292,10 +293,9 @@ class SqliteSearch(SqlitePart):
         return found
 
 
-def _any_of(terms: Sequence[str]) -> str:
-    """Terms as an expression of FTS5. Each is a quoted phrase, in which nothing is an operator."""
-    phrases = [term.replace('"', " ").replace("\x00", " ") for term in terms]
-    return " OR ".join(f'"{phrase}"' for phrase in phrases) or '""'
+def _phrase(term: str) -> str:
+    """A term as a phrase of FTS5, in which nothing is an operator."""
+    return '"' + term.replace('"', " ").replace("\x00", " ") + '"'
 
 
 def _sequence(db: sqlite3.Connection) -> int:
