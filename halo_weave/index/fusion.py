@@ -78,7 +78,7 @@ class Meaning:
                 # Each of them and all that follow it up to the next: what lies between is left out again.
                 bounds = np.column_stack([firsts[several], firsts[several] + counts[several]]).ravel()
                 padded = np.concatenate([vectors, np.zeros((1, index.dimension), np.float32)])
-                all_whole[several] = unit(np.add.reduceat(padded, bounds, axis=0)[::2])
+                all_whole[several] = _unit(np.add.reduceat(padded, bounds, axis=0)[::2])
         at = np.searchsorted(everyone, rows)
         whole = all_whole[at]
         amid = whole.copy()
@@ -86,7 +86,7 @@ class Meaning:
             there = np.flatnonzero(near >= 0)
             amid[there] += np.float32(context[i // 2]) * all_whole[np.searchsorted(everyone, near[there])]
         passages, own = index.of(outline["number"][rows])
-        return cls(passages, own, whole, unit(amid))
+        return cls(passages, own, whole, _unit(amid))
 
     def nearness(self, query: Floats) -> Floats:
         """(chunks,) mean likeness of the best passage and of the whole amid its neighbours; NaN without a vector."""
@@ -98,7 +98,7 @@ class Meaning:
         return (found + likeness(self.amid, query)) / np.float32(2)
 
 
-def unit(vectors: Floats) -> Floats:
+def _unit(vectors: Floats) -> Floats:
     lengths = np.sqrt(np.vecdot(vectors, vectors))[:, None]
     return np.asarray(vectors / np.where(lengths == 0, 1, lengths), np.float32)
 

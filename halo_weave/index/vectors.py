@@ -23,6 +23,7 @@ NARROW = 48  # directions kept: an eighth of what MiniLM has
 SHORTLIST = 2_000  # at least so many are compared exactly
 SHORTLIST_SHARE = 400  # and one of so many
 SAMPLE = 20_000  # vectors from which the directions are learned, and by which a cut is estimated
+BLOCK = 256  # vectors taken out at once: copies of many megabytes cost more in new pages than in copying
 GONE = -1
 Kind = TypeVar("Kind", bound=np.generic)
 
@@ -145,7 +146,8 @@ class VectorIndex:
         sample = rough[:: max(1, self._size // SAMPLE)]
         place = max(1, min(len(sample) - 1, round(wanted / self._size * len(sample))))
         rows = np.flatnonzero(rough >= np.partition(sample, -place)[-place])
-        return rows, likeness(self._vectors[rows], query)
+        blocks = (rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK))
+        return rows, np.concatenate([likeness(self._vectors[block], query) for block in blocks])
 
     def _make_room(self, wanted: int) -> None:
         if wanted <= len(self._vectors):
