@@ -17,7 +17,7 @@ from halo_weave.errors import BadInput, ModelNotFound, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
 from halo_weave.llama import catalogue
-from halo_weave.memory import Hit, MemoryTree, Notes, Search, Toolbox
+from halo_weave.memory import KeptChunk, MemoryTree, Notes, SnapshotSearch, Toolbox
 from halo_weave.places import memory_file
 from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
@@ -124,14 +124,14 @@ def embed_anew(options: Options, weave: Weave, progress: Callable[[int, int], No
         reindex(weave.store, embedder, now=weave.now, progress=progress)
 
 
-def kept_with_memories(store: Store, recall: Recall) -> Search:
+def kept_with_memories(store: Store, recall: Recall) -> SnapshotSearch:
     """Recall as the structured memory asks it: for the chunks that explain what is saved."""
 
-    def search(text: str, limit: int, within: str | None) -> list[Hit]:
+    def search(text: str, limit: int, within: str | None) -> list[KeptChunk]:
         found = recall.search(text, window=within, limit=limit, now=datetime.now(UTC), user_weight=1.0)
         records = {record.key: record for record in store.chunks_by_key([hit.key for hit in found])}
         return [
-            Hit(hit.key, record.chunk.text, len(record.chunk), hit.similarity, said=record.said)
+            KeptChunk(hit.key, record.chunk.text, len(record.chunk), hit.similarity, record.said.isoformat())
             for hit in found
             if (record := records.get(hit.key)) and not record.gone
         ]

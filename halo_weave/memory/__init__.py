@@ -1,25 +1,26 @@
-"""The AI's own memory: notes, structured memory, and the tools that reach them."""
+"""What the AI keeps on purpose: notes, structured memory, and the tools that reach them."""
 
 from halo_weave.memory.calls import ToolCall, ToolDetector
-from halo_weave.memory.notes import Notes, Written
+from halo_weave.memory.commands import Command
+from halo_weave.memory.notes import Notes, NotesChange
 from halo_weave.memory.results import ToolResult
 from halo_weave.memory.sandbox import JqSandbox
 from halo_weave.memory.tools import Toolbox
-from halo_weave.memory.tree import Branch, Hit, Kept, Match, MemoryTree, Remembered, Search
+from halo_weave.memory.tree import Branch, HeadingMatch, KeptChunk, MemoryTree, Remembered, SnapshotSearch
 
 __all__ = [
     "Branch",
-    "Hit",
+    "Command",
+    "HeadingMatch",
     "JqSandbox",
-    "Kept",
-    "Match",
+    "KeptChunk",
     "MemoryTree",
     "Notes",
+    "NotesChange",
     "Remembered",
-    "Search",
+    "SnapshotSearch",
     "ToolCall",
     "ToolDetector",
     "ToolResult",
     "Toolbox",
-    "Written",
 ]

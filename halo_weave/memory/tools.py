@@ -1,4 +1,4 @@
-"""The AI's tools: a call found in a reply is run, and answered in one line whatever it asks."""
+"""The AI's tools: one command is run, and answered in one line whatever it asks."""
 
 from __future__ import annotations
 
@@ -6,33 +6,14 @@ from datetime import datetime
 
 from halo_weave.core.depth import shallow
 from halo_weave.core.tokens import ChunkKey
-from halo_weave.errors import BadInput, HaloWeaveError
+from halo_weave.errors import HaloWeaveError
 from halo_weave.memory.calls import CALL_LIMIT, ToolCall, ToolDetector
-from halo_weave.memory.commands import (
-    Command,
-    DeleteMemory,
-    InjectMemory,
-    Jq,
-    ListMemory,
-    QueryHeading,
-    QueryMemory,
-    SaveMemory,
-    parse,
-)
+from halo_weave.memory.commands import Command
 from halo_weave.memory.literals import Json
-from halo_weave.memory.notes import METADATA, Notes, without_metadata
+from halo_weave.memory.notes import METADATA, Notes
 from halo_weave.memory.prompt import OVERVIEW_LENGTH, instructions
-from halo_weave.memory.results import (
-    RESULT_LENGTH,
-    ToolResult,
-    answered,
-    bounded,
-    changes,
-    compact,
-    quoted,
-    refused,
-)
-from halo_weave.memory.sandbox import Output
+from halo_weave.memory.results import RESULT_LENGTH, ToolResult, bounded, changes, compact, quoted
+from halo_weave.memory.sandbox import JqOutput
 from halo_weave.memory.tree import Branch, MemoryTree, Remembered
 
 SHOWN_MATCHES = 10
@@ -64,54 +45,64 @@ class Toolbox:
 
     def snapshot(self, path: str, *, now: datetime) -> tuple[ChunkKey, ...]:
         """The chunks that explain a memory, the most relevant first."""
-        return keys_of(self.tree.query(path, now=now))
+        return self.tree.query(path, now=now).keys
 
     def run(self, call: ToolCall, *, now: datetime, within: str | None = None) -> ToolResult:
-        """Do what the call asks. An error is an answer too, so that the model can do better.
+        """Do what a call found in a reply asks."""
+        if call.too_long:
+            sentence = f"A call has at most {CALL_LIMIT} characters. Use several shorter ones."
+            return ToolResult(call.command, sentence, ok=False)
+        return self.perform(call.command, now=now, within=within)
+
+    def perform(self, command: str | Command, *, now: datetime, within: str | None = None) -> ToolResult:
+        """Run one command, as text or as a value. An error is an answer too, so that the model can do better.
 
         `within`: a window that recalls only its own. What it saves is explained by its own talk alone.
         """
         try:
-            if call.too_long:
-                raise BadInput(f"A call has at most {CALL_LIMIT} characters. Use several shorter ones.")
-            return self._run(call.command, parse(call.command), now, within)
+            asked = Command.read(command) if isinstance(command, str) else command
+            answer, wake = self._answer(asked, now, within)
+            return ToolResult(str(command), answer, wake=wake)
         except HaloWeaveError as error:
-            return refused(call.command, str(error))
+            return ToolResult(str(command), str(error), ok=False)
 
     def close(self) -> None:
-        """Nothing stays open between two calls."""
+        """Nothing stays open between two commands."""
 
-    def _run(self, text: str, command: Command, now: datetime, within: str | None) -> ToolResult:
-        match command:
-            case Jq(program, write=True):
-                written = self.notes.write(program, now=now)
-                return answered(text, f"✓ {self._bounded(written.changes)}", changed="notes")
-            case Jq(program):
-                return answered(text, self._read_notes(program, now))
-            case SaveMemory(path, content, context_tokens):
-                saved = self.tree.save(path, content, now=now, context_tokens=context_tokens, within=within)
-                return answered(text, f"✓ {told(saved)}", changed="memory")
-            case QueryMemory(path):
-                return answered(text, self._told(self.tree.query(path, now=now)))
-            case QueryHeading(path, query, recency_bias):
-                return answered(text, self._found(path, query, recency_bias, now))
-            case ListMemory(path):
-                return answered(text, self._bounded(compact(dated(self.tree.listing(path)))))
-            case DeleteMemory(path, recursive):
-                gone = self.tree.delete(path, now=now, recursive=recursive)
-                return answered(text, f"✓ {gone} deleted", changed="memory")
-            case InjectMemory(path):
+    def _answer(
+        self, command: Command, now: datetime, within: str | None
+    ) -> tuple[str, tuple[ChunkKey, ...]]:
+        """What the command gives, and the chunks that it wants awake."""
+        given, path = command.arguments, command.arguments.get("path", "")
+        match command.tool:
+            case "jq":
+                return self._jq(given["program"], given["write"], now), ()
+            case "save_memory":
+                tokens = given["context_tokens"]
+                saved = self.tree.save(path, given["content"], now=now, context_tokens=tokens, within=within)
+                return f"✓ {saved.path} ({_version(saved)})", ()
+            case "query_memory" | "inject_memory":
                 entry = self.tree.query(path, now=now)
-                return answered(text, self._told(entry), wake=keys_of(entry))
+                answer = f"{self._bounded(compact(entry.content))} ({_version(entry)})"
+                return answer, entry.keys if command.tool == "inject_memory" else ()
+            case "query_heading":
+                return self._matches(path, given["query"], given["recency_bias"], now), ()
+            case "list_memory":
+                return self._bounded(compact(_dated(self.tree.listing(path)))), ()
+            case _:
+                gone = self.tree.delete(path, now=now, recursive=given["recursive"])
+                return f"✓ {gone} deleted", ()
 
-    def _read_notes(self, program: str, now: datetime) -> str:
+    def _jq(self, program: str, write: bool, now: datetime) -> str:
+        if write:
+            return f"✓ {self._bounded(self.notes.write(program, now=now).changes)}"
         output = self.notes.read(program, now=now)
         if unsaved := self._unsaved(output, now):
             return f"{self._bounded(unsaved)} (not saved: end the command with > output)"
         text = quoted(" ".join(output.values)) if output.values else "no value"
         return self._bounded(text) + (" (and more)" if output.cut else "")
 
-    def _unsaved(self, output: Output, now: datetime) -> str:
+    def _unsaved(self, output: JqOutput, now: datetime) -> str:
         """If the program gave changed notes, what it would change: most likely it was meant to write."""
         try:
             value = output.parsed()[0] if len(output.values) == 1 else None
@@ -119,13 +110,11 @@ class Toolbox:
             return ""
         if not isinstance(value, dict) or METADATA not in value or not shallow(value):
             return ""
-        old, new = without_metadata(self.notes.document(now=now)), without_metadata(value)
+        old = {**self.notes.document(now=now), METADATA: None}
+        new = {**value, METADATA: None}
         return changes(old, new) if old != new else ""
 
-    def _told(self, entry: Remembered) -> str:
-        return f"{self._bounded(compact(entry.content))} ({told_of(entry)})"
-
-    def _found(self, path: str, query: str | None, recency_bias: float, now: datetime) -> str:
+    def _matches(self, path: str, query: str | None, recency_bias: float, now: datetime) -> str:
         matches = self.tree.query_heading(path, query, now=now, recency_bias=recency_bias)
         shown = {match.entry.path: match.entry.content for match in matches[:SHOWN_MATCHES]}
         more = len(matches) - len(shown)
@@ -135,24 +124,16 @@ class Toolbox:
         return bounded(text, self._result_length)
 
 
-def keys_of(entry: Remembered) -> tuple[ChunkKey, ...]:
-    return tuple(chunk.key for chunk in entry.snapshot if chunk.key is not None)
-
-
-def told(entry: Remembered) -> str:
-    return f"{entry.path} ({told_of(entry)})"
-
-
-def told_of(entry: Remembered) -> str:
+def _version(entry: Remembered) -> str:
     count = len(entry.snapshot)
     snapshot = f", {count} chunk{'s' if count > 1 else ''} kept with it" if count else ""
     return f"version {entry.version}, {entry.modified:%Y-%m-%d}{snapshot}"
 
 
-def dated(tree: Branch) -> Json:
+def _dated(tree: Branch) -> Json:
     """Headings within headings; an entry is the day it was saved."""
     own = tree.modified.strftime("%Y-%m-%d") if tree.modified else None
     if not tree.children:
         return own if own else {}
-    below = {child.heading: dated(child) for child in tree.children}
+    below = {child.heading: _dated(child) for child in tree.children}
     return {"": own, **below} if own else below

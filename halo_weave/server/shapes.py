@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from halo_weave.core.tokens import Chunk, ChunkKey
-from halo_weave.memory.tree import Branch, Match, Remembered
+from halo_weave.memory.tree import Branch, HeadingMatch, Remembered
 from halo_weave.ports import ModelInfo
 from halo_weave.records import Imported, Sleeping, Stats, WindowStats
 from halo_weave.server import wire
@@ -287,7 +287,7 @@ def entry(value: Remembered) -> wire.EntryTold:
     )
 
 
-def match(value: Match) -> wire.MatchTold:
+def match(value: HeadingMatch) -> wire.MatchTold:
     return wire.MatchTold(
         entry=entry(value.entry), score=value.score, similarity=value.similarity, recency=value.recency
     )

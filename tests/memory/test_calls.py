@@ -20,12 +20,6 @@ def test_a_call_is_reported_with_its_closing_tag_and_not_before():
     assert detector.feed(" and on it goes") == ()
 
 
-def test_a_call_knows_its_place_in_the_reply():
-    text = "é: <tool> a() </tool>!"
-    (call,) = ToolDetector().feed(text)
-    assert text[call.start : call.stop] == "<tool> a() </tool>"
-
-
 def test_tokens_of_the_real_model_split_tags_anywhere():
     pieces = [b"<", b"tool", b">", b"j", b"q", b" '", b".'", b" notes", b".", b"json", b"</", b"tool", b">\n"]
     assert commands(*pieces) == ["jq '.' notes.json"]

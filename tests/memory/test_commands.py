@@ -8,62 +8,69 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halo_weave.errors import BadInput
-from halo_weave.memory.commands import (
-    DeleteMemory,
-    InjectMemory,
-    Jq,
-    ListMemory,
-    QueryHeading,
-    QueryMemory,
-    SaveMemory,
-    parse,
-)
+from halo_weave.memory.commands import TOOLS, Command
+
+
+def jq(program, write=False):
+    return Command("jq", {"program": program, "write": write})
+
+
+def save(path, content, context_tokens=1000):
+    return Command("save_memory", {"path": path, "content": content, "context_tokens": context_tokens})
+
+
+def heading(path, query=None, recency_bias=0.3):
+    return Command("query_heading", {"path": path, "query": query, "recency_bias": recency_bias})
+
+
+def delete(path, recursive=False):
+    return Command("delete_memory", {"path": path, "recursive": recursive})
 
 
 @pytest.mark.parametrize(
     ("text", "command"),
     [
-        ("jq '.' notes.json", Jq(".")),
-        ("jq '.array[0]' notes.json", Jq(".array[0]")),
-        ("""jq '.field = "value"' notes.json > output""", Jq('.field = "value"', True)),
-        ("""jq '.array += ["item"]' notes.json > output""", Jq('.array += ["item"]', True)),
-        ("jq 'del(.field)' notes.json >output", Jq("del(.field)", True)),
-        ("jq .topics notes.json", Jq(".topics")),
-        ("jq -r '.a' notes.json", Jq(".a")),
-        ("""jq ".a = \\"b\\"" notes.json > notes.json""", Jq('.a = "b"', True)),
-        ("""jq '.a = "it'\\''s"' notes.json > output""", Jq('.a = "it\'s"', True)),
-        ("""jq '.a = "it's"' notes.json > output""", Jq('.a = "it\'s"', True)),
-        ("jq '.a\n| .b' ./notes.json", Jq(".a\n| .b")),
-        ("""jq '.a = "x > output"' notes.json""", Jq('.a = "x > output"')),
+        ("jq '.' notes.json", jq(".")),
+        ("jq '.array[0]' notes.json", jq(".array[0]")),
+        ("""jq '.field = "value"' notes.json > output""", jq('.field = "value"', True)),
+        ("""jq '.array += ["item"]' notes.json > output""", jq('.array += ["item"]', True)),
+        ("jq 'del(.field)' notes.json >output", jq("del(.field)", True)),
+        ("jq .topics notes.json", jq(".topics")),
+        ("jq -r '.a' notes.json", jq(".a")),
+        ("""jq ".a = \\"b\\"" notes.json > notes.json""", jq('.a = "b"', True)),
+        ("""jq '.a = "it'\\''s"' notes.json > output""", jq('.a = "it\'s"', True)),
+        ("""jq '.a = "it's"' notes.json > output""", jq('.a = "it\'s"', True)),
+        ("jq '.a\n| .b' ./notes.json", jq(".a\n| .b")),
+        ("""jq '.a = "x > output"' notes.json""", jq('.a = "x > output"')),
     ],
 )
 def test_jq_commands_are_read_as_the_model_means_them(text, command):
-    assert parse(text) == command
+    assert Command.read(text) == command
 
 
 @pytest.mark.parametrize(
     ("text", "command"),
     [
-        ('save_memory("a/b", {"x": [1, null]})', SaveMemory("a/b", {"x": [1, None]})),
-        ('save_memory("a/b", "text", 500)', SaveMemory("a/b", "text", 500)),
-        ("save_memory(path='a/b', content={'x': True})", SaveMemory("a/b", {"x": True})),
-        ("await saveMemory('a/b', {goal: 'x'}, contextTokens: 200);", SaveMemory("a/b", {"goal": "x"}, 200)),
-        ('query_memory("a/b")', QueryMemory("a/b")),
-        ('query_heading("a")', QueryHeading("a")),
-        ('query_heading("a", "cats", 0.5)', QueryHeading("a", "cats", 0.5)),
-        ('queryMemoryHeading("a", query: "cats", recencyBias: 1)', QueryHeading("a", "cats", 1)),
-        ("query_heading('a', None)", QueryHeading("a", None)),
-        ("list_memory()", ListMemory()),
-        ('list_memory( "a" )', ListMemory("a")),
-        ('delete_memory("a/b")', DeleteMemory("a/b")),
-        ('delete_memory("a/b", True)', DeleteMemory("a/b", True)),
-        ('delete_memory("a/b", recursive=true,)', DeleteMemory("a/b", True)),
-        ('inject_memory("a/b")', InjectMemory("a/b")),
-        ('{"name": "query_memory", "arguments": {"path": "a/b"}}', QueryMemory("a/b")),
+        ('save_memory("a/b", {"x": [1, null]})', save("a/b", {"x": [1, None]})),
+        ('save_memory("a/b", "text", 500)', save("a/b", "text", 500)),
+        ("save_memory(path='a/b', content={'x': True})", save("a/b", {"x": True})),
+        ("await saveMemory('a/b', {goal: 'x'}, contextTokens: 200);", save("a/b", {"goal": "x"}, 200)),
+        ('query_memory("a/b")', Command("query_memory", {"path": "a/b"})),
+        ('query_heading("a")', heading("a")),
+        ('query_heading("a", "cats", 0.5)', heading("a", "cats", 0.5)),
+        ('queryMemoryHeading("a", query: "cats", recencyBias: 1)', heading("a", "cats", 1)),
+        ("query_heading('a', None)", heading("a", None)),
+        ("list_memory()", Command("list_memory", {"path": ""})),
+        ('list_memory( "a" )', Command("list_memory", {"path": "a"})),
+        ('delete_memory("a/b")', delete("a/b")),
+        ('delete_memory("a/b", True)', delete("a/b", True)),
+        ('delete_memory("a/b", recursive=true,)', delete("a/b", True)),
+        ('inject_memory("a/b")', Command("inject_memory", {"path": "a/b"})),
+        ('{"name": "query_memory", "arguments": {"path": "a/b"}}', Command("query_memory", {"path": "a/b"})),
     ],
 )
 def test_calls_are_read_with_places_and_with_names(text, command):
-    assert parse(text) == command
+    assert Command.read(text) == command
 
 
 @pytest.mark.parametrize(
@@ -108,7 +115,7 @@ def test_calls_are_read_with_places_and_with_names(text, command):
 )
 def test_what_is_wrong_with_a_call_is_said_in_a_sentence(text, hint):
     with pytest.raises(BadInput, match=r".") as caught:
-        parse(text)
+        Command.read(text)
     assert hint in str(caught.value)
 
 
@@ -125,11 +132,31 @@ def test_arguments_arrive_as_they_were_given(path, content, named, python):
     write = repr if python else json.dumps
     keys = ("path=", "content=") if named else ("", "")
     text = f"save_memory({keys[0]}{write(path)}, {keys[1]}{write(content)})"
-    assert parse(text) == SaveMemory(path, content)
+    assert Command.read(text) == save(path, content)
 
 
 @given(st.text(max_size=80) | st.text(alphabet="jq '\".>(){}=,savememory\\n", max_size=80))
 def test_any_text_is_a_command_or_a_sentence(text):
     for command in (text, f"jq {text}", f"save_memory({text})"):
         with suppress(BadInput):
-            parse(command)
+            Command.read(command)
+
+
+@given(safe_text, contents)
+def test_a_command_is_the_same_from_its_name_and_arguments_and_from_its_own_text(path, content):
+    command = Command.of("saveMemory", {"path": path, "content": content})
+    assert command == save(path, content)
+    assert Command.read(str(command)) == command
+
+
+def test_every_tool_can_be_named_with_its_arguments():
+    values = {"path": "a", "content": 1, "program": "."}
+    for tool, parameters in TOOLS.items():
+        named = {name: values[name] for name in parameters if name in values}
+        assert Command.of(tool, named).arguments.keys() == parameters.keys()
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), 10**400, -1])
+def test_a_number_that_no_tool_can_use_is_refused(number):
+    with pytest.raises(BadInput, match="context_tokens"):
+        Command.of("save_memory", {"path": "a", "content": 1, "context_tokens": number})

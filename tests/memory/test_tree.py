@@ -55,17 +55,14 @@ def test_the_snapshot_is_searched_with_the_headings_and_the_content(store):
     assert all(word in asked[0] for word in ("User", "Pets", "Cat", "Miso"))
 
 
-def test_a_snapshot_keeps_the_vectors_of_its_chunks_and_makes_those_that_lack(store):
-    vector = np.zeros(256, np.float32)
-    vector[7] = 1
-    embedder = BagOfWords()
-    hits = [hit(1, "with a vector", vector=vector), hit(2, "without a vector")]
-    MemoryTree(store, search=lambda text, limit, within: hits, embedder=embedder).save("a", "b", now=NOW)
-    entry = store.entry("a")
+def test_an_entry_has_a_vector_for_each_chunk_of_its_snapshot_and_one_of_its_own(store):
+    hits = [hit(1, "about windows"), hit(2, "about ids")]
+    tree = MemoryTree(store, search=lambda text, limit, within: hits, embedder=BagOfWords())
+    tree.save("a/b", "content", now=NOW)
+    entry = store.entry("a/b")
     assert entry.model == "bag-of-words"
-    assert np.array_equal(entry.vectors[0], vector)
-    assert np.allclose(entry.vectors[1], BagOfWords().embed(["without a vector"])[0])
-    assert "with a vector" not in embedder.asked
+    texts = ["about windows", "about ids", "a b content"]
+    assert np.allclose(entry.vectors, BagOfWords().embed(texts))
 
 
 def test_saving_again_makes_a_version_and_keeps_the_older_one(tree):
