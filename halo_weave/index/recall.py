@@ -338,8 +338,8 @@ class Recall:
         said = self._outline["said"][rows]
         inside = np.zeros(len(rows), bool)
         for first, last in named:
-            begin = micros(first, now)
-            end = micros(last, now) + 24 * 3600 * 1_000_000
+            begin = _micros(first, now)
+            end = _micros(last, now) + 24 * 3600 * 1_000_000
             inside |= (said >= begin) & (said < end)
         return inside
 
@@ -391,6 +391,6 @@ class Recall:
         ]
 
 
-def micros(day: date, now: datetime) -> int:
+def _micros(day: date, now: datetime) -> int:
     """Midnight of a day where `now` is, in microseconds since 1970."""
     return (datetime.combine(day, time(), now.tzinfo or UTC) - EPOCH) // timedelta(microseconds=1)
