@@ -138,23 +138,11 @@ class LlamaEmbedder:
         except BaseException:
             self.close()
             raise
-        self._dimension = self._encoder.dimension
-        self._max_tokens = min(max_tokens, self._model.trained_context, BATCH)
+        self.dimension = self._encoder.dimension
+        self.max_tokens = min(max_tokens, self._model.trained_context, BATCH)
         called = str(header.values.get("general.name") or path.stem)
         self._prefixes = prefixes_of(path, called)
-        self._name = f"{called} {_fingerprint(path)}"
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def dimension(self) -> int:
-        return self._dimension
-
-    @property
-    def max_tokens(self) -> int:
-        return self._max_tokens
+        self.name = f"{called} {_fingerprint(path)}"
 
     def count(self, text: str) -> int:
         return len(self._ids(text))
@@ -163,7 +151,7 @@ class LlamaEmbedder:
         """(texts, dimension), each of length 1. What is longer than `max_tokens` loses its end."""
         prefix = self._prefixes.query if query else self._prefixes.passage
         runs = [self._cut(self._ids(prefix + text)) for text in texts]
-        vectors = np.zeros((len(texts), self._dimension), np.float32)
+        vectors = np.zeros((len(texts), self.dimension), np.float32)
         # A vocabulary without opening and closing tokens leaves nothing of an empty text.
         some = [i for i, run in enumerate(runs) if len(run)]
         encoder = self._encoder_for(sum(len(run) for run in runs), query=query)
@@ -206,14 +194,14 @@ class LlamaEmbedder:
         return self._model.tokenize_ids(clean, around=True)
 
     def _cut(self, ids: Ids) -> Ids:
-        if len(ids) <= self._max_tokens:
+        if len(ids) <= self.max_tokens:
             return ids
         c, vocabulary = self._model.c, self._model.vocabulary
         closing = c.llama_vocab_sep(vocabulary) if self._model.bert_like else c.llama_vocab_eos(vocabulary)
         # The token that closes a text stays: pooling may read it.
         if int(ids[-1]) == int(closing):
-            return np.concatenate([ids[: self._max_tokens - 1], ids[-1:]])
-        return ids[: self._max_tokens]
+            return np.concatenate([ids[: self.max_tokens - 1], ids[-1:]])
+        return ids[: self.max_tokens]
 
 
 def _packed(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from halo_weave.core.depth import DEPTH, shallow
@@ -17,17 +18,9 @@ NAME = re.compile(r"[A-Za-z_$][\w$]*")
 PLAIN = re.compile(r"""[^\\'"`]+""")
 HEX = {"x": 2, "u": 4, "U": 8}
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0", "\n": ""}
-WORDS = {
-    "true": True,
-    "True": True,
-    "false": False,
-    "False": False,
-    "null": None,
-    "None": None,
-    "undefined": None,
-}
+WORDS = {"true": True, "True": True, "false": False, "False": False}
+WORDS_FOR_NOTHING = ("null", "None", "undefined")
 DIGITS = 300  # more is no number anyone wrote on purpose
-LEFT_SURROGATES, RIGHT_SURROGATES = range(0xD800, 0xDC00), range(0xDC00, 0xE000)
 
 
 class LiteralReader:
@@ -36,6 +29,7 @@ class LiteralReader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
+        self._comma = False
 
     # Arguments of a call
 
@@ -44,15 +38,11 @@ class LiteralReader:
         self._expect("(")
         places: list[Json] = []
         named: dict[str, Json] = {}
-        while not self._skip(")"):
-            if places or named:
-                self._expect(",")
-                if self._skip(")"):
-                    break
+        for _ in self._items(")"):
             name = self._keyword()
+            if name in named:
+                raise self._broken(f"{name} is given twice")
             if name is not None:
-                if name in named:
-                    raise self._broken(f"{name} is given twice")
                 named[name] = self.value()
             elif named:
                 raise self._broken("a value without a name follows one with a name")
@@ -88,10 +78,10 @@ class LiteralReader:
             self.at = number.end()
             return self._number(number.group().replace("_", ""))
         if name := NAME.match(self.text, start):
-            if name.group() not in WORDS:
+            if name.group() not in WORDS and name.group() not in WORDS_FOR_NOTHING:
                 raise self._broken(f"{name.group()[:40]} is not a value; put text in quotes")
             self.at = name.end()
-            return WORDS[name.group()]
+            return WORDS.get(name.group())
         raise self._broken("a value is missing")
 
     def _number(self, text: str) -> Json:
@@ -108,29 +98,27 @@ class LiteralReader:
         """A list; a tuple is one too, and a value in parentheses is itself."""
         closing = {"[": "]", "(": ")"}[self.text[self.at]]
         self.at += 1
-        values: list[Json] = []
-        comma = True
-        while not self._skip(closing):
-            if not comma:
-                raise self._broken(f"a comma or {closing} is missing")
-            values.append(self.value(depth + 1))
-            comma = self._skip(",")
-        if closing == ")" and len(values) == 1 and not comma:
-            return values[0]
-        return values
+        values = [self.value(depth + 1) for _ in self._items(closing)]
+        return values[0] if closing == ")" and len(values) == 1 and not self._comma else values
 
     def _object(self, depth: int) -> dict[str, Json]:
         self.at += 1
         found: dict[str, Json] = {}
-        comma = True
-        while not self._skip("}"):
-            if not comma:
-                raise self._broken("a comma or } is missing")
+        for _ in self._items("}"):
             key = self._key()
             self._expect(":")
             found[key] = self.value(depth + 1)
-            comma = self._skip(",")
         return found
+
+    def _items(self, closing: str) -> Iterator[None]:
+        """Once for each item, which the caller reads; commas stand between them, and may stand after the last."""
+        comma = True
+        while not self._skip(closing):
+            if not comma:
+                raise self._broken(f"a comma or {closing} is missing")
+            yield
+            comma = self._skip(",")
+        self._comma = comma  # whether one stood after the last
 
     def _key(self) -> str:
         start = self._space()
@@ -167,23 +155,14 @@ class LiteralReader:
                 parts.append(self.text[self.at])
                 self.at += 1
         self.at += len(mark)
-        return "".join(parts)
+        # Two escapes may be the halves of one character; one half alone cannot be stored.
+        return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def _escape(self) -> str:
         kind = self.text[self.at + 1 : self.at + 2]
         self.at += 2
         if kind in HEX:
-            code = self._hex(HEX[kind])
-            if code in LEFT_SURROGATES and self.text.startswith("\\u", self.at):
-                back = self.at
-                self.at += 2
-                second = self._hex(4)
-                if second in RIGHT_SURROGATES:
-                    return chr(0x10000 + ((code - 0xD800) << 10) + (second - 0xDC00))
-                self.at = back
-            if code in LEFT_SURROGATES or code in RIGHT_SURROGATES:
-                return "\N{REPLACEMENT CHARACTER}"  # half a character cannot be stored
-            return chr(code)
+            return chr(self._hex(HEX[kind]))
         if kind in ESCAPES:
             return ESCAPES[kind]
         return kind if kind in ("\\", "/", '"', "'", "`") else "\\" + kind
