@@ -15,11 +15,10 @@ from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.words import question_terms, terms
 from halo_weave.errors import BadSetting, EngineError, UnknownGeneration
 from halo_weave.index.embedding import Embedding, Ready
-from halo_weave.index.fusion import Floats, Meaning, Weights, varied, word_scores
+from halo_weave.index.fusion import Floats, Meaning, TermHits, Weights, find_terms, varied, word_scores
 from halo_weave.index.outline import Outline, Rows
 from halo_weave.index.times import Span, spans
 from halo_weave.index.vectors import BLOCK, VectorIndex, likeness
-from halo_weave.index.words import MOST_TERMS, TermHits, find_terms
 from halo_weave.ports import Embedder
 from halo_weave.store import Store, VectorSearch
 
@@ -28,6 +27,7 @@ STRONG = 100  # of the nearest in meaning, whose neighbours are looked at as wel
 ORDINARY = 400  # chunks that tell what likeness is ordinary for a question
 RARE = 1_000  # a word that at most one of so many chunks holds says enough by itself
 READ = 4_000  # characters of a question that are embedded
+MOST_TERMS = 64  # of a question, that the word index is asked for
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

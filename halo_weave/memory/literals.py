@@ -199,17 +199,6 @@ class LiteralReader:
         return BadInput(f"This cannot be read at character {self.at + 1}: {problem}.")
 
 
-def read_literal(text: str) -> Json:
-    """One literal that is the whole text."""
-    reader = LiteralReader(text)
-    value = reader.value()
-    reader.end()
-    return value
-
-
-# What can be kept
-
-
 def json_size(value: Json) -> int:
     """Bytes of a value as compact JSON. What JSON cannot hold, or is nested too deeply, is refused."""
     if not shallow(value):

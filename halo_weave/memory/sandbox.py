@@ -1,4 +1,4 @@
-"""jq programs run in a process of their own, so that a hostile or endless one costs an error sentence.
+"""jq programs run in a process of their own, so that a hostile or endless one does nothing but end in an error.
 
 A new process for each call: it starts in about 30 ms, which is little beside the tokens of the call itself, and
 nothing of one program can reach the next.
