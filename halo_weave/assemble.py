@@ -16,8 +16,8 @@ from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadInput, ModelNotFound, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
+from halo_weave.keepsakes import KeptChunk, Notes, SnapshotSearch, StructuredMemory, Toolbox
 from halo_weave.llama import catalogue
-from halo_weave.memory import KeptChunk, MemoryTree, Notes, SnapshotSearch, Toolbox
 from halo_weave.places import memory_file
 from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
@@ -56,7 +56,7 @@ def assemble(options: Options, progress: Progress = silent) -> Weave:
         engine.close()
         raise
     recall = open_recall(options, store, progress)
-    tree = MemoryTree(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
+    tree = StructuredMemory(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
     return Weave(engine, store, recall, Toolbox(Notes(store), tree), defaults=options.settings)
 
 

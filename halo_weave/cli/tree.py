@@ -25,8 +25,8 @@ from halo_weave.cli.recall import EmbedderFile, recalling
 from halo_weave.cli.starting import Model, options_of, progress_bar
 from halo_weave.config import read_config
 from halo_weave.errors import BadInput
-from halo_weave.memory import Branch, MemoryTree, Notes, Remembered
-from halo_weave.memory.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
+from halo_weave.keepsakes import Branch, Notes, Remembered, StructuredMemory
+from halo_weave.keepsakes.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
 from halo_weave.store import Store
 
 memory = typer.Typer(help="What the AI keeps on purpose, under headings.", no_args_is_help=True)
@@ -40,7 +40,7 @@ Heading = Annotated[str, typer.Argument(metavar="[PATH]", help="A heading; witho
 def list_memories(path: Heading = "", data: Data = None, as_json: Json = False) -> None:
     """Show the memory as a tree."""
     with opened_to_read(data) as store:
-        found = MemoryTree(store).listing(path)
+        found = StructuredMemory(store).listing(path)
     if as_json:
         say(found)
     elif not found.entries:
@@ -58,7 +58,7 @@ def show_memory(
 ) -> None:
     """Show one memory. It does not count as the AI's own access."""
     with opened_to_read(data) as store:
-        entry = MemoryTree(store).query(path, now=None)
+        entry = StructuredMemory(store).query(path, now=None)
     if as_json:
         say(_told(entry))
         return
@@ -158,7 +158,7 @@ def delete_memory(
 ) -> None:
     """Delete a memory. Its versions stay in its history."""
     with opened_to_change(data) as store:
-        tree = MemoryTree(store)
+        tree = StructuredMemory(store)
         count = tree.listing(path).entries if recursive else 1
         if count > 1 and not yes:
             typer.confirm(f"Delete {count} memories at and below {path}?", abort=True, err=True)
@@ -173,7 +173,7 @@ def delete_memory(
 def show_history(path: PathOf, data: Data = None, as_json: Json = False) -> None:
     """Show all versions of a memory, the newest first; also of a deleted one."""
     with opened_to_read(data) as store:
-        versions = MemoryTree(store).history(path)
+        versions = StructuredMemory(store).history(path)
     if as_json:
         say({"versions": [_told(version) for version in versions]})
         return
@@ -215,10 +215,10 @@ def notes(
 
 
 @contextmanager
-def _remembering(store: Store, embedder: str | None, *, writes: bool = False) -> Iterator[MemoryTree]:
+def _remembering(store: Store, embedder: str | None, *, writes: bool = False) -> Iterator[StructuredMemory]:
     """The memory as the AI has it: found by meaning, and kept with the talk that explains it."""
     with recalling(store, embedder, writes=writes) as recall:
-        yield MemoryTree(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
+        yield StructuredMemory(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
 
 
 def _value_of(text: str) -> Any:

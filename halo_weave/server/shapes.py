@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from halo_weave.core.tokens import Chunk, ChunkKey
-from halo_weave.memory.tree import Branch, HeadingMatch, Remembered
+from halo_weave.keepsakes.structured_memory import Branch, HeadingMatch, Remembered
 from halo_weave.ports import ModelInfo
 from halo_weave.records import Imported, Sleeping, Stats, WindowStats
 from halo_weave.server import wire

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from halo_weave import settings as settings_module
 from halo_weave.core.tokens import ID_LIMIT, ChunkKey, Role
 from halo_weave.errors import BadInput
-from halo_weave.memory.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
+from halo_weave.keepsakes.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
 from halo_weave.records import WINDOW_ID
 from halo_weave.server.asked import DAY, KEY, SAID, WHOLE, Asked, Id, Json, Told
 

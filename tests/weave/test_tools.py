@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.memory import KeptChunk, MemoryTree, Notes, Toolbox
+from halo_weave.keepsakes import KeptChunk, Notes, StructuredMemory, Toolbox
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import events
 from tests.weave.conftest import SMALL, of, spoken
@@ -25,7 +25,7 @@ def toolbox(tmp_path):
             for one in store.chunks(store.search_terms(["lighthouse"], 100)[0][0][:limit])
         ]
 
-    yield Toolbox(Notes(store), MemoryTree(store, search=search))
+    yield Toolbox(Notes(store), StructuredMemory(store, search=search))
     store.close()
 
 

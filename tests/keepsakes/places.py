@@ -8,7 +8,7 @@ import numpy as np
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.words import terms
-from halo_weave.memory import JqSandbox, KeptChunk
+from halo_weave.keepsakes import JqSandbox, KeptChunk
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)

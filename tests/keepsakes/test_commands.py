@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halo_weave.errors import BadInput
-from halo_weave.memory.commands import TOOLS, Command
+from halo_weave.keepsakes.commands import TOOLS, Command
 
 
 def jq(program, write=False):

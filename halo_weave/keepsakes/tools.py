@@ -7,14 +7,14 @@ from datetime import datetime
 from halo_weave.core.depth import shallow
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import HaloWeaveError
-from halo_weave.memory.calls import CALL_LIMIT, ToolCall, ToolDetector
-from halo_weave.memory.commands import Command
-from halo_weave.memory.literals import Json
-from halo_weave.memory.notes import METADATA, Notes
-from halo_weave.memory.prompt import OVERVIEW_LENGTH, instructions
-from halo_weave.memory.results import RESULT_LENGTH, ToolResult, bounded, changes, compact, quoted
-from halo_weave.memory.sandbox import JqOutput
-from halo_weave.memory.tree import Branch, MemoryTree, Remembered
+from halo_weave.keepsakes.calls import CALL_LIMIT, ToolCall, ToolDetector
+from halo_weave.keepsakes.commands import Command
+from halo_weave.keepsakes.literals import Json
+from halo_weave.keepsakes.notes import METADATA, Notes
+from halo_weave.keepsakes.prompt import OVERVIEW_LENGTH, instructions
+from halo_weave.keepsakes.results import RESULT_LENGTH, ToolResult, bounded, changes, compact, quoted
+from halo_weave.keepsakes.sandbox import JqOutput
+from halo_weave.keepsakes.structured_memory import Branch, Remembered, StructuredMemory
 
 SHOWN_MATCHES = 10
 
@@ -25,7 +25,7 @@ class Toolbox:
     def __init__(
         self,
         notes: Notes,
-        tree: MemoryTree,
+        tree: StructuredMemory,
         *,
         result_length: int = RESULT_LENGTH,
         overview_length: int = OVERVIEW_LENGTH,

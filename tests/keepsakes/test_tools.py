@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import StoreBusy
-from halo_weave.memory import Command, MemoryTree, Notes, Toolbox, ToolCall, ToolResult
-from halo_weave.memory.results import COMMAND_LENGTH, bounded, compact
-from tests.memory.places import DAY, NOW, PATIENT, BagOfWords, hit
+from halo_weave.keepsakes import Command, Notes, StructuredMemory, Toolbox, ToolCall, ToolResult
+from halo_weave.keepsakes.results import COMMAND_LENGTH, bounded, compact
+from tests.keepsakes.places import DAY, NOW, PATIENT, BagOfWords, hit
 
 LINE = re.compile(r"⚙️【[^【】\n]*】→ [^\n]+")
 
@@ -19,7 +19,7 @@ LINE = re.compile(r"⚙️【[^【】\n]*】→ [^\n]+")
 @pytest.fixture
 def toolbox(store):
     hits = [hit(1, "My cat is called Miso."), hit(2, "She is black.")]
-    tree = MemoryTree(store, search=lambda text, limit, within: hits, embedder=BagOfWords())
+    tree = StructuredMemory(store, search=lambda text, limit, within: hits, embedder=BagOfWords())
     return Toolbox(Notes(store, PATIENT), tree, result_length=300)
 
 

@@ -12,8 +12,8 @@ from halo_weave.core.paths import checked_path, is_root
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.core.words import terms
 from halo_weave.errors import BadInput, UnknownMemory
-from halo_weave.memory.commands import CONTEXT_TOKENS, RECENCY_BIAS
-from halo_weave.memory.literals import Json, json_size
+from halo_weave.keepsakes.commands import CONTEXT_TOKENS, RECENCY_BIAS
+from halo_weave.keepsakes.literals import Json, json_size
 from halo_weave.ports import Embedder
 from halo_weave.records import MemoryEntry
 from halo_weave.store import Keepsakes
@@ -84,7 +84,7 @@ class Branch:
         return (self.version is not None) + sum(child.entries for child in self.children)
 
 
-class MemoryTree:
+class StructuredMemory:
     """Save, find, list and delete. Without a search there are no snapshots, without an embedder words decide."""
 
     def __init__(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halo_weave.memory.calls import CALL_LIMIT, ToolDetector
+from halo_weave.keepsakes.calls import CALL_LIMIT, ToolDetector
 
 
 def commands(*pieces: str | bytes) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from halo_weave.errors import BadInput
-from halo_weave.memory.literals import NAME, Json, LiteralReader
+from halo_weave.keepsakes.literals import NAME, Json, LiteralReader
 
 CONTEXT_TOKENS = 1000
 RECENCY_BIAS = 0.3

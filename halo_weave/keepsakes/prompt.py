@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from halo_weave.core.paths import DEPTH
-from halo_weave.memory.tree import Branch
+from halo_weave.keepsakes.structured_memory import Branch
 
 OVERVIEW_LENGTH = 800  # characters
 INSTRUCTIONS = """\

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from halo_weave.errors import BadInput, HaloWeaveError
-from halo_weave.memory.literals import Json
+from halo_weave.keepsakes.literals import Json
 
 CHILD = Path(__file__).with_name("jq_child.py")
 PROGRAM_LIMIT = 20_000  # characters

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from halo_weave.errors import BadInput, NotesChanged
-from halo_weave.memory.literals import Json, json_size
-from halo_weave.memory.results import changes
-from halo_weave.memory.sandbox import JqOutput, JqSandbox
+from halo_weave.keepsakes.literals import Json, json_size
+from halo_weave.keepsakes.results import changes
+from halo_weave.keepsakes.sandbox import JqOutput, JqSandbox
 from halo_weave.records import Note
 from halo_weave.store import Keepsakes
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from halo_weave.core.tokens import ChunkKey
-from halo_weave.memory.literals import Json
+from halo_weave.keepsakes.literals import Json
 
 TOOL_MARK = "⚙️【"  # begins the answer: by this the skins know it again
 COMMAND_LENGTH = 200

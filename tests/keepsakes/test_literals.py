@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from halo_weave.core.depth import DEPTH, shallow
 from halo_weave.errors import BadInput
-from halo_weave.memory.literals import LiteralReader, json_size
+from halo_weave.keepsakes.literals import LiteralReader, json_size
 
 text = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
 numbers = st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False)
