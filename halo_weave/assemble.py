@@ -16,8 +16,8 @@ from halo_weave.engines import ENGINES
 from halo_weave.errors import BadInput, ModelNotFound, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
+from halo_weave.keepsakes import KeptChunk, Notes, SnapshotSearch, StructuredMemory, Toolbox
 from halo_weave.llama import catalogue
-from halo_weave.memory import Hit, MemoryTree, Notes, Search, Toolbox
 from halo_weave.places import memory_file
 from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
@@ -56,7 +56,7 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
         engine.close()
         raise
     recall = _open_recall(options, store, progress)
-    tree = MemoryTree(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
+    tree = StructuredMemory(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
     return Weave(
         engine,
         store,
@@ -123,14 +123,14 @@ def _embed_anew(options: Options, store: Store, progress: Callable[[int, int], N
         reindex(store, embedder, now=lambda: datetime.now(UTC), progress=progress)
 
 
-def kept_with_memories(store: Store, recall: Recall) -> Search:
+def kept_with_memories(store: Store, recall: Recall) -> SnapshotSearch:
     """Recall as the structured memory asks it: for the chunks that explain what is saved."""
 
-    def search(text: str, limit: int, within: str | None) -> list[Hit]:
+    def search(text: str, limit: int, within: str | None) -> list[KeptChunk]:
         found = recall.search(text, window=within, limit=limit, now=datetime.now(UTC), user_weight=1.0)
         records = {record.key: record for record in store.chunks_by_key([hit.key for hit in found])}
         return [
-            Hit(hit.key, record.chunk.text, len(record.chunk), hit.similarity, said=record.said)
+            KeptChunk(hit.key, record.chunk.text, len(record.chunk), hit.similarity, record.said.isoformat())
             for hit in found
             if (record := records.get(hit.key)) and not record.gone
         ]

@@ -14,21 +14,8 @@ from halo_weave.places import config_file
 from halo_weave.settings import FIELDS, Settings
 
 PREFIX = "HALO_WEAVE_"
-OPTIONS = frozenset(
-    {
-        "model",
-        "embedder",
-        "data",
-        "engine",
-        "context",
-        "threads",
-        "host",
-        "port",
-        "key",
-        "origin",
-        "allow_host",
-    }
-)
+OPTIONS = {"model", "embedder", "data", "engine", "context", "threads"}
+OPTIONS |= {"host", "port", "key", "origin", "allow_host"}
 
 
 def read_config(environment: Mapping[str, str] | None = None, file: Path | None = None) -> dict[str, Any]:

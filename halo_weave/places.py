@@ -1,4 +1,4 @@
-"""Where things lie: the data folder, the config file, the models."""
+"""Where the files of a user are: the data folder, the config file, the models."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ LAYERS = [
     {"ports", "store", "places", "settings"},
     {"config"},
     {"llama"},  # the binding of llama.cpp, shared by engine and embedder
-    {"engines", "embedders", "index", "stores", "memory", "weave"},
+    {"engines", "embedders", "index", "stores", "keepsakes", "weave"},
     {"assemble"},
     {"server"},
     {"cli", "mcp", "lab"},  # `halo-weave serve` starts the server

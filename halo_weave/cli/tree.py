@@ -1,4 +1,4 @@
-"""Commands for the AI's own memory: `memory` for what it keeps under headings, `notes` for its notes."""
+"""Commands for what the AI keeps on purpose: `memory` for its structured memory, `notes` for its notes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from halo_weave.cli.recall import EmbedderFile, recalling
 from halo_weave.cli.starting import Model, options_of, progress_bar
 from halo_weave.config import read_config
 from halo_weave.errors import BadInput
-from halo_weave.memory import Branch, MemoryTree, Notes, Remembered
-from halo_weave.memory.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
+from halo_weave.keepsakes import Branch, Notes, Remembered, StructuredMemory
+from halo_weave.keepsakes.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
 from halo_weave.store import Store
 
 memory = typer.Typer(help="What the AI keeps on purpose, under headings.", no_args_is_help=True)
@@ -39,13 +39,13 @@ Heading = Annotated[str, typer.Argument(metavar="[PATH]", help="A heading; witho
 def list_memories(path: Heading = "", data: Data = None, as_json: Json = False) -> None:
     """Show the memory as a tree."""
     with opened_to_read(data) as store:
-        found = MemoryTree(store).listing(path)
+        found = StructuredMemory(store).listing(path)
     if as_json:
         say(found)
     elif not found.entries:
         typer.echo("The memory is empty.")
     else:
-        Console().print(drawn(found, Tree(labelled(found, found.path or "memory"))))
+        Console().print(_drawn(found, Tree(_labelled(found, found.path or "memory"))))
 
 
 @memory.command("show")
@@ -57,13 +57,13 @@ def show_memory(
 ) -> None:
     """Show one memory. It does not count as the AI's own access."""
     with opened_to_read(data) as store:
-        entry = MemoryTree(store).query(path, now=None)
+        entry = StructuredMemory(store).query(path, now=None)
     if as_json:
-        say(told(entry))
+        say(_told(entry))
         return
     typer.echo(visible(json.dumps(entry.content, ensure_ascii=False, indent=2)))
     typer.echo(
-        f"version {entry.version}, saved {day(entry)}, chunks kept with it: {len(entry.snapshot)}", err=True
+        f"version {entry.version}, saved {_day(entry)}, chunks kept with it: {len(entry.snapshot)}", err=True
     )
     for chunk in entry.snapshot if snapshot else ():
         key = chunk.key or "not in this memory"
@@ -83,13 +83,13 @@ def find_memories(
     as_json: Json = False,
 ) -> None:
     """Find memories by their meaning, their words and their age."""
-    with opened_to_read(data) as store, remembering(store, embedder) as tree:
+    with opened_to_read(data) as store, _remembering(store, embedder) as tree:
         matches = tree.query_heading(under, query, now=now(), recency_bias=recency_bias)
     if as_json:
         say(
             {
                 "matches": [
-                    {**told(one.entry), "score": one.score, "similarity": one.similarity} for one in matches
+                    {**_told(one.entry), "score": one.score, "similarity": one.similarity} for one in matches
                 ]
             }
         )
@@ -113,10 +113,10 @@ def save_memory(
     as_json: Json = False,
 ) -> None:
     """Make a memory or a new version of it, with the talk that explains it. Older versions are kept."""
-    with opened(data) as store, remembering(store, embedder, writes=True) as tree:
-        saved = tree.save(path, value_of(content), now=now(), context_tokens=context_tokens)
+    with opened(data) as store, _remembering(store, embedder, writes=True) as tree:
+        saved = tree.save(path, _value_of(content), now=now(), context_tokens=context_tokens)
     if as_json:
-        say(told(saved))
+        say(_told(saved))
     else:
         typer.echo(
             f"Saved {saved.path}, version {saved.version}, chunks kept with it: {len(saved.snapshot)}."
@@ -157,7 +157,7 @@ def delete_memory(
 ) -> None:
     """Delete a memory. Its versions stay in its history."""
     with opened_to_change(data) as store:
-        tree = MemoryTree(store)
+        tree = StructuredMemory(store)
         count = tree.listing(path).entries if recursive else 1
         if count > 1 and not yes:
             typer.confirm(f"Delete {count} memories at and below {path}?", abort=True, err=True)
@@ -172,14 +172,14 @@ def delete_memory(
 def show_history(path: PathOf, data: Data = None, as_json: Json = False) -> None:
     """Show all versions of a memory, the newest first; also of a deleted one."""
     with opened_to_read(data) as store:
-        versions = MemoryTree(store).history(path)
+        versions = StructuredMemory(store).history(path)
     if as_json:
-        say({"versions": [told(version) for version in versions]})
+        say({"versions": [_told(version) for version in versions]})
         return
     for version in versions:
         until = f" to {version.ended.astimezone():%Y-%m-%d %H:%M}" if version.ended else ""
         content = json.dumps(version.content, ensure_ascii=False)
-        typer.echo(visible(f"{version.version}  {day(version)}{until}  {content}"))
+        typer.echo(visible(f"{version.version}  {_day(version)}{until}  {content}"))
 
 
 @app.command()
@@ -214,13 +214,13 @@ def notes(
 
 
 @contextmanager
-def remembering(store: Store, embedder: str | None, *, writes: bool = False) -> Iterator[MemoryTree]:
+def _remembering(store: Store, embedder: str | None, *, writes: bool = False) -> Iterator[StructuredMemory]:
     """The memory as the AI has it: found by meaning, and kept with the talk that explains it."""
     with recalling(store, embedder, writes=writes) as recall:
-        yield MemoryTree(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
+        yield StructuredMemory(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
 
 
-def value_of(text: str) -> Any:
+def _value_of(text: str) -> Any:
     """JSON if it is some, else text."""
     text = sys.stdin.read() if text == "-" else text
     try:
@@ -231,22 +231,22 @@ def value_of(text: str) -> Any:
         raise BadInput("This is nested too deeply to be kept.") from None
 
 
-def told(entry: Remembered) -> dict[str, Any]:
+def _told(entry: Remembered) -> dict[str, Any]:
     chunks = [{**asdict(chunk), "key": chunk.key and str(chunk.key)} for chunk in entry.snapshot]
     return {**shown(entry), "snapshot": chunks}
 
 
-def day(entry: Remembered) -> str:
+def _day(entry: Remembered) -> str:
     return f"{entry.modified.astimezone():%Y-%m-%d %H:%M}"
 
 
-def drawn(branch: Branch, node: Tree) -> Tree:
+def _drawn(branch: Branch, node: Tree) -> Tree:
     for child in branch.children:
-        drawn(child, node.add(labelled(child, child.heading)))
+        _drawn(child, node.add(_labelled(child, child.heading)))
     return node
 
 
-def labelled(branch: Branch, name: str) -> Text:
+def _labelled(branch: Branch, name: str) -> Text:
     """With its version and day, if an entry stands there."""
     label = plain(name)
     if branch.version and branch.modified:

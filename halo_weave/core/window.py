@@ -21,8 +21,6 @@ from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, UnknownChunk
 
-Floats = npt.NDArray[np.float32]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Live:

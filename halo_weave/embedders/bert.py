@@ -27,7 +27,7 @@ GELU_BLOCK = 64  # rows at a time, so that the steps of GELU stay in the process
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class _Linear:
     weight: Floats  # (inputs, outputs)
     bias: Floats  # (outputs,)
 
@@ -38,7 +38,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Norm:
+class _Norm:
     weight: Floats
     bias: Floats
     epsilon: float
@@ -54,13 +54,13 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    into: Linear  # queries, keys and values together
-    out: Linear
-    out_norm: Norm
-    up: Linear
-    down: Linear
-    down_norm: Norm
+class _Block:
+    into: _Linear  # queries, keys and values together
+    out: _Linear
+    out_norm: _Norm
+    up: _Linear
+    down: _Linear
+    down_norm: _Norm
 
 
 class BertEncoder:
@@ -74,13 +74,13 @@ class BertEncoder:
         def exact(name: str) -> Floats:
             return tensors[name].astype(np.float32)
 
-        def linear(*names: str) -> Linear:
+        def linear(*names: str) -> _Linear:
             weights = [exact(f"{name}.weight").T for name in names]
             biases = [exact(f"{name}.bias") for name in names]
-            return Linear(np.ascontiguousarray(np.concatenate(weights, 1)), np.concatenate(biases))
+            return _Linear(np.ascontiguousarray(np.concatenate(weights, 1)), np.concatenate(biases))
 
-        def norm(name: str) -> Norm:
-            return Norm(exact(f"{name}.weight"), exact(f"{name}.bias"), epsilon)
+        def norm(name: str) -> _Norm:
+            return _Norm(exact(f"{name}.weight"), exact(f"{name}.bias"), epsilon)
 
         # A text is one segment, so the vector of its kind is the same for every token.
         self.places = exact("position_embd.weight") + exact("token_types.weight")[0]
@@ -88,7 +88,7 @@ class BertEncoder:
         self.words_norm = norm("token_embd_norm")
         layers = {name.split(".")[1] for name in tensors if name.startswith("blk.")}
         self.blocks = [
-            Block(
+            _Block(
                 linear(f"blk.{i}.attn_q", f"blk.{i}.attn_k", f"blk.{i}.attn_v"),
                 linear(f"blk.{i}.attn_output"),
                 norm(f"blk.{i}.attn_output_norm"),
@@ -114,7 +114,7 @@ class BertEncoder:
             attended += x
             x = block.out_norm(attended)
             wide = block.up(x)
-            gelu(wide)
+            _gelu(wide)
             deep = block.down(wide)
             deep += x
             x = block.down_norm(deep)
@@ -140,7 +140,7 @@ class BertEncoder:
         return out
 
 
-def gelu(x: Floats) -> None:
+def _gelu(x: Floats) -> None:
     """In place, by the usual approximation with tanh, which llama.cpp uses as well."""
     for start in range(0, len(x), GELU_BLOCK):
         part = x[start : start + GELU_BLOCK]
@@ -154,7 +154,7 @@ def gelu(x: Floats) -> None:
         part *= np.float32(0.5)
 
 
-class TensorReader(Reader):
+class _TensorReader(Reader):
     """Reads where each tensor lies as well, which takes no longer than checking that it ends within the file."""
 
     def __init__(self, content: mmap.mmap, path: Path) -> None:
@@ -178,7 +178,7 @@ def read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Tensors of a GGUF that are not quantized; the others are left out."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         file.seek(4)
-        reader = TensorReader(content, path)
+        reader = _TensorReader(content, path)
         reader.header()
     raw = np.memmap(path, np.uint8, "r")
     return {

@@ -16,23 +16,6 @@ from halo_weave.errors import ModelNotFound, ModelUnusable
 
 Precision = Literal["F32", "F16", "Q8_0"]
 
-WHOLE = {
-    "embeddings.word_embeddings.weight": "token_embd.weight",
-    "embeddings.position_embeddings.weight": "position_embd.weight",
-    "embeddings.token_type_embeddings.weight": "token_types.weight",
-    "embeddings.LayerNorm.weight": "token_embd_norm.weight",
-    "embeddings.LayerNorm.bias": "token_embd_norm.bias",
-}
-BLOCK = {
-    "attention.self.query": "attn_q",
-    "attention.self.key": "attn_k",
-    "attention.self.value": "attn_v",
-    "attention.output.dense": "attn_output",
-    "attention.output.LayerNorm": "attn_output_norm",
-    "intermediate.dense": "ffn_up",
-    "output.dense": "ffn_down",
-    "output.LayerNorm": "layer_output_norm",
-}
 DTYPES = {"F32": "<f4", "F16": "<f2"}
 PRECISIONS = {
     "F32": (gguf.LlamaFileType.ALL_F32, gguf.GGMLQuantizationType.F32),
@@ -64,19 +47,7 @@ def read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:
     return tensors
 
 
-def gguf_name(name: str) -> str | None:
-    """The name that llama.cpp gives a tensor of a BERT; None for one it has no use for."""
-    if name in WHOLE:
-        return WHOLE[name]
-    parts = name.split(".")
-    if parts[:2] == ["encoder", "layer"]:
-        inner, kind = ".".join(parts[3:-1]), parts[-1]
-        if inner in BLOCK:
-            return f"blk.{parts[2]}.{BLOCK[inner]}.{kind}"
-    return None
-
-
-def vocabulary(path: Path) -> tuple[list[bytes], list[int]]:
+def _vocabulary(path: Path) -> tuple[list[bytes], list[int]]:
     """Word pieces as llama.cpp wants them: a word's start is marked, not its continuation."""
     pieces, kinds = [], []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -105,7 +76,7 @@ def convert(folder: Path, target: Path, *, name: str, precision: Precision = "F1
         )
     tensors = read_safetensors(folder / "model.safetensors")
     file_type, matrix_type = PRECISIONS[precision]
-    pieces, kinds = vocabulary(folder / "vocab.txt")
+    pieces, kinds = _vocabulary(folder / "vocab.txt")
     if len(pieces) != config["vocab_size"]:
         raise ModelUnusable(f"vocab.txt has {len(pieces)} entries, the model {config['vocab_size']}.")
 
@@ -121,7 +92,7 @@ def convert(folder: Path, target: Path, *, name: str, precision: Precision = "F1
     writer.add_head_count(config["num_attention_heads"])
     writer.add_layer_norm_eps(config["layer_norm_eps"])
     writer.add_causal_attention(False)
-    writer.add_pooling_type(pooling(folder))
+    writer.add_pooling_type(_pooling(folder))
     writer.add_tokenizer_model("bert")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(pieces)
@@ -133,9 +104,10 @@ def convert(folder: Path, target: Path, *, name: str, precision: Precision = "F1
     writer.add_pad_token_id(where[b"[PAD]"])
     writer.add_bos_token_id(where[b"[CLS]"])
     writer.add_mask_token_id(where[b"[MASK]"])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, config["num_hidden_layers"])
     for source, tensor in tensors.items():
-        wanted = gguf_name(source.removeprefix("bert."))
-        if wanted is None:
+        wanted = names.get_name(source.removeprefix("bert."), try_suffixes=(".weight", ".bias"))
+        if wanted is None:  # llama.cpp has no use for it
             continue
         # Biases and norms are added, not multiplied: they stay exact and cost nothing.
         exact = tensor.ndim == 1 or wanted in ("position_embd.weight", "token_types.weight")
@@ -150,7 +122,7 @@ def convert(folder: Path, target: Path, *, name: str, precision: Precision = "F1
     return target
 
 
-def pooling(folder: Path) -> gguf.PoolingType:
+def _pooling(folder: Path) -> gguf.PoolingType:
     """How the model makes one vector of many, as it declares it; the mean if it says nothing."""
     path = folder / "1_Pooling" / "config.json"
     if not path.is_file():

@@ -15,31 +15,19 @@ class HashingEmbedder:
     """Texts that share words are near each other."""
 
     def __init__(self, dimension: int = 64, *, name: str = "hashing") -> None:
-        self._dimension, self._name = dimension, name
+        self.name, self.dimension, self.max_tokens = name, dimension, 256
         self.closed = False
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def dimension(self) -> int:
-        return self._dimension
-
-    @property
-    def max_tokens(self) -> int:
-        return 256
 
     def count(self, text: str) -> int:
         return len(terms(text))
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
-        vectors = np.zeros((len(texts), self._dimension), np.float32)
+        vectors = np.zeros((len(texts), self.dimension), np.float32)
         for i, text in enumerate(texts):
             for term in terms(text)[: self.max_tokens]:
                 if term not in STOP_WORDS:
                     digest = hashlib.blake2b(term.encode(), digest_size=8).digest()
-                    place = int.from_bytes(digest[:4], "little") % self._dimension
+                    place = int.from_bytes(digest[:4], "little") % self.dimension
                     vectors[i, place] += 1 if digest[4] & 1 else -1
         vectors[~vectors.any(axis=1), 0] = 1
         return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)

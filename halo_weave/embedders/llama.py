@@ -29,7 +29,7 @@ POOLINGS = (abi.POOLING_MEAN, abi.POOLING_CLS, abi.POOLING_LAST)
 INTS = ctypes.POINTER(ctypes.c_int32)
 
 
-class Encoder(Protocol):
+class _Encoder(Protocol):
     """Token ids to one vector for each text."""
 
     def encode(self, runs: Sequence[Ids]) -> Vectors: ...
@@ -138,23 +138,11 @@ class LlamaEmbedder:
         except BaseException:
             self.close()
             raise
-        self._dimension = self._encoder.dimension
-        self._max_tokens = min(max_tokens, self._model.trained_context, BATCH)
+        self.dimension = self._encoder.dimension
+        self.max_tokens = min(max_tokens, self._model.trained_context, BATCH)
         called = str(header.values.get("general.name") or path.stem)
         self._prefixes = prefixes_of(path, called)
-        self._name = f"{called} {fingerprint(path)}"
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def dimension(self) -> int:
-        return self._dimension
-
-    @property
-    def max_tokens(self) -> int:
-        return self._max_tokens
+        self.name = f"{called} {_fingerprint(path)}"
 
     def count(self, text: str) -> int:
         return len(self._ids(text))
@@ -163,11 +151,11 @@ class LlamaEmbedder:
         """(texts, dimension), each of length 1. What is longer than `max_tokens` loses its end."""
         prefix = self._prefixes.query if query else self._prefixes.passage
         runs = [self._cut(self._ids(prefix + text)) for text in texts]
-        vectors = np.zeros((len(texts), self._dimension), np.float32)
+        vectors = np.zeros((len(texts), self.dimension), np.float32)
         # A vocabulary without opening and closing tokens leaves nothing of an empty text.
         some = [i for i, run in enumerate(runs) if len(run)]
         encoder = self._encoder_for(sum(len(run) for run in runs), query=query)
-        for first, last in packed([len(runs[i]) for i in some]):
+        for first, last in _packed([len(runs[i]) for i in some]):
             vectors[some[first:last]] = encoder.encode([runs[i] for i in some[first:last]])
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return np.asarray(vectors / np.where(lengths == 0, 1, lengths), np.float32)
@@ -180,7 +168,7 @@ class LlamaEmbedder:
             self._encoder = self._questions = self._bulk = None
             self._model.close()
 
-    def _encoder_for(self, tokens: int, *, query: bool) -> Encoder:
+    def _encoder_for(self, tokens: int, *, query: bool) -> _Encoder:
         """BLAS for a backlog, if the model is one that it can compute. What else is needed is opened when it is."""
         with self._lock:
             if not self._encoder:
@@ -206,17 +194,17 @@ class LlamaEmbedder:
         return self._model.tokenize_ids(clean, around=True)
 
     def _cut(self, ids: Ids) -> Ids:
-        if len(ids) <= self._max_tokens:
+        if len(ids) <= self.max_tokens:
             return ids
         c, vocabulary = self._model.c, self._model.vocabulary
         closing = c.llama_vocab_sep(vocabulary) if self._model.bert_like else c.llama_vocab_eos(vocabulary)
         # The token that closes a text stays: pooling may read it.
         if int(ids[-1]) == int(closing):
-            return np.concatenate([ids[: self._max_tokens - 1], ids[-1:]])
-        return ids[: self._max_tokens]
+            return np.concatenate([ids[: self.max_tokens - 1], ids[-1:]])
+        return ids[: self.max_tokens]
 
 
-def packed(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _packed(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Runs of texts, in order, that fit one batch together."""
     first = total = 0
     for i, length in enumerate(lengths):
@@ -228,7 +216,7 @@ def packed(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield first, len(lengths)
 
 
-def fingerprint(path: Path) -> str:
+def _fingerprint(path: Path) -> str:
     """Tells one file from another of the same name, without reading all of it."""
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())

@@ -1,4 +1,4 @@
-"""How meaning, words, speaker and time become one number. Pure: arrays in, arrays out.
+"""How meaning, words, speaker and time become one number.
 
 The number reads like the logarithm of odds: each part adds to it, and 0 is a chunk like any other.
 """
@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from halo_weave.index.outline import Outline, Rows
 from halo_weave.index.vectors import VectorIndex, likeness
-from halo_weave.index.words import TermHits
+from halo_weave.store import SearchIndex
 
 Floats = npt.NDArray[np.float32]
+FREQUENT = 20_000  # a term that more chunks hold tells little and costs much: it is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,29 @@ class Weights:
     time: float = 1.0  # for a chunk said in the time that the question names
     word_reach: tuple[float, ...] = (0.75, 0.5, 0.25)  # of a word that stands 1, 2, 3 chunks away
     context: tuple[float, ...] = (0.5, 0.25)  # of the meaning of what stands 1, 2 chunks away
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TermHits:
+    """The chunks that hold a term, and its BM25 in each."""
+
+    term: str
+    rows: Rows
+    scores: npt.NDArray[np.float64]
+
+
+def find_terms(
+    store: SearchIndex, outline: Outline, terms: Sequence[str], *, window: str | None = None
+) -> list[TermHits]:
+    """Each term is asked of the word index by itself: that tells which of them a chunk holds."""
+    found = []
+    hits = store.search_terms(terms, FREQUENT, window=window)
+    for term, (numbers, scores) in zip(terms, hits, strict=True):
+        rows = outline.rows(numbers)
+        known = rows >= 0  # another process may have said something since the outline was read
+        if known.any():
+            found.append(TermHits(term, rows[known], scores[known]))
+    return found
 
 
 def word_scores(hits: Sequence[TermHits], outline: Outline, reach: Sequence[float]) -> Floats:
@@ -78,7 +102,7 @@ class Meaning:
                 # Each of them and all that follow it up to the next: what lies between is left out again.
                 bounds = np.column_stack([firsts[several], firsts[several] + counts[several]]).ravel()
                 padded = np.concatenate([vectors, np.zeros((1, index.dimension), np.float32)])
-                all_whole[several] = unit(np.add.reduceat(padded, bounds, axis=0)[::2])
+                all_whole[several] = _unit(np.add.reduceat(padded, bounds, axis=0)[::2])
         at = np.searchsorted(everyone, rows)
         whole = all_whole[at]
         amid = whole.copy()
@@ -86,7 +110,7 @@ class Meaning:
             there = np.flatnonzero(near >= 0)
             amid[there] += np.float32(context[i // 2]) * all_whole[np.searchsorted(everyone, near[there])]
         passages, own = index.of(outline["number"][rows])
-        return cls(passages, own, whole, unit(amid))
+        return cls(passages, own, whole, _unit(amid))
 
     def nearness(self, query: Floats) -> Floats:
         """(chunks,) mean likeness of the best passage and of the whole amid its neighbours; NaN without a vector."""
@@ -98,7 +122,7 @@ class Meaning:
         return (found + likeness(self.amid, query)) / np.float32(2)
 
 
-def unit(vectors: Floats) -> Floats:
+def _unit(vectors: Floats) -> Floats:
     lengths = np.sqrt(np.vecdot(vectors, vectors))[:, None]
     return np.asarray(vectors / np.where(lengths == 0, 1, lengths), np.float32)
 

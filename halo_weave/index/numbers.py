@@ -1,4 +1,4 @@
-"""From the numbers of chunks to other whole numbers, all at once: one array, since numbers count up with few holes."""
+"""A map from chunk numbers to whole numbers, kept as one array, since chunk numbers have few gaps."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ COLUMNS = np.dtype(
 
 
 @dataclass(slots=True)
-class Line:
+class _Line:
     """The chunks of one window in time order."""
 
     starts: list[int] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Outline:
         self.window_codes: dict[str, int] = {}
         self.speaker_codes: dict[str, int] = {}
         self._table = np.zeros(0, COLUMNS)  # with room to grow
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, _Line] = {}
 
     def __getitem__(self, column: str) -> npt.NDArray[Any]:
         """One value for each row: a column of `COLUMNS`."""
@@ -75,7 +75,7 @@ class Outline:
         for row in rows:
             touched.setdefault(int(self["window"][row]), []).append(row)
         for window, new in touched.items():
-            line = self._lines.setdefault(window, Line())
+            line = self._lines.setdefault(window, _Line())
             if len(new) > 1000:
                 everything = sorted([*line.rows, *new], key=lambda row: self.places[row].start)
                 line.rows = everything

@@ -13,7 +13,7 @@ MOST_PASSAGES = 16  # of one chunk; a chunk of more is cut into larger ones
 SENTENCE = re.compile(r"(?<=[.!?\]:;])\s+|(?<=[。！？])|\n+")
 
 
-def sentences(text: str) -> list[str]:
+def _sentences(text: str) -> list[str]:
     """Sentences and lines, long ones cut."""
     found: list[str] = []
     for sentence in SENTENCE.split(text):
@@ -25,7 +25,7 @@ def sentences(text: str) -> list[str]:
 def passages(text: str, speaker: str, said: datetime) -> list[str]:
     """At least one, even of an empty text."""
     text = text[: MOST_PASSAGES * MOST_WORDS * 16]  # a run without spaces has no words to count
-    parts = sentences(text)
+    parts = _sentences(text)
     least = max(LEAST_WORDS, -(-len(text.split()) // MOST_PASSAGES))
     joined: list[str] = []
     for part in parts:

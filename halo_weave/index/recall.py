@@ -15,19 +15,19 @@ from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.words import question_terms, terms
 from halo_weave.errors import BadSetting, EngineError, UnknownGeneration
 from halo_weave.index.embedding import Embedding, Ready
-from halo_weave.index.fusion import Floats, Meaning, Weights, varied, word_scores
+from halo_weave.index.fusion import Floats, Meaning, TermHits, Weights, find_terms, varied, word_scores
 from halo_weave.index.outline import Outline, Rows
 from halo_weave.index.times import Span, spans
-from halo_weave.index.vectors import VectorIndex, likeness
-from halo_weave.index.words import MOST_TERMS, TermHits, find_terms
+from halo_weave.index.vectors import BLOCK, VectorIndex, likeness
 from halo_weave.ports import Embedder
-from halo_weave.store import Store
+from halo_weave.store import Store, VectorSearch
 
 SHORTLIST = 400  # chunks that each way of searching may put forward
 STRONG = 100  # of the nearest in meaning, whose neighbours are looked at as well
 ORDINARY = 400  # chunks that tell what likeness is ordinary for a question
 RARE = 1_000  # a word that at most one of so many chunks holds says enough by itself
 READ = 4_000  # characters of a question that are embedded
+MOST_TERMS = 64  # of a question, that the word index is asked for
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -49,10 +49,11 @@ class Recall:
         self._lock = threading.Lock()
         self._beside = ThreadPoolExecutor(1, "question")
         self._outline = Outline()
-        self._index: VectorIndex | None = None
+        self._index: VectorIndex | None = None  # all vectors, if the store cannot search them itself
+        self._vector_search: VectorSearch | None = None  # the store's own index, if it has one
         self._generation: int | None = None
         self._usual: Meaning | None = None
-        self._usual_of = 0  # chunks when the usual ones were looked at
+        self._changed = 0  # chunks that changed since the usual ones were looked at
         self._sequence = 0
         self._embedding = self._begin()
 
@@ -84,10 +85,10 @@ class Recall:
             rows = self._candidates(query, words, named, now, window)
             if not len(rows):
                 return []
-            here = self._meaning(rows) if query is not None else None
-            near = None if query is None or here is None else here.nearness(query)
+            index = None if query is None else self._vectors_around(rows)
+            near = None if query is None or not index else self._nearness(rows, index, query)
             parts = self._parts(query, rows, near, words, named, text, now, user_weight)
-            return self._hits(rows, parts, near, here, found, limit, mmr_lambda)
+            return self._hits(rows, parts, near, index, found, limit, mmr_lambda)
 
     def note_said(self) -> None:
         """New chunks are in the store: embed them when there is time."""
@@ -160,7 +161,7 @@ class Recall:
 
     def _start_anew(self) -> None:
         self._outline = Outline()
-        self._index = self._usual = self._generation = None
+        self._index = self._vector_search = self._usual = self._generation = None
         self._sequence = 0
         self._embedding.adopt_anew()
 
@@ -175,12 +176,12 @@ class Recall:
         changes = self._store.changes(self._sequence)
         self._outline.drop(changes.gone)
         self._outline.put(self._store.outline(self._sequence))
+        self._changed += len(changes.present) + len(changes.gone)
         if self._index is not None and self._generation is not None:
             self._index.remove(changes.gone)
-            numbers, vectors = self._store.vectors_of(self._generation, changes.present.tolist())
-            self._index.put(numbers, vectors)
-            if not self._index.has(changes.present).all():
-                self._embedding.note()
+            self._index.put(*self._store.vectors_of(self._generation, changes.present.tolist()))
+        if self._index is None or not self._index.has(changes.present).all():
+            self._embedding.note()
         self._sequence = changes.sequence
 
     def _load_early(self) -> None:
@@ -189,14 +190,16 @@ class Recall:
             self._refresh()
 
     def _load(self, ready: Ready) -> None:
-        """All vectors of a generation. What changes meanwhile is seen by the next refresh."""
+        """All vectors of a generation, unless the store searches them. What changes meanwhile the next refresh sees."""
         sequence = self._store.sequence()
-        counted = {one.id: one.vectors for one in self._store.generations()}
-        index = VectorIndex(ready.embedder.dimension)
-        index.reserve(counted.get(ready.generation, 0))
-        for numbers, vectors in self._store.vectors(ready.generation):
-            index.put(numbers, vectors)
-        index.learn()
+        self._vector_search, index = self._store.vector_search(ready.generation), None
+        if self._vector_search is None:
+            counted = {one.id: one.vectors for one in self._store.generations()}
+            index = VectorIndex(ready.embedder.dimension)
+            index.reserve(counted.get(ready.generation, 0))
+            for numbers, vectors in self._store.vectors(ready.generation):
+                index.put(numbers, vectors)
+            index.learn()
         if not self._sequence:
             self._outline.put(self._store.outline())
             self._sequence = sequence
@@ -222,11 +225,8 @@ class Recall:
         put_forward = []
         strong = np.flatnonzero(words)
         put_forward.append(strong[np.argsort(-words[strong], kind="stable")[:SHORTLIST]])
-        if query is not None and self._index is not None:
-            if window is None:
-                near = outline.rows(self._index.nearest(query, SHORTLIST))
-            else:
-                near = self._nearest_within(query, outline.in_window(window))
+        if query is not None:
+            near = self._nearest(query, window)
             put_forward += [near, *outline.around(near[:STRONG], 1)]
         if named:
             inside = np.flatnonzero(
@@ -236,10 +236,17 @@ class Recall:
         rows = np.unique(np.concatenate(put_forward))
         return self._within(rows[rows >= 0], window)
 
-    def _nearest_within(self, query: Floats, rows: Rows) -> Rows:
-        assert self._index is not None
-        if not len(rows):
-            return rows
+    def _nearest(self, query: Floats, window: str | None) -> Rows:
+        """Rows of the chunks nearest in meaning, nearest first, out of all windows or one."""
+        if self._vector_search:
+            found, _ = self._vector_search.nearest(query, limit=SHORTLIST, window=window)
+            rows = self._outline.rows(found)
+            return rows[rows >= 0]
+        if self._index is None:
+            return np.zeros(0, np.int64)
+        if window is None:
+            return self._outline.rows(self._index.nearest(query, SHORTLIST))
+        rows = self._outline.in_window(window)
         vectors, counts = self._index.of(self._outline["number"][rows])
         rows, counts = rows[counts > 0], counts[counts > 0]
         if not len(rows):
@@ -285,28 +292,44 @@ class Recall:
             parts["user"] = np.float32(math.log(user_weight)) * outline["user"][rows].astype(np.float32)
         return parts
 
-    def _meaning(self, rows: Rows) -> Meaning | None:
-        if self._index is None or not len(self._index):
-            return None
-        return Meaning.of(rows, self._outline, self._index, self.weights.context)
+    def _vectors_around(self, rows: Rows) -> VectorIndex | None:
+        """An index that holds at least these chunks and what stands around them; None without vectors."""
+        if self._vector_search and self._generation is not None:
+            around = self._outline.around(rows, len(self.weights.context))
+            wanted = np.unique(np.concatenate([rows, *around]))
+            numbers = self._outline["number"][wanted[wanted >= 0]]
+            owners, vectors = self._store.vectors_of(self._generation, numbers.tolist())
+            index = VectorIndex(vectors.shape[1])
+            order = np.argsort(owners, kind="stable")
+            index.put(owners[order], vectors[order])
+            return index
+        return self._index
+
+    def _nearness(self, rows: Rows, index: VectorIndex, query: Floats) -> Floats:
+        """(rows,) how near each is to the query. A few at a time: their vectors then stay in the processor's cache."""
+        parts = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
+        return np.concatenate([self._meaning(part, index).nearness(query) for part in parts])
+
+    def _meaning(self, rows: Rows, index: VectorIndex) -> Meaning:
+        return Meaning.of(rows, self._outline, index, self.weights.context)
 
     def _above_ordinary(self, query: Floats, near: Floats) -> Floats:
         """Standard deviations above an ordinary chunk; 0 for one that is not embedded yet."""
-        assert self._index is not None
-        usual = self._ordinary(self._index).nearness(query)
+        usual = self._ordinary().nearness(query)
         usual = usual[~np.isnan(usual)]
         middle = float(usual.mean()) if len(usual) else 0.0
         spread = float(usual.std()) if len(usual) else 0.0
         return np.asarray(np.nan_to_num((near - middle) / (spread or 1.0), nan=0.0), np.float32)
 
-    def _ordinary(self, index: VectorIndex) -> Meaning:
-        """Some chunks out of all. A large memory looks at the same ones until it has grown by a tenth."""
-        size = len(index)
-        if self._usual is None or size < 10 * ORDINARY or abs(size - self._usual_of) > self._usual_of // 10:
+    def _ordinary(self) -> Meaning:
+        """Some chunks out of all. A large memory looks at the same ones until a tenth of it has changed."""
+        size = len(self._outline)
+        if self._usual is None or size < 10 * ORDINARY or self._changed > size // 10:
             everyone = np.flatnonzero(self._outline["present"])
             some = everyone[:: max(1, len(everyone) // ORDINARY)]
-            self._usual = Meaning.of(some, self._outline, index, self.weights.context)
-            self._usual_of = size
+            index = self._vectors_around(some)
+            assert index is not None
+            self._usual, self._changed = self._meaning(some, index), 0
         return self._usual
 
     def _said_in(
@@ -315,8 +338,8 @@ class Recall:
         said = self._outline["said"][rows]
         inside = np.zeros(len(rows), bool)
         for first, last in named:
-            begin = micros(first, now)
-            end = micros(last, now) + 24 * 3600 * 1_000_000
+            begin = _micros(first, now)
+            end = _micros(last, now) + 24 * 3600 * 1_000_000
             inside |= (said >= begin) & (said < end)
         return inside
 
@@ -325,7 +348,7 @@ class Recall:
         rows: Rows,
         parts: Mapping[str, Floats],
         near: Floats | None,
-        here: Meaning | None,
+        index: VectorIndex | None,
         found: Sequence[TermHits],
         limit: int,
         mmr_lambda: float | None,
@@ -337,9 +360,10 @@ class Recall:
         # What is no better than any other chunk is no hit, whoever said it.
         good = np.flatnonzero(evidence > 0)
         order = good[np.lexsort((-self._outline["said"][rows[good]], -total[good]))]
-        if mmr_lambda is not None and mmr_lambda < 1 and here is not None:
+        if mmr_lambda is not None and mmr_lambda < 1 and index is not None:
             pool = order[: max(4 * limit, 200)]
-            order = pool[varied(total[pool], here.whole[pool], mmr_lambda, limit)]
+            whole = self._meaning(rows[pool], index).whole
+            order = pool[varied(total[pool], whole, mmr_lambda, limit)]
             # The plan goes by similarity, so the order that variety gives is written into it.
             total = total.copy()
             total[order] = np.minimum.accumulate(total[order])
@@ -367,6 +391,6 @@ class Recall:
         ]
 
 
-def micros(day: date, now: datetime) -> int:
+def _micros(day: date, now: datetime) -> int:
     """Midnight of a day where `now` is, in microseconds since 1970."""
     return (datetime.combine(day, time(), now.tzinfo or UTC) - EPOCH) // timedelta(microseconds=1)

@@ -34,21 +34,21 @@ def spans(text: str, now: datetime) -> list[Span]:
         return list(pattern.finditer(rest)), pattern.sub(" ", rest)
 
     matches, rest = take(ISO, text)
-    found += [one_day(int(m[1]), int(m[2]), int(m[3])) for m in matches]
+    found += [_one_day(int(m[1]), int(m[2]), int(m[3])) for m in matches]
     matches, rest = take(DAY_MONTH, rest)
-    found += [day_of(int(m[1]), month_of(m[2]), m[3], today) for m in matches]
+    found += [_day_of(int(m[1]), _month_of(m[2]), m[3], today) for m in matches]
     matches, rest = take(MONTH_YEAR, rest)
-    found += [whole_month(int(m[2]), month_of(m[1])) for m in matches]
+    found += [_whole_month(int(m[2]), _month_of(m[1])) for m in matches]
     matches, rest = take(MONTH_DAY, rest)
-    found += [day_of(int(m[2]), month_of(m[1]), m[3], today) for m in matches]
+    found += [_day_of(int(m[2]), _month_of(m[1]), m[3], today) for m in matches]
     matches, rest = take(MONTH_ALONE, rest)
-    found += [whole_month(today.year - (month_of(m[1]) > today.month), month_of(m[1])) for m in matches]
+    found += [_whole_month(today.year - (_month_of(m[1]) > today.month), _month_of(m[1])) for m in matches]
     matches, rest = take(YEAR, rest)
     found += [(date(int(m[1]), 1, 1), date(int(m[1]), 12, 31)) for m in matches]
     matches, rest = take(AGO, rest)
-    found += [ago(COUNTS.get(m[1].lower()) or int(m[1]), m[2].lower(), today) for m in matches]
+    found += [_ago(COUNTS.get(m[1].lower()) or int(m[1]), m[2].lower(), today) for m in matches]
     matches, rest = take(RELATIVE, rest)
-    found += [relative(" ".join(m[1].lower().split()), today) for m in matches]
+    found += [_relative(" ".join(m[1].lower().split()), today) for m in matches]
     matches, rest = take(WEEKDAY, rest)
     for m in matches:
         back = (today.weekday() - DAYS[m[1].lower()]) % 7 or 7
@@ -56,34 +56,34 @@ def spans(text: str, now: datetime) -> list[Span]:
     return [span for span in found if span[0] <= span[1]]
 
 
-def month_of(name: str) -> int:
+def _month_of(name: str) -> int:
     return MONTHS.get(name.lower()) or SHORT[name.lower()]
 
 
 NEVER: Span = (date.max, date.min)
 
 
-def one_day(year: int, month: int, day: int) -> Span:
+def _one_day(year: int, month: int, day: int) -> Span:
     try:
         return date(year, month, day), date(year, month, day)
     except ValueError:  # the 31st of February
         return NEVER
 
 
-def day_of(day: int, month: int, year: str | None, today: date) -> Span:
+def _day_of(day: int, month: int, year: str | None, today: date) -> Span:
     if year:
-        return one_day(int(year), month, day)
-    span = one_day(today.year, month, day)
-    return one_day(today.year - 1, month, day) if span != NEVER and span[0] > today else span
+        return _one_day(int(year), month, day)
+    span = _one_day(today.year, month, day)
+    return _one_day(today.year - 1, month, day) if span != NEVER and span[0] > today else span
 
 
-def whole_month(year: int, month: int) -> Span:
+def _whole_month(year: int, month: int) -> Span:
     if not 1 <= year <= 9999:
         return NEVER
     return date(year, month, 1), date(year, month, calendar.monthrange(year, month)[1])
 
 
-def ago(count: int, unit: str, today: date) -> Span:
+def _ago(count: int, unit: str, today: date) -> Span:
     """The further back, the less exact the memory: a week's slack for weeks, a month's for months."""
     days = {"day": 1, "week": 7, "month": 30, "year": 365}[unit]
     slack = {"day": 0, "week": 3, "month": 15, "year": 90}[unit]
@@ -91,7 +91,7 @@ def ago(count: int, unit: str, today: date) -> Span:
     return middle - timedelta(slack), middle + timedelta(slack)
 
 
-def relative(words: str, today: date) -> Span:
+def _relative(words: str, today: date) -> Span:
     monday = today - timedelta(today.weekday())
     first = today.replace(day=1)
     match words:

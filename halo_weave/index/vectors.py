@@ -23,6 +23,7 @@ NARROW = 48  # directions kept: an eighth of what MiniLM has
 SHORTLIST = 2_000  # at least so many are compared exactly
 SHORTLIST_SHARE = 400  # and one of so many
 SAMPLE = 20_000  # vectors from which the directions are learned, and by which a cut is estimated
+BLOCK = 256  # vectors taken out at once: copies of many megabytes cost more in new pages than in copying
 GONE = -1
 Kind = TypeVar("Kind", bound=np.generic)
 
@@ -139,22 +140,24 @@ class VectorIndex:
                 rows = np.argpartition(similarity, -wanted)[-wanted:]
                 return rows, similarity[rows]
             return np.arange(self._size), similarity
-        rough = self._narrow[: self._size] @ (query @ self._directions)
+        # One thread, as in `likeness`; for rows as short as these einsum is faster.
+        rough = np.einsum("ij,j->i", self._narrow[: self._size], query @ self._directions)
         wanted = max(SHORTLIST, 4 * count, self._size // SHORTLIST_SHARE)
         # The cut is read off a sample: sorting all would take as long as comparing them.
         sample = rough[:: max(1, self._size // SAMPLE)]
         place = max(1, min(len(sample) - 1, round(wanted / self._size * len(sample))))
         rows = np.flatnonzero(rough >= np.partition(sample, -place)[-place])
-        return rows, likeness(self._vectors[rows], query)
+        blocks = (rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK))
+        return rows, np.concatenate([likeness(self._vectors[block], query) for block in blocks])
 
     def _make_room(self, wanted: int) -> None:
         if wanted <= len(self._vectors):
             return
         size = max(wanted, 1024, len(self._vectors) * 3 // 2)
-        self._vectors = grown(self._vectors, size, self._size)
-        self._owners = grown(self._owners, size, self._size)
+        self._vectors = _grown(self._vectors, size, self._size)
+        self._owners = _grown(self._owners, size, self._size)
         if self._directions is not None:
-            self._narrow = grown(self._narrow, size, self._size)
+            self._narrow = _grown(self._narrow, size, self._size)
 
     def _close_up(self) -> None:
         kept = np.flatnonzero(self._owners[: self._size] != GONE)
@@ -167,11 +170,11 @@ class VectorIndex:
 
 
 def likeness(vectors: Floats, query: Floats) -> Floats:
-    """Row by row on this thread. A matrix product would wait for a second one, long if the processor is busy."""
+    """Row by row on this thread. A matrix product would wait for a second thread, long if the processor is busy."""
     return np.asarray(np.vecdot(vectors, query), np.float32)
 
 
-def grown(old: npt.NDArray[Kind], size: int, used: int) -> npt.NDArray[Kind]:
+def _grown(old: npt.NDArray[Kind], size: int, used: int) -> npt.NDArray[Kind]:
     new = np.empty((size, *old.shape[1:]), old.dtype)
     new[:used] = old[:used]
     return new

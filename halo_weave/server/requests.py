@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, create_model
 
 from halo_weave.core.tokens import ID_LIMIT
 from halo_weave.errors import BadInput
-from halo_weave.memory.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
+from halo_weave.keepsakes.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
 from halo_weave.records import WINDOW_ID
 from halo_weave.server.schema import DAY, KEY, SAID, WHOLE, Id, Input, Json
 from halo_weave.settings import described

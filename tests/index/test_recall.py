@@ -4,6 +4,7 @@ import math
 import threading
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from halo_weave.core.resurrection import choose_resurrections
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.errors import BadSetting, EngineError, ModelUnusable
+from halo_weave.index import recall as module
 from halo_weave.index.fusion import Weights
 from halo_weave.index.recall import Recall
+from halo_weave.index.vectors import VectorIndex
 from halo_weave.stores.sqlite import SqliteStore
 from tests.index.talk import EXCHANGES, keys_of, recalling, talk
 from tests.stores.material import NOW, answer, ask
@@ -447,3 +450,63 @@ def test_a_memory_that_another_process_clears_while_it_is_embedded_is_embedded_a
         assert recall.settle(30)
         status = recall.status()
         assert (status["state"], status["vectors"], status["wanted"]) == ("ready", 1, 0)
+
+
+class SearchingStore:
+    """A store with a vector index of its own, as a database may have it: here it compares all."""
+
+    def __init__(self, store):
+        self._store, self.asked = store, []
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def vectors(self, generation):
+        raise AssertionError("All vectors were loaded, though the store searches them itself.")
+
+    def vector_search(self, generation):
+        def nearest(vector, *, limit, window=None):
+            self.asked.append((limit, window))
+            index = VectorIndex(len(vector))
+            for numbers, vectors in self._store.vectors(generation):
+                index.put(numbers, vectors)
+            found = index.nearest(vector, 10_000)
+            windows = {place.number: place.window for place in self._store.outline()}
+            found = np.array([n for n in found.tolist() if window in (None, windows[n])], np.int64)[:limit]
+            return found, np.zeros(len(found), np.float32)
+
+        return SimpleNamespace(nearest=nearest)
+
+
+@pytest.mark.parametrize("shortlist", [400, 2])
+def test_a_store_that_searches_vectors_itself_gives_the_same_hits_and_none_are_loaded(
+    store, window, shortlist, monkeypatch
+):
+    monkeypatch.setattr(module, "SHORTLIST", shortlist)
+    talk(store, window)
+    other = store.create_window("second", now=NOW).id
+    talk(store, other, [("My brother plays the cello.", "Where does he play?")])
+    searching = SearchingStore(store)
+    for within in (None, window):
+        with recalling(store) as recall:
+            expected = recall.search(
+                "Who plays the violin in Lisbon?", now=NOW, window=within, mmr_lambda=0.7
+            )
+        with recalling(searching) as recall:
+            found = recall.search("Who plays the violin in Lisbon?", now=NOW, window=within, mmr_lambda=0.7)
+            assert recall.status()["bytes"] == 0
+        assert found == expected
+        assert found
+    assert searching.asked == ([(2, None), (2, window)] if shortlist == 2 else [])
+
+
+def test_what_is_said_later_is_found_through_the_stores_own_index(store, window):
+    talk(store, window)
+    with recalling(SearchingStore(store)) as recall:
+        recall.search("violin", now=NOW)
+        ids = ask(store, window, "My cousin repairs accordions in Ghent.")
+        recall.note_said()
+        assert recall.settle(30)
+        hits = recall.search("accordions", now=NOW)
+    assert hits[0].key.turn_id == ids.user_turn
+    assert hits[0].nearness is not None

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.memory import Hit, MemoryTree, Notes, Toolbox
+from halo_weave.keepsakes import KeptChunk, Notes, StructuredMemory, Toolbox
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import events
 from tests.weave.conftest import SMALL, of, spoken
@@ -19,13 +19,13 @@ ROOMY = {**SMALL, "max_new_tokens": 200, "max_context_tokens": 2_000}
 def toolbox(tmp_path):
     store = SqliteStore(tmp_path / "memory.sqlite")
 
-    def search(text: str, limit: int, within: str | None) -> list[Hit]:
+    def search(text: str, limit: int, within: str | None) -> list[KeptChunk]:
         return [
-            Hit(one.key, one.chunk.text, len(one.chunk), 1.0)
+            KeptChunk(one.key, one.chunk.text, len(one.chunk), 1.0)
             for one in store.chunks(store.search_terms(["lighthouse"], 100)[0][0][:limit])
         ]
 
-    yield Toolbox(Notes(store), MemoryTree(store, search=search))
+    yield Toolbox(Notes(store), StructuredMemory(store, search=search))
     store.close()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.words import terms
-from halo_weave.memory import Hit, JqSandbox
+from halo_weave.keepsakes import JqSandbox, KeptChunk
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -38,5 +38,6 @@ class BagOfWords:
         pass
 
 
-def hit(turn: int, text: str, *, tokens: int = 100, similarity: float = 0.5, vector=None) -> Hit:
-    return Hit(ChunkKey(turn, 0, Role.USER), text, tokens, similarity, vector, NOW - turn % 100 * DAY)
+def hit(turn: int, text: str, *, tokens: int = 100, similarity: float = 0.5) -> KeptChunk:
+    said = (NOW - turn % 100 * DAY).isoformat()
+    return KeptChunk(ChunkKey(turn, 0, Role.USER), text, tokens, similarity, said)

@@ -7,11 +7,11 @@ import pytest
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, UnknownMemory
-from halo_weave.memory import MemoryTree
-from halo_weave.memory.prompt import instructions, overview
-from halo_weave.memory.tree import CONTENT_LIMIT
+from halo_weave.keepsakes import StructuredMemory
+from halo_weave.keepsakes.prompt import instructions, overview
+from halo_weave.keepsakes.structured_memory import CONTENT_LIMIT
 from halo_weave.stores.sqlite import SqliteStore
-from tests.memory.places import DAY, NOW, BagOfWords, hit
+from tests.keepsakes.places import DAY, NOW, BagOfWords, hit
 
 HITS = [
     hit(1, "We want several windows at once.", tokens=400, similarity=0.9),
@@ -23,7 +23,7 @@ HITS = [
 
 @pytest.fixture
 def tree(store):
-    return MemoryTree(store, search=lambda text, limit, within: HITS[:limit], embedder=BagOfWords())
+    return StructuredMemory(store, search=lambda text, limit, within: HITS[:limit], embedder=BagOfWords())
 
 
 # Saving
@@ -50,22 +50,19 @@ def test_a_snapshot_takes_the_most_relevant_chunks_whole_within_its_tokens(tree)
 
 def test_the_snapshot_is_searched_with_the_headings_and_the_content(store):
     asked = []
-    tree = MemoryTree(store, search=lambda text, limit, within: asked.append(text) or [])
+    tree = StructuredMemory(store, search=lambda text, limit, within: asked.append(text) or [])
     tree.save("User/Pets/Cat", {"name": "Miso"}, now=NOW)
     assert all(word in asked[0] for word in ("User", "Pets", "Cat", "Miso"))
 
 
-def test_a_snapshot_keeps_the_vectors_of_its_chunks_and_makes_those_that_lack(store):
-    vector = np.zeros(256, np.float32)
-    vector[7] = 1
-    embedder = BagOfWords()
-    hits = [hit(1, "with a vector", vector=vector), hit(2, "without a vector")]
-    MemoryTree(store, search=lambda text, limit, within: hits, embedder=embedder).save("a", "b", now=NOW)
-    entry = store.entry("a")
+def test_an_entry_has_a_vector_for_each_chunk_of_its_snapshot_and_one_of_its_own(store):
+    hits = [hit(1, "about windows"), hit(2, "about ids")]
+    tree = StructuredMemory(store, search=lambda text, limit, within: hits, embedder=BagOfWords())
+    tree.save("a/b", "content", now=NOW)
+    entry = store.entry("a/b")
     assert entry.model == "bag-of-words"
-    assert np.array_equal(entry.vectors[0], vector)
-    assert np.allclose(entry.vectors[1], BagOfWords().embed(["without a vector"])[0])
-    assert "with a vector" not in embedder.asked
+    texts = ["about windows", "about ids", "a b content"]
+    assert np.allclose(entry.vectors, BagOfWords().embed(texts))
 
 
 def test_saving_again_makes_a_version_and_keeps_the_older_one(tree):
@@ -118,10 +115,10 @@ def test_a_path_is_checked_by_every_step(tree):
 
 def test_memories_survive_a_restart_and_are_shared(tmp_path):
     with SqliteStore(tmp_path / "m.sqlite") as store, SqliteStore(tmp_path / "m.sqlite") as other:
-        MemoryTree(store).save("a/b", {"x": 1}, now=NOW)
-        assert MemoryTree(other).query("a/b", now=NOW).content == {"x": 1}
+        StructuredMemory(store).save("a/b", {"x": 1}, now=NOW)
+        assert StructuredMemory(other).query("a/b", now=NOW).content == {"x": 1}
     with SqliteStore(tmp_path / "m.sqlite") as store:
-        assert MemoryTree(store).query("a/b", now=NOW).content == {"x": 1}
+        assert StructuredMemory(store).query("a/b", now=NOW).content == {"x": 1}
 
 
 # Finding
@@ -131,9 +128,9 @@ def saved(store, embedder, *memories):
     """Memories saved with snapshots of their own: (path, content, days ago, texts said)."""
     for path, content, days, said in memories:
         hits = [hit(i + 1, text) for i, text in enumerate(said)]
-        tree = MemoryTree(store, search=lambda text, limit, within, hits=hits: hits, embedder=embedder)
+        tree = StructuredMemory(store, search=lambda text, limit, within, hits=hits: hits, embedder=embedder)
         tree.save(path, content, now=NOW - days * DAY)
-    return MemoryTree(store, embedder=embedder)
+    return StructuredMemory(store, embedder=embedder)
 
 
 def test_a_heading_gives_the_memory_whose_snapshot_fits_the_query(store):
@@ -211,7 +208,7 @@ def test_without_an_embedder_words_decide(store):
 @pytest.mark.parametrize("other", ["old", "new"])
 def test_vectors_of_another_embedder_are_not_compared(store, other):
     saved(store, BagOfWords(other, dimension=8), ("a/x", "database", 0, ["the database"]))
-    tree = MemoryTree(store, embedder=BagOfWords("new"))
+    tree = StructuredMemory(store, embedder=BagOfWords("new"))
     (match,) = tree.query_heading("a", "database", now=NOW)
     assert match.similarity == pytest.approx(1)  # by words
 

@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 
 from halo_weave.errors import BadInput
-from halo_weave.memory import Notes
-from halo_weave.memory.notes import NAME
-from tests.memory.places import DAY, NOW, PATIENT
+from halo_weave.keepsakes import Notes
+from halo_weave.keepsakes.notes import NAME
+from tests.keepsakes.places import DAY, NOW, PATIENT
 
 
 @pytest.fixture

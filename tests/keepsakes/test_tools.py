@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import StoreBusy
-from halo_weave.memory import MemoryTree, Notes, Toolbox, ToolCall
-from halo_weave.memory.results import COMMAND_LENGTH, answered, bounded, compact, echo, refused
-from tests.memory.places import DAY, NOW, PATIENT, BagOfWords, hit
+from halo_weave.keepsakes import Command, Notes, StructuredMemory, Toolbox, ToolCall, ToolResult
+from halo_weave.keepsakes.results import COMMAND_LENGTH, bounded, compact
+from tests.keepsakes.places import DAY, NOW, PATIENT, BagOfWords, hit
 
 LINE = re.compile(r"⚙️【[^【】\n]*】→ [^\n]+")
 
@@ -19,12 +19,12 @@ LINE = re.compile(r"⚙️【[^【】\n]*】→ [^\n]+")
 @pytest.fixture
 def toolbox(store):
     hits = [hit(1, "My cat is called Miso."), hit(2, "She is black.")]
-    tree = MemoryTree(store, search=lambda text, limit, within: hits, embedder=BagOfWords())
+    tree = StructuredMemory(store, search=lambda text, limit, within: hits, embedder=BagOfWords())
     return Toolbox(Notes(store, PATIENT), tree, result_length=300)
 
 
 def run(toolbox, command, now=NOW):
-    result = toolbox.run(ToolCall(command), now=now)
+    result = toolbox.perform(command, now=now)
     assert LINE.fullmatch(result.text)
     return result
 
@@ -44,14 +44,24 @@ def test_a_call_in_a_reply_is_found_run_and_answered(toolbox):
     calls = [call for i in range(0, len(text), 3) for call in detector.feed(text[i : i + 3].encode())]
     result = toolbox.run(calls[0], now=NOW)
     assert result.text == '⚙️【jq \'.topics.cat = "Miso"\' notes.json > output】→ ✓ .topics.cat = "Miso"'
-    assert (result.ok, result.changed, result.wake) == (True, "notes", ())
+    assert (result.ok, result.wake) == (True, ())
     assert answer(toolbox, "jq '.topics' notes.json") == '{"cat":"Miso"}'
+
+
+def test_a_command_given_as_a_value_does_the_same_as_its_text(toolbox):
+    saving = Command.of("save_memory", {"path": "User/Pets/Cat", "content": {"name": "Miso"}})
+    saved = run(toolbox, saving)
+    assert saved.text.startswith('⚙️【save_memory("User/Pets/Cat", {"name": "Miso"}, 1000)】→ ✓ User/Pets/Cat')
+    reading = run(toolbox, Command.of("query_memory", {"path": "User/Pets/Cat"}))
+    assert reading.answer == answer(toolbox, 'query_memory("User/Pets/Cat")')
+    assert not run(toolbox, Command.of("query_memory", {"path": "Nowhere"})).ok
+    run(toolbox, Command.of("jq", {"program": ".topics.cat = 1", "write": True}))
+    assert answer(toolbox, "jq '.topics' notes.json") == '{"cat":1}'
 
 
 def test_reading_notes_gives_values(toolbox):
     assert answer(toolbox, "jq '.reminders, .topics' notes.json") == "[] {}"
     assert answer(toolbox, "jq 'empty' notes.json") == "no value"
-    assert run(toolbox, "jq '.' notes.json").changed == ""
 
 
 def test_a_change_without_output_is_not_saved_and_it_is_said(toolbox):
@@ -65,7 +75,6 @@ def test_a_change_without_output_is_not_saved_and_it_is_said(toolbox):
 def test_a_memory_is_saved_read_listed_and_deleted(toolbox):
     saved = run(toolbox, 'save_memory("User/Pets/Cat", {"name": "Miso"})')
     assert saved.text.endswith("→ ✓ User/Pets/Cat (version 1, 2026-03-01, 2 chunks kept with it)")
-    assert saved.changed == "memory"
     told = answer(toolbox, 'query_memory("User/Pets/Cat")')
     assert told == '{"name":"Miso"} (version 1, 2026-03-01, 2 chunks kept with it)'
     run(toolbox, 'save_memory("User/Pets", "two", 0)', now=NOW + DAY)
@@ -139,7 +148,7 @@ def test_a_wrong_call_is_answered_with_one_sentence(toolbox, command):
     result = run(toolbox, command)
     assert not result.ok
     assert "】→ ❌ " in result.text
-    assert (result.changed, result.wake) == ("", ())
+    assert result.wake == ()
 
 
 def test_a_call_that_is_too_long_is_refused(toolbox):
@@ -180,7 +189,7 @@ def test_content_cannot_be_taken_for_a_result_or_a_call(toolbox):
 
 @given(st.text(max_size=300) | st.text(alphabet="⚙️【】→✓❌<tool>/\n\r x", max_size=300), st.text(max_size=50))
 def test_no_command_breaks_the_frame(command, sentence):
-    for result in (answered(command, compact(sentence)), refused(command, sentence or "x")):
+    for result in (ToolResult(command, compact(sentence)), ToolResult(command, sentence or "x", ok=False)):
         assert result.text.count("【") == result.text.count("】") == result.text.count("→") == 1
         assert len(result.text.splitlines()) == 1
         assert "<tool>" not in result.text
@@ -188,7 +197,8 @@ def test_no_command_breaks_the_frame(command, sentence):
 
 @given(st.text(max_size=600))
 def test_an_echo_is_short(command):
-    assert len(echo(command)) <= COMMAND_LENGTH + len("… (100 more characters)")
+    echo = ToolResult(command, "1").text.removeprefix("⚙️【").removesuffix("】→ 1")
+    assert len(echo) <= COMMAND_LENGTH + len("… (100 more characters)")
 
 
 def test_a_bound_counts_what_it_leaves_out():

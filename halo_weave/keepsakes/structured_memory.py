@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import numpy as np
-
 from halo_weave.core.paths import checked_path, is_root
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.core.words import terms
 from halo_weave.errors import BadInput, UnknownMemory
-from halo_weave.memory.commands import CONTEXT_TOKENS, RECENCY_BIAS
-from halo_weave.memory.literals import Json, json_size
-from halo_weave.ports import Embedder, Vectors
+from halo_weave.keepsakes.commands import CONTEXT_TOKENS, RECENCY_BIAS
+from halo_weave.keepsakes.literals import Json, json_size
+from halo_weave.ports import Embedder
 from halo_weave.records import MemoryEntry
 from halo_weave.store import Keepsakes
 
@@ -27,32 +25,19 @@ DECAY_DAYS = 30.0
 DAY = 86_400.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Hit:
-    """A chunk that search found, as a snapshot keeps it. Without a vector it is embedded when it is saved."""
-
-    key: ChunkKey
-    text: str
-    tokens: int
-    similarity: float
-    vector: Vectors | None = None  # (dimension,)
-    said: datetime | None = None
-
-
-Search = Callable[
-    [str, int, str | None], Iterable[Hit]
-]  # (text, limit, window or all) -> the most relevant first
-
-
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A chunk of a snapshot, whole: it stays even if the chunk itself is deleted."""
+class KeptChunk:
+    """A chunk that explains an entry, whole: it stays even if the chunk itself is deleted."""
 
     key: ChunkKey | None  # None: an import brought the entry without the turn
     text: str
     tokens: int
     similarity: float  # why it was chosen
-    said: str | None  # ISO time
+    said: str | None = None  # ISO time
+
+
+# (text, limit, window or all) -> the chunks that explain it, the most relevant first
+SnapshotSearch = Callable[[str, int, str | None], Iterable[KeptChunk]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +46,21 @@ class Remembered:
 
     path: str
     content: Json
-    snapshot: tuple[Kept, ...]
+    snapshot: tuple[KeptChunk, ...]
     created: datetime
     modified: datetime
     accessed: datetime
     version: int
     ended: datetime | None = None
 
+    @property
+    def keys(self) -> tuple[ChunkKey, ...]:
+        """The chunks of its snapshot that can wake up, the most relevant first."""
+        return tuple(chunk.key for chunk in self.snapshot if chunk.key is not None)
+
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class HeadingMatch:
     """An entry below a heading, and how well it fits a query."""
 
     entry: Remembered
@@ -94,14 +84,14 @@ class Branch:
         return (self.version is not None) + sum(child.entries for child in self.children)
 
 
-class MemoryTree:
+class StructuredMemory:
     """Save, find, list and delete. Without a search there are no snapshots, without an embedder words decide."""
 
     def __init__(
         self,
         store: Keepsakes,
         *,
-        search: Search | None = None,
+        search: SnapshotSearch | None = None,
         embedder: Embedder | Callable[[], Embedder | None] | None = None,
     ) -> None:
         self._store = store
@@ -124,21 +114,19 @@ class MemoryTree:
             raise BadInput(
                 f"This has {size} bytes; at most {CONTENT_LIMIT} are kept in one memory. Save it in parts."
             )
-        own = own_text(path, content)
-        hits = self._explaining(own, context_tokens, within)
-        snapshot: list[dict[str, Json]] = [packed(hit) for hit in hits]
+        own = f"{path.replace('/', ' ')} {_text_of(content)[:QUERY_LENGTH]}"  # what it says by itself
+        chunks = self._explaining(own, context_tokens, within)
+        snapshot: list[dict[str, Json]] = [_packed(chunk) for chunk in chunks]
         embedder = self._open_embedder()
         if embedder is None:
-            return remembered(self._store.save_entry(path, content, now=now, snapshot=snapshot))
+            return _remembered(self._store.save_entry(path, content, now=now, snapshot=snapshot))
         # The entry's own text is embedded too, so that it is found even if nothing was said about it.
-        vectors = embedded(
-            [hit.vector for hit in hits] + [None], [hit.text for hit in hits] + [own], embedder
-        )
+        vectors = embedder.embed([*(chunk.text for chunk in chunks), own])
         snapshot.append({"own": own})
         entry = self._store.save_entry(
             path, content, now=now, snapshot=snapshot, vectors=vectors, model=embedder.name
         )
-        return remembered(entry)
+        return _remembered(entry)
 
     def query(self, path: str, *, now: datetime | None) -> Remembered:
         """One entry. It counts as accessed, unless the time is None: then someone else only looks at it."""
@@ -146,11 +134,11 @@ class MemoryTree:
         entry = self._store.entry(path, now=now)
         if entry is None:
             raise self._unknown(path)
-        return remembered(entry)
+        return _remembered(entry)
 
     def query_heading(
         self, path: str = "", query: str | None = None, *, now: datetime, recency_bias: float = RECENCY_BIAS
-    ) -> list[Match]:
+    ) -> list[HeadingMatch]:
         """All entries below a heading: those that fit the query and are recent first, without one the recent."""
         if not 0 <= recency_bias <= 1:
             raise BadInput("recency_bias is a number from 0 to 1.")
@@ -162,9 +150,9 @@ class MemoryTree:
         similarity = self._similarities(query or "", entries) if asked else {}
         matches = []
         for entry in entries:
-            similar, recent = similarity.get(entry.path, 0.0), recency(entry.modified, now)
+            similar, recent = similarity.get(entry.path, 0.0), _recency(entry.modified, now)
             score = (1 - recency_bias) * similar + recency_bias * recent if asked else recent
-            matches.append(Match(remembered(entry), score, similar, recent))
+            matches.append(HeadingMatch(_remembered(entry), score, similar, recent))
         return sorted(
             matches, key=lambda match: (-match.score, -match.entry.modified.timestamp(), match.entry.path)
         )
@@ -174,13 +162,13 @@ class MemoryTree:
         heading = "" if is_root(path) else checked_path(path)
         marks = self._store.entry_paths(heading)
         if not heading:
-            return branch("", "", marks)
+            return _branch("", "", marks)
         entry = self._store.entry(heading)
         if entry is not None:
             marks = [(heading, entry.version, entry.modified), *marks]
         elif not marks:
             raise self._unknown(heading)
-        return branch(heading.rpartition("/")[2], heading, marks)
+        return _branch(heading.rpartition("/")[2], heading, marks)
 
     def delete(self, path: str, *, now: datetime, recursive: bool = False) -> int:
         """Delete an entry, and on request all below it. Gives how many went; their versions stay in the history."""
@@ -194,34 +182,34 @@ class MemoryTree:
         """All versions, the newest first; also of an entry that was deleted."""
         path = checked_path(path)
         entry = self._store.entry(path)
-        versions = [remembered(one) for one in ([entry] if entry else []) + self._store.entry_versions(path)]
+        versions = [_remembered(one) for one in ([entry] if entry else []) + self._store.entry_versions(path)]
         if not versions:
             raise self._unknown(path)
         return versions
 
-    def _explaining(self, text: str, tokens: int, within: str | None) -> list[Hit]:
+    def _explaining(self, text: str, tokens: int, within: str | None) -> list[KeptChunk]:
         """The most relevant chunks, whole, as many as fit."""
-        chosen: list[Hit] = []
+        chosen: list[KeptChunk] = []
         left = tokens
-        for hit in self._search(text, CANDIDATES, within) if self._search and tokens > 0 else ():
-            if hit.tokens <= left:
-                chosen.append(hit)
-                left -= hit.tokens
+        for chunk in self._search(text, CANDIDATES, within) if self._search and tokens > 0 else ():
+            if chunk.tokens <= left:
+                chosen.append(chunk)
+                left -= chunk.tokens
         return chosen
 
     def _similarities(self, query: str, entries: Sequence[MemoryEntry]) -> dict[str, float]:
-        """By vectors. Those of another embedder say nothing to this one; until it is saved again, words decide."""
+        """By vectors. Words decide for an entry that another embedder made, until it is saved again."""
         embedder = self._open_embedder()
         model = (embedder.name, embedder.dimension) if embedder else None
-        spoken: list[MemoryEntry] = []
-        silent: list[MemoryEntry] = []
+        comparable: list[MemoryEntry] = []
+        others: list[MemoryEntry] = []
         for entry in entries:
-            heard = (entry.model, *entry.vectors.shape[1:]) == model
-            (spoken if heard else silent).append(entry)
-        similar = word_similarities(query, silent)
-        if embedder and spoken:
+            fits = (entry.model, *entry.vectors.shape[1:]) == model
+            (comparable if fits else others).append(entry)
+        similar = _word_similarities(query, others)
+        if embedder and comparable:
             asked = embedder.embed([query], query=True)[0]
-            similar |= {entry.path: max(0.0, float((entry.vectors @ asked).max())) for entry in spoken}
+            similar |= {entry.path: max(0.0, float((entry.vectors @ asked).max())) for entry in comparable}
         return similar
 
     def _unknown(self, path: str, *, deleting: bool = False) -> UnknownMemory:
@@ -232,36 +220,19 @@ class MemoryTree:
         return UnknownMemory(f"{path} is a heading; memories below it: {below}. {how}.")
 
 
-# Entries
-
-
-def own_text(path: str, content: Json) -> str:
-    """What an entry says by itself: its headings in words, and the beginning of its content."""
-    said = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-    return f"{path.replace('/', ' ')} {said[:QUERY_LENGTH]}"
-
-
-def packed(hit: Hit) -> dict[str, Json]:
+def _packed(chunk: KeptChunk) -> dict[str, Json]:
     return {
-        "key": str(hit.key),
-        "text": hit.text,
-        "tokens": hit.tokens,
-        "similarity": round(float(hit.similarity), 6),
-        "said": hit.said.isoformat() if hit.said else None,
+        "key": str(chunk.key),
+        "text": chunk.text,
+        "tokens": chunk.tokens,
+        "similarity": round(float(chunk.similarity), 6),
+        "said": chunk.said,
     }
 
 
-def embedded(vectors: Sequence[Vectors | None], texts: Sequence[str], embedder: Embedder) -> Vectors:
-    """The vectors that are there, and new ones for the texts that have none."""
-    fits = [vector is not None and len(vector) == embedder.dimension for vector in vectors]
-    made = iter(embedder.embed([text for text, fit in zip(texts, fits, strict=True) if not fit]))
-    rows = [vector if fit else next(made) for vector, fit in zip(vectors, fits, strict=True)]
-    return np.array(rows, np.float32)
-
-
-def remembered(entry: MemoryEntry) -> Remembered:
+def _remembered(entry: MemoryEntry) -> Remembered:
     chunks = tuple(
-        Kept(
+        KeptChunk(
             None if one["key"] is None else ChunkKey.parse(one["key"]),
             one["text"],
             one["tokens"],
@@ -283,17 +254,14 @@ def remembered(entry: MemoryEntry) -> Remembered:
     )
 
 
-# Finding
-
-
-def recency(modified: datetime, now: datetime) -> float:
+def _recency(modified: datetime, now: datetime) -> float:
     """1 for what was saved now, 1/e after 30 days."""
     return math.exp(-max(0.0, (now - modified).total_seconds()) / DAY / DECAY_DAYS)
 
 
-def word_similarities(query: str, entries: Sequence[MemoryEntry]) -> dict[str, float]:
+def _word_similarities(query: str, entries: Sequence[MemoryEntry]) -> dict[str, float]:
     """The share of the query's words that an entry or its snapshot holds; words that few entries hold weigh more."""
-    held = {entry.path: set(terms(words_of(entry))) for entry in entries}
+    held = {entry.path: set(terms(_words_of(entry))) for entry in entries}
     asked = set(terms(query))
     rarity = {word: len(held) / (0.5 + sum(word in words for words in held.values())) for word in asked}
     weights = {word: math.log1p(rare) for word, rare in rarity.items()}
@@ -301,17 +269,16 @@ def word_similarities(query: str, entries: Sequence[MemoryEntry]) -> dict[str, f
     return {path: sum(weights[word] for word in asked & words) / total for path, words in held.items()}
 
 
-def words_of(entry: MemoryEntry) -> str:
-    content = (
-        entry.content if isinstance(entry.content, str) else json.dumps(entry.content, ensure_ascii=False)
-    )
-    return " ".join([entry.path, content, *(one["text"] for one in entry.snapshot if "text" in one)])
+def _words_of(entry: MemoryEntry) -> str:
+    kept = (one["text"] for one in entry.snapshot if "text" in one)
+    return " ".join([entry.path, _text_of(entry.content), *kept])
 
 
-# The tree
+def _text_of(content: Json) -> str:
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
-def branch(heading: str, path: str, marks: Sequence[tuple[str, int, datetime]]) -> Branch:
+def _branch(heading: str, path: str, marks: Sequence[tuple[str, int, datetime]]) -> Branch:
     """Entries below a path, in order of paths, as a tree."""
     version: int | None = None
     modified: datetime | None = None
@@ -322,5 +289,5 @@ def branch(heading: str, path: str, marks: Sequence[tuple[str, int, datetime]]) 
             _, version, modified = mark
         else:
             below.setdefault(mark[0][start:].split("/", 1)[0], []).append(mark)
-    children = tuple(branch(name, f"{path}/{name}" if path else name, below[name]) for name in sorted(below))
+    children = tuple(_branch(name, f"{path}/{name}" if path else name, below[name]) for name in sorted(below))
     return Branch(heading, path, version, modified, children)

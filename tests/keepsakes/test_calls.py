@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halo_weave.memory.calls import CALL_LIMIT, ToolDetector
+from halo_weave.keepsakes.calls import CALL_LIMIT, ToolDetector
 
 
 def commands(*pieces: str | bytes) -> list[str]:
@@ -18,12 +18,6 @@ def test_a_call_is_reported_with_its_closing_tag_and_not_before():
     (call,) = detector.feed(">")
     assert call.command == "list_memory()"
     assert detector.feed(" and on it goes") == ()
-
-
-def test_a_call_knows_its_place_in_the_reply():
-    text = "é: <tool> a() </tool>!"
-    (call,) = ToolDetector().feed(text)
-    assert text[call.start : call.stop] == "<tool> a() </tool>"
 
 
 def test_tokens_of_the_real_model_split_tags_anywhere():

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from halo_weave.assemble import Options, assemble
 from halo_weave.cli import app
-from halo_weave.memory import MemoryTree
+from halo_weave.keepsakes import StructuredMemory
 from halo_weave.stores.sqlite import SqliteStore
-from tests.memory.places import NOW, hit
+from tests.keepsakes.places import NOW, hit
 
 
 @pytest.fixture
@@ -54,7 +54,9 @@ def test_content_comes_from_standard_input(halo):
 
 def test_a_snapshot_is_shown_with_its_keys_as_text(halo):
     with SqliteStore(halo.folder / "memory.sqlite") as store:
-        MemoryTree(store, search=lambda text, limit, within: [hit(2**60, "long ago")]).save("a", 1, now=NOW)
+        StructuredMemory(store, search=lambda text, limit, within: [hit(2**60, "long ago")]).save(
+            "a", 1, now=NOW
+        )
     shown = json.loads(halo("memory", "show", "a", "--json"))
     assert shown["snapshot"][0]["key"] == f"{2**60}.0.user"
     assert "long ago" in halo("memory", "show", "a", "--snapshot")

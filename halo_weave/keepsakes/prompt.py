@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from halo_weave.core.paths import DEPTH
-from halo_weave.memory.tree import Branch
+from halo_weave.keepsakes.structured_memory import Branch
 
 OVERVIEW_LENGTH = 800  # characters
 INSTRUCTIONS = """\
@@ -28,30 +28,30 @@ def overview(tree: Branch, *, length: int = OVERVIEW_LENGTH) -> str:
     """As many levels of the tree as fit; what lies deeper is counted."""
     best = ""
     for depth in range(1, DEPTH + 1):
-        text = "\n".join(outline(tree, depth))
+        text = "\n".join(_outline(tree, depth))
         if len(text) > length:
-            return best or newest(tree, length)
+            return best or _newest(tree, length)
         if text == best:
             break
         best = text
     return best
 
 
-def outline(tree: Branch, depth: int, indent: str = "") -> Iterator[str]:
+def _outline(tree: Branch, depth: int, indent: str = "") -> Iterator[str]:
     for child in tree.children:
         hidden = child.children and depth == 1
         below = f" ({sum(one.entries for one in child.children)})" if hidden else ""
         yield f"{indent}{child.heading}{'/' if child.children else ''}{below}"
         if depth > 1:
-            yield from outline(child, depth - 1, indent + "  ")
+            yield from _outline(child, depth - 1, indent + "  ")
 
 
-def newest(tree: Branch, length: int) -> str:
+def _newest(tree: Branch, length: int) -> str:
     """Of too many top headings, those that changed last."""
     lines: list[str] = []
     left = length - len("… (9999999 more)")
-    for child in sorted(tree.children, key=changed, reverse=True):
-        line = next(outline(Branch("", "", children=(child,)), 1))
+    for child in sorted(tree.children, key=_changed, reverse=True):
+        line = next(_outline(Branch("", "", children=(child,)), 1))
         left -= len(line) + 1
         if left < 0:
             break
@@ -59,6 +59,6 @@ def newest(tree: Branch, length: int) -> str:
     return "\n".join([*lines, f"… ({len(tree.children) - len(lines)} more)"])
 
 
-def changed(tree: Branch) -> float:
+def _changed(tree: Branch) -> float:
     own = tree.modified.timestamp() if tree.modified else 0.0
-    return max([own, *(changed(child) for child in tree.children)])
+    return max([own, *(_changed(child) for child in tree.children)])

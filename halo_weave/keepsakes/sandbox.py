@@ -1,4 +1,4 @@
-"""jq programs run in a process of their own, so that a hostile or endless one costs an error sentence.
+"""jq programs run in a process of their own, so that a hostile or endless one does nothing but end in an error.
 
 A new process for each call: it starts in about 30 ms, which is little beside the tokens of the call itself, and
 nothing of one program can reach the next.
@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from halo_weave.errors import BadInput, HaloWeaveError
-from halo_weave.memory.literals import Json
+from halo_weave.keepsakes.literals import Json
 
 CHILD = Path(__file__).with_name("jq_child.py")
 PROGRAM_LIMIT = 20_000  # characters
@@ -30,15 +30,15 @@ class JqError(BadInput):
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class JqOutput:
     """The program's values as JSON texts; `cut` if there were more than fit."""
 
     values: tuple[str, ...]
     cut: bool = False
 
     def parsed(self) -> list[Json]:
-        """To be shown. What is beyond a float is the largest one, as where jq itself reckons."""
-        return [json.loads(value, parse_float=number, parse_int=number) for value in self.values]
+        """As Python values, to be shown. A number beyond a float becomes the largest float, as jq computes it."""
+        return [json.loads(value, parse_float=_number, parse_int=_number) for value in self.values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class JqSandbox:
     memory_bytes: int = 256 << 20
     result_characters: int = 1 << 20
 
-    def run(self, program: str, document: str) -> Output:
+    def run(self, program: str, document: str) -> JqOutput:
         """Run a jq program on a JSON text. It sees no file, no environment and no other input."""
         if len(program) > PROGRAM_LIMIT:
             raise JqError(
@@ -58,7 +58,7 @@ class JqSandbox:
         if "\0" in program:
             raise JqError("A jq program cannot hold a NUL character.")
         question = [
-            extension_file(),
+            _extension_file(),
             program,
             document,
             self.memory_bytes,
@@ -68,7 +68,7 @@ class JqSandbox:
         return self._answer(self._talk(json.dumps(question).encode("ascii") + b"\n"))
 
     def _talk(self, question: bytes) -> bytes:
-        with start_child() as child:
+        with _start_child() as child:
             try:
                 return child.communicate(question, timeout=self.seconds)[0]
             except subprocess.TimeoutExpired:
@@ -76,9 +76,9 @@ class JqSandbox:
                     f"jq took longer than {self.seconds:g} seconds and was stopped. Use a simpler program."
                 ) from None
             finally:
-                end(child)
+                _end(child)
 
-    def _answer(self, answer: bytes) -> Output:
+    def _answer(self, answer: bytes) -> JqOutput:
         try:
             parsed = json.loads(answer)
         except ValueError:  # it died before it could answer
@@ -86,18 +86,18 @@ class JqSandbox:
                 f"jq was stopped: it needed too much time, more than {self.memory_bytes >> 20} MB, or too deep a stack."
             ) from None
         if "error" in parsed:
-            raise JqError(f"jq cannot do this: {first_line(parsed['error'])}.")
-        return Output(tuple(parsed["values"]), parsed["cut"])
+            raise JqError(f"jq cannot do this: {_first_line(parsed['error'])}.")
+        return JqOutput(tuple(parsed["values"]), parsed["cut"])
 
 
-def number(digits: str) -> int | float:
+def _number(digits: str) -> int | float:
     """JSON has no infinity, and Python reads no endless row of digits."""
     if digits.lstrip("-").isdigit() and len(digits) <= DIGITS:
         return int(digits)
     return max(-LARGEST, min(LARGEST, float(digits)))
 
 
-def start_child() -> subprocess.Popen[bytes]:
+def _start_child() -> subprocess.Popen[bytes]:
     """An interpreter with nothing of ours in it: no environment, no packages, its own session."""
     environment = {"SYSTEMROOT": os.environ.get("SYSTEMROOT", "")} if os.name == "nt" else {}
     try:
@@ -114,7 +114,7 @@ def start_child() -> subprocess.Popen[bytes]:
         raise JqError(f"jq could not be started: {error.strerror or error}.") from error
 
 
-def end(child: subprocess.Popen[bytes]) -> None:
+def _end(child: subprocess.Popen[bytes]) -> None:
     """Kill the child with its group, if it is still there."""
     if child.poll() is None:
         with suppress(ProcessLookupError, PermissionError):
@@ -125,7 +125,7 @@ def end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def extension_file() -> str:
+def _extension_file() -> str:
     """Where the `jq` package's compiled module lies; the child loads it from there, and nothing else."""
     spec = find_spec("jq")
     if spec is None or spec.origin is None:
@@ -133,7 +133,7 @@ def extension_file() -> str:
     return spec.origin
 
 
-def first_line(message: str) -> str:
+def _first_line(message: str) -> str:
     """jq's message without its prefixes and the picture of the place."""
     line = message.strip().splitlines()[0] if message.strip() else "no reason given"
     line = line.removeprefix("jq: error: ").removeprefix("jq: ")

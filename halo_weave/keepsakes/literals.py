@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from halo_weave.core.depth import DEPTH, shallow
@@ -17,56 +18,45 @@ NAME = re.compile(r"[A-Za-z_$][\w$]*")
 PLAIN = re.compile(r"""[^\\'"`]+""")
 HEX = {"x": 2, "u": 4, "U": 8}
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0", "\n": ""}
-WORDS = {
-    "true": True,
-    "True": True,
-    "false": False,
-    "False": False,
-    "null": None,
-    "None": None,
-    "undefined": None,
-}
+WORDS = {"true": True, "True": True, "false": False, "False": False}
+WORDS_FOR_NOTHING = ("null", "None", "undefined")
 DIGITS = 300  # more is no number anyone wrote on purpose
-LEFT_SURROGATE, RIGHT_SURROGATE = (0xD800, 0xDBFF), (0xDC00, 0xDFFF)
 
 
-class Reader:
+class LiteralReader:
     """Reads literals out of a text, from left to right."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
+        self._comma = False
 
     # Arguments of a call
 
     def arguments(self) -> tuple[list[Json], dict[str, Json]]:
         """`(1, "a", key=2)`, with `=` or `:` after a key; from the opening parenthesis to the closing one."""
-        self.expect("(")
+        self._expect("(")
         places: list[Json] = []
         named: dict[str, Json] = {}
-        while not self.skip(")"):
-            if places or named:
-                self.expect(",")
-                if self.skip(")"):
-                    break
+        for _ in self._items(")"):
             name = self._keyword()
+            if name in named:
+                raise self._broken(f"{name} is given twice")
             if name is not None:
-                if name in named:
-                    raise self.broken(f"{name} is given twice")
                 named[name] = self.value()
             elif named:
-                raise self.broken("a value without a name follows one with a name")
+                raise self._broken("a value without a name follows one with a name")
             else:
                 places.append(self.value())
         return places, named
 
     def _keyword(self) -> str | None:
-        start = self.space()
+        start = self._space()
         name = NAME.match(self.text, start)
         if name is None:
             return None
         self.at = name.end()
-        if self.skip("=") or self.skip(":"):
+        if self._skip("=") or self._skip(":"):
             return name.group()
         self.at = start
         return None
@@ -75,8 +65,8 @@ class Reader:
 
     def value(self, depth: int = 0) -> Json:
         if depth > DEPTH:
-            raise self.broken(f"it is nested more than {DEPTH} deep")
-        start = self.space()
+            raise self._broken(f"it is nested more than {DEPTH} deep")
+        start = self._space()
         mark = self.text[start : start + 1]
         if mark in ('"', "'", "`") and mark:
             return self._strings()
@@ -88,64 +78,62 @@ class Reader:
             self.at = number.end()
             return self._number(number.group().replace("_", ""))
         if name := NAME.match(self.text, start):
-            if name.group() not in WORDS:
-                raise self.broken(f"{name.group()[:40]} is not a value; put text in quotes")
+            if name.group() not in WORDS and name.group() not in WORDS_FOR_NOTHING:
+                raise self._broken(f"{name.group()[:40]} is not a value; put text in quotes")
             self.at = name.end()
-            return WORDS[name.group()]
-        raise self.broken("a value is missing")
+            return WORDS.get(name.group())
+        raise self._broken("a value is missing")
 
     def _number(self, text: str) -> Json:
         if len(text) > DIGITS:
-            raise self.broken("a number is too long")
+            raise self._broken("a number is too long")
         if text.lstrip("+-").isdigit():
             return int(text)
         number = float(text)
         if number in (float("inf"), float("-inf")):
-            raise self.broken("a number is too large")
+            raise self._broken("a number is too large")
         return number
 
     def _list(self, depth: int) -> Json:
         """A list; a tuple is one too, and a value in parentheses is itself."""
         closing = {"[": "]", "(": ")"}[self.text[self.at]]
         self.at += 1
-        values: list[Json] = []
-        comma = True
-        while not self.skip(closing):
-            if not comma:
-                raise self.broken(f"a comma or {closing} is missing")
-            values.append(self.value(depth + 1))
-            comma = self.skip(",")
-        if closing == ")" and len(values) == 1 and not comma:
-            return values[0]
-        return values
+        values = [self.value(depth + 1) for _ in self._items(closing)]
+        return values[0] if closing == ")" and len(values) == 1 and not self._comma else values
 
     def _object(self, depth: int) -> dict[str, Json]:
         self.at += 1
         found: dict[str, Json] = {}
-        comma = True
-        while not self.skip("}"):
-            if not comma:
-                raise self.broken("a comma or } is missing")
+        for _ in self._items("}"):
             key = self._key()
-            self.expect(":")
+            self._expect(":")
             found[key] = self.value(depth + 1)
-            comma = self.skip(",")
         return found
 
+    def _items(self, closing: str) -> Iterator[None]:
+        """Once for each item, which the caller reads; commas stand between them, and may stand after the last."""
+        comma = True
+        while not self._skip(closing):
+            if not comma:
+                raise self._broken(f"a comma or {closing} is missing")
+            yield
+            comma = self._skip(",")
+        self._comma = comma  # whether one stood after the last
+
     def _key(self) -> str:
-        start = self.space()
+        start = self._space()
         if self.text[start : start + 1] in ('"', "'", "`"):
             return self._string()
         name = NAME.match(self.text, start) or NUMBER.match(self.text, start)
         if name is None:
-            raise self.broken("a key is missing")
+            raise self._broken("a key is missing")
         self.at = name.end()
         return name.group()
 
     def _strings(self) -> str:
         """One string, or several that stand side by side, as in Python."""
         text = self._string()
-        while self.text[self.space() : self.at + 1] in ('"', "'") and self.at < len(self.text):
+        while self.text[self._space() : self.at + 1] in ('"', "'") and self.at < len(self.text):
             text += self._string()
         return text
 
@@ -160,30 +148,21 @@ class Reader:
                 parts.append(plain.group())
                 self.at = plain.end()
             elif self.at >= len(self.text):
-                raise self.broken("a quote is not closed")
+                raise self._broken("a quote is not closed")
             elif self.text[self.at] == "\\":
                 parts.append(self._escape())
             else:  # another kind of quote
                 parts.append(self.text[self.at])
                 self.at += 1
         self.at += len(mark)
-        return "".join(parts)
+        # Two escapes may be the halves of one character; one half alone cannot be stored.
+        return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def _escape(self) -> str:
         kind = self.text[self.at + 1 : self.at + 2]
         self.at += 2
         if kind in HEX:
-            code = self._hex(HEX[kind])
-            if between(code, LEFT_SURROGATE) and self.text.startswith("\\u", self.at):
-                back = self.at
-                self.at += 2
-                second = self._hex(4)
-                if between(second, RIGHT_SURROGATE):
-                    return chr(0x10000 + ((code - 0xD800) << 10) + (second - 0xDC00))
-                self.at = back
-            if between(code, LEFT_SURROGATE) or between(code, RIGHT_SURROGATE):
-                return "\N{REPLACEMENT CHARACTER}"  # half a character cannot be stored
-            return chr(code)
+            return chr(self._hex(HEX[kind]))
         if kind in ESCAPES:
             return ESCAPES[kind]
         return kind if kind in ("\\", "/", '"', "'", "`") else "\\" + kind
@@ -191,48 +170,33 @@ class Reader:
     def _hex(self, length: int) -> int:
         digits = self.text[self.at : self.at + length]
         if not re.fullmatch(rf"[0-9a-fA-F]{{{length}}}", digits) or int(digits, 16) > 0x10FFFF:
-            raise self.broken("an escape in a string is broken")
+            raise self._broken("an escape in a string is broken")
         self.at += length
         return int(digits, 16)
 
     # Steps
 
-    def space(self) -> int:
+    def _space(self) -> int:
         match = SPACE.match(self.text, self.at)
         self.at = match.end() if match else self.at
         return self.at
 
-    def skip(self, mark: str) -> bool:
-        if not self.text.startswith(mark, self.space()):
+    def _skip(self, mark: str) -> bool:
+        if not self.text.startswith(mark, self._space()):
             return False
         self.at += len(mark)
         return True
 
-    def expect(self, mark: str) -> None:
-        if not self.skip(mark):
-            raise self.broken(f"{mark} is missing")
+    def _expect(self, mark: str) -> None:
+        if not self._skip(mark):
+            raise self._broken(f"{mark} is missing")
 
     def end(self) -> None:
-        if self.space() < len(self.text):
-            raise self.broken("there is more after its end")
+        if self._space() < len(self.text):
+            raise self._broken("there is more after its end")
 
-    def broken(self, problem: str) -> BadInput:
+    def _broken(self, problem: str) -> BadInput:
         return BadInput(f"This cannot be read at character {self.at + 1}: {problem}.")
-
-
-def between(code: int, bounds: tuple[int, int]) -> bool:
-    return bounds[0] <= code <= bounds[1]
-
-
-def read_literal(text: str) -> Json:
-    """One literal that is the whole text."""
-    reader = Reader(text)
-    value = reader.value()
-    reader.end()
-    return value
-
-
-# What can be kept
 
 
 def json_size(value: Json) -> int:

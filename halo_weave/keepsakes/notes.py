@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from halo_weave.errors import BadInput, NotesChanged
-from halo_weave.memory.literals import Json, json_size
-from halo_weave.memory.results import changes
-from halo_weave.memory.sandbox import JqSandbox, Output
+from halo_weave.keepsakes.literals import Json, json_size
+from halo_weave.keepsakes.results import changes
+from halo_weave.keepsakes.sandbox import JqOutput, JqSandbox
 from halo_weave.records import Note
 from halo_weave.store import Keepsakes
 
@@ -24,7 +24,7 @@ BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class NotesChange:
     """The notes after a change, and what it changed."""
 
     document: dict[str, Json]
@@ -49,17 +49,17 @@ class Notes:
     def latest(self, *, now: datetime) -> tuple[dict[str, Json], str]:
         """The notes as they are, and what names this version of them."""
         note = self._store.note(NAME)
-        return content_of(note, now), version_of(note)
+        return _content_of(note, now), _version_of(note)
 
-    def read(self, program: str, *, now: datetime) -> Output:
+    def read(self, program: str, *, now: datetime) -> JqOutput:
         """The values that a jq program gives for the notes."""
         return self._sandbox.run(program, json.dumps(self.document(now=now)))
 
-    def write(self, program: str, *, now: datetime) -> Written:
+    def write(self, program: str, *, now: datetime) -> NotesChange:
         """Make the one object that a jq program gives the notes."""
 
         def result(document: dict[str, Json]) -> Json:
-            value = only_value(self._sandbox.run(program, json.dumps(document)))
+            value = _only_value(self._sandbox.run(program, json.dumps(document)))
             # `.topics` with `> output` would wipe all the rest, and is more likely a slip than meant.
             if isinstance(value, dict) and METADATA not in value:
                 raise BadInput(
@@ -70,56 +70,58 @@ class Notes:
 
         return self._change(result, now)
 
-    def replace(self, document: Json, *, now: datetime, version: str | None = None) -> Written:
+    def replace(self, document: Json, *, now: datetime, version: str | None = None) -> NotesChange:
         """Make this document the notes, as when it is edited by hand; with `version`, only in that one's place."""
         return self._change(lambda _: document, now, version)
 
     def _change(
         self, change: Callable[[dict[str, Json]], Json], now: datetime, version: str | None = None
-    ) -> Written:
+    ) -> NotesChange:
         for _ in range(TRIES):
             note = self._store.note(NAME)
-            if version is not None and version != version_of(note):
+            if version is not None and version != _version_of(note):
                 raise NotesChanged(
                     "The notes were changed since you read them, so nothing was saved. Read them again, then save."
                 )
-            old = content_of(note, now)
-            kept = {**blank(now)[METADATA], **(old.get(METADATA) or {}), "last_modified": stamp(now)}
-            new = {METADATA: kept, **without_metadata(checked(change(old), self._size_limit))}
-            # Time never stands still between two versions, so that each writer sees the other's.
+            old = _content_of(note, now)
+            kept = {**_blank(now)[METADATA], **(old.get(METADATA) or {}), "last_modified": _stamp(now)}
+            new = {METADATA: kept, **_without_metadata(_checked(change(old), self._size_limit))}
+            # Each version has a later time than the one before, so that no writer mistakes one for the other.
             when = max(now, note.modified + MOMENT) if note else now
             seen = note.modified if note else BEFORE_ALL
             try:
                 saved = self._store.save_note(NAME, new, now=when, unless_modified_since=seen)
             except BadInput:  # the content is fit to be stored: another writer was faster
                 continue
-            return Written(new, changes(without_metadata(old), without_metadata(new)), version_of(saved))
+            return NotesChange(
+                new, changes(_without_metadata(old), _without_metadata(new)), _version_of(saved)
+            )
         raise BadInput("The notes were changed by others at the same time, again and again. Try once more.")
 
 
-def content_of(note: Note | None, now: datetime) -> dict[str, Json]:
-    return blank(now) if note is None else note.content
+def _content_of(note: Note | None, now: datetime) -> dict[str, Json]:
+    return _blank(now) if note is None else note.content
 
 
-def version_of(note: Note | None) -> str:
+def _version_of(note: Note | None) -> str:
     """When they were written, in microseconds: no two versions have the same. 0: never."""
     return str(0 if note is None else (note.modified - BEFORE_ALL) // MOMENT)
 
 
-def blank(now: datetime) -> dict[str, Json]:
-    metadata = {"created": stamp(now), "last_modified": stamp(now), "description": DESCRIPTION}
+def _blank(now: datetime) -> dict[str, Json]:
+    metadata = {"created": _stamp(now), "last_modified": _stamp(now), "description": DESCRIPTION}
     return {METADATA: metadata, "topics": {}, "reminders": [], "context": {}, "scratch": {}}
 
 
-def stamp(now: datetime) -> str:
+def _stamp(now: datetime) -> str:
     return now.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def without_metadata(document: dict[str, Json]) -> dict[str, Json]:
+def _without_metadata(document: dict[str, Json]) -> dict[str, Json]:
     return {key: value for key, value in document.items() if key != METADATA}
 
 
-def only_value(output: Output) -> Json:
+def _only_value(output: JqOutput) -> Json:
     if len(output.values) != 1 and not output.cut:
         count = len(output.values)
         raise BadInput(
@@ -135,9 +137,9 @@ def only_value(output: Output) -> Json:
         ) from None
 
 
-def checked(document: Json, size_limit: int) -> dict[str, Json]:
+def _checked(document: Json, size_limit: int) -> dict[str, Json]:
     if not isinstance(document, dict):
-        raise BadInput(f"The notes stay an object, not {kind_of(document)}. Nothing was changed.")
+        raise BadInput(f"The notes stay an object, not {_kind_of(document)}. Nothing was changed.")
     size = json_size(document)
     if size > size_limit:
         raise BadInput(
@@ -146,6 +148,6 @@ def checked(document: Json, size_limit: int) -> dict[str, Json]:
     return document
 
 
-def kind_of(value: Json) -> str:
+def _kind_of(value: Json) -> str:
     names = {str: "text", list: "a list", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")

@@ -6,19 +6,17 @@ import codecs
 import re
 from dataclasses import dataclass
 
-OPEN, CLOSE = "<tool>", "</tool>"
+_OPEN, _CLOSE = "<tool>", "</tool>"
 CALL_LIMIT = 100_000  # characters; what is longer is not kept, and refused when it ends
-FENCES = ("```", "~~~")
-LIKE_A_COMMAND = re.compile(r"\s*(?:jq\s|[A-Za-z]\w*\s*\()")
+_FENCES = ("```", "~~~")
+_LIKE_A_COMMAND = re.compile(r"\s*(?:jq\s|[A-Za-z]\w*\s*\()")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """What stands between the tags, and where the call lies in the reply."""
+    """What stands between the tags."""
 
     command: str
-    start: int = 0  # characters before `<tool>`
-    stop: int = 0  # characters up to and with `</tool>`
     too_long: bool = False
 
 
@@ -31,12 +29,10 @@ class ToolDetector:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._seen = 0  # characters
         self._tail = ""  # the last characters, as many as a tag has and one before
         self._line = ""  # the line's first characters, indent left out
         self._fence = ""  # the marks of the open fence
         self._body: list[str] | None = None  # of the open call
-        self._start = 0
         self._too_long = False
 
     def feed(self, piece: str | bytes) -> tuple[ToolCall, ...]:
@@ -46,14 +42,13 @@ class ToolDetector:
         return tuple(call for call in calls if call is not None)
 
     def _step(self, character: str) -> ToolCall | None:
-        self._seen += 1
-        self._tail = (self._tail + character)[-len(CLOSE) :]
+        self._tail = (self._tail + character)[-len(_CLOSE) :]
         fence = self._meets_fence(character)
         if self._body is not None:
             return self._step_inside(self._body, character, fence)
         if fence and self._fence in ("", fence):
             self._fence = "" if self._fence else fence
-        elif not self._fence and self._tail.endswith(OPEN) and not self._tail.startswith("`"):
+        elif not self._fence and self._tail.endswith(_OPEN) and not self._tail.startswith("`"):
             self._begin()
         return None
 
@@ -62,14 +57,14 @@ class ToolDetector:
             body.append(character)
         else:
             self._too_long = True
-        if self._tail == CLOSE:
+        if self._tail == _CLOSE:
             self._body = None
             whole = "".join(body)
-            command = whole if self._too_long else whole[: -len(CLOSE)]
-            return ToolCall(command.strip(), self._start, self._seen, self._too_long)
+            command = whole if self._too_long else whole[: -len(_CLOSE)]
+            return ToolCall(command.strip(), self._too_long)
         # "The <tool> tag …" is prose: it neither hides the call after it nor turns an example into one.
-        prose = fence or self._tail.endswith(OPEN)
-        if prose and not LIKE_A_COMMAND.match("".join(body)):
+        prose = fence or self._tail.endswith(_OPEN)
+        if prose and not _LIKE_A_COMMAND.match("".join(body)):
             if fence:
                 self._body, self._fence = None, fence
             else:
@@ -77,7 +72,7 @@ class ToolDetector:
         return None
 
     def _begin(self) -> None:
-        self._body, self._start, self._too_long = [], self._seen - len(OPEN), False
+        self._body, self._too_long = [], False
 
     def _meets_fence(self, character: str) -> str:
         """The marks of a fence, when this character is the third of them at the start of a line."""
@@ -85,6 +80,6 @@ class ToolDetector:
             self._line = ""
         elif len(self._line) < 3 and (self._line or not character.isspace()):
             self._line += character
-            if self._line in FENCES:
+            if self._line in _FENCES:
                 return self._line
         return ""

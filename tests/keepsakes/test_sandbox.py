@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from halo_weave.memory.sandbox import CHILD, PROGRAM_LIMIT, JqError, JqSandbox
-from tests.memory.places import PATIENT
+from halo_weave.keepsakes.sandbox import CHILD, PROGRAM_LIMIT, JqError, JqSandbox
+from tests.keepsakes.places import PATIENT
 
 DOCUMENT = {"a": 1, "b": [1, 2, {"c": None}], "name": "Żółw 🐈"}
 

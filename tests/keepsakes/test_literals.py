@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from halo_weave.core.depth import DEPTH, shallow
 from halo_weave.errors import BadInput
-from halo_weave.memory.literals import json_size, read_literal
+from halo_weave.keepsakes.literals import LiteralReader, json_size
 
 text = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
 numbers = st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False)
@@ -18,6 +18,13 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
     max_leaves=20,
 )
+
+
+def read_literal(source):
+    reader = LiteralReader(source)
+    value = reader.value()
+    reader.end()
+    return value
 
 
 @given(values, st.booleans())

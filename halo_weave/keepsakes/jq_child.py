@@ -21,7 +21,7 @@ def input: error("there is no further input here"); \
 """
 
 
-def load_jq(file: str) -> ModuleType:
+def _load_jq(file: str) -> ModuleType:
     loader = ExtensionFileLoader("jq", file)
     module = module_from_spec(ModuleSpec("jq", loader, origin=file))
     loader.exec_module(module)
@@ -49,7 +49,7 @@ def confine(memory: int, seconds: int) -> None:
             continue
 
 
-def run(jq: ModuleType, program: str, document: str, limit: int) -> dict[str, object]:
+def _run(jq: ModuleType, program: str, document: str, limit: int) -> dict[str, object]:
     # In parentheses, `import` and `include` are syntax errors: no module or data file is ever looked for.
     # `tojson` keeps the digits of numbers as they were written, which Python's floats would not.
     # A comment may reach over one line end, by a backslash, so there are two.
@@ -67,13 +67,13 @@ def run(jq: ModuleType, program: str, document: str, limit: int) -> dict[str, ob
     return {"values": values, "cut": False}
 
 
-def main() -> None:
+def _main() -> None:
     os.environ.clear()
     file, program, document, memory, seconds, limit = json.loads(sys.stdin.buffer.readline())
-    jq = load_jq(file)
+    jq = _load_jq(file)
     confine(memory, seconds)
     try:
-        answer = run(jq, program, document, limit)
+        answer = _run(jq, program, document, limit)
     except MemoryError:
         answer = {"error": "out of memory"}
     except Exception as error:
@@ -84,4 +84,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _main()

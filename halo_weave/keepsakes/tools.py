@@ -1,0 +1,139 @@
+"""The AI's tools: one command is run, and answered in one line whatever it asks."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from halo_weave.core.depth import shallow
+from halo_weave.core.tokens import ChunkKey
+from halo_weave.errors import HaloWeaveError
+from halo_weave.keepsakes.calls import CALL_LIMIT, ToolCall, ToolDetector
+from halo_weave.keepsakes.commands import Command
+from halo_weave.keepsakes.literals import Json
+from halo_weave.keepsakes.notes import METADATA, Notes
+from halo_weave.keepsakes.prompt import OVERVIEW_LENGTH, instructions
+from halo_weave.keepsakes.results import RESULT_LENGTH, ToolResult, bounded, changes, compact, quoted
+from halo_weave.keepsakes.sandbox import JqOutput
+from halo_weave.keepsakes.structured_memory import Branch, Remembered, StructuredMemory
+
+SHOWN_MATCHES = 10
+
+
+class Toolbox:
+    """Notes and structured memory as the model reaches them."""
+
+    def __init__(
+        self,
+        notes: Notes,
+        tree: StructuredMemory,
+        *,
+        result_length: int = RESULT_LENGTH,
+        overview_length: int = OVERVIEW_LENGTH,
+    ) -> None:
+        self.notes = notes
+        self.tree = tree
+        self._result_length = result_length
+        self._overview_length = overview_length
+
+    def detector(self) -> ToolDetector:
+        """For one reply: finds the calls in it."""
+        return ToolDetector()
+
+    def instructions(self) -> str:
+        """What the system prompt says of the tools, with the top of the tree as it is now."""
+        return instructions(self.tree.listing(), length=self._overview_length)
+
+    def snapshot(self, path: str, *, now: datetime) -> tuple[ChunkKey, ...]:
+        """The chunks that explain a memory, the most relevant first."""
+        return self.tree.query(path, now=now).keys
+
+    def run(self, call: ToolCall, *, now: datetime, within: str | None = None) -> ToolResult:
+        """Do what a call found in a reply asks."""
+        if call.too_long:
+            sentence = f"A call has at most {CALL_LIMIT} characters. Use several shorter ones."
+            return ToolResult(call.command, sentence, ok=False)
+        return self.perform(call.command, now=now, within=within)
+
+    def perform(self, command: str | Command, *, now: datetime, within: str | None = None) -> ToolResult:
+        """Run one command, as text or as a value. An error is an answer too, so that the model can do better.
+
+        `within`: a window that recalls only its own. What it saves is explained by its own talk alone.
+        """
+        try:
+            asked = Command.read(command) if isinstance(command, str) else command
+            answer, wake = self._answer(asked, now, within)
+            return ToolResult(str(command), answer, wake=wake)
+        except HaloWeaveError as error:
+            return ToolResult(str(command), str(error), ok=False)
+
+    def close(self) -> None:
+        """Nothing stays open between two commands."""
+
+    def _answer(
+        self, command: Command, now: datetime, within: str | None
+    ) -> tuple[str, tuple[ChunkKey, ...]]:
+        """What the command gives, and the chunks that it wants awake."""
+        given, path = command.arguments, command.arguments.get("path", "")
+        match command.tool:
+            case "jq":
+                return self._jq(given["program"], given["write"], now), ()
+            case "save_memory":
+                tokens = given["context_tokens"]
+                saved = self.tree.save(path, given["content"], now=now, context_tokens=tokens, within=within)
+                return f"✓ {saved.path} ({_version(saved)})", ()
+            case "query_memory" | "inject_memory":
+                entry = self.tree.query(path, now=now)
+                answer = f"{self._bounded(compact(entry.content))} ({_version(entry)})"
+                return answer, entry.keys if command.tool == "inject_memory" else ()
+            case "query_heading":
+                return self._matches(path, given["query"], given["recency_bias"], now), ()
+            case "list_memory":
+                return self._bounded(compact(_dated(self.tree.listing(path)))), ()
+            case _:
+                gone = self.tree.delete(path, now=now, recursive=given["recursive"])
+                return f"✓ {gone} deleted", ()
+
+    def _jq(self, program: str, write: bool, now: datetime) -> str:
+        if write:
+            return f"✓ {self._bounded(self.notes.write(program, now=now).changes)}"
+        output = self.notes.read(program, now=now)
+        if unsaved := self._unsaved(output, now):
+            return f"{self._bounded(unsaved)} (not saved: end the command with > output)"
+        text = quoted(" ".join(output.values)) if output.values else "no value"
+        return self._bounded(text) + (" (and more)" if output.cut else "")
+
+    def _unsaved(self, output: JqOutput, now: datetime) -> str:
+        """If the program gave changed notes, what it would change: most likely it was meant to write."""
+        try:
+            value = output.parsed()[0] if len(output.values) == 1 else None
+        except (ValueError, RecursionError):
+            return ""
+        if not isinstance(value, dict) or METADATA not in value or not shallow(value):
+            return ""
+        old = {**self.notes.document(now=now), METADATA: None}
+        new = {**value, METADATA: None}
+        return changes(old, new) if old != new else ""
+
+    def _matches(self, path: str, query: str | None, recency_bias: float, now: datetime) -> str:
+        matches = self.tree.query_heading(path, query, now=now, recency_bias=recency_bias)
+        shown = {match.entry.path: match.entry.content for match in matches[:SHOWN_MATCHES]}
+        more = len(matches) - len(shown)
+        return self._bounded(compact(shown)) + (f" ({more} more)" if more else "")
+
+    def _bounded(self, text: str) -> str:
+        return bounded(text, self._result_length)
+
+
+def _version(entry: Remembered) -> str:
+    count = len(entry.snapshot)
+    snapshot = f", {count} chunk{'s' if count > 1 else ''} kept with it" if count else ""
+    return f"version {entry.version}, {entry.modified:%Y-%m-%d}{snapshot}"
+
+
+def _dated(tree: Branch) -> Json:
+    """Headings within headings; an entry is the day it was saved."""
+    own = tree.modified.strftime("%Y-%m-%d") if tree.modified else None
+    if not tree.children:
+        return own if own else {}
+    below = {child.heading: _dated(child) for child in tree.children}
+    return {"": own, **below} if own else below
