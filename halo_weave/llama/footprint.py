@@ -16,7 +16,7 @@ KV_TYPES: tuple[KvType, ...] = get_args(KvType)
 DEFAULT_CONTEXT = 8192
 WORKING = 300_000_000  # Python, the graph's buffers, the embedder
 USABLE = 0.6  # of the machine's memory: the rest belongs to the system and to other programs
-_KEY_BYTES: dict[KvType, float] = {"f16": 2, "bf16": 2, "f32": 4, "q8_0": 34 / 32, "q4_0": 18 / 32}
+_TYPE_BYTES: dict[KvType, float] = {"f16": 2, "bf16": 2, "f32": 4, "q8_0": 34 / 32, "q4_0": 18 / 32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def footprint(header: Header, size: int, context: int | None = None, kv_type: Kv
 
 
 def cache_bytes(header: Header, kv_type: KvType = "f16") -> int:
-    """Keys and values of one token, in all layers. Only keys can be stored in fewer than 16 bits."""
+    """Keys and values of one token, in all layers."""
     heads = header.per_layer("attention.head_count")
     width = int(header.get("embedding_length") or 0) // max(1, *heads, 1)
     key = int(header.get("attention.key_length") or width)
@@ -51,8 +51,12 @@ def cache_bytes(header: Header, kv_type: KvType = "f16") -> int:
         if f"{header.architecture}.attention.head_count_kv" in header.values
         else heads
     )
-    value_bytes = 4 if kv_type == "f32" else 2
-    return int(pairs * (key * _KEY_BYTES[kv_type] + value * value_bytes))
+    return int(pairs * (key * _TYPE_BYTES[kv_type] + value * _TYPE_BYTES[value_type(kv_type)]))
+
+
+def value_type(kv_type: KvType) -> KvType:
+    """llama.cpp stores values in fewer bits only with flash attention, which hides what the model looks at."""
+    return "f16" if kv_type.startswith("q") else kv_type
 
 
 def machine_memory() -> int:

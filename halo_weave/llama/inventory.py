@@ -106,14 +106,22 @@ def find(name: str) -> Path | CatalogueEntry | HubReference:
     raise ModelNotFound(f"No model is named {name!r}.{meant} To see all: halo-weave models")
 
 
+def located(found: Path | CatalogueEntry | HubReference) -> Path | None:
+    """Where it lies, if it is here already."""
+    if isinstance(found, CatalogueEntry):
+        return found.path if found.present else None
+    if isinstance(found, HubReference):
+        return pulled_from_hub(found, models_folder()) or _in_a_cache(found)
+    return found
+
+
 def resolve(name: str | Path, progress: Progress = silent) -> Path:
     """The file that is meant by a path, a name or an `hf:` reference; what is not here yet is pulled."""
     found = find(str(name))
-    if isinstance(found, CatalogueEntry):
-        return catalogue.ensure(found, progress)
-    if isinstance(found, HubReference):
-        return pulled_from_hub(found, models_folder()) or _in_a_cache(found) or pull(found, progress)
-    return found
+    path = located(found)
+    if path is None and not isinstance(found, Path):
+        return pull(found, progress)
+    return path or Path(name)
 
 
 def pull(found: CatalogueEntry | HubReference, progress: Progress = silent) -> Path:
@@ -143,6 +151,8 @@ def _all_models(environment: Mapping[str, str], home: Path) -> Iterator[LocalMod
     known = {entry.files[0].name: entry.name for entry in catalogue.ENTRIES}
     for file in _weights(own):
         inside = file.relative_to(own)
+        if file.parent == catalogue.EMBEDDER.path.parent:
+            continue  # made out of what was pulled
         if inside.as_posix() in known:
             yield LocalModel(known[inside.as_posix()], file, "Halo Weave")
         elif len(inside.parts) > 2:
