@@ -33,6 +33,7 @@ QUANT = re.compile(
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 LARGEST_LIST = 32 << 20  # bytes of a list of files
 MOST_PAGES = 50
+RECEIVED = 1 << 16  # bytes at a time: so many at most are lost when a connection breaks
 Answer = TypeVar("Answer")
 
 
@@ -105,10 +106,10 @@ class Hub:
 
     def _commit(self, reference: HubReference) -> str:
         refs = self._json(f"{self.endpoint}/api/models/{reference.repository}/refs", reference)[0]
-        branches = refs.get("branches") if isinstance(refs, dict) else None
+        branches = refs.get("branches") if isinstance(refs, dict) else []
         commits = {
             branch["name"]: branch["targetCommit"]
-            for branch in branches or []
+            for branch in (branches if isinstance(branches, list) else [])
             if isinstance(branch, dict)
             and isinstance(branch.get("name"), str)
             and re.fullmatch(r"[0-9a-f]{7,64}", str(branch.get("targetCommit")))
@@ -196,7 +197,7 @@ class Hub:
                 raise WrongContent(
                     f"{file.name} should have {file.size:,} bytes, and {begin + int(length):,} were offered."
                 )
-            for block in answer.iter_content(BLOCK):
+            for block in answer.iter_content(RECEIVED):
                 part.write(block)
                 progress(f"Downloading {part.target.name}", part.length, file.size)
                 if part.length > file.size:
@@ -359,7 +360,7 @@ def _is_of(path: str, quant: str) -> bool:
     """A file is meant by its quant or by its name."""
     if quant.lower().endswith(".gguf"):
         return quant.lower() in (path.lower(), PurePosixPath(path).name.lower())
-    return bool(re.search(rf"(?i)(^|[-._/]){re.escape(quant)}([-._/])", path))
+    return bool(re.search(rf"(?i)(^|[-._/]){re.escape(quant)}[-./]", path))
 
 
 def _told_hash(answer: requests.Response) -> str:
