@@ -33,6 +33,7 @@ SCALARS = {
 }
 COUNT, KIND = SCALARS[10], SCALARS[4]
 STRING, ARRAY = 8, 9
+TOKENS = "tokenizer.ggml.tokens"
 TOKENIZER_KEYS = ("model", "pre", "tokens", "merges", "add_space_prefix")
 MOST_DIMENSIONS = 4  # of ggml
 MOST_PAIRS, MOST_TENSORS, MOST_STRINGS = 1 << 16, 1 << 18, 1 << 22
@@ -149,7 +150,7 @@ class GgufReader:
             key = self.text().decode("utf-8")
             kind, start = self.scalar(KIND), self.at
             if kind == ARRAY:
-                values[key], numbers = self.array()
+                values[key], numbers = self.array(distinct=key == TOKENS)
                 if numbers is not None:
                     lists[key] = numbers
             elif kind == STRING:
@@ -162,7 +163,7 @@ class GgufReader:
                 fingerprints[key.removeprefix("tokenizer.ggml.")] = hashlib.sha256(
                     self.content[start : self.at]
                 ).digest()
-        alignment = values.get("general.alignment", 32)
+        alignment = lists.get("general.alignment", values.get("general.alignment", 32))
         if type(alignment) is not int or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
             raise _impossible(self.path, f"its alignment is {str(alignment)[:40]!r}")
         self.check_extents(tensors, alignment)
@@ -192,8 +193,8 @@ class GgufReader:
         self.skip(length)
         return self.content[self.at - length : self.at]
 
-    def array(self) -> tuple[int, tuple[Any, ...] | None]:
-        """Its length, and its numbers if it is a short one."""
+    def array(self, *, distinct: bool) -> tuple[int, tuple[Any, ...] | None]:
+        """Its length, and its numbers if it is a short one. The tokens of a vocabulary must be distinct."""
         kind, count = self.scalar(KIND), int(self.scalar(COUNT))
         if kind in SCALARS:
             start, form = self.at, SCALARS[kind]
@@ -204,11 +205,19 @@ class GgufReader:
         if kind != STRING or count > MOST_STRINGS:  # llama.cpp knows no arrays of arrays
             raise _truncated(self.path)
         at, end, length_of = self.at, len(self.content), COUNT.unpack_from
+        seen: set[bytes] = set()
+        empty = 0
         for _ in range(count):  # the vocabulary: hundreds of thousands
-            at += 8 + length_of(self.content, at)[0]
+            length = length_of(self.content, at)[0]
+            at += 8 + length
             if at > end:
                 raise _truncated(self.path)
+            if distinct:
+                seen.add(self.content[at - length : at])
+                empty += not length
         self.at = at
+        if distinct and len(seen) + max(0, empty - 1) < count:
+            raise _impossible(self.path, "its vocabulary has a token twice")
         return count, None
 
     def check_extents(self, tensors: int, alignment: int) -> None:
@@ -237,6 +246,10 @@ def _check_values(header: Header, path: Path) -> None:
     """Refuse what llama.cpp would abort at."""
     if header.values.get("tokenizer.ggml.model") in ("no_vocab", "none"):
         raise ModelUnusable(f"{path} has no vocabulary, so it cannot be given text. Use another model.")
+    tokens = header.values.get(TOKENS, 0)
+    for key in ("tokenizer.ggml.scores", "tokenizer.ggml.token_type"):
+        if header.values.get(key, tokens) != tokens:
+            raise _impossible(path, f"{key} does not have a value for each token")
     for key, value in header.values.items():
         if key.startswith(f"{header.architecture}."):
             numbers = header.lists.get(key, (value,))
