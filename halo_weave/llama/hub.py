@@ -33,6 +33,7 @@ QUANT = re.compile(
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 LARGEST_LIST = 32 << 20  # bytes of a list of files
 MOST_PAGES = 50
+TRY_AGAIN = " Check the network, then try again."
 RECEIVED = 1 << 16  # bytes at a time: so many at most are lost when a connection breaks
 Answer = TypeVar("Answer")
 
@@ -233,7 +234,7 @@ class Hub:
                 failure, wait = _Unavailable(_sentence(error, self.endpoint)), 0.0
             failures = 1 if reached() > before else failures + 1
             if failures >= self._patience.attempts or not answered:
-                raise ModelNotFound(f"{failure} Check the network, then try again.") from failure
+                raise ModelNotFound(f"{failure}{TRY_AGAIN}") from failure
             if wait > self._patience.longest_pause:
                 raise failure
             time.sleep(wait or min(self._patience.pause * 2 ** (failures - 1), self._patience.longest_pause))

@@ -75,7 +75,7 @@ def test_a_default_that_cannot_be_had_gives_way_to_the_next_with_a_sentence(
     path, sentence = ensure_default(64 * GB)
     assert path == folder / "smollm2"
     assert sentence == (
-        "Qwen2.5 Coder 1.5B Instruct could not be pulled. Until then the model is SmolLM2 135M Instruct."
+        "For now the model is SmolLM2 135M Instruct. Qwen2.5 Coder 1.5B Instruct could not be pulled."
     )
 
 
