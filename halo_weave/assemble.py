@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -18,8 +17,8 @@ from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
 from halo_weave.llama import catalogue
-from halo_weave.llama.footprint import KvType, machine_memory
-from halo_weave.llama.inventory import resolve
+from halo_weave.llama.footprint import KvType
+from halo_weave.llama.inventory import chosen_weights
 from halo_weave.memory import Hit, MemoryTree, Notes, Search, Toolbox
 from halo_weave.places import memory_file
 from halo_weave.ports import Embedder, Engine
@@ -27,7 +26,6 @@ from halo_weave.settings import Settings
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave
 
-logger = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
 
@@ -71,12 +69,7 @@ def assemble(options: Options, progress: Progress = silent) -> Weave:
 def open_engine(options: Options, progress: Progress = silent) -> Engine:
     if options.engine == "scripted":
         return ScriptedEngine()
-    if options.model:
-        path = resolve(options.model, progress)
-    else:
-        path, sentence = catalogue.ensure_default(machine_memory(), progress)
-        if sentence:
-            logger.warning(sentence)
+    path = chosen_weights(options.model, progress)
     progress("Loading the model", 0, 0)
     chosen = {
         name: getattr(options, name) for name in ("context", "threads", "gpu_layers", "kv_type", "batch")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound
 from halo_weave.llama import catalogue
 from halo_weave.llama.catalogue import CatalogueEntry
 from halo_weave.llama.download import Progress, silent
+from halo_weave.llama.footprint import machine_memory
 from halo_weave.llama.header import Header, read_header
 from halo_weave.llama.hub import (
     SCHEME,
@@ -28,6 +30,7 @@ from halo_weave.llama.hub import (
 from halo_weave.llama.names import human_name
 from halo_weave.places import models_folder
 
+logger = logging.getLogger(__name__)
 LARGEST_MANIFEST = 1 << 20  # bytes
 OLLAMA_WEIGHTS = "application/vnd.ollama.image.model"
 
@@ -122,6 +125,16 @@ def resolve(name: str | Path, progress: Progress = silent) -> Path:
     if path is None and not isinstance(found, Path):
         return pull(found, progress)
     return path or Path(name)
+
+
+def chosen_weights(model: str | Path | None, progress: Progress = silent) -> Path:
+    """The file of the chat model that was named, else of the default."""
+    if model:
+        return resolve(model, progress)
+    path, sentence = catalogue.ensure_default(machine_memory(), progress)
+    if sentence:
+        logger.warning(sentence)
+    return path
 
 
 def pull(found: CatalogueEntry | HubReference, progress: Progress = silent) -> Path:
