@@ -32,6 +32,7 @@ from halo_weave.places import models_folder
 
 logger = logging.getLogger(__name__)
 LARGEST_MANIFEST = 1 << 20  # bytes
+OLLAMA_PARTS = ("vision", "audio", "mm")  # keys that Ollama puts into the file of the text model
 OLLAMA_WEIGHTS = "application/vnd.ollama.image.model"
 
 
@@ -55,9 +56,13 @@ class LocalModel:
             header = read_header(self.path)
         except HaloWeaveError as error:
             return self.name, None, str(error)
-        if self.source == "Ollama" and self.path.name.startswith("sha256-"):
+        if self.source == "Ollama":
             told = self.name.rpartition("/")[2].removesuffix(":latest").replace(":", "-")
-            return human_name(Path(f"{told}.gguf"), header), header, ""
+            own = any(
+                f"{header.architecture}.{part}." in key for key in header.values for part in OLLAMA_PARTS
+            )
+            problem = "Made for Ollama's own engine; llama.cpp may not load it." if own else ""
+            return human_name(Path(f"{told}.gguf"), header), header, problem
         return human_name(self.path, header), header, ""
 
 

@@ -49,6 +49,13 @@ def test_ollama_models_are_found_by_their_manifests(home: Path) -> None:
     assert model.described()[0] == "Llama3.2 1B"
 
 
+def test_a_model_for_ollamas_own_engine_is_marked(home: Path) -> None:
+    blob = ollama(home / ".ollama/models", "registry.ollama.ai/library/gemma3/4b")
+    write(blob, "gemma3", {"vision.block_count": 2})
+    (model,) = local_models({}, home)
+    assert model.described()[2] == "Made for Ollama's own engine; llama.cpp may not load it."
+
+
 def test_ollama_lies_where_its_variable_says(home: Path, tmp_path: Path) -> None:
     blob = ollama(tmp_path / "elsewhere", "registry.ollama.ai/library/phi3/latest")
     assert found(home, OLLAMA_MODELS=str(tmp_path / "elsewhere")) == {"phi3:latest": ("Ollama", blob)}
