@@ -120,12 +120,15 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     parser.add_argument("--chunks", type=int, default=100_000, help="chunks in memory")
     parser.add_argument("--rounds", type=int, default=5, help="turns for each case")
-    parser.add_argument("--model", type=Path, help="a GGUF file; default: the default model")
+    parser.add_argument("--model", type=Path, help="a GGUF file; default: SmolLM2 135M")
     options = parser.parse_args()
     rng = np.random.default_rng(7)
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings().changed({"max_context_tokens": LIVE, "max_new_tokens": 24, "temperature": 0})
-        weave = assemble(Options(data=Path(folder), model=options.model, settings=settings), progress=told)
+        weave = assemble(
+            Options(data=Path(folder), model=options.model or "smollm2-135m", settings=settings),
+            progress=told,
+        )
         try:
             result = measure(weave, options.chunks, options.rounds, rng)
         finally:

@@ -18,6 +18,7 @@ from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
 from halo_weave.keepsakes import KeptChunk, Notes, SnapshotSearch, StructuredMemory, Toolbox
 from halo_weave.llama import catalogue
+from halo_weave.llama.footprint import KvType
 from halo_weave.places import memory_file
 from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
@@ -37,11 +38,16 @@ class Options:
     """What the user chose: where the memory lies, which models, how much of the machine."""
 
     data: Path
-    model: Path | None = None  # None: the default of the catalogue, pulled if it is not there
+    model: Path | str | None = (
+        None  # a file or a name; None: the default of the catalogue, pulled if it is not there
+    )
     embedder: Path | Literal["off"] | None = None  # None: the default, likewise
     engine: Literal["llama", "scripted"] = "llama"
     context: int | None = None
     threads: int | None = None
+    gpu_layers: int | None = None
+    kv_type: KvType | None = None
+    batch: int | None = None
     settings: Settings = field(default_factory=Settings)
 
 
@@ -88,8 +94,9 @@ STORES: dict[str, Callable[[str, bool], Store]] = {"": _open_sqlite}  # by schem
 
 
 def open_engine(options: Options, progress: Progress = _silent) -> Engine:
-    open_it = ENGINES[options.engine]
-    return open_it(options.model, progress, context=options.context, threads=options.threads)
+    names = ("context", "threads", "gpu_layers", "kv_type", "batch")
+    chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
+    return ENGINES[options.engine](options.model, progress, **chosen)
 
 
 def _open_recall(options: Options, store: Store, progress: Progress) -> Recall:

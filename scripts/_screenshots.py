@@ -72,7 +72,9 @@ def main() -> None:
         sys.exit("Chromium was not found. Install it, or name it with HALO_WEAVE_CHROMIUM.")
     PICTURES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        service = Service(lambda progress: assemble(Options(Path(folder), threads=2), progress))
+        service = Service(
+            lambda progress: assemble(Options(Path(folder), model="smollm2-135m", threads=2), progress)
+        )
         service.begin().join()
         if service.failure:
             sys.exit(str(service.failure))

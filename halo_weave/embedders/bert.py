@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from halo_weave.core.tokens import Ids
 from halo_weave.llama import abi
-from halo_weave.llama.header import Header, Reader
+from halo_weave.llama.header import GgufReader, Header
 from halo_weave.ports import Vectors
 
 Floats = npt.NDArray[np.float32]
@@ -154,31 +154,11 @@ def _gelu(x: Floats) -> None:
         part *= np.float32(0.5)
 
 
-class _TensorReader(Reader):
-    """Reads where each tensor lies as well, which takes no longer than checking that it ends within the file."""
-
-    def __init__(self, content: mmap.mmap, path: Path) -> None:
-        super().__init__(content, path)
-        self.tensors: dict[str, tuple[list[int], int, int]] = {}  # shape, type, place in the file
-
-    def check_extents(self, tensors: int, alignment: int) -> None:
-        start = self.at
-        super().check_extents(tensors, alignment)
-        end = self.at
-        self.at = start
-        body = -(-end // alignment) * alignment
-        for _ in range(tensors):
-            name = self.text()
-            shape = [int(self.scalar("Q")) for _ in range(self.scalar("I"))]
-            kind, offset = self.scalar("I"), self.scalar("Q")
-            self.tensors[name] = shape[::-1], kind, body + offset
-
-
 def read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Tensors of a GGUF that are not quantized; the others are left out."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         file.seek(4)
-        reader = _TensorReader(content, path)
+        reader = GgufReader(content, path)
         reader.header()
     raw = np.memmap(path, np.uint8, "r")
     return {

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from halo_weave.ports import Engine
 
@@ -13,26 +12,19 @@ Progress = Callable[[str, int, int], None]  # what is being done, how much of it
 
 
 class _OpenEngine(Protocol):
-    def __call__(
-        self, model: Path | None, progress: Progress, *, context: int | None, threads: int | None
-    ) -> Engine: ...
+    def __call__(self, model: Path | str | None, progress: Progress, **limits: Any) -> Engine: ...
 
 
-def _open_llama(
-    model: Path | None, progress: Progress, *, context: int | None, threads: int | None
-) -> Engine:
+def _open_llama(model: Path | str | None, progress: Progress, **limits: Any) -> Engine:
     from halo_weave.engines.llama import Limits, LlamaEngine
-    from halo_weave.llama import catalogue
+    from halo_weave.llama.inventory import chosen_weights
 
-    path = model or catalogue.ensure(catalogue.CHAT, progress)
+    path = chosen_weights(model, progress)
     progress("Loading the model", 0, 0)
-    limits = Limits(threads=threads)
-    return LlamaEngine(path, limits=replace(limits, context=context) if context else limits)
+    return LlamaEngine(path, limits=Limits(**limits))
 
 
-def _open_scripted(
-    model: Path | None, progress: Progress, *, context: int | None, threads: int | None
-) -> Engine:
+def _open_scripted(model: Path | str | None, progress: Progress, **limits: Any) -> Engine:
     from halo_weave.engines.scripted import ScriptedEngine
 
     return ScriptedEngine()

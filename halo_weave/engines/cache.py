@@ -20,6 +20,7 @@ from halo_weave.engines.cells import BringBack, CachedTokens, Cells, Places, Pla
 from halo_weave.engines.prompts import CHUNK, FlatPrompt, Kinds, attention_row
 from halo_weave.errors import EngineError
 from halo_weave.llama import abi
+from halo_weave.llama.footprint import KvType, value_type
 from halo_weave.llama.model import Model
 
 LIVE, SCRATCH = 0, 1  # sequence ids
@@ -37,6 +38,7 @@ class Shape:
     cell_bytes: int  # keys and values of one token
     graveyard_bytes: int  # for the asleep tokens of one window
     callback_in_c: bool  # of the attention reader
+    kv_type: KvType = "f16"
 
 
 @dataclass(slots=True, eq=False)
@@ -148,6 +150,8 @@ class Cache:
             n_seq_max=2,
             kv_unified=True,
             flash_attn_type=abi.FLASH_ATTENTION_OFF,
+            type_k=abi.TENSOR_TYPES[self.shape.kv_type],
+            type_v=abi.TENSOR_TYPES[value_type(self.shape.kv_type)],
             n_threads=self.shape.threads,
             n_threads_batch=self.shape.threads,
             **(self.reader.settings if self.reader else {}),

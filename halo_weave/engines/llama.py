@@ -25,8 +25,10 @@ from halo_weave.engines.stops import Stops
 from halo_weave.engines.template import CHATML, Frames, TemplateUnusable, frames_of
 from halo_weave.errors import EngineError, ModelUnusable
 from halo_weave.llama import abi, library
+from halo_weave.llama.footprint import KvType, cache_bytes
 from halo_weave.llama.header import Header, read_header
 from halo_weave.llama.model import Model, cores
+from halo_weave.llama.names import human_name
 from halo_weave.ports import (
     Abilities,
     Capture,
@@ -57,6 +59,8 @@ class Limits:
     graveyard_bytes: int = 256 << 20  # for what sleeps in one window, in main memory
     threads: int | None = None  # None: one per processor
     gpu_layers: int = -1  # all, if there is a GPU
+    kv_type: KvType = "f16"  # how keys are stored; values take 16 bits at least, since attention is read
+    batch: int | None = None  # tokens per decode while a prompt is read
 
 
 class LlamaEngine:
@@ -81,9 +85,10 @@ class LlamaEngine:
             trained = self.model.trained_context or limits.context
             self.shape = Shape(
                 threads=limits.threads or cores(),
-                batch=BATCH_ON_GPU if self.model.c.llama_supports_gpu_offload() else BATCH,
+                batch=limits.batch or (BATCH_ON_GPU if self.model.c.llama_supports_gpu_offload() else BATCH),
                 limit=trained,
-                cell_bytes=_cell_bytes(self.model, header),
+                cell_bytes=max(1, cache_bytes(header, limits.kv_type)),
+                kv_type=limits.kv_type,
                 graveyard_bytes=limits.graveyard_bytes,
                 callback_in_c=is_native() if in_c is None else in_c,
             )
@@ -342,7 +347,7 @@ class LlamaEngine:
     def _describe(self, header: Header, context: int) -> ModelInfo:
         c, model = self.model.c, self.model
         return ModelInfo(
-            name=model.text("general.name") or model.path.stem,
+            name=human_name(model.path, header),
             architecture=header.architecture,
             layers=int(c.llama_model_n_layer(model.handle)),
             heads=int(c.llama_model_n_head(model.handle)),
@@ -384,22 +389,6 @@ def _can_cut(model: Model, shape: Shape) -> bool:
         return False
     with contextlib.closing(Cache(model, shape, 256, attention=False)) as cache:
         return bool(c.llama_memory_can_shift(cache.memory))
-
-
-def _cell_bytes(model: Model, header: Header) -> int:
-    """Keys and values of one token, in half precision."""
-    c = model.c
-    heads = max(1, int(c.llama_model_n_head(model.handle)))
-    size = int(c.llama_model_n_embd(model.handle)) // heads
-    width = int(header.get("attention.key_length") or size) + int(
-        header.get("attention.value_length") or size
-    )
-    return (
-        2
-        * width
-        * max(1, int(c.llama_model_n_head_kv(model.handle)))
-        * int(c.llama_model_n_layer(model.handle))
-    )
 
 
 def _frames_for(model: Model, header: Header) -> tuple[Frames, Literal["model", "chatml"]]:

@@ -12,6 +12,7 @@ from typing import Any
 from halo_weave.errors import LibraryUnusable
 
 FLASH_ATTENTION_OFF = 0
+TENSOR_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8, "bf16": 30}
 POOLING_UNSPECIFIED, POOLING_MEAN, POOLING_CLS, POOLING_LAST = -1, 1, 2, 3
 ROPE_NORMAL, ROPE_NEOX = 0, 2
 VOCABULARY_WPM = 3

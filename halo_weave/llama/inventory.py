@@ -1,0 +1,286 @@
+"""Models that already lie on this machine, and which file is meant by a name."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound
+from halo_weave.llama import catalogue
+from halo_weave.llama.catalogue import CatalogueEntry
+from halo_weave.llama.download import Progress, silent
+from halo_weave.llama.footprint import machine_memory
+from halo_weave.llama.header import Header, read_header
+from halo_weave.llama.hub import (
+    SCHEME,
+    SHARD,
+    SIDE_FILES,
+    HubReference,
+    pull_from_hub,
+    pulled_from_hub,
+    quant_of,
+)
+from halo_weave.llama.names import human_name
+from halo_weave.places import models_folder
+
+logger = logging.getLogger(__name__)
+LARGEST_MANIFEST = 1 << 20  # bytes
+OLLAMA_PARTS = ("vision", "audio", "mm")  # keys that Ollama puts into the file of the text model
+OLLAMA_WEIGHTS = "application/vnd.ollama.image.model"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    name: str  # as it is typed
+    path: Path
+    source: str  # the program that put it there
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its shards."""
+        shard = SHARD.search(self.path.name)
+        pattern = f"{self.path.name[: shard.start()]}-*-of-{shard[2]}.gguf" if shard else ""
+        files = list(self.path.parent.glob(pattern)) if shard else [self.path]
+        return sum(file.stat().st_size for file in files)
+
+    def described(self) -> tuple[str, Header | None, str]:
+        """Its human name, its header, and why it cannot be used, if so."""
+        try:
+            header = read_header(self.path)
+        except HaloWeaveError as error:
+            return self.name, None, str(error)
+        if self.source == "Ollama":
+            told = self.name.rpartition("/")[2].removesuffix(":latest").replace(":", "-")
+            own = any(
+                f"{header.architecture}.{part}." in key for key in header.values for part in OLLAMA_PARTS
+            )
+            problem = "Made for Ollama's own engine; llama.cpp may not load it." if own else ""
+            return human_name(Path(f"{told}.gguf"), header), header, problem
+        return human_name(self.path, header), header, ""
+
+
+def local_models(environment: Mapping[str, str] | None = None, home: Path | None = None) -> list[LocalModel]:
+    """Every model file once: our own first, then those of other programs."""
+    environment = os.environ if environment is None else environment
+    home = home or Path.home()
+    found: dict[Path, LocalModel] = {}
+    for model in _all_models(environment, home):
+        try:
+            real = model.path.resolve(strict=True)
+        except OSError:  # a link to what is gone
+            continue
+        found.setdefault(real, model)
+    return list(found.values())
+
+
+def find(name: str) -> Path | CatalogueEntry | HubReference:
+    """What a user means: a file, a model of the catalogue or of the hub, or one that lies on this machine."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    if name.startswith(SCHEME):
+        return HubReference.read(name)
+    wanted = name.strip().lower()
+    for entry in catalogue.ENTRIES:
+        if wanted in (entry.name, entry.title.lower()):
+            return entry
+    here = local_models()
+    by_name = [
+        model
+        for model in here
+        if wanted in (model.name.lower(), model.path.name.lower(), model.path.stem.lower())
+    ]
+    found = by_name or [model for model in here if model.described()[0].lower() == wanted]
+    if len(found) == 1:
+        return found[0].path
+    if found:
+        paths = "; ".join(f"{model.path} ({model.source})" for model in found)
+        raise BadInput(f"{name!r} may mean several models. Give the path of one: {paths}.")
+    if len(path.parts) > 1 or path.suffix == ".gguf":
+        raise ModelNotFound(
+            f"There is no model at {path}. Give the path of a GGUF file, or a name that this lists: halo-weave models"
+        )
+    near = get_close_matches(
+        wanted, [*(entry.name for entry in catalogue.ENTRIES), *(model.name for model in here)], 1
+    )
+    meant = f" Did you mean {near[0]}?" if near else ""
+    raise ModelNotFound(f"No model is named {name!r}.{meant} To see all: halo-weave models")
+
+
+def located(found: Path | CatalogueEntry | HubReference) -> Path | None:
+    """Where it lies, if it is here already."""
+    if isinstance(found, CatalogueEntry):
+        return found.path if found.present else None
+    if isinstance(found, HubReference):
+        return pulled_from_hub(found, models_folder()) or _in_a_cache(found)
+    return found
+
+
+def resolve(name: str | Path, progress: Progress = silent) -> Path:
+    """The file that is meant by a path, a name or an `hf:` reference; what is not here yet is pulled."""
+    found = find(str(name))
+    path = located(found)
+    if path is None and not isinstance(found, Path):
+        return pull(found, progress)
+    return path or Path(name)
+
+
+def chosen_weights(model: str | Path | None, progress: Progress = silent) -> Path:
+    """The file of the chat model that was named, else of the default."""
+    if model:
+        return resolve(model, progress)
+    path, sentence = catalogue.ensure_default(machine_memory(), progress)
+    if sentence:
+        logger.warning(sentence)
+    return path
+
+
+def pull(found: CatalogueEntry | HubReference, progress: Progress = silent) -> Path:
+    """Bring a model into the models folder, or check what is there."""
+    if isinstance(found, CatalogueEntry):
+        return catalogue.pull(found, progress)
+    folder = models_folder()
+    try:
+        return pull_from_hub(found, folder, progress)
+    except OSError as error:
+        raise ModelNotFound(
+            f"{found} could not be stored in {folder}: {error.strerror or error}. What arrived is kept. "
+            f"Make room there or name another folder with HALO_WEAVE_MODELS, then try again: halo-weave pull {found}"
+        ) from error
+
+
+def _in_a_cache(reference: HubReference) -> Path | None:
+    """A model of the hub that another program has downloaded."""
+    names = {str(reference).lower()} | (
+        set() if reference.quant else {f"{reference}:{quant}".lower() for quant in ("q4_k_m", "q8_0")}
+    )
+    return next((model.path for model in local_models() if model.name.lower() in names), None)
+
+
+def _all_models(environment: Mapping[str, str], home: Path) -> Iterator[LocalModel]:
+    own = models_folder()
+    known = {entry.files[0].name: entry.name for entry in catalogue.ENTRIES}
+    for file in _weights(own):
+        inside = file.relative_to(own)
+        if file.parent == catalogue.EMBEDDER.path.parent:
+            continue  # made out of what was pulled
+        if inside.as_posix() in known:
+            yield LocalModel(known[inside.as_posix()], file, "Halo Weave")
+        elif len(inside.parts) > 2:
+            yield LocalModel(_hub_name("/".join(inside.parts[:2]), file), file, "Halo Weave")
+        else:
+            yield LocalModel(file.stem, file, "Halo Weave")
+    for root in _folders(
+        environment.get("OLLAMA_MODELS"), home / ".ollama/models", "/usr/share/ollama/.ollama/models"
+    ):
+        yield from _ollama(root)
+    for root in _folders(home / ".lmstudio/models", home / ".cache/lm-studio/models"):
+        yield from (LocalModel(file.stem, file, "LM Studio") for file in _weights(root))
+    for root in _folders(*_application_data(environment, home, "Jan/data"), home / "jan"):
+        yield from _jan(root)
+    for root in _folders(*_application_data(environment, home, "nomic.ai/GPT4All")):
+        yield from (LocalModel(file.stem, file, "GPT4All") for file in _weights(root))
+    for root in _folders(
+        environment.get("HF_HUB_CACHE"),
+        environment.get("HF_HOME") and Path(environment["HF_HOME"]) / "hub",
+        environment.get("XDG_CACHE_HOME") and Path(environment["XDG_CACHE_HOME"]) / "huggingface/hub",
+        home / ".cache/huggingface/hub",
+        environment.get("LLAMA_CACHE"),
+    ):
+        yield from _hub_cache(root)
+    for root in _folders(
+        environment.get("LLAMA_CACHE"),
+        environment.get("XDG_CACHE_HOME") and Path(environment["XDG_CACHE_HOME"]) / "llama.cpp",
+        home / ".cache/llama.cpp",
+        home / "Library/Caches/llama.cpp",
+        environment.get("LOCALAPPDATA") and Path(environment["LOCALAPPDATA"]) / "llama.cpp",
+    ):
+        yield from (
+            LocalModel(file.stem, file, "llama.cpp")
+            for file in _weights(root)
+            if "snapshots" not in file.parts
+        )
+
+
+def _ollama(root: Path) -> Iterator[LocalModel]:
+    manifests = root / "manifests"
+    for file in _files(manifests):
+        parts = file.relative_to(manifests).parts
+        try:
+            if len(parts) != 4 or file.stat().st_size > LARGEST_MANIFEST:
+                continue
+            layers = json.loads(file.read_bytes())["layers"]
+            (digest,) = [str(layer["digest"]) for layer in layers if layer["mediaType"] == OLLAMA_WEIGHTS]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue  # not a manifest, or of a model in another format
+        if re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+            registry, namespace, model, tag = parts
+            whole = f"{registry}/{namespace}/{model}:{tag}"
+            name = whole.removeprefix("registry.ollama.ai/").removeprefix("library/")
+            yield LocalModel(name, root / "blobs" / digest.replace(":", "-"), "Ollama")
+
+
+def _jan(root: Path) -> Iterator[LocalModel]:
+    models = root / "llamacpp" / "models"
+    for file in _files(models):
+        if file.name == "model.yml":
+            try:
+                told = re.search(
+                    r"(?m)^model_path:\s*[\"']?(.+?)[\"']?\s*$", file.read_text(errors="replace")
+                )
+            except OSError:
+                continue
+            path = root / told[1] if told else file.parent / "model.gguf"
+            yield LocalModel(file.parent.relative_to(models).as_posix(), path, "Jan")
+    yield from (LocalModel(file.stem, file, "Jan") for file in _weights(root / "models"))
+
+
+def _hub_cache(root: Path) -> Iterator[LocalModel]:
+    for folder in sorted(root.glob("models--*--*")):
+        _, owner, repository = folder.name.split("--", 2)
+        yield from (
+            LocalModel(_hub_name(f"{owner}/{repository}", file), file, "hub cache")
+            for file in _weights(folder / "snapshots")
+        )
+
+
+def _hub_name(repository: str, file: Path) -> str:
+    return str(HubReference(repository, quant_of(file.name) or file.name))
+
+
+def _weights(root: Path) -> Iterator[Path]:
+    """The model files below; of a model in shards, the first."""
+    for file in _files(root):
+        shard = SHARD.search(file.name)
+        if (
+            file.suffix.lower() == ".gguf"
+            and not SIDE_FILES.search(file.name)
+            and (not shard or int(shard[1]) == 1)
+        ):
+            yield file
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """All files below that are not hidden, in order; what may not be read is passed over."""
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        yield from (Path(folder) / name for name in sorted(names) if not name.startswith("."))
+
+
+def _folders(*candidates: str | Path | None) -> list[Path]:
+    return [path for one in candidates if one and (path := Path(one).expanduser()).is_dir()]
+
+
+def _application_data(environment: Mapping[str, str], home: Path, name: str) -> list[Path]:
+    """Where programs keep what is theirs, on each system."""
+    roots = [home / ".local/share", home / ".config", home / "Library/Application Support"]
+    if sys.platform == "win32":
+        roots = [Path(environment[key]) for key in ("LOCALAPPDATA", "APPDATA") if environment.get(key)]
+    return [root / name for root in roots]

@@ -1,0 +1,110 @@
+"""The commands models, pull and doctor, and the options of the machine."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from halo_weave.cli.app import app
+from halo_weave.cli.starting import options_of
+from halo_weave.errors import BadInput, BadSetting, ModelNotFound
+from halo_weave.llama import catalogue, devices
+from tests.models.conftest import WEIGHTS
+from tests.models.hub import FakeHub
+from tests.models.test_inventory import gguf
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "300"})
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.stdout
+
+
+def test_models_lists_the_catalogue_and_what_lies_here(folder: Path, tmp_path: Path) -> None:
+    gguf(folder / "mine-1B-Q8_0.gguf")
+    (folder / "bad.gguf").write_bytes(b"GGUF")
+    told = json.loads(run("models", "--json"))
+    by_name = {one["name"]: one for one in told["models"]}
+    assert set(by_name) == {*(entry.name for entry in catalogue.ENTRIES), "mine-1B-Q8_0", "bad"}
+    assert by_name["smollm2-135m"]["title"] == "SmolLM2 135M Instruct"
+    assert by_name["smollm2-135m"]["where"] == "to pull"
+    assert by_name["mine-1B-Q8_0"]["title"] == "Mine 1B"
+    assert by_name["mine-1B-Q8_0"]["needs"] > by_name["mine-1B-Q8_0"]["size"]
+    assert "truncated" in by_name["bad"]["problem"]
+    assert told["default"] in by_name
+    shown = run("models")
+    assert "Qwen2.5 Coder 1.5B Instruct" in shown
+    assert "Mine 1B" in shown
+
+
+def test_pull_brings_a_model_of_the_hub_and_names_its_path(hub: FakeHub, folder: Path) -> None:
+    told = json.loads(run("pull", "hf:owner/tiny-GGUF:Q4_K_M", "--json"))
+    assert Path(told["hf:owner/tiny-GGUF:Q4_K_M"]).read_bytes() == WEIGHTS
+
+
+def test_pull_of_what_lies_here_or_nowhere_is_a_sentence(folder: Path) -> None:
+    with pytest.raises(BadInput, match="lies on this machine already"):
+        run("pull", str(gguf(folder / "mine.gguf")))
+    with pytest.raises(ModelNotFound, match="halo-weave models"):
+        run("pull", "gpt-9")
+
+
+def test_doctor_tells_the_library_the_processor_and_the_memory(folder: Path) -> None:
+    told = json.loads(run("doctor", "--json"))
+    assert Path(told["llama_cpp"]["file"]).is_file()
+    assert "CPU" in told["llama_cpp"]["backends"]
+    assert told["llama_cpp"]["devices"][0]["kind"] == "processor"
+    assert not set(told["llama_cpp"]["used"]) & set(told["llama_cpp"]["unused"])
+    assert told["model"]["needs"] > told["model"]["weights"] > 0
+    assert set(told["gpu"]) == {"CUDA", "Vulkan", "Metal", "own"}
+    assert "xllamacpp" in run("doctor")
+
+
+def test_doctor_counts_the_cache_as_it_is_asked_for(folder: Path) -> None:
+    long = json.loads(run("doctor", "--model", "smollm2-135m", "--context", "2048", "--json"))["model"]
+    assert (long["context"], long["cache"]) == (2048, 2048 * catalogue.CHAT.cache_bytes)
+    with pytest.raises(ModelNotFound, match="halo-weave pull hf:a/b"):
+        run("doctor", "--model", "hf:a/b")
+
+
+def test_the_advice_names_the_version_that_is_pinned() -> None:
+    pinned = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (wanted,) = [one for one in pinned if one.startswith("xllamacpp")]
+    assert wanted in devices.REINSTALL
+
+
+def test_a_gpu_that_is_not_used_and_a_processor_that_could_do_more_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devices.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(devices.sys, "platform", "linux")
+    processor = devices.Device("CPU", "a processor", "processor", 1, 1)
+    told = devices._advice((processor,), ("AVX512",))
+    assert "NVIDIA GPU that is not used" in told[0]
+    assert "--no-binary" in told[1]
+    assert devices._advice((processor, devices.Device("CUDA0", "a card", "GPU", 1, 1)), ()) == ()
+
+
+def test_the_options_of_the_machine_come_from_the_line_then_the_config(folder: Path) -> None:
+    config = {"gpu_layers": "12", "kv_type": "q8_0", "batch": 128, "threads": 3}
+    options = options_of(config, data=None, model=None, embedder="off", gpu_layers=0)
+    assert (options.gpu_layers, options.kv_type, options.batch, options.threads) == (0, "q8_0", 128, 3)
+    assert options_of(config, data=None, model=None, embedder="off").gpu_layers == 12
+    with pytest.raises(BadSetting, match="q8_0"):
+        options_of({"kv_type": "q3"}, data=None, model=None, embedder="off")
+    with pytest.raises(BadSetting, match="gpu_layers"):
+        options_of({"gpu_layers": "many"}, data=None, model=None, embedder="off")
+
+
+def test_a_wrong_model_name_is_told_before_anything_is_opened(folder: Path) -> None:
+    with pytest.raises(ModelNotFound, match="Did you mean"):
+        options_of({"model": "smollm2-13m"}, data=None, model=None, embedder="off")
+    options = options_of({}, data=None, model="smollm2-135m", embedder="minilm")
+    assert (options.model, options.embedder) == ("smollm2-135m", None)
