@@ -15,7 +15,7 @@ LAYERS = [
     {"core"},
     {"ports", "store", "places", "settings"},
     {"config"},
-    {"llama"},  # the binding of llama.cpp, shared by engine and embedder
+    {"llama", "templates"},  # shared by adapters: the binding of llama.cpp, and chat templates
     {"engines", "embedders", "index", "stores", "memory", "weave"},
     {"assemble"},
     {"server"},
