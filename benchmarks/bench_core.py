@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from halo_weave.core.brightness import AttentionRow, MagnitudeVoting
+from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.pruning import choose_prunes
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live, Window
@@ -54,11 +54,10 @@ def median_ms(act: Callable[[], object], prepare: Callable[[], None], repeats: i
 
 def measure(size: int, rng: np.random.Generator) -> dict[str, float]:
     items = conversation(size, rng)
-    strategy = MagnitudeVoting()
     window = Window(items)
     row = AttentionRow(rng.dirichlet(np.full(size, 0.05)).astype(np.float32))
-    assert window.update(strategy, row) is None
-    update = median_ms(lambda: window.update(strategy, row), lambda: None, 500)
+    assert window.update(row) is None
+    update = median_ms(lambda: window.update(row), lambda: None, 500)
 
     def fill() -> None:
         nonlocal window

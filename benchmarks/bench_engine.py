@@ -26,6 +26,7 @@ LIVE, PRUNED, RETURNING = 2000, 300, 200
 PREFIX, CHUNK, MIDDLE, LATER, CONTINUATION = 128, 96, 96, 192, 64
 WINDOWS = 24
 ROUNDS = 50
+PAIRS = 8  # that a few heads are
 GREEDY = Sampling(temperature=0.0, max_new_tokens=1)
 
 
@@ -74,23 +75,24 @@ def arrivals(
             yield time.perf_counter()
 
 
-def capture_ratio(engine: LlamaEngine, rounds: int) -> dict[str, float]:
-    """Decode speed with capture over without, interleaved in one window."""
-    ratios = {}
+def capture_ratio(engine: LlamaEngine, rounds: int) -> dict[str, dict[str, float]]:
+    """Decode speed with capture over without, of all heads and of a few pairs, interleaved in one window."""
+    layers, heads = engine.info.layers, engine.info.heads
+    few = tuple((layers // 2 + i, i % heads) for i in range(min(PAIRS, layers - layers // 2)))
+    kinds = {"without": None, "all": Capture(), "pairs": Capture(pairs=few, raw=True)}
+    ratios: dict[str, dict[str, float]] = {"all": {}, "pairs": {}}
     for size in CONTEXTS:
         ask = prompt(pieces(facts(engine, size), size))
         list(arrivals(engine, "capture", ask, 4, None))
-        with_rows: list[float] = []
-        without: list[float] = []
+        taken: dict[str, list[float]] = {kind: [] for kind in kinds}
         for number in range(rounds):
-            for kind in ((Capture(), None), (None, Capture()))[number % 2]:
-                taken = intervals(arrivals(engine, "capture", ask, 12, kind))
-                (with_rows if kind else without).extend(taken)
-        ratios[str(size)] = round(statistics.median(without) / statistics.median(with_rows), 3)
-        note(
-            f"  {size} tokens: {statistics.median(without) * 1e3:.2f} ms per token without capture, "
-            f"{statistics.median(with_rows) * 1e3:.2f} with: {ratios[str(size)]}"
-        )
+            for kind in sorted(kinds, reverse=bool(number % 2)):
+                taken[kind] += intervals(arrivals(engine, "capture", ask, 12, kinds[kind]))
+        medians = {kind: statistics.median(found) for kind, found in taken.items()}
+        for kind, found in ratios.items():
+            found[str(size)] = round(medians["without"] / medians[kind], 3)
+        told = ", ".join(f"{kind} {value * 1e3:.2f} ms" for kind, value in medians.items())
+        note(f"  {size} tokens, per token: {told}")
     engine.forget("capture")
     return ratios
 
@@ -303,7 +305,8 @@ def main() -> None:
         engine.frame(Role.USER, first=True)
         if options.only in (None, "capture"):
             note("capture_ratio")
-            result["capture_ratio"] = capture_ratio(engine, options.rounds)
+            ratios = capture_ratio(engine, options.rounds)
+            result |= {"capture_ratio": ratios["all"], "capture_pairs_ratio": ratios["pairs"]}
         if options.only in (None, "turn"):
             note(f"turn_speedup: {LIVE} live, {PRUNED} pruned, {RETURNING} return, first token")
             result["turn_speedup"] = turn_speedup(engine, options.repeats)

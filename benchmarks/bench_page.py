@@ -132,7 +132,7 @@ WATCH = """() => {
 def fill(weave: Weave) -> str:
     """A window of 10,000 live tokens with 20,000 chunks asleep, written through the store itself."""
     rng = np.random.default_rng(7)
-    window = weave.create_window(
+    window = weave.windows.create(
         "Long talk", settings={"max_context_tokens": 0, "resurrection_budget": 0, "max_new_tokens": 2_000}
     ).id
 
@@ -149,11 +149,13 @@ def fill(weave: Weave) -> str:
             said.append(Live(chunk, brightness))
             start += len(tokens)
         now = datetime.now(UTC)
-        weave.store.append(window, said, tokenizer=weave.engine.info.tokenizer, now=now, asleep=asleep)  # type: ignore[call-arg]
+        weave._system.store.append(
+            window, said, tokenizer=weave.engine.info.tokenizer, now=now, asleep=asleep
+        )
         return start
 
     def exchange(chunks: int, asleep: bool) -> int:
-        ids = weave.store.reserve((chunks + 1) * CHUNK_TOKENS)
+        ids = weave._system.store.reserve((chunks + 1) * CHUNK_TOKENS)
         middle = turn([CHUNK_TOKENS], Role.USER, ids.user_turn, ids.start, None, asleep)
         end = turn([CHUNK_TOKENS] * chunks, Role.ASSISTANT, ids.assistant_turn, middle, ids.user_turn, asleep)
         return end - ids.start
@@ -231,7 +233,7 @@ def main() -> None:
             pause=lambda: time.sleep(1 / PER_SECOND),
             context=32_768,
         )
-        weave = Weave(engine, parts.store, parts.recall, parts.toolbox)
+        weave = Weave(engine, parts._system.store, parts._system.recall, parts._system.toolbox)
         note(f"filling a window with {LIVE_TOKENS} live tokens and {ASLEEP_CHUNKS} chunks asleep")
         window = fill(weave)
         service = Service(lambda progress: weave)

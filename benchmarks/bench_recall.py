@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from halo_weave.core.resurrection import Hit, PairOrder, choose_resurrections
+from halo_weave.core.resurrection import PairOrder, RecallHit, choose_resurrections
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.embedders.standard import open_embedder
@@ -31,7 +31,7 @@ from halo_weave.llama import catalogue
 from halo_weave.ports import Embedder, Engine, Vectors
 from halo_weave.settings import Settings
 from halo_weave.stores.sqlite import SqliteStore
-from halo_weave.weave.desk import hits_for
+from halo_weave.weave.waking import hits_for
 
 BUDGETS = (512, 1024, 2048)
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}
@@ -217,10 +217,10 @@ def questions(file: dict[str, Any], ids: dict[str, int]) -> Iterator[Question]:
 
 def recalled(
     way: Way, question: str, conversation: Conversation, store: SqliteStore, recall: Recall
-) -> tuple[list[Hit], dict[Any, Any]]:
+) -> tuple[list[RecallHit], dict[Any, Any]]:
     if way.weights is None:
         keys = [key for keys in conversation.turns.values() for key in keys]
-        hits = [Hit(key, float(i)) for i, key in enumerate(keys)]
+        hits = [RecallHit(key, float(i)) for i, key in enumerate(keys)]
     else:
         recall.weights = way.weights
         found = recall.search(

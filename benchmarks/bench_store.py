@@ -19,7 +19,7 @@ from rich.table import Table
 
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
-from halo_weave.store import Asleep, Woken
+from halo_weave.records import PutToSleep, WakeUp
 from halo_weave.stores.sqlite import SqliteStore
 
 CHUNK = 70  # tokens, between the 64 of the rule and the 80 that paragraphs tend to have
@@ -114,12 +114,12 @@ class Memory:
 
     def prune(self, live: list[Live]) -> None:
         reason = {"why": "dimmest", "rivals": 12}
-        asleep = [Asleep(item.chunk.key, item.brightness, reason) for item in live]
+        asleep = [PutToSleep(item.chunk.key, item.brightness, reason) for item in live]
         self.store.prune(self.window, asleep, now=NOW)
 
     def wake(self, chunks: list[tuple[ChunkKey, np.ndarray]]) -> None:
         reason = {"part": "hit", "similarity": 0.61, "words": ["river"]}
-        self.store.wake(self.window, [Woken(key, bright, reason) for key, bright in chunks], now=NOW)
+        self.store.wake(self.window, [WakeUp(key, bright, reason) for key, bright in chunks], now=NOW)
 
     def embed(self) -> None:
         """A vector for every chunk, as large as MiniLM's."""

@@ -20,9 +20,8 @@ from halo_weave.core.window import Live, chunk_turn
 from halo_weave.index.recall import Recall
 from halo_weave.ports import Engine
 from halo_weave.settings import Settings
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.store import Store
 from halo_weave.weave import Weave, events
-from halo_weave.weave.needs import Memory
 
 LIVE = 2_000
 TRIES = 5
@@ -78,7 +77,7 @@ class Prose:
         return " ".join(self.rng.choice(self.words[60:3_000], 3))
 
 
-def fill(store: Memory, engine: Engine, window: str, chunks: int, prose: Prose) -> list[ChunkKey]:
+def fill(store: Store, engine: Engine, window: str, chunks: int, prose: Prose) -> list[ChunkKey]:
     """Turns of prose, stored as the product stores them; chunks of about 80 tokens."""
     keys: list[ChunkKey] = []
     while len(keys) < chunks:
@@ -96,21 +95,21 @@ def fill(store: Memory, engine: Engine, window: str, chunks: int, prose: Prose) 
 class Measured:
     first_token_ms: float
     stats: dict[str, float]
-    reading: events.Reading
+    reading: events.PromptRead
     woken: frozenset[ChunkKey]
 
 
 def turn(weave: Weave, window: str, text: str) -> Measured:
     began = time.perf_counter()
     first, reading, woken = 0.0, None, frozenset[ChunkKey]()
-    for event in weave.say(window, text):
-        if isinstance(event, events.Token) and not first:
+    for event in weave.turns.steps(window, text):
+        if isinstance(event, events.TokenSpoken) and not first:
             first = (time.perf_counter() - began) * 1e3
-        elif isinstance(event, events.Reading):
+        elif isinstance(event, events.PromptRead):
             reading = event
-        elif isinstance(event, events.Woken):
+        elif isinstance(event, events.ChunksWoken):
             woken = frozenset(one.chunk.key for one in event.chunks)
-        elif isinstance(event, events.Done):
+        elif isinstance(event, events.TurnEnded):
             stats = dict(event.stats)
     assert reading is not None
     return Measured(first, stats, reading, woken)
@@ -141,13 +140,13 @@ def told(what: str, done: int, total: int) -> None:
 
 
 def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) -> dict[str, object]:
-    archive = weave.create_window("archive").id
+    archive = weave.windows.create("archive").id
     prose = Prose(rng)
     print(f"storing {chunks:,} chunks", file=sys.stderr)
-    fill(weave.store, weave.engine, archive, chunks, prose)
+    fill(weave._system.store, weave.engine, archive, chunks, prose)
     give_vectors(weave, rng)
-    window = weave.create_window("talk").id
-    fill(weave.store, weave.engine, window, LIVE // 80, prose)
+    window = weave.windows.create("talk").id
+    fill(weave._system.store, weave.engine, window, LIVE // 80, prose)
     found: dict[str, list[Measured]] = {"nothing": [], "resident": [], "computed": []}
     for text in ("Good morning.", "How are you?"):  # the window is read once, and the memory loaded
         say_with_room(weave, window, text, 1)
@@ -161,9 +160,9 @@ def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) ->
                 break
             key, cost = say_elsewhere(weave, archive, f"{name}, {topic}: so begins the story. {prose(80)}")
             if case == "resident":  # it was live here before, and sleeps
-                weave.wake(window, key)
+                weave.chunks.wake(window, key)
                 say_with_room(weave, window, "Go on.", 1)
-                weave.sleep(window, key)
+                weave.chunks.sleep(window, key)
                 say_with_room(weave, window, "Something else now.", 1)
             one = say_with_room(weave, window, text, cost)
             if key in one.woken:
@@ -197,18 +196,17 @@ def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) ->
 
 def say_with_room(weave: Weave, window: str, text: str, room: int) -> Measured:
     """Say something when so many tokens may wake up. The one before is embedded by then, as when a person speaks."""
-    assert isinstance(weave.recall, Recall)
-    weave.recall.settle()
+    assert isinstance(weave._system.recall, Recall)
+    weave._system.recall.settle()
     quota = len(weave.engine.tokenize(text)) + room
-    weave.change_window(window, settings={"resurrection_budget": quota})
+    weave.windows.change(window, settings={"resurrection_budget": quota})
     return turn(weave, window, text)
 
 
 def give_vectors(weave: Weave, rng: np.random.Generator) -> None:
     """Made up ones: embedding so many chunks takes half an hour, and searching them does not care."""
-    recall, store = weave.recall, weave.store
+    recall, store = weave._system.recall, weave._system.store
     assert isinstance(recall, Recall)
-    assert isinstance(store, SqliteStore)
     embedder = recall.embedder()
     if embedder is None:
         print("no embedder: words alone are searched", file=sys.stderr)
@@ -225,11 +223,11 @@ def give_vectors(weave: Weave, rng: np.random.Generator) -> None:
 def say_elsewhere(weave: Weave, window: str, text: str) -> tuple[ChunkKey, int]:
     """A chunk of another window, and what it costs to wake it up with its frame, and next to nothing else."""
     tokens = weave.engine.tokenize(text)
-    ids = weave.store.reserve(len(tokens))
+    ids = weave._system.store.reserve(len(tokens))
     (chunk,) = chunk_turn(tokens, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=10_000)
     live = Live(chunk, np.full(len(chunk), 9_000, np.float32))
-    weave.store.append(window, [live], tokenizer=weave.engine.info.tokenizer, now=datetime.now(UTC))
-    weave.recall.note_said()
+    weave._system.store.append(window, [live], tokenizer=weave.engine.info.tokenizer, now=datetime.now(UTC))
+    weave._system.recall.note_said()
     return chunk.key, len(chunk) + 40
 
 

@@ -1,4 +1,4 @@
-"""Settings become a wired system. The only file that names concrete adapters."""
+"""What the user chose becomes a wired system: engine, store, recall and tools are opened and joined here."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.embedders.standard import open_embedder
-from halo_weave.engines.llama import Limits, LlamaEngine
-from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.errors import BadInput, ModelNotFound
+from halo_weave.engines import ENGINES
+from halo_weave.errors import BadInput, ModelNotFound, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
 from halo_weave.llama import catalogue
@@ -21,13 +21,14 @@ from halo_weave.memory import Hit, MemoryTree, Notes, Search, Toolbox
 from halo_weave.places import memory_file
 from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
+from halo_weave.store import Store
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
 
-def silent(what: str, done: int, total: int) -> None:
+def _silent(what: str, done: int, total: int) -> None:
     pass
 
 
@@ -44,40 +45,61 @@ class Options:
     settings: Settings = field(default_factory=Settings)
 
 
-def assemble(options: Options, progress: Progress = silent) -> Weave:
+def assemble(options: Options, progress: Progress = _silent) -> Weave:
     """A whole system. What was opened is closed again if a later part fails."""
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)  # before the model is loaded
     engine = open_engine(options, progress)
     try:
-        store = SqliteStore(memory_file(options.data))
+        store = open_store(options.data)
     except BaseException:
         engine.close()
         raise
-    recall = open_recall(options, store, progress)
+    recall = _open_recall(options, store, progress)
     tree = MemoryTree(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
-    return Weave(engine, store, recall, Toolbox(Notes(store), tree), defaults=options.settings)
+    return Weave(
+        engine,
+        store,
+        recall,
+        Toolbox(Notes(store), tree),
+        defaults=options.settings,
+        embed_anew=None if options.embedder == "off" else partial(_embed_anew, options, store),
+    )
 
 
-def open_engine(options: Options, progress: Progress = silent) -> Engine:
-    if options.engine == "scripted":
-        return ScriptedEngine()
-    path = options.model or catalogue.ensure(catalogue.CHAT, progress)
-    progress("Loading the model", 0, 0)
-    limits = Limits(threads=options.threads)
-    if options.context:
-        limits = Limits(threads=options.threads, context=options.context)
-    return LlamaEngine(path, limits=limits)
+def open_store(place: Path | str, *, read_only: bool = False) -> Store:
+    """The memory in a folder, or at an address such as scheme://host/name. `read_only`: it must be there already."""
+    scheme = str(place).partition("://")[0] if "://" in str(place) else ""
+    if scheme not in STORES:
+        raise BadInput(f"There is no store for {scheme}:// here. Name a folder.")
+    return STORES[scheme](str(place), read_only)
 
 
-def open_recall(options: Options, store: SqliteStore, progress: Progress) -> Recall:
+def _open_sqlite(folder: str, read_only: bool) -> Store:
+    path = memory_file(Path(folder))
+    try:
+        return SqliteStore(path, read_only=read_only)
+    except StoreTooNew:
+        # An older schema is brought up to date when the file is opened for writing; a newer one is refused again.
+        return SqliteStore(path)
+
+
+STORES: dict[str, Callable[[str, bool], Store]] = {"": _open_sqlite}  # by scheme; a folder has none
+
+
+def open_engine(options: Options, progress: Progress = _silent) -> Engine:
+    open_it = ENGINES[options.engine]
+    return open_it(options.model, progress, context=options.context, threads=options.threads)
+
+
+def _open_recall(options: Options, store: Store, progress: Progress) -> Recall:
     """Search. The embedder opens in the background; until it is there, or without one, words serve."""
     if options.embedder == "off":
         return Recall(store, None)
     if options.engine == "llama" and options.embedder is None and not catalogue.EMBEDDER.present:
         with suppress(ModelNotFound):  # opening it fails in turn, and the status says so
             catalogue.ensure(catalogue.EMBEDDER, progress)
-    return Recall(store, lambda: chosen_embedder(options))
+    return Recall(store, lambda: _chosen_embedder(options))
 
 
 def named_embedder(path: Path) -> Path:
@@ -89,21 +111,19 @@ def named_embedder(path: Path) -> Path:
     return path
 
 
-def chosen_embedder(options: Options) -> Embedder:
-    if options.embedder == "off":
-        raise BadInput("Nothing can be embedded without an embedder: it is off.")
+def _chosen_embedder(options: Options) -> Embedder:
     if options.engine == "scripted" and options.embedder is None:
         return HashingEmbedder()
-    return open_embedder(options.embedder)
+    return open_embedder(None if options.embedder == "off" else options.embedder)
 
 
-def embed_anew(options: Options, weave: Weave, progress: Callable[[int, int], None]) -> None:
+def _embed_anew(options: Options, store: Store, progress: Callable[[int, int], None]) -> None:
     """All of memory by the embedder of the options. Until it is done, the vectors that are there stay."""
-    with closing(chosen_embedder(options)) as embedder:
-        reindex(cast(SqliteStore, weave.store), embedder, now=weave.now, progress=progress)
+    with closing(_chosen_embedder(options)) as embedder:
+        reindex(store, embedder, now=lambda: datetime.now(UTC), progress=progress)
 
 
-def kept_with_memories(store: SqliteStore, recall: Recall) -> Search:
+def kept_with_memories(store: Store, recall: Recall) -> Search:
     """Recall as the structured memory asks it: for the chunks that explain what is saved."""
 
     def search(text: str, limit: int, within: str | None) -> list[Hit]:

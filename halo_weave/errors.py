@@ -8,6 +8,7 @@ HaloWeaveError
 │   ├── UnknownGeneration  no such vectors: the memory was cleared, or embedded anew
 │   ├── WindowBusy         the window is being written to
 │   ├── NotesChanged       the notes are not those that were read
+│   ├── EmbedderOff        something needs an embedder, and there is none
 │   └── BadSetting         a setting out of its range, or unknown
 ├── ModelError
 │   ├── ModelNotFound      no file where the model should be
@@ -52,6 +53,10 @@ class WindowBusy(BadInput):
 
 
 class NotesChanged(BadInput):
+    pass
+
+
+class EmbedderOff(BadInput):
     pass
 
 

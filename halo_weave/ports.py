@@ -1,7 +1,4 @@
-"""What weave needs from the outside: an engine, an embedder. The store's port stands in `store`.
-
-Adapters implement these and import nothing of each other.
-"""
+"""What an engine and an embedder take and give. What weave asks of a store stands in `weave`."""
 
 from __future__ import annotations
 
@@ -13,9 +10,21 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow
+from halo_weave.core.brightness import Capture as Capture
 from halo_weave.core.tokens import Ids, Positions, Role, Tokens
+from halo_weave.errors import BadSetting
 
 Vectors = npt.NDArray[np.float32]  # (n, dimension), each of length 1
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What an engine can do beyond writing. Where it lacks one, what it would give is None or empty, and no fault."""
+
+    attention: bool = True  # rows of what the model looks at
+    cuts: bool = True  # its cache can lose a part and get it back without reading the rest again
+    token_ids: bool = True  # the ids are the model's own vocabulary
+    surprisal: bool = True  # how little the model expected a token
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,7 @@ class ModelInfo:
     special: dict[str, int]  # "bos", "eos", "eot", ... as far as the model has them
     tokenizer: str  # fingerprint: chunks with the same one share token ids
     template: Literal["model", "chatml"]  # where the chat template comes from
-    kv: Literal["splice", "exact"]  # whether this model's KV cache can be cut and mended
+    abilities: Abilities = Abilities()
     file: str = ""
     size_bytes: int = 0
 
@@ -47,18 +56,19 @@ class Sampling:
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """Which attention is read, and how layers and heads become one row. Said anew for each generation."""
-
-    layers: tuple[int, ...] | None = None  # None: all
-    heads: tuple[int, ...] | None = None  # None: all
-    combine: Literal["mean", "max"] = "mean"
-    reply: bool = True  # a row for each generated token
-    reading: bool = False  # rows of the chunk tokens from `Prompt.read_from` on, while they are read
-    reading_surprisal: bool = False  # surprisal of those tokens too
-    raw: bool = False  # with each row also those of the chosen layers and heads: `AttentionRow.raw`
+    def check(self) -> None:
+        """Refuse what an engine would take wrongly or abort on."""
+        for name, fits, range in (
+            ("temperature", 0.0 <= self.temperature < 100.0, "0 to 100"),
+            ("top_p", 0.0 < self.top_p <= 1.0, "more than 0, up to 1"),
+            ("top_k", 0 <= self.top_k < 2**31, "0 (off) or more"),
+            ("min_p", 0.0 <= self.min_p <= 1.0, "0 (off) to 1"),
+            ("repeat_penalty", 0.0 < self.repeat_penalty < 100.0, "more than 0"),
+            ("seed", self.seed is None or 0 <= self.seed < 2**32 - 1, "0 to 4294967294"),
+            ("max_new_tokens", self.max_new_tokens >= 1, "1 or more"),
+        ):
+            if not fits:
+                raise BadSetting(f"{name} is {getattr(self, name)}; it takes {range}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What it takes to bring the prompt into the cache, before it is done. Comes again if it has to be read anew."""
+    """The model begins to read: tokens that are still in its cache, come back to it, and have to be computed.
+
+    Comes again if the prompt has to be read anew.
+    """
 
     reused: int
     restored: int
@@ -109,7 +122,7 @@ class Step:
     id: int
     label: int
     piece: bytes
-    surprisal: float  # nats, under the model's own distribution (before temperature and cuts)
+    surprisal: float  # nats, under the model's own distribution (before temperature and cuts); NaN: not known
     row: AttentionRow | None  # over the chunk tokens of prompt and reply before this token, in time order
 
 
@@ -118,9 +131,14 @@ Reason = Literal["stop", "eos", "length", "context", "abort"]
 
 @dataclass(frozen=True, slots=True)
 class Done:
+    """The generation is over."""
+
     reason: Reason  # stop string, end of generation, max_new_tokens, no room left, aborted
     tokens: int
     seconds: float
+
+
+GenerationEvent = Planned | Read | Step | Done
 
 
 class Engine(Protocol):
@@ -147,7 +165,7 @@ class Engine(Protocol):
         *,
         mode: Literal["splice", "exact"] = "splice",
         stopped: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Planned | Read | Step | Done]:
+    ) -> Iterator[GenerationEvent]:
         """Read the prompt, then generate. `stopped` is asked before each token."""
 
     def forget(self, window: str) -> None:

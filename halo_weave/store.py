@@ -1,325 +1,395 @@
-"""What a store takes and gives: frozen values. Times are aware datetimes; ids are integers, of windows short text."""
+"""The store's port: what every store does, whatever it is built on. The values it takes and gives are in `records`.
+
+A method that changes something is one transaction: all of it happens, or nothing. Unless it says otherwise, an unknown
+key raises `UnknownChunk`, an unknown window `UnknownWindow`, and what cannot be done `BadInput`.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Literal, Protocol, Self
 
-import numpy as np
-import numpy.typing as npt
-
-from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Tokens
+from halo_weave.core.resurrection import Sleeper
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
+from halo_weave.records import (
+    Changes,
+    ChunkRecord,
+    Draft,
+    Event,
+    Finding,
+    Generation,
+    GraveyardPage,
+    Imported,
+    Json,
+    LiveChunk,
+    MemoryEntry,
+    Note,
+    Numbers,
+    Place,
+    PutToSleep,
+    Reservation,
+    Scores,
+    Similarities,
+    Sleeping,
+    Stats,
+    Subset,
+    Vectors,
+    Wakeable,
+    WakeUp,
+    Wanted,
+    WindowRecord,
+    WindowStats,
+)
 
-Json = Any  # what json.loads gives
-Numbers = npt.NDArray[np.int64]  # of chunks, within one store
-Vectors = npt.NDArray[np.float32]  # (n, dimension)
-
-WINDOW_ID = "^[0-9a-zA-Z_-]{1,64}$"  # it stands in addresses
+Progress = Callable[[int, int], None]  # done, of how many; 0: it is not known of how many
 
 
-# Said
+def silent(done: int, total: int) -> None:
+    """Progress that nobody watches."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """Ids for one exchange, given once and never again."""
+class Transcript(Protocol):
+    """What was said: ids, turns, replies while they are written; and what the user does to it for all windows."""
 
-    user_turn: int
-    assistant_turn: int
-    start: int
-    stop: int  # the first position after the range
+    def reserve(self, positions: int) -> Reservation:
+        """Two turn ids and a range of positions, never given to anyone else."""
+
+    def append(
+        self,
+        window_id: str,
+        said: Sequence[Live],
+        *,
+        tokenizer: str,
+        now: datetime,
+        asleep: bool = False,
+        speaker: str | None = None,
+        tags: Mapping[ChunkKey, Sequence[str]] | None = None,
+    ) -> list[int]:
+        """Chunks of one turn, with their words and their place in the window. Returns their numbers.
+
+        When this returns, they are on the disk, and a draft of the turn is gone. `asleep`: they go to the graveyard.
+        `speaker`: another than the window's names say.
+        """
+
+    def save_draft(
+        self,
+        window_id: str,
+        turn_id: int,
+        start: int,
+        answers: int | None,
+        tokens: Tokens,
+        *,
+        tokenizer: str,
+        now: datetime,
+    ) -> None:
+        """All tokens of a reply so far. Only those that are new since the last call are written."""
+
+    def drafts(self, *, now: datetime, abandoned: bool = True, held: str | None = None) -> list[Draft]:
+        """Replies that were never finished; by default only those whose process has ended.
+
+        Where that cannot be known, a draft that was not saved for a minute counts as abandoned. In the window that this
+        process `held`, its own drafts count too, since nobody is writing there.
+        """
+
+    def drop_draft(self, turn_id: int) -> None: ...
+    def chunk(self, key: ChunkKey) -> ChunkRecord: ...
+    def chunks(self, numbers: Iterable[int]) -> list[ChunkRecord]:
+        """Records in the order asked for; unknown numbers are left out."""
+
+    def chunks_by_key(self, keys: Iterable[ChunkKey]) -> list[ChunkRecord]:
+        """Records in the order asked for; unknown keys are left out."""
+
+    def turn(self, turn_id: int) -> list[ChunkRecord]:
+        """All chunks of a turn in order, deleted and merged ones too."""
+
+    def merge(self, window_id: str, key: ChunkKey, *, now: datetime) -> ChunkKey:
+        """The chunk joins the one before it in its turn and goes by that one's key, which is returned.
+
+        Both must be live here. Refused while another window has one of them live, since its tokens would change
+        under it; where they sleep, they sleep on as one.
+        """
+
+    def deletion_of(self, key: ChunkKey) -> tuple[ChunkKey, ...]:
+        """What goes when this chunk is deleted: the pair of turns for a question's opening or any part of an answer,
+        else the chunk alone. The same set comes back when it is undeleted."""
+
+    def delete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
+        """Out of every window and every search, until undeleted. The record stays. Returns where they were live."""
+
+    def undelete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
+        """Deleted chunks are again what they were in every window, live or asleep. Returns where they are live."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkRecord:
-    """A chunk as memory holds it, with where and when it was said."""
+class Windows(Protocol):
+    """The windows, and the working set of each: what is live, what sleeps, and how that came about."""
 
-    number: int  # short name within this store, for search and vectors
-    chunk: Chunk
-    window: str  # where it was said
-    speaker: str
-    said: datetime
-    tokenizer: str
-    tags: tuple[str, ...] = ()
-    deleted: datetime | None = None
-    undeleted: datetime | None = None
-    merged_into: ChunkKey | None = None
+    def create_window(
+        self,
+        name: str,
+        *,
+        now: datetime,
+        system_prompt: str = "",
+        user_name: str = "User",
+        ai_name: str = "AI",
+        settings: Mapping[str, Json] | None = None,
+    ) -> WindowRecord: ...
+    def window(self, window_id: str) -> WindowRecord:
+        """A window, deleted or not."""
+
+    def windows(self, *, deleted: bool = False) -> list[WindowRecord]:
+        """In the order they were made; deleted ones on request."""
+
+    def window_names(self) -> dict[str, str]:
+        """The name of every window by its id, deleted ones too."""
+
+    def change_window(
+        self,
+        window_id: str,
+        *,
+        now: datetime,
+        name: str | None = None,
+        system_prompt: str | None = None,
+        user_name: str | None = None,
+        ai_name: str | None = None,
+        settings: Mapping[str, Json] | None = None,
+        reset: Collection[str] = (),
+    ) -> WindowRecord:
+        """Change what is given; settings to `reset` go, the others stay. What was said keeps the names it was said under."""
+
+    def delete_window(self, window_id: str, *, now: datetime) -> None:
+        """The window closes; what was said in it stays in memory."""
+
+    def window_stats(self, window_id: str) -> WindowStats: ...
+    def live(self, window_id: str) -> list[LiveChunk]:
+        """The live chunks in position order, bit by bit as they were saved."""
+
+    def save_brightness(self, window_id: str, chunks: Sequence[Chunk], brightness: Brightness) -> None:
+        """The brightness of these live chunks, one after the other in one array."""
+
+    def prune(self, window_id: str, orders: Sequence[PutToSleep], *, now: datetime) -> None:
+        """Live chunks fall asleep, with the brightness they have."""
+
+    def wake(self, window_id: str, orders: Sequence[WakeUp], *, now: datetime) -> None:
+        """Chunks of the graveyard or of another window become live here."""
+
+    def pin(self, window_id: str, key: ChunkKey, *, now: datetime, brightness: float | None = None) -> None:
+        """The chunk stays live until it is unpinned; with `brightness`, all its tokens get that."""
+
+    def unpin(self, window_id: str, key: ChunkKey, *, now: datetime) -> None: ...
+    def reread(self, window_id: str, live: Sequence[Live], *, tokenizer: str, now: datetime) -> None:
+        """The window reads these live chunks with another tokenizer. The record keeps the tokens they were said with."""
+
+    def graveyard(
+        self,
+        window_id: str,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        sort: Literal["position", "slept", "peak", "tokens"] = "position",
+        descending: bool = True,
+        role: Role | None = None,
+        text: str | None = None,
+    ) -> GraveyardPage:
+        """Sleeping chunks, by page."""
+
+    def sleeping(self, window_id: str, key: ChunkKey) -> Sleeping:
+        """One chunk of the graveyard."""
+
+    def asleep_or_said(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Wakeable]:
+        """Chunks that are not live here, with the brightness they had here if they sleep here.
+
+        In the order asked for; unknown keys are left out. Of a deleted or merged one, `record.gone` is true.
+        """
+
+    def asleep_places(self, window_id: str) -> tuple[Numbers, Numbers]:
+        """Starts and sizes in tokens of all sleeping chunks, in position order."""
+
+    def asleep_between(self, window_id: str, after: int, before: int, limit: int) -> list[Sleeping]:
+        """Sleeping chunks that start from one position on and before another, in position order."""
+
+    def sleepers(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Sleeper]:
+        """What a plan needs to know of these chunks, their turns' first chunks and their pairs; live ones are left out."""
+
+    def history(
+        self, *, window: str | None = None, key: ChunkKey | None = None, limit: int = 100
+    ) -> list[Event]:
+        """What happened, newest first: of a window, of a chunk, of a chunk in a window, or of all."""
+
+
+class VectorSearch(Protocol):
+    """A store's own index over the vectors of one generation."""
+
+    def nearest(
+        self, vector: Vectors, *, limit: int, window: str | None = None
+    ) -> tuple[Numbers, Similarities]:
+        """Numbers of the chunks nearest to a vector (dimension,), each once, nearest first, and their cosine
+        similarity. Never a deleted or merged chunk. `window`: only what was said there."""
+
+
+class SearchIndex(Protocol):
+    """What recall needs: words, vectors by generation, and what changed since it last looked."""
+
+    def search_terms(
+        self, terms: Sequence[str], limit: int, *, window: str | None = None
+    ) -> list[tuple[Numbers, Scores]]:
+        """For each term the numbers of the chunks that hold it and their BM25 (higher is better), in any order.
+
+        Both are empty if more than `limit` chunks of all windows hold the term. `window`: only what was said there.
+        """
+
+    def vector_search(self, generation: int) -> VectorSearch | None:
+        """The store's own index over these vectors; None if it has none, then the process loads them itself."""
+
+    def generations(self) -> list[Generation]: ...
+    def begin_generation(self, model: str, dimension: int, *, now: datetime) -> Generation:
+        """The generation of this embedder: the current one, one half built, or a new one that wants every chunk.
+
+        The first generation of a memory is current at once; a later one is built beside it until `complete_generation`.
+        """
+
+    def wanted(self, generation: int, limit: int) -> Wanted:
+        """Chunks whose vector is missing or out of date, newest first: what was just said is asked for soonest."""
+
+    def want_again(self, numbers: Iterable[int]) -> None:
+        """Ask for new vectors of these chunks, in every generation that serves or is being built."""
+
+    def add_vectors(
+        self, generation: int, wanted: Wanted, vectors: Vectors, counts: Sequence[int] | None = None
+    ) -> int:
+        """Vectors of `wanted.numbers`, in that order: one for each chunk, or as many as `counts` says.
+
+        A chunk deleted meanwhile gets none; one changed stays wanted. Returns how many chunks got theirs.
+        """
+
+    def vectors(self, generation: int) -> Iterator[tuple[Numbers, Vectors]]:
+        """All vectors of a generation in blocks, as of one moment. A chunk's number stands with each of its vectors."""
+
+    def vectors_of(self, generation: int, numbers: Iterable[int]) -> tuple[Numbers, Vectors]:
+        """The vectors that these chunks have, with the numbers of those chunks."""
+
+    def complete_generation(self, generation: int, *, now: datetime) -> None:
+        """From now on this generation serves. Refused while it still lacks vectors."""
+
+    def sweep_vectors(self) -> int:
+        """Remove the vectors of retired generations, in small steps that let others write. Returns how many went."""
+
+    def sequence(self) -> int:
+        """A number that grows with every change of a chunk: while it is the same, nothing changed."""
+
+    def changes(self, since: int) -> Changes:
+        """Chunks said, changed, embedded, merged, deleted or undeleted after this point of the sequence."""
+
+    def outline(self, since: int = 0) -> list[Place]:
+        """Where the chunks stand that were said or changed after this point of the sequence, in any order."""
+
+
+class Keepsakes(Protocol):
+    """What the AI and the user keep on purpose: structured memory, notes, settings."""
+
+    def entry(self, path: str, *, now: datetime | None = None) -> MemoryEntry | None:
+        """An entry, or None. With `now`, it counts as accessed then."""
+
+    def save_entry(
+        self,
+        path: str,
+        content: Json,
+        *,
+        now: datetime,
+        snapshot: Sequence[Mapping[str, Json]] = (),
+        vectors: Vectors | None = None,
+        model: str = "",
+    ) -> MemoryEntry:
+        """Make an entry or a new version of it; the older version is kept."""
+
+    def entries(self, under: str = "") -> list[MemoryEntry]:
+        """Entries below a path, in order of paths; all of them for an empty one."""
+
+    def entry_paths(self, under: str = "") -> list[tuple[str, int, datetime]]:
+        """Path, version and time of change of the entries below a path, without reading what they hold."""
+
+    def entry_versions(self, path: str) -> list[MemoryEntry]:
+        """Older versions, newest first."""
+
+    def delete_entry(self, path: str, *, now: datetime, recursive: bool = False) -> int:
+        """Delete an entry and, on request, all below it. Their versions are kept. Returns how many went."""
+
+    def note(self, name: str) -> Note | None: ...
+    def notes(self) -> list[Note]: ...
+    def save_note(
+        self, name: str, content: Json, *, now: datetime, unless_modified_since: datetime | None = None
+    ) -> Note:
+        """Write a note. With `unless_modified_since`, refused if another process wrote it after that time."""
+
+    def settings(self) -> dict[str, Json]:
+        """What holds for all windows, by key."""
+
+    def change_settings(
+        self, key: str, changes: Mapping[str, Json], reset: Collection[str] = (), *, now: datetime
+    ) -> None:
+        """Change these of the settings that stand under a key; those to `reset` go, the others stay."""
+
+
+class Exchange(Protocol):
+    """Memory out of and into files."""
+
+    def export(
+        self,
+        write: Callable[[str], object],
+        *,
+        now: datetime,
+        subset: Subset | None = None,
+        vectors: bool = False,
+        progress: Progress = silent,
+    ) -> None:
+        """Write the memory as it is at this moment, while others go on writing. `progress` counts turns."""
+
+    def import_file(self, path: Path, *, now: datetime, progress: Progress = silent) -> Imported:
+        """Add what a file holds that is not here yet: an export of ours, or of the prototype.
+
+        The whole file is checked before anything is changed. An import that was interrupted goes on when repeated.
+        """
+
+    def import_open_file(self, source: IO[bytes], *, now: datetime, progress: Progress = silent) -> Imported:
+        """The same of a file that is open for reading and can be sought in. It stays open."""
+
+
+class Upkeep(Protocol):
+    """Looking after the store itself."""
 
     @property
-    def key(self) -> ChunkKey:
-        return self.chunk.key
+    def place(self) -> str:
+        """Where the memory is, as its user knows it: a path or an address."""
 
     @property
-    def gone(self) -> bool:
-        """Deleted, or part of another chunk by now."""
-        return self.deleted is not None or self.merged_into is not None
+    def folder(self) -> Path:
+        """Where large files may lie for a while."""
 
+    def version(self) -> int:
+        """A number that is another one whenever anything was committed since, by any thread or process."""
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What was stored of a reply that was never finished."""
+    def stats(self) -> Stats: ...
+    def verify(self, *, repair: bool = False, progress: Progress = silent) -> list[Finding]:
+        """Everything that is wrong with the memory; an empty list if nothing is."""
 
-    window: str
-    turn_id: int
-    start: int
-    answers: int | None
-    tokens: Tokens
-    tokenizer: str
-    begun: datetime
-    saved: datetime
+    def backup(self, target: Path, *, progress: Progress = silent) -> None:
+        """A copy of the memory as it is at this moment, while others go on writing. Never half a file in place."""
 
+    def clear(self, *, confirm: bool = False) -> None:
+        """Wipe all that was said and kept; settings stay.
 
-# Windows
+        Ids go on counting, so that nothing said later is taken for something said before.
+        """
 
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
-@dataclass(frozen=True, slots=True)
-class WindowRecord:
-    id: str
-    name: str
-    system_prompt: str
-    user_name: str
-    ai_name: str
-    settings: Mapping[str, Json]
-    created: datetime
-    modified: datetime
-    deleted: datetime | None = None
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LiveChunk(Live):
-    """A chunk in a window's working set. Its tokens are the window's own, if it reads with another tokenizer."""
-
-    number: int = 0
-    tokenizer: str = ""  # of the tokens
-    window: str = ""  # where it was said
-    speaker: str = ""
-    said: datetime = datetime.min
-    since: datetime = datetime.min  # live without a break
-    woken_json: str | None = None
-    tags: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> ChunkKey:
-        return self.chunk.key
-
-    @property
-    def woken(self) -> Mapping[str, Json] | None:
-        """Why it woke up; None if it is live since it was said."""
-        return None if self.woken_json is None else json.loads(self.woken_json)
-
-
-@dataclass(frozen=True, slots=True)
-class Sleeping:
-    """A chunk in a window's graveyard."""
-
-    record: ChunkRecord  # with the window's own tokens, if it reads with another tokenizer
-    brightness: Brightness  # at deletion
-    peak: float
-    slept: datetime
-    reason: Mapping[str, Json]
-
-    @property
-    def key(self) -> ChunkKey:
-        return self.record.key
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Some of the graveyard, and how much there is in all."""
-
-    items: tuple[Sleeping, ...]
-    total: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Asleep:
-    """Put this chunk to sleep."""
-
-    key: ChunkKey
-    brightness: Brightness  # (live tokens of the chunk,)
-    reason: Mapping[str, Json] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Woken:
-    """Wake this chunk up."""
-
-    key: ChunkKey
-    brightness: Brightness
-    reason: Mapping[str, Json] = field(default_factory=dict)
-    pinned: bool = False
-    tokens: Tokens | None = (
-        None  # the window's own reading, under another tokenizer than the chunk was said with
-    )
-    tokenizer: str | None = None  # of `tokens`
-
-
-Happening = Literal["said", "slept", "woke", "pinned", "unpinned", "merged", "deleted", "undeleted", "reread"]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    key: ChunkKey
-    window: str | None  # None: in all of memory
-    happened: datetime
-    event: Happening
-    detail: Mapping[str, Json]
-
-
-# Search
-
-
-class Place(NamedTuple):
-    """Where a chunk stands, without its words: light enough to hold all of memory."""
-
-    number: int
-    turn_id: int
-    chunk_id: int
-    role: str
-    window: str
-    start: int
-    said: int  # microseconds since 1970
-    speaker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """All vectors made by one embedder."""
-
-    id: int
-    model: str
-    dimension: int
-    state: Literal["building", "current", "retired"]
-    created: datetime
-    completed: datetime | None
-    vectors: int
-    wanted: int  # chunks that lack a vector, or whose vector is out of date
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
-    """Chunks to embed. `seen` says how far the record was read; give it back with the vectors."""
-
-    numbers: Numbers
-    seen: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Changes:
-    """Chunks whose words, vector or existence changed, as they are now."""
-
-    sequence: int
-    present: Numbers
-    gone: Numbers
-    generation: int | None  # the current one: when it is another, load all its vectors
-
-
-# The AI's own memory
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Entry:
-    """An entry of the structured memory, with the chunks that explain it."""
-
-    path: str
-    content: Json
-    snapshot: Sequence[Mapping[str, Json]]
-    model: str  # of the vectors
-    vectors: Vectors  # (len(snapshot), dimension), or empty
-    created: datetime
-    modified: datetime
-    accessed: datetime
-    version: int
-    ended: datetime | None = None  # when an older version was replaced or deleted
-
-    @property
-    def heading(self) -> str:
-        return self.path.rpartition("/")[2]
-
-    @property
-    def parent(self) -> str:
-        return self.path.rpartition("/")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    name: str
-    content: Json
-    created: datetime
-    modified: datetime
-
-
-# Upkeep
-
-
-@dataclass(frozen=True, slots=True)
-class WindowStats:
-    window: WindowRecord
-    live_chunks: int
-    live_tokens: int
-    asleep_chunks: int
-    said_tokens: int
-    last_text: str = ""  # of the chunk said last in it
-    last_said: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    id: str
-    created: datetime
-    next_turn: int
-    next_position: int
-    turns: int
-    chunks: int
-    tokens: int
-    deleted_chunks: int
-    windows: int
-    drafts: int
-    entries: int
-    notes: int
-    generations: tuple[Generation, ...]
-    schema: int
-    bytes: int  # of the file and its write-ahead log
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something `verify` found to be wrong."""
-
-    check: str
-    sentence: str
-    repaired: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Subset:
-    """Which part of a memory is exported. A question and its answer are never parted."""
-
-    window: str | None = None
-    first_turn: int | None = None
-    last_turn: int | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-
-    @property
-    def everything(self) -> bool:
-        return self == Subset()
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """What an import brought."""
-
-    turns: int
-    chunks: int
-    tokens: int
-    windows: int
-    entries: int
-    notes: int
-    known_turns: int  # were here already
-    kept_ids: bool  # False: turns and positions got new ids since theirs were taken
+class Store(Transcript, Windows, SearchIndex, Keepsakes, Exchange, Upkeep, Protocol):
+    """All that was ever said, what each window knows of it, and the ways to find it again."""

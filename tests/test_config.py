@@ -11,7 +11,7 @@ def test_the_environment_goes_before_the_file(tmp_path):
         {"HALO_WEAVE_TEMPERATURE": "0.9", "HALO_WEAVE_TIMESTAMPS": "false", "PATH": "/bin"}, file
     )
     settings = configured_settings(config)
-    assert (settings.temperature, settings.top_k, settings.sink, settings.timestamps) == (
+    assert (settings.temperature, settings.top_k, settings["sink"], settings.timestamps) == (
         0.9,
         40,
         "first",

@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "halo_weave"
 LAYERS = [
     {"errors"},
     {"core"},
+    {"records"},
     {"ports", "store", "places", "settings"},
     {"config"},
     {"llama", "templates"},  # shared by adapters: the binding of llama.cpp, and chat templates
@@ -85,7 +86,7 @@ def test_the_guard_sees_an_upward_and_a_sideways_import():
     assert not upward("server", "assemble")
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((PACKAGE / "core").rglob("*.py")), ids=lambda path: path.name)
 def test_the_core_is_pure(path):
     for name in imported(path):
         root = name.split(".")[0]

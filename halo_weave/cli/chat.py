@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
 from io import TextIOWrapper
-from queue import Queue
-from threading import Thread, current_thread, main_thread
+from threading import current_thread, main_thread
 from types import FrameType
 from typing import Annotated
 
@@ -20,16 +18,15 @@ from rich.table import Table
 from halo_weave.assemble import assemble
 from halo_weave.cli.app import app
 from halo_weave.cli.counting import counted
-from halo_weave.cli.finding import found_window
 from halo_weave.cli.glow import TOOL, painted, plain, span
 from halo_weave.cli.options import Data
 from halo_weave.cli.starting import Context, Embedder, Model, Threads, options_of, progress_bar
 from halo_weave.config import read_config
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, HaloWeaveError
-from halo_weave.store import WindowRecord
+from halo_weave.records import WindowRecord
 from halo_weave.weave import events
-from halo_weave.weave.context import Gap
+from halo_weave.weave.seen import Gap
 from halo_weave.weave.weave import Weave
 
 HELP = """\
@@ -54,13 +51,12 @@ class Chat:
     def __init__(self, weave: Weave, window: WindowRecord, console: Console) -> None:
         self.weave, self.window, self.console = weave, window, console
         self.going = True
-        self.last: dict[str, object] = {}
         self.commands: dict[str, Callable[[str], None]] = {
             "context": self.context,
-            "pin": lambda key: self.act(weave.pin, key, "is pinned"),
-            "unpin": lambda key: self.act(weave.unpin, key, "is not pinned any more"),
-            "sleep": lambda key: self.act(weave.sleep, key, "sleeps"),
-            "wake": lambda key: self.act(weave.wake, key, "is awake and pinned"),
+            "pin": lambda key: self.act(weave.chunks.pin, key, "is pinned"),
+            "unpin": lambda key: self.act(weave.chunks.unpin, key, "is not pinned any more"),
+            "sleep": lambda key: self.act(weave.chunks.sleep, key, "sleeps"),
+            "wake": lambda key: self.act(weave.chunks.wake, key, "is awake and pinned"),
             "graveyard": self.graveyard,
             "why": self.why,
             "search": self.search,
@@ -93,45 +89,32 @@ class Chat:
     # The turn
 
     def say(self, text: str) -> None:
-        """The turn runs in a thread, so that Ctrl-C can stop the reply and nothing else."""
-        told: Queue[events.Event | BaseException | None] = Queue()
+        """The turn runs in a thread of its own, so that Ctrl-C can stop the reply and nothing else."""
+        turns, window = self.weave.turns, self.window.id
+        with _on_interrupt(lambda: turns.abort(window)):
+            begun = turns.say(window, text).result()
+            for event in turns.follow(window, begun.before):
+                self.show(event)
 
-        def run() -> None:
-            try:
-                for event in self.weave.say(self.window.id, text):
-                    told.put(event)
-            except BaseException as error:
-                told.put(error)
-            told.put(None)
-
-        window = self.window.id
-        with on_interrupt(lambda: self.weave.abort(window)):
-            Thread(target=run, name=f"turn in {window}", daemon=True).start()
-            decoder = getincrementaldecoder("utf-8")("replace")
-            while (event := told.get()) is not None:
-                if isinstance(event, BaseException):
-                    self.console.print()
-                    raise event
-                self.show(event, decoder.decode)
-
-    def show(self, event: events.Event, decode: Callable[[bytes], str]) -> None:
+    def show(self, event: events.WindowEvent) -> None:
         match event:
-            case events.Token():
-                style = TOOL if event.tool else "none"
-                self.console.print(plain(decode(event.piece), style), end="", soft_wrap=True)
-            case events.Woken():
+            case events.TokenSpoken():
+                self.console.print(plain(event.text, TOOL if event.tool else "none"), end="", soft_wrap=True)
+            case events.TurnFailed():
+                self.console.print()
+                self.console.print(plain(event.sentence, "red"))
+            case events.ChunksWoken():
                 for one in event.chunks:
                     words = f", by {', '.join(one.words)}" if one.words else f", {one.part.value}"
-                    self.quietly(f"↻ {one.chunk.key} woke up{words}: {shortened(one.chunk.text)}")
-            case events.Asleep() if event.chunks:
+                    self.quietly(f"↻ {one.chunk.key} woke up{words}: {_shortened(one.chunk.text)}")
+            case events.ChunksSlept() if event.chunks:
                 tokens = sum(one.tokens for one in event.chunks)
                 self.quietly(
                     f"☾ {counted(len(event.chunks), 'chunk')}, {counted(tokens, 'token')}, fell asleep"
                 )
             case events.Spoken():
                 self.console.print()
-            case events.Done():
-                self.last = dict(event.stats)
+            case events.TurnEnded():
                 ended = {
                     "abort": "stopped, ",
                     "length": "cut at max_new_tokens, ",
@@ -149,7 +132,7 @@ class Chat:
     # Looking
 
     def context(self, _: str = "") -> None:
-        seen = self.weave.context(self.window.id)
+        seen = self.weave.windows.context(self.window.id)
         low, high = span(one.brightness for turn in seen.turns for one in turn.chunks)
         for turn in seen.turns:
             self.console.print(plain(f"{turn.speaker}, {turn.said.astimezone():%Y-%m-%d %H:%M}", "bold"))
@@ -162,28 +145,27 @@ class Chat:
                 self.console.print(
                     painted(one.chunk.tokens, one.brightness, low, high, tool=one.tool), soft_wrap=True
                 )
-        self.gap(seen.tail)
+        self.gap(seen.gaps.tail)
         budget = seen.budget
-        used = budget.system + budget.pinned + budget.live + budget.frames
-        self.quietly(f"{used} tokens of {budget.max_context_tokens or budget.model_context}")
+        self.quietly(f"{budget.used} tokens of {budget.max_context_tokens or budget.model_context}")
 
     def gap(self, gap: Gap | None) -> None:
         if gap:
             self.quietly(f"┈ {counted(gap.chunks, 'chunk')}, {counted(gap.tokens, 'token')} asleep")
 
     def graveyard(self, text: str) -> None:
-        page = self.weave.graveyard(self.window.id, limit=SHOWN, text=text or None)
+        page = self.weave.windows.graveyard(self.window.id, limit=SHOWN, text=text or None)
         table = Table("key", "tokens", "peak", "slept", "text", box=None)
         for one in page.items:
             slept = f"{one.slept.astimezone():%Y-%m-%d %H:%M}"
-            words = plain(shortened(one.record.chunk.text))
+            words = plain(_shortened(one.record.chunk.text))
             table.add_row(str(one.key), str(len(one.record.chunk)), f"{one.peak:.0f}", slept, words)
         if page.items:
             self.console.print(table)
         self.quietly(f"{counted(page.total, 'chunk')} asleep here" + (f" with {text!r}" if text else ""))
 
     def why(self, key: str) -> None:
-        told = self.weave.why(self.window.id, keyed(key))
+        told = self.weave.chunks.why(self.window.id, _keyed(key))
         state = "pinned" if told.pinned else "live" if told.live else "asleep"
         self.console.print(plain(told.text))
         bright = "" if told.peak is None else f", peak {told.peak:.0f}, mean {told.mean:.0f}"
@@ -197,10 +179,10 @@ class Chat:
     def search(self, text: str) -> None:
         if not text:
             raise BadInput("Search for what? Write /search and some words.")
-        found = self.weave.search(text, window_id=self.window.id, limit=SHOWN)
+        found = self.weave.memory.search(text, window_id=self.window.id, limit=SHOWN)
         table = Table("key", "similarity", "words", "text", box=None)
         for one in found:
-            words = plain(shortened(one.record.chunk.text))
+            words = plain(_shortened(one.record.chunk.text))
             table.add_row(
                 str(one.record.key), f"{one.hit.similarity:.2f}", plain(" ".join(one.hit.words)), words
             )
@@ -209,8 +191,8 @@ class Chat:
         self.quietly(counted(len(found), "hit"))
 
     def stats(self, _: str) -> None:
-        now = self.weave.status()
-        window, memory = self.weave.store.window_stats(self.window.id), now["memory"]
+        now, window = self.weave.memory.status(), self.weave.windows.state(self.window.id)
+        memory = now.memory
         table = Table(show_header=False, box=None)
         table.add_row("window", plain(self.window.name))
         live = f"{counted(window.live_tokens, 'token')} in {counted(window.live_chunks, 'chunk')}"
@@ -218,30 +200,30 @@ class Chat:
         table.add_row("asleep", counted(window.asleep_chunks, "chunk"))
         said = f"{counted(memory.tokens, 'token')} in {counted(memory.chunks, 'chunk')}"
         table.add_row("memory", f"{said}, {counted(memory.windows, 'window')}")
-        table.add_row("model", plain(now["model"].name))
-        if self.last:
-            table.add_row("last turn", ", ".join(f"{name} {value}" for name, value in self.last.items()))
+        table.add_row("model", plain(now.model.name))
+        if last := self.weave.turns.last(self.window.id):
+            table.add_row("last turn", ", ".join(f"{name} {value}" for name, value in last.items()))
         self.console.print(table)
 
     # Doing
 
     def act(self, done: Callable[[str, ChunkKey], object], key: str, what: str) -> None:
-        done(self.window.id, keyed(key))
+        done(self.window.id, _keyed(key))
         self.quietly(f"{key} {what}")
 
     def windows(self, name: str) -> None:
         if name:
-            self.go(found_window(self.weave.store, name))
+            self.go(self.weave.windows.find(name))
             return
         table = Table("id", "name", "live", "asleep", "last words", box=None)
-        for one in self.weave.windows():
+        for one in self.weave.windows.list():
             here = " ←" if one.window.id == self.window.id else ""
-            named, words = plain(one.window.name + here), plain(shortened(one.last_text))
+            named, words = plain(one.window.name + here), plain(_shortened(one.last_text))
             table.add_row(one.window.id, named, str(one.live_chunks), str(one.asleep_chunks), words)
         self.console.print(table)
 
     def new(self, name: str) -> None:
-        self.go(self.weave.create_window(name))
+        self.go(self.weave.windows.create(name))
 
     def go(self, window: WindowRecord) -> None:
         self.window = window
@@ -251,13 +233,13 @@ class Chat:
         self.going = False
 
 
-def keyed(text: str) -> ChunkKey:
+def _keyed(text: str) -> ChunkKey:
     if not text:
         raise BadInput("Which chunk? Name its key, like 12.0.user; /context shows them.")
     return ChunkKey.parse(text)
 
 
-def shortened(text: str, most: int = 80) -> str:
+def _shortened(text: str, most: int = 80) -> str:
     text = " ".join(text.split())
     return text if len(text) <= most else text[: most - 1] + "…"
 
@@ -265,15 +247,15 @@ def shortened(text: str, most: int = 80) -> str:
 def first_window(weave: Weave, name: str | None) -> WindowRecord:
     """The one asked for, the one spoken in last, or a new one."""
     if name:
-        return found_window(weave.store, name)
-    known = weave.windows()
+        return weave.windows.find(name)
+    known = weave.windows.list()
     if not known:
-        return weave.create_window("Chat")
+        return weave.windows.create("Chat")
     return max(known, key=lambda one: one.last_said or one.window.modified).window
 
 
 @contextlib.contextmanager
-def on_interrupt(stop: Callable[[], object]) -> Iterator[None]:
+def _on_interrupt(stop: Callable[[], object]) -> Iterator[None]:
     """While the block runs, Ctrl-C does this and nothing else."""
     if current_thread() is not main_thread():
         yield
@@ -289,7 +271,7 @@ def on_interrupt(stop: Callable[[], object]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def typed(console: Console) -> Iterator[str]:
+def _typed(console: Console) -> Iterator[str]:
     """Lines from the keyboard, until Ctrl-D; or from a pipe, until it ends. Bytes that are no text become a sign."""
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
@@ -329,5 +311,7 @@ def chat(
         talk = Chat(weave, first_window(weave, window), console)
         if sys.stdin.isatty():
             talk.context()
-            talk.quietly(f"{talk.window.name}, on {weave.engine.info.name}. /help shows the commands.")
-        talk.run(typed(console))
+            talk.quietly(
+                f"{talk.window.name}, on {weave.memory.status().model.name}. /help shows the commands."
+            )
+        talk.run(_typed(console))

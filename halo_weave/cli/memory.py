@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from halo_weave.assemble import open_store
 from halo_weave.cli.app import app
 from halo_weave.cli.counting import counted
 from halo_weave.cli.finding import found_window
@@ -24,11 +25,9 @@ from halo_weave.cli.glow import plain
 from halo_weave.cli.options import Data, Json, Yes
 from halo_weave.cli.starting import folder_of
 from halo_weave.config import read_config
-from halo_weave.errors import BadInput, StoreCorrupt, StoreTooNew
-from halo_weave.places import memory_file
-from halo_weave.store import Subset
-from halo_weave.stores.sqlite import SqliteStore
-from halo_weave.stores.sqlite.verify import unreadable
+from halo_weave.errors import BadInput, StoreCorrupt
+from halo_weave.records import Finding, Subset
+from halo_weave.store import Store
 
 LAST_TURN = 2**63 - 1
 Target = Annotated[Path, typer.Argument(help="File to write. It must not exist yet.")]
@@ -38,20 +37,17 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def opened(data: Path | None) -> SqliteStore:
-    return SqliteStore(memory_file(folder_of(read_config(), data)))
+def opened(data: Path | None) -> Store:
+    """For commands that make a memory where none is."""
+    return open_store(folder_of(read_config(), data))
 
 
-def opened_to_read(data: Path | None) -> SqliteStore:
-    """For commands that change nothing: they never make a memory, and work on a read-only disk."""
-    path = memory_file(folder_of(read_config(), data))
-    try:
-        return SqliteStore(path, read_only=True)
-    except StoreTooNew:
-        return SqliteStore(path)  # an older schema, which is brought up to date; a newer one is refused again
+def opened_to_read(data: Path | None) -> Store:
+    """For commands that change nothing; they work on a read-only disk, too."""
+    return open_store(folder_of(read_config(), data), read_only=True)
 
 
-def opened_to_change(data: Path | None) -> SqliteStore:
+def opened_to_change(data: Path | None) -> Store:
     """For commands that change what is there: where nothing is, they make no memory."""
     opened_to_read(data).close()
     return opened(data)
@@ -105,17 +101,17 @@ def status(data: Data = None, as_json: Json = False) -> None:
     """What the memory holds."""
     with opened_to_read(data) as store:
         stats = store.stats()
-        path = store.path
+        place = store.place
     if as_json:
         figures = {
             **shown(stats),
             "next_turn": str(stats.next_turn),
             "next_position": str(stats.next_position),
         }
-        say({"memory": str(path), **figures})
+        say({"memory": place, **figures})
         return
     table = Table(show_header=False, box=None)
-    table.add_row("memory", plain(str(path)))
+    table.add_row("memory", plain(place))
     table.add_row("size", f"{stats.bytes / 1e6:,.1f} MB")
     said = f"{counted(stats.tokens, 'token')} in {counted(stats.chunks, 'chunk')}"
     table.add_row("said", f"{said} and {counted(stats.turns, 'turn')}")
@@ -220,7 +216,7 @@ def import_memory(
 ) -> None:
     """Add what an export holds. What is here already stays as it is, so importing twice changes nothing."""
     with opened(data) as store, bar("Importing") as progress:
-        known = {window.id for window in store.windows()}
+        known, empty = {window.id for window in store.windows()}, not store.stats().turns
         result = store.import_file(source, now=now(), progress=progress)
         new = [window for window in store.windows() if window.id not in known]  # without those deleted there
     if as_json:
@@ -232,7 +228,8 @@ def import_memory(
         were = "was" if result.known_turns == 1 else "were"
         typer.echo(f"{counted(result.known_turns, 'turn')} {were} here already and stayed the same.")
     if not result.kept_ids:
-        typer.echo("Their ids were taken here, so turns and positions got new ones.")
+        taken = "Their ids were taken here, so turns and positions got new ones."
+        typer.echo("Turns and positions got new ids." if empty else taken)
 
 
 @app.command()
@@ -259,7 +256,7 @@ def verify(
         with opened_to_change(data) if repair else opened_to_read(data) as store, bar("Checking") as progress:
             findings = store.verify(repair=repair, progress=progress)
     except StoreCorrupt as error:  # it cannot even be opened
-        findings = [unreadable(error)]
+        findings = [Finding.of(error)]
     left = [finding for finding in findings if not finding.repaired]
     if as_json:
         say({"ok": not left, "findings": findings})
@@ -284,7 +281,7 @@ def clear(data: Data = None, yes: Yes = False, as_json: Json = False) -> None:
             said = f"{counted(stats.tokens, 'token')} in {counted(stats.turns, 'turn')}"
             kept = f"{counted(stats.entries, 'entry', 'entries')} and {counted(stats.notes, 'note')}"
             typer.confirm(
-                f"Wipe {said}, {counted(stats.windows, 'window')}, {kept} from {store.path}?",
+                f"Wipe {said}, {counted(stats.windows, 'window')}, {kept} from {store.place}?",
                 abort=True,
                 err=True,
             )

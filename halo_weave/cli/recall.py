@@ -17,16 +17,18 @@ from halo_weave.cli.glow import plain
 from halo_weave.cli.memory import bar, now, opened_to_change, opened_to_read, say
 from halo_weave.cli.options import Data, Json
 from halo_weave.cli.starting import embedder_of
-from halo_weave.config import read_config
-from halo_weave.core.resurrection import RecallHit, choose_resurrections
+from halo_weave.config import configured_settings, read_config
+from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
+from halo_weave.core.tokens import ChunkKey
 from halo_weave.embedders.standard import open_embedder
 from halo_weave.errors import BadInput
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex as embed_anew
 from halo_weave.llama import catalogue
-from halo_weave.settings import Settings
-from halo_weave.store import ChunkRecord
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.records import ChunkRecord
+from halo_weave.store import Store
+from halo_weave.weave.system import stored_settings
+from halo_weave.weave.waking import plan_waking
 
 EmbedderFile = Annotated[
     str | None,
@@ -35,7 +37,7 @@ EmbedderFile = Annotated[
 
 
 @contextmanager
-def recalling(store: SqliteStore, embedder: str | None, *, writes: bool = False) -> Iterator[Recall]:
+def recalling(store: Store, embedder: str | None, *, writes: bool = False) -> Iterator[Recall]:
     """Search for one command, which waits for the embedder and not for what is still to be embedded."""
     chosen = embedder_of(read_config(), embedder)
     recall = Recall(store, None if chosen == "off" else lambda: open_embedder(chosen), writes=writes)
@@ -66,18 +68,17 @@ def search(
         if window is not None:
             window = found_window(store, window).id
         with recalling(store, embedder) as recall:
-            hits = recall.search(words, window=window, limit=200 if budget is not None else limit, now=now())
+            told: dict[str, Any] = {}
+            if budget is None:
+                scored = {hit.key: hit for hit in recall.search(words, window=window, limit=limit, now=now())}
+                shown = dict.fromkeys(scored, "")
+            else:
+                scored, plan = would_wake(store, recall, words, budget, window)
+                told = {"budget": budget, "cost": plan.cost}
+                shown = {waking.key: str(waking.part) for waking in plan.wakes}
             status = recall.status()
-        told: dict[str, Any] = {}
-        shown: dict[Any, str] = {hit.key: "" for hit in hits}
-        if budget is not None:
-            sleepers = store.sleepers("", shown)
-            plan = choose_resurrections(hits, sleepers, budget, pairs=Settings().pairs)
-            told = {"budget": budget, "cost": plan.cost}
-            shown = {waking.key: str(waking.part) for waking in plan.wakes}
         records = {record.key: record for record in store.chunks_by_key(shown)}
-        names = {window.id: window.name for window in store.windows(deleted=True)}
-    scored = {hit.key: hit for hit in hits}
+        names = store.window_names()
     found = [
         described(record, names.get(record.window, ""), scored.get(key), part)
         for key, part in shown.items()
@@ -103,6 +104,24 @@ def search(
         console.print(plain(one["text"]))
     if budget is not None:
         typer.echo(f"{told['cost']} of {counted(budget, 'token')}", err=True)
+
+
+def would_wake(
+    store: Store, recall: Recall, words: str, budget: int, window: str | None
+) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
+    """As in a turn: by the stored settings, and only what is near enough. In a window, what is live there stays out."""
+    record = store.window(window) if window else None
+    return plan_waking(
+        words,
+        budget,
+        stored_settings(store, record, configured_settings(read_config())),
+        store=store,
+        recall=recall,
+        now=now(),
+        window_id=window or "",
+        scope=window,
+        live={one.key for one in store.live(window)} if window else (),
+    )
 
 
 def described(record: ChunkRecord, name: str, hit: RecallHit | None, part: str) -> dict[str, Any]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import webbrowser
 from collections.abc import Callable
-from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from halo_weave.assemble import Options, assemble, embed_anew
+from halo_weave.assemble import Options, assemble
 from halo_weave.cli.app import app
 from halo_weave.cli.glow import plain
 from halo_weave.cli.options import Data
@@ -84,13 +83,12 @@ def serve(
     listener = bind(host, wanted)
     taken = listener.getsockname()[1]
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    anew = None if options.embedder == "off" else partial(embed_anew, options)
-    service = Service(assembling(options), anew)
+    service = Service(_assembling(options))
     server = Server(service, policy_for(host, taken, key=key, names=names, origins=origins))
     address = f"http://[{host}]:{taken}" if ":" in host else f"http://{host}:{taken}"
     console = Console(stderr=True, highlight=False)
     console.print(plain(f"Halo Weave is at {address} (Ctrl-C ends it)"))
-    Thread(target=attend, args=(service, server, options, console), name="start", daemon=True).start()
+    Thread(target=_attend, args=(service, server, options, console), name="start", daemon=True).start()
     if open_page:
         webbrowser.open(address)
     server.run([listener])
@@ -98,7 +96,7 @@ def serve(
         raise service.failure
 
 
-def assembling(options: Options) -> Callable[[Tell], Weave]:
+def _assembling(options: Options) -> Callable[[Tell], Weave]:
     def with_a_bar(tell: Tell) -> Weave:
         with progress_bar(tell) as telling:
             return assemble(options, telling)
@@ -106,7 +104,7 @@ def assembling(options: Options) -> Callable[[Tell], Weave]:
     return with_a_bar
 
 
-def attend(service: Service, server: Server, options: Options, console: Console) -> None:
+def _attend(service: Service, server: Server, options: Options, console: Console) -> None:
     """Say when the system is there. Without a model the page explains; a wrong --model ends the server."""
     service.begin().join()
     if service.failure is None:

@@ -17,7 +17,6 @@ from rich.tree import Tree
 from halo_weave.assemble import assemble, kept_with_memories
 from halo_weave.cli.app import app
 from halo_weave.cli.counting import counted
-from halo_weave.cli.finding import found_window
 from halo_weave.cli.glow import plain, visible
 from halo_weave.cli.memory import now, opened, opened_to_change, opened_to_read, say, shown
 from halo_weave.cli.options import Data, Json, Yes
@@ -27,7 +26,7 @@ from halo_weave.config import read_config
 from halo_weave.errors import BadInput
 from halo_weave.memory import Branch, MemoryTree, Notes, Remembered
 from halo_weave.memory.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.store import Store
 
 memory = typer.Typer(help="What the AI keeps on purpose, under headings.", no_args_is_help=True)
 app.add_typer(memory, name="memory")
@@ -138,7 +137,7 @@ def inject_memory(
     with progress_bar() as telling:
         weave = assemble(options, telling)
     with closing(weave):
-        woken, slept = weave.inject(found_window(weave.store, window).id, path)
+        woken, slept = weave.keepsakes.inject(weave.windows.find(window).id, path)
     cost = sum(one.cost for one in woken)
     if as_json:
         keys = [str(one.chunk.key) for one in woken]
@@ -215,7 +214,7 @@ def notes(
 
 
 @contextmanager
-def remembering(store: SqliteStore, embedder: str | None, *, writes: bool = False) -> Iterator[MemoryTree]:
+def remembering(store: Store, embedder: str | None, *, writes: bool = False) -> Iterator[MemoryTree]:
     """The memory as the AI has it: found by meaning, and kept with the talk that explains it."""
     with recalling(store, embedder, writes=writes) as recall:
         yield MemoryTree(store, search=kept_with_memories(store, recall), embedder=recall.embedder)

@@ -1,21 +1,63 @@
-"""Attention becomes brightness. A strategy is a small dataclass whose fields are its settings."""
+"""What the model looked at, and the interface of the strategies that turn it into brightness."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Literal, Protocol
+from itertools import product
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.core.tokens import Brightness
+from halo_weave.core.tokens import Brightness, Chunk
+from halo_weave.errors import BadInput
 
 INITIAL = 10_000.0
 FLOOR_OF_HYBRID = 255.0
 SUM_TOLERANCE = 1e-2
 
 Floats = npt.NDArray[np.float32]
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Which attention is read, and how layers and heads become one row. Said anew for each generation."""
+
+    layers: tuple[int, ...] | None = None  # None: all
+    heads: tuple[int, ...] | None = None  # None: all
+    pairs: tuple[tuple[int, int], ...] | None = None  # (layer, head), in place of `layers` and `heads`
+    combine: Literal["mean", "max"] = "mean"
+    reply: bool = True  # a row for each generated token
+    reading: bool = False  # rows of the user turn's tokens while they are read
+    reading_surprisal: bool = False  # how little each of those was expected; of the reply it is always known
+    raw: bool = False  # with each row also those of the chosen pairs: `AttentionRow.raw`
+
+    def chosen(self, layers: int, heads: int) -> list[tuple[int, int]]:
+        """The (layer, head) pairs that are read of a model with so many, in the order of `AttentionRow.raw`."""
+        if self.pairs is not None and (self.layers is not None or self.heads is not None):
+            raise BadInput("Choose either pairs of layer and head, or layers and heads.")
+        pairs = list(
+            product(
+                range(layers) if self.layers is None else self.layers,
+                range(heads) if self.heads is None else self.heads,
+            )
+            if self.pairs is None
+            else self.pairs
+        )
+        if not pairs:
+            raise BadInput("No layer and head was chosen to read attention from.")
+        for layer, head in pairs:
+            if not 0 <= layer < layers:
+                raise BadInput(f"The model has {layers} layers, so there is no layer {layer}.")
+            if not 0 <= head < heads:
+                raise BadInput(f"The model has {heads} heads, so there is no head {head}.")
+        if len(set(pairs)) != len(pairs):
+            raise BadInput("A layer and head was chosen twice to read attention from.")
+        return pairs
 
 
 class Fault(StrEnum):
@@ -41,7 +83,7 @@ class AttentionRow:
     aside: int = 0  # how many frame and system tokens there are
     aside_peak: float = 0.0  # the largest single share among them
     first: float | None = None  # the share of the very first token of the context, when that is aside
-    raw: Floats | None = None  # (layers, heads, context), only when asked for
+    raw: Floats | None = None  # (pairs, live tokens), in the order of `Capture.pairs`; only when asked for
 
     def fault(self, live: int) -> Fault | None:
         """What makes the row unusable for a window of `live` tokens, if anything."""
@@ -71,130 +113,81 @@ class AttentionRow:
         return max(float(self.tokens.max()), self.aside_peak)
 
 
-@dataclass(frozen=True, slots=True)
-class Wants:
-    """Which attention a strategy reads, said anew for each generation."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Light:
+    """What a strategy keeps of each token: its brightness, and further numbers if the strategy has traces."""
 
-    layers: tuple[int, ...] | None = None  # None: all
-    heads: tuple[int, ...] | None = None  # None: all
-    combine: Literal["mean", "max"] = "mean"
-    reply: bool = True  # rows of the reply's tokens
-    reading: bool = False  # rows of the user turn while it is read
-    surprisal: bool = False  # how little each token was expected, read or generated
+    brightness: Brightness  # (n,)
+    traces: Floats | None = None  # (traces of the strategy, n); None where it has none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sight:
-    """All that a strategy may look at in one step."""
+    """The window as a strategy sees it. Views of the window's own arrays: not to be changed, not to be kept."""
 
-    brightness: Brightness  # (live tokens,)
-    row: AttentionRow
-    scored: int  # tokens before this index are scored; the current turn lies after it
-    offsets: npt.NDArray[np.int64]  # (chunks + 1,), where each chunk's tokens begin
+    light: Light  # of all live tokens, the reply in progress last
+    chunks: Sequence[Chunk]  # in time order; the reply in progress is none yet
+    offsets: Offsets  # (chunks + 1,), where each chunk's tokens begin
     ages: npt.NDArray[np.int64]  # (chunks,), in turns; 0 is the newest
+    scored: int  # tokens before this index are scored; the current turn lies after it
 
 
-class Strategy(Protocol):
-    """How attention, surprisal, size and age become brightness."""
+@dataclass(frozen=True, slots=True)
+class Strategy(ABC):
+    """How attention, surprisal, size and age become brightness.
 
-    name: ClassVar[str]
+    A strategy is a frozen dataclass in a module of its own in `core.strategies`. Fields made by `setting` are its
+    own settings; a field with the name of a general setting takes its value.
+    """
+
+    traces: ClassVar[tuple[str, ...]] = ()  # names of the numbers kept of each token beside its brightness
+
+    initial_brightness: float = INITIAL
+    brightness_cap: float = INITIAL
 
     @property
-    def wants(self) -> Wants: ...
+    def capture(self) -> Capture:
+        """Which attention it reads."""
+        return Capture()
 
-    def born(self, surprisal: Floats) -> Brightness:
-        """Brightness of new tokens; their surprisal in nats is NaN where it was not read."""
+    def born(self, surprisal: Floats) -> Light:
+        """New tokens; their surprisal in nats is NaN where it is not known (yet)."""
+        shape = (len(self.traces), len(surprisal))
+        traces = np.full(shape, np.nan, np.float32) if self.traces else None
+        return Light(np.full(surprisal.shape, self.initial_brightness, np.float32), traces)
 
-    def brighten(self, sight: Sight) -> Brightness:
-        """Brightness after one row. The row is sound and the sight is not to be changed."""
+    @abstractmethod
+    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+        """All live tokens after one row. The row is sound."""
 
-    def of_chunks(self, brightness: Brightness, offsets: npt.NDArray[np.int64]) -> Floats:
-        """Brightness of whole chunks: the lowest falls asleep first."""
+    def after_reading(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light | None:
+        """All live tokens after the user turn was read, if `capture.reading`; None changes nothing.
+
+        Each row covers the tokens up to its own; the user's turn is the newest.
+        """
+        return None
+
+    def after_reply(self, sight: Sight) -> Light | None:
+        """All live tokens after a whole reply, which is the newest chunks now; None changes nothing."""
+        return None
+
+    def of_chunks(self, sight: Sight) -> Floats:
+        """(chunks,) brightness of whole chunks: the lowest falls asleep first, infinite ones never."""
+        return peaks(sight.light.brightness, sight.offsets)
 
 
-def peaks(brightness: Brightness, offsets: npt.NDArray[np.int64]) -> Floats:
-    """(chunks,) the brightest token of each chunk: one bright token keeps a whole chunk awake."""
+def peaks(values: Floats, offsets: Offsets) -> Floats:
+    """(chunks,) the highest value of each chunk: one bright token keeps a whole chunk awake."""
     if len(offsets) < 2:
         return np.zeros(0, np.float32)
-    return np.maximum.reduceat(brightness, offsets[:-1])
+    return np.maximum.reduceat(values[: offsets[-1]], offsets[:-1])
 
 
-def means(brightness: Brightness, offsets: npt.NDArray[np.int64]) -> Floats:
+def means(values: Floats, offsets: Offsets) -> Floats:
     """(chunks,) the mean over each chunk's tokens."""
     if len(offsets) < 2:
         return np.zeros(0, np.float32)
-    return np.asarray(np.add.reduceat(brightness, offsets[:-1]) / np.diff(offsets), np.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class MagnitudeVoting:
-    """A token gains as often as it was looked at above the average, and loses a little when it was not."""
-
-    name: ClassVar[str] = "magnitude_voting"
-
-    initial: float = INITIAL
-    cap: float = INITIAL
-    decay: float = 1.0
-    sink: Literal["max", "first"] = "max"
-    wants: Wants = field(default_factory=Wants)
-
-    def born(self, surprisal: Floats) -> Brightness:
-        return np.full(surprisal.shape, self.initial, np.float32)
-
-    def brighten(self, sight: Sight) -> Brightness:
-        after = sight.brightness.copy()
-        row = sight.row
-        if not sight.scored or row.length < 2:
-            return after
-        threshold = max(1 - row.sink(self.sink), 0.0) / (row.length - 1)
-        # Few tokens are looked at, so only those are divided, in float64; the comparison is exact in float32.
-        (looked_at,) = (row.tokens[: sight.scored] > _not_above(threshold)).nonzero()
-        shares = row.tokens.take(looked_at).astype(np.float64)
-        # All attention on the sink makes the threshold 0: the sink then simply reaches the cap.
-        votes = np.floor(shares / threshold) if threshold > 0 else np.full(shares.shape, 2.0**24)
-        earned = np.minimum(after.take(looked_at) + votes, self.cap).astype(np.float32)
-        scored = after[: sight.scored]
-        scored -= np.float32(self.decay)
-        scored[looked_at] = earned
-        if scored.max() > self.cap:  # only after the cap was lowered
-            np.minimum(scored, np.float32(self.cap), out=scored)
-        return after
-
-    def of_chunks(self, brightness: Brightness, offsets: npt.NDArray[np.int64]) -> Floats:
-        return peaks(brightness, offsets)
-
-
-def _not_above(threshold: float) -> np.float32:
-    """The largest float32 that is not above it: the same float32 values lie above both."""
-    near = np.float32(threshold)
-    return near if near <= threshold else np.nextafter(near, np.float32(-np.inf))
-
-
-@dataclass(frozen=True, slots=True)
-class Surprise:
-    """What the model did not expect is worth keeping: brightness is a token's surprisal, a chunk's its mean."""
-
-    name: ClassVar[str] = "surprise"
-
-    initial: float = INITIAL
-    cap: float = INITIAL
-    per_nat: float = 1_000.0
-    wants: Wants = field(default_factory=lambda: Wants(reply=False, surprisal=True))
-
-    def born(self, surprisal: Floats) -> Brightness:
-        earned = np.minimum(surprisal * np.float32(self.per_nat), np.float32(self.cap))
-        return np.where(np.isnan(surprisal), np.float32(self.initial), earned).astype(np.float32)
-
-    def brighten(self, sight: Sight) -> Brightness:
-        return sight.brightness.copy()
-
-    def of_chunks(self, brightness: Brightness, offsets: npt.NDArray[np.int64]) -> Floats:
-        return means(brightness, offsets)
-
-
-STRATEGIES: dict[str, type[MagnitudeVoting] | type[Surprise]] = {
-    strategy.name: strategy for strategy in (MagnitudeVoting, Surprise)
-}
+    return np.asarray(np.add.reduceat(values[: offsets[-1]], offsets[:-1]) / np.diff(offsets), np.float32)
 
 
 def returning(

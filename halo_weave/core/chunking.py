@@ -11,7 +11,6 @@ the exact concatenation of its tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import pairwise
 
 from halo_weave.core.tokens import Tokens
@@ -99,15 +98,9 @@ class Chunker:
             self._mark, self._fence_line = 0, True
 
 
-def chunk_ends(pieces: Iterable[bytes], min_tokens: int = 64) -> list[int]:
-    """The token counts after which the chunks of a whole text end."""
-    chunker = Chunker(min_tokens)
-    for piece in pieces:
-        chunker.feed(piece)
-    return chunker.finish()
-
-
 def cut(tokens: Tokens, min_tokens: int = 64) -> list[Tokens]:
     """A turn's tokens as its chunks' tokens."""
-    ends = chunk_ends(tokens.pieces(), min_tokens)
-    return [tokens.part(start, stop) for start, stop in pairwise([0, *ends])]
+    chunker = Chunker(min_tokens)
+    for piece in tokens.pieces():
+        chunker.feed(piece)
+    return [tokens.part(start, stop) for start, stop in pairwise([0, *chunker.finish()])]

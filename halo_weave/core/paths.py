@@ -27,14 +27,14 @@ def checked_path(path: object) -> str:
     if len(headings) > DEPTH:
         raise BadInput(f"This path has {len(headings)} headings; at most {DEPTH} are kept.")
     for heading in headings:
-        check_heading(heading)
+        _check_heading(heading)
     whole = "/".join(headings)
     if len(whole) > PATH_LENGTH:
         raise BadInput(f"This path has {len(whole)} characters; at most {PATH_LENGTH} are kept.")
     return whole
 
 
-def check_heading(heading: str) -> None:
+def _check_heading(heading: str) -> None:
     if not heading:
         raise BadInput('A path needs a heading between its slashes, such as "Project/Goals".')
     if heading in (".", ".."):

@@ -7,14 +7,16 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 
-from halo_weave.core.brightness import MagnitudeVoting, Strategy
 from halo_weave.core.tokens import Chunk, ChunkKey, Role
 from halo_weave.core.window import Window
 from halo_weave.errors import BadSetting
 
 
-class Why(StrEnum):
+class SleepReason(StrEnum):
+    """Why a chunk falls asleep."""
+
     DIMMEST = "dimmest"  # the lowest brightness among what could go
     PAIR = "with its pair"  # the anchor of a turn whose question or answer went
     USER = "by the user"
@@ -27,15 +29,14 @@ class Prune:
     key: ChunkKey
     tokens: int
     brightness: float
-    why: Why
+    why: SleepReason
     rivals: int
 
 
 @dataclass(frozen=True, slots=True)
 class PrunePlan:
     budget: int
-    before: int  # size of the window, frames and system prompt included
-    after: int
+    after: int  # size of the window, frames and system prompt included
     goes: tuple[Prune, ...]
 
     @property
@@ -48,43 +49,45 @@ class PrunePlan:
         return max(0, self.after - self.budget) if self.budget else 0
 
 
-def choose_prunes(
-    window: Window, budget: int, *, current: Collection[int] = (), strategy: Strategy | None = None
-) -> PrunePlan:
+def choose_prunes(window: Window, budget: int, *, current: Collection[int] = ()) -> PrunePlan:
     """The dimmest chunks, until the window's size is within the budget. A budget of 0 prunes nothing.
 
-    Never chosen: chunks of the `current` turns, pinned ones, system chunks, protected anchors, and the last
-    prunable unit.
+    Never chosen: chunks of the `current` turns, pinned ones, system chunks, protected anchors, those that the
+    window's strategy makes infinitely bright, and the last prunable unit.
     """
     if budget < 0:
         raise BadSetting(f"max_context_tokens is {budget}; use 0 for no pruning, or a positive number.")
-    size = before = window.size
+    size = window.size
     if budget == 0 or size <= budget:
-        return PrunePlan(budget, before, before, ())
-    ground = _Ground(window, current, strategy or MagnitudeVoting())
+        return PrunePlan(budget, size, ())
+    ground = _Ground(window, current)
     goes: list[Prune] = []
     while size > budget and (unit := ground.take_dimmest()):
         for place in unit:
             chunk = window.chunks[place]
-            why = Why.DIMMEST if place == unit[0] else Why.PAIR
+            why = SleepReason.DIMMEST if place == unit[0] else SleepReason.PAIR
             goes.append(Prune(chunk.key, len(chunk), ground.brightness[place], why, ground.rivals))
             size -= len(chunk)
             if not ground.left[chunk.key.turn_id]:
                 size -= window.frame_of(chunk.key.turn_id, chunk.key.role)
-    return PrunePlan(budget, before, size, tuple(goes))
+    return PrunePlan(budget, size, tuple(goes))
 
 
 class _Ground:
     """What could go, dimmest first. S0 of a turn is its anchor and goes last, together with its pair."""
 
-    def __init__(self, window: Window, current: Collection[int], strategy: Strategy) -> None:
+    def __init__(self, window: Window, current: Collection[int]) -> None:
         self.chunks = window.chunks
-        self.brightness = strategy.of_chunks(window.brightness[: window.offsets[-1]], window.offsets).tolist()
+        self.brightness = window.chunk_brightness()
         self.left: dict[int, set[int]] = defaultdict(set)  # turn -> places of its chunks that are still live
         self.answers: dict[int, set[int]] = defaultdict(set)  # question -> its answers' turns
+        pinned = window.pinned
         self.safe = [
-            chunk.key.turn_id in current or chunk.key.role is Role.SYSTEM or chunk.key in window.pinned
-            for chunk in self.chunks
+            chunk.key.turn_id in current
+            or chunk.key.role is Role.SYSTEM
+            or chunk.key in pinned
+            or bright == inf
+            for chunk, bright in zip(self.chunks, self.brightness, strict=True)
         ]
         for place, chunk in enumerate(self.chunks):
             self.left[chunk.key.turn_id].add(place)

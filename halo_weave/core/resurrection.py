@@ -11,25 +11,17 @@ from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, BadSetting, UnknownChunk
 
 PairOrder = Literal["ranked", "with", "off"]
-PAIR_SHARE = (
-    0.7  # a pair is worth this much of its hit: measured, it costs next to no hit and keeps most pairs
-)
+PAIR_SHARE = 0.7  # of its hit's similarity: measured, it costs next to no hit and keeps most pairs
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """A chunk that answers to the user's words, and how strongly."""
+class RecallHit:
+    """A chunk that answers to the user's words, how strongly, and why."""
 
     key: ChunkKey
     similarity: float
-
-
-@dataclass(frozen=True, slots=True)
-class RecallHit(Hit):
-    """A hit with the parts of its similarity, which add up to it, and the user's words that it matches."""
-
-    parts: Mapping[str, float] = field(default_factory=dict)
-    words: tuple[str, ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)  # of the similarity; they add up to it
+    words: tuple[str, ...] = ()  # of the user's that it holds
     nearness: float | None = None  # in meaning, whatever else memory holds: 0 to 1; None if it is not known
     rare: bool = False  # it holds a word of the user's that hardly any other chunk holds
 
@@ -50,7 +42,7 @@ class Sleeper:
     window: str = ""  # where it was said
 
 
-class Part(StrEnum):
+class WakeReason(StrEnum):
     """Why a chunk wakes up."""
 
     HIT = "hit"  # its own words or meaning
@@ -62,19 +54,10 @@ class Part(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Waking:
     key: ChunkKey
-    part: Part
+    part: WakeReason
     hit: ChunkKey  # the hit that brings it
     similarity: float  # of that hit
     cost: int  # tokens, its turn's frame included if that was not live
-
-
-@dataclass(frozen=True, slots=True)
-class PassedOver:
-    """A hit that did not fit."""
-
-    key: ChunkKey
-    similarity: float
-    cost: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +65,7 @@ class ResurrectionPlan:
     room: int
     cost: int
     wakes: tuple[Waking, ...]  # in the order they were taken
-    passed_over: tuple[PassedOver, ...] = ()
+    passed_over: tuple[Waking, ...] = ()  # hits that did not fit, with what they and their pairs would cost
 
     @property
     def keys(self) -> tuple[ChunkKey, ...]:
@@ -107,7 +90,7 @@ def room_for(
 
 
 def choose_resurrections(
-    hits: Iterable[Hit],
+    hits: Iterable[RecallHit],
     sleepers: Mapping[ChunkKey, Sleeper],
     room: int,
     *,
@@ -126,10 +109,10 @@ def choose_resurrections(
     ranked = _ranked(hits, sleepers, live)
     awake = {key.turn_id for key in live}
     taken: dict[ChunkKey, Waking] = {}
-    passed: list[PassedOver] = []
+    passed: list[Waking] = []
     left = room
 
-    def take(hit: Hit, members: list[tuple[ChunkKey, Part]]) -> int | None:
+    def take(hit: RecallHit, members: list[tuple[ChunkKey, WakeReason]]) -> int | None:
         """Wake all of them if they fit; None if so, else what they would cost."""
         nonlocal left
         wakes: list[Waking] = []
@@ -155,16 +138,16 @@ def choose_resurrections(
         if is_hit:
             cost = take(hit, members)
             if cost is not None:
-                passed.append(PassedOver(hit.key, hit.similarity, cost))
+                passed.append(Waking(hit.key, WakeReason.HIT, hit.key, hit.similarity, cost))
         elif hit.key in taken:
             take(hit, members)
     return ResurrectionPlan(room, room - left, tuple(taken.values()), tuple(passed))
 
 
 def _ranked(
-    hits: Iterable[Hit], sleepers: Mapping[ChunkKey, Sleeper], live: Collection[ChunkKey]
-) -> list[Hit]:
-    best: dict[ChunkKey, Hit] = {}
+    hits: Iterable[RecallHit], sleepers: Mapping[ChunkKey, Sleeper], live: Collection[ChunkKey]
+) -> list[RecallHit]:
+    best: dict[ChunkKey, RecallHit] = {}
     for hit in hits:
         if hit.similarity != hit.similarity:
             raise BadInput(f"The similarity of chunk {hit.key} is not a number.")
@@ -175,7 +158,7 @@ def _ranked(
         if hit.key not in best or best[hit.key].similarity < hit.similarity:
             best[hit.key] = hit
 
-    def rank(hit: Hit) -> tuple[float, float, int]:
+    def rank(hit: RecallHit) -> tuple[float, float, int]:
         sleeper = sleepers[hit.key]
         return -hit.similarity, -sleeper.peak, -sleeper.start
 
@@ -183,12 +166,12 @@ def _ranked(
 
 
 def _steps(
-    ranked: list[Hit], sleepers: Mapping[ChunkKey, Sleeper], pairs: PairOrder
-) -> list[tuple[Hit, list[tuple[ChunkKey, Part]], bool]]:
+    ranked: list[RecallHit], sleepers: Mapping[ChunkKey, Sleeper], pairs: PairOrder
+) -> list[tuple[RecallHit, list[tuple[ChunkKey, WakeReason]], bool]]:
     """What is tried one after the other: a hit with what must come along, or a pair of one (then the last is False)."""
-    steps: list[tuple[float, int, tuple[Hit, list[tuple[ChunkKey, Part]], bool]]] = []
+    steps: list[tuple[float, int, tuple[RecallHit, list[tuple[ChunkKey, WakeReason]], bool]]] = []
     for hit in ranked:
-        own = [(hit.key, Part.HIT)]
+        own = [(hit.key, WakeReason.HIT)]
         brought = _pairs(sleepers[hit.key], sleepers) if pairs != "off" else []
         if pairs == "with":
             steps.append((-hit.similarity, 0, (hit, own + brought, True)))
@@ -200,13 +183,13 @@ def _steps(
     return [step for _, _, step in steps]
 
 
-def _pairs(sleeper: Sleeper, sleepers: Mapping[ChunkKey, Sleeper]) -> list[tuple[ChunkKey, Part]]:
+def _pairs(sleeper: Sleeper, sleepers: Mapping[ChunkKey, Sleeper]) -> list[tuple[ChunkKey, WakeReason]]:
     """Pairs that can wake up: a deleted one, or one that never was, is not among the sleepers."""
     key = sleeper.key
     if key.role is Role.SYSTEM:
         return []
-    across = Part.QUESTION if key.role is Role.ASSISTANT else Part.ANSWER
+    across = WakeReason.QUESTION if key.role is Role.ASSISTANT else WakeReason.ANSWER
     wanted = [(sleeper.across, across)] if sleeper.across else []
     if key.chunk_id:
-        wanted.append((ChunkKey(key.turn_id, 0, key.role), Part.ANCHOR))
+        wanted.append((ChunkKey(key.turn_id, 0, key.role), WakeReason.ANCHOR))
     return [(pair, part) for pair, part in wanted if pair in sleepers]

@@ -1,4 +1,4 @@
-"""The working set of a window: live chunks in position order, each token's brightness beside them.
+"""The working set of a window: live chunks in position order, and beside them what its strategy keeps of each token.
 
 Arrays are owned here and replaced as a whole, so a change happens completely or not at all.
 """
@@ -15,8 +15,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.core.brightness import INITIAL, AttentionRow, Fault, Sight, Strategy
+from halo_weave.core.brightness import AttentionRow, Fault, Floats, Light, Offsets, Sight, Strategy
 from halo_weave.core.chunking import cut
+from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, UnknownChunk
 
@@ -28,11 +29,17 @@ class Live:
     chunk: Chunk
     brightness: Brightness  # (tokens of the chunk,)
     pinned: bool = False
+    traces: Floats | None = field(default=None, kw_only=True)  # (traces, tokens); None: none, or not known
 
     def __post_init__(self) -> None:
-        if len(self.brightness) != len(self.chunk.tokens.ids):
+        count = len(self.chunk.tokens.ids)
+        if len(self.brightness) != count:
             raise BadInput(
-                f"Chunk {self.chunk.key} has {len(self.chunk)} tokens and {self.brightness.size} brightness values."
+                f"Chunk {self.chunk.key} has {count} tokens and {self.brightness.size} brightness values."
+            )
+        if self.traces is not None and self.traces.shape[-1] != count:
+            raise BadInput(
+                f"Chunk {self.chunk.key} has {count} tokens and traces of {self.traces.shape[-1]}."
             )
 
     @property
@@ -41,8 +48,8 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """The chat template's part before or after a turn: there while any of the turn is live."""
+class FramePart:
+    """What the chat template puts before or after a turn: there while any of the turn is live."""
 
     turn_id: int
     role: Role
@@ -65,15 +72,17 @@ class Reply:
 
 
 class Window:
-    """Live chunks, their brightness, and the reply in progress."""
+    """Live chunks, their brightness and traces, and the reply in progress."""
 
     def __init__(
         self,
         live: Iterable[Live] = (),
         *,
+        strategy: Strategy | None = None,
         system_tokens: int = 0,
         frame_tokens: Mapping[Role, int] | None = None,
     ) -> None:
+        self.strategy = strategy or MagnitudeVoting()
         self.system_tokens = system_tokens
         self.frame_tokens = dict(frame_tokens or {})
         self.stamps: dict[int, int] = {}  # tokens that a turn's frame has more than others, by turn
@@ -83,9 +92,8 @@ class Window:
         self._pinned: set[ChunkKey] = set()
         self._places: dict[ChunkKey, int] = {}
         self._offsets = np.zeros(1, np.int64)
-        self._buffer = np.zeros(
-            1024, np.float32
-        )  # brightness of chunks, then of the reply; the rest is spare
+        # Brightness and below it the traces; of chunks, then of the reply, then spare columns.
+        self._light = np.zeros((1 + len(self.strategy.traces), 1024), np.float32)
         self._ages: npt.NDArray[np.int64] | None = None
         self.add(live)
 
@@ -122,35 +130,56 @@ class Window:
     @property
     def brightness(self) -> Brightness:
         """(live tokens,) in position order; a view that must not be kept."""
-        return self._buffer[: len(self)]
+        return self._light[0, : len(self)]
 
     @property
-    def offsets(self) -> npt.NDArray[np.int64]:
+    def offsets(self) -> Offsets:
         """(chunks + 1,) where each chunk's tokens begin in `brightness`."""
         return self._offsets
+
+    def chunk_brightness(self) -> list[float]:
+        """How bright each chunk is by the window's strategy."""
+        bright: list[float] = self.strategy.of_chunks(self._sight()).tolist()
+        return bright
 
     @property
     def pinned(self) -> frozenset[ChunkKey]:
         return frozenset(self._pinned)
 
     def at(self, key: ChunkKey) -> Live:
-        """One live chunk with a copy of its brightness."""
+        """One live chunk with a copy of its brightness and traces."""
         place = self._place(key)
-        return Live(self._chunks[place], self._slice(place).copy(), key in self._pinned)
+        light = self._columns(place).copy()
+        traces = light[1:] if self.strategy.traces else None
+        return Live(self._chunks[place], light[0], key in self._pinned, traces=traces)
+
+    def born(self, chunk: Chunk) -> Live:
+        """A new chunk as the window's strategy lights it, before the model has read it."""
+        light = self.strategy.born(np.full(len(chunk), np.nan, np.float32))
+        return Live(chunk, light.brightness, traces=light.traces)
 
     def __iter__(self) -> Iterator[Live]:
         return (self.at(chunk.key) for chunk in self._chunks)
 
-    def layout(self) -> Iterator[Frame | Chunk]:
+    def layout(self) -> Iterator[FramePart | Chunk]:
         """What the model reads after the system prompt: each turn's chunks inside its frame."""
         for (turn_id, role), chunks in groupby(
             self._chunks, key=lambda chunk: (chunk.key.turn_id, chunk.key.role)
         ):
-            yield Frame(turn_id, role, "header")
+            yield FramePart(turn_id, role, "header")
             yield from chunks
-            yield Frame(turn_id, role, "footer")
+            yield FramePart(turn_id, role, "footer")
 
     # Changes
+
+    def use(self, strategy: Strategy) -> None:
+        """Another strategy from now on. Brightness stays; so do the traces that both keep under the same name."""
+        kept = dict(zip(self.strategy.traces, self._light[1:], strict=True))
+        light = np.full((1 + len(strategy.traces), self._light.shape[1]), np.nan, np.float32)
+        light[0] = self._light[0]
+        for row, name in zip(light[1:], strategy.traces, strict=True):
+            row[:] = kept.get(name, np.nan)
+        self.strategy, self._light = strategy, light
 
     def add(self, live: Iterable[Live]) -> None:
         """Chunks take their places in time. Nothing changes if one of them cannot."""
@@ -171,11 +200,12 @@ class Window:
             raise BadInput(
                 f"Chunk {chunks[-1].key} was said after the reply in progress; it can wake up next turn."
             )
-        brightness = [
-            incoming[chunk.key].brightness if chunk.key in incoming else self._slice(self._places[chunk.key])
+        arriving = {key: self._rows(Light(item.brightness, item.traces)) for key, item in incoming.items()}
+        columns = [
+            arriving[chunk.key] if chunk.key in arriving else self._columns(self._places[chunk.key])
             for chunk in chunks
         ]
-        self._lay_out(chunks, np.concatenate(brightness))
+        self._lay_out(chunks, np.concatenate(columns, axis=1))
         self._pinned |= {key for key, item in incoming.items() if item.pinned}
 
     def remove(self, keys: Iterable[ChunkKey]) -> tuple[Live, ...]:
@@ -186,23 +216,34 @@ class Window:
         gone = tuple(self.at(key) for key in leaving)
         stays = np.ones(len(self._chunks), bool)
         stays[list(leaving.values())] = False
-        tokens = self._buffer[: self._offsets[-1]][np.repeat(stays, np.diff(self._offsets))]
-        self._lay_out([chunk for chunk, kept in zip(self._chunks, stays, strict=True) if kept], tokens)
+        columns = self._light[:, : self._offsets[-1]][:, np.repeat(stays, np.diff(self._offsets))]
+        self._lay_out([chunk for chunk, kept in zip(self._chunks, stays, strict=True) if kept], columns)
         self._pinned -= leaving.keys()
         return gone
 
-    def update(
-        self, strategy: Strategy, row: AttentionRow | None, *, score_reply: bool = False
-    ) -> Fault | None:
+    def update(self, row: AttentionRow | None, *, score_reply: bool = False) -> Fault | None:
         """One attention row changes the brightness of all tokens outside the current turn."""
         fault = row.fault(len(self)) if row is not None else Fault.MISSING
         if fault or row is None:
             self.faults[fault or Fault.MISSING] += 1
             return fault
         scored = len(self) if score_reply else int(self._offsets[-1])
-        sight = Sight(self.brightness, row, scored, self._offsets, self._turn_ages())
-        self._buffer[: len(self)] = strategy.brighten(sight)
+        self._shine(self.strategy.brighten(self._sight(scored), row))
         return None
+
+    def learn_surprisal(self, turn_id: int, surprisal: Floats) -> None:
+        """A turn was read: how little the model expected each of its tokens, in nats."""
+        at = 0
+        for place, chunk in enumerate(self._chunks):
+            if chunk.key.turn_id == turn_id and at + len(chunk) <= len(surprisal):
+                self._columns(place)[:] = self._rows(self.strategy.born(surprisal[at : at + len(chunk)]))
+                at += len(chunk)
+
+    def learn_rows(self, rows: Sequence[AttentionRow]) -> None:
+        """The user's turn was read: what each of its tokens looked at."""
+        after = self.strategy.after_reading(self._sight(), rows) if rows else None
+        if after:
+            self._shine(after)
 
     # The reply in progress
 
@@ -215,14 +256,15 @@ class Window:
             )
         self.reply = Reply(turn_id, start, answers)
 
-    def say(self, token_id: int, piece: bytes, brightness: float = INITIAL) -> None:
-        """The reply's next token."""
+    def say(self, token_id: int, piece: bytes, surprisal: float = np.nan) -> None:
+        """The reply's next token, and how little the model expected it, if that is known."""
         if not self.reply:
             raise BadInput("No reply is being written.")
         at = len(self)
-        if at == len(self._buffer):
-            self._buffer = np.concatenate([self._buffer, np.zeros(len(self._buffer), np.float32)])
-        self._buffer[at] = brightness
+        if at == self._light.shape[1]:
+            self._light = np.concatenate([self._light, np.zeros_like(self._light)], axis=1)
+        born = self.strategy.born(np.array([surprisal], np.float32))
+        self._light[:, at : at + 1] = self._rows(born)
         self.reply.ids.append(token_id)
         self.reply.pieces.append(piece)
 
@@ -230,7 +272,7 @@ class Window:
         """The reply becomes chunks of the window. An empty reply becomes nothing."""
         if not self.reply:
             raise BadInput("No reply is being written.")
-        reply, brightness = self.reply, self.brightness.copy()
+        reply, columns = self.reply, self._light[:, : len(self)].copy()
         self.reply = None
         chunks = chunk_turn(
             reply.tokens,
@@ -241,7 +283,10 @@ class Window:
             min_chunk_tokens=min_chunk_tokens,
         )
         if chunks:
-            self._lay_out([*self._chunks, *chunks], brightness)
+            self._lay_out([*self._chunks, *chunks], columns)
+        after = self.strategy.after_reply(self._sight())
+        if after:
+            self._shine(after)
         return chunks
 
     # Inside
@@ -252,13 +297,38 @@ class Window:
         except KeyError:
             raise UnknownChunk(f"Chunk {key} is not live in this window.") from None
 
-    def _slice(self, place: int) -> Brightness:
-        return self._buffer[self._offsets[place] : self._offsets[place + 1]]
+    def _sight(self, scored: int | None = None) -> Sight:
+        """The window for its strategy; by default all chunks are scored."""
+        count = len(self)
+        light = Light(self._light[0, :count], self._light[1:, :count] if self.strategy.traces else None)
+        scored = int(self._offsets[-1]) if scored is None else scored
+        return Sight(light, self._chunks, self._offsets, self._turn_ages(), scored)
 
-    def _lay_out(self, chunks: list[Chunk], brightness: Brightness) -> None:
-        """Replace the working set. `brightness` covers the chunks; the reply's stays as it is."""
-        reply = self.brightness[self._offsets[-1] :].copy()
-        self._buffer = np.concatenate([brightness, reply, np.zeros(1024 + len(brightness) // 4, np.float32)])
+    def _shine(self, light: Light) -> None:
+        """What the strategy made of all live tokens is theirs from now on."""
+        self._light[0, : len(self)] = light.brightness
+        if light.traces is not None:
+            self._light[1:, : len(self)] = light.traces
+
+    def _columns(self, place: int) -> Floats:
+        """(1 + traces, tokens) of a chunk, as a view."""
+        return self._light[:, self._offsets[place] : self._offsets[place + 1]]
+
+    def _rows(self, light: Light) -> Floats:
+        """(1 + traces, n) as the window keeps it. Traces that are not known are NaN."""
+        rows = np.full((len(self._light), len(light.brightness)), np.nan, np.float32)
+        rows[0] = light.brightness
+        if light.traces is not None:
+            if light.traces.shape != rows[1:].shape:
+                raise BadInput(f"{len(light.traces)} traces came where {len(rows) - 1} are kept.")
+            rows[1:] = light.traces
+        return rows
+
+    def _lay_out(self, chunks: list[Chunk], columns: Floats) -> None:
+        """Replace the working set. `columns` covers the chunks; the reply's stay as they are."""
+        reply = self._light[:, self._offsets[-1] : len(self)]
+        spare = np.zeros((len(columns), 1024 + columns.shape[1] // 4), np.float32)
+        self._light = np.concatenate([columns, reply, spare], axis=1)
         self._chunks = chunks
         self._places = {chunk.key: place for place, chunk in enumerate(chunks)}
         self._offsets = np.concatenate([[0], np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)])

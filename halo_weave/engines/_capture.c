@@ -1,5 +1,5 @@
 /* The attention callback in C: reads the softmax of each layer while the graph is computed and folds the chosen
- * layers and heads into one row per token. It knows nothing of llama.cpp's headers: what it needs of ggml comes in
+ * (layer, head) pairs into one row per token. It includes no header of llama.cpp: what it needs of ggml comes in
  * as function pointers, in the struct that capture.py mirrors. */
 
 #define PY_SSIZE_T_CLEAN
@@ -16,19 +16,20 @@ typedef struct {
     int64_t (*rows)(const void *tensor);
     size_t (*bytes)(const void *tensor);
     void (*get)(const void *tensor, void *target, size_t offset, size_t size);
-    const uint8_t *layers; /* (n_layers,): 1 for the chosen ones */
-    const uint8_t *heads;  /* (n_heads,) */
+    const uint8_t *layers; /* (n_layers,): 1 where a head was chosen */
+    const int32_t *slots;  /* (n_layers, n_heads): the number of each chosen pair, -1 for the others */
     float *folded;         /* (queries, columns) */
-    float *raw;            /* (layers, heads, columns) of the last query, or NULL */
+    float *raw;            /* (queries, n_pairs, columns), or NULL */
     float *line;           /* (columns,) */
     int64_t columns;       /* room in each of them */
     int32_t n_layers;
     int32_t n_heads;
+    int32_t n_pairs;
     int32_t tokens;    /* in the batch */
     int32_t queries;   /* rows are wanted for the last so many of them; 0: none, and nothing is asked for */
     int32_t maximum;   /* fold by maximum; by sum otherwise */
     int32_t n_kv;      /* out: columns of the rows */
-    int32_t folds;     /* out: how many layers and heads went into each row */
+    int32_t folds;     /* out: how many pairs went into each row */
     int32_t failed;    /* out: something did not fit */
 } capture_t;
 
@@ -53,14 +54,15 @@ static void read_layer(capture_t *c, const void *tensor, int layer) {
     }
     c->n_kv = (int32_t) n_kv;
     for (int64_t head = 0; head < heads; head++) {
-        if (!c->heads[head]) {
+        const int32_t slot = c->slots[(int64_t) layer * c->n_heads + head];
+        if (slot < 0) {
             continue;
         }
         for (int32_t query = 0; query < c->queries; query++) {
             const int64_t row = head * c->tokens + (c->tokens - c->queries + query);
-            c->get(tensor, c->line, (size_t) (row * n_kv) * sizeof(float), (size_t) n_kv * sizeof(float));
+            float *line = c->raw ? c->raw + ((int64_t) query * c->n_pairs + slot) * c->columns : c->line;
+            c->get(tensor, line, (size_t) (row * n_kv) * sizeof(float), (size_t) n_kv * sizeof(float));
             float *folded = c->folded + query * c->columns;
-            const float *line = c->line;
             if (c->maximum) {
                 for (int64_t i = 0; i < n_kv; i++) {
                     folded[i] = line[i] > folded[i] ? line[i] : folded[i];
@@ -70,9 +72,6 @@ static void read_layer(capture_t *c, const void *tensor, int layer) {
                     folded[i] += line[i];
                 }
             }
-        }
-        if (c->raw) {
-            memcpy(c->raw + ((int64_t) layer * c->n_heads + head) * c->columns, c->line, (size_t) n_kv * sizeof(float));
         }
         c->folds++;
     }

@@ -1,6 +1,6 @@
 """One window's KV cache: a llama_context, what is live in it, and what sleeps beside it. Carries plans out.
 
-Used by the engine's thread alone.
+Only the engine's thread uses it.
 """
 
 from __future__ import annotations
@@ -8,15 +8,16 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.core.brightness import AttentionRow
+from halo_weave.core.brightness import AttentionRow, Capture, Floats
 from halo_weave.core.tokens import Ids
-from halo_weave.engines import capture
-from halo_weave.engines.cells import Cells, Compute, Held, Places, Plan, Restore, runs
-from halo_weave.engines.prompts import CHUNK, Kinds, Written, attention_row
+from halo_weave.engines.capture import AttentionReader
+from halo_weave.engines.cells import BringBack, CachedTokens, Cells, Places, Plan, runs
+from halo_weave.engines.prompts import CHUNK, FlatPrompt, Kinds, attention_row
 from halo_weave.errors import EngineError
 from halo_weave.llama import abi
 from halo_weave.llama.model import Model
@@ -24,8 +25,6 @@ from halo_weave.llama.model import Model
 LIVE, SCRATCH = 0, 1  # sequence ids
 NEVER = 1 << 62
 EVERYTHING = (-1, -1)  # all places of a sequence
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,37 +36,53 @@ class Shape:
     limit: int  # places the model was trained for
     cell_bytes: int  # keys and values of one token
     graveyard_bytes: int  # for the asleep tokens of one window
-    eye_in_c: bool
+    callback_in_c: bool  # of the attention reader
 
 
 @dataclass(slots=True, eq=False)
 class Grave:
     """Asleep tokens with their keys and values, as llama.cpp saves them."""
 
-    held: Held
+    tokens: CachedTokens
     order: npt.NDArray[np.intp]  # in which the saved state lists them
     state: npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What should be read off while a prompt goes through the model."""
+@dataclass(slots=True, eq=False)
+class Observation:
+    """What is to be read off while a prompt goes through the model, and what was."""
 
     last: bool = False  # the row of the last token, from which the first reply token is chosen
     rows_from: int = NEVER  # index of the first token whose row is wanted
     surprisal_from: int = NEVER
-
-
-@dataclass(slots=True, eq=False)
-class Seen:
-    """What was read off while a prompt went through the model."""
-
     rows: list[AttentionRow] = field(default_factory=list)
     surprisal: list[float] = field(default_factory=list)
     misfits: int = 0  # rows that did not fit the map of cells
 
+    def begin_again(self) -> None:
+        """What was read off does not count: the prompt is read anew."""
+        self.rows, self.surprisal, self.misfits = [], [], 0
 
-class Batch:
+    @classmethod
+    def of(cls, prompt: FlatPrompt, read_from: int | None, capture: Capture | None) -> Self:
+        if capture is None:
+            return cls()
+        if read_from is None or not (capture.reading or capture.reading_surprisal):
+            return cls(last=capture.reply)
+        start = prompt.index_of(read_from)
+        return cls(
+            last=capture.reply,
+            rows_from=start if capture.reading else NEVER,
+            surprisal_from=start if capture.reading_surprisal else NEVER,
+        )
+
+    @property
+    def anew_from(self) -> int:
+        """From which token on the prompt must be computed. A token's surprisal is known from the one before it."""
+        return max(0, min(self.rows_from, self.surprisal_from - 1))
+
+
+class _Batch:
     """The arrays behind a llama_batch, made once."""
 
     def __init__(self, size: int) -> None:
@@ -101,25 +116,31 @@ class Batch:
 class Cache:
     """The keys and values of one window."""
 
-    def __init__(self, model: Model, shape: Shape, size: int, *, sees: bool) -> None:
+    def __init__(self, model: Model, shape: Shape, size: int, *, attention: bool) -> None:
+        """`attention`: whether rows can be read from it."""
         self.model, self.shape, self.c = model, shape, model.c
-        self.batch = Batch(shape.batch)
+        self.batch = _Batch(shape.batch)
         self.graves: list[Grave] = []
         self.powers = np.empty(model.size, dtype=np.float32)
-        self.open(size, sees=sees)
+        self._open(size, attention=attention)
         self.reset()
 
-    def open(self, size: int, *, sees: bool) -> None:
-        layers, heads = (
-            int(self.c.llama_model_n_layer(self.model.handle)),
-            int(self.c.llama_model_n_head(self.model.handle)),
-        )
+    def _open(self, size: int, *, attention: bool) -> None:
         size = -(-size // 256) * 256
-        self.eye = (
-            capture.Eye(self.c, layers, heads, size, self.shape.batch, in_c=self.shape.eye_in_c)
-            if sees
+        self.reader = (
+            AttentionReader(
+                self.c,
+                int(self.c.llama_model_n_layer(self.model.handle)),
+                int(self.c.llama_model_n_head(self.model.handle)),
+                size,
+                self.shape.batch,
+                in_c=self.shape.callback_in_c,
+            )
+            if attention
             else None
         )
+        self.last_rows: Floats | None = None  # (queries, columns) of the last decode
+        self.last_raw: Floats | None = None  # (queries, pairs, columns)
         self.context: int | None = self.model.context(
             n_ctx=size,
             n_batch=self.shape.batch,
@@ -129,7 +150,7 @@ class Cache:
             flash_attn_type=abi.FLASH_ATTENTION_OFF,
             n_threads=self.shape.threads,
             n_threads_batch=self.shape.threads,
-            **(self.eye.settings if self.eye else {}),
+            **(self.reader.settings if self.reader else {}),
         )
         self.memory = self.c.llama_get_memory(self.context)
         self.cells = Cells(int(self.c.llama_n_ctx(self.context)))
@@ -155,21 +176,21 @@ class Cache:
         self.settled = True  # no shift waits for the next decode
         self.doubt = ""  # why the cache should be read anew, if it should
 
-    def resize(self, size: int, *, sees: bool) -> None:
-        """A new context with more cells (or an eye), and everything live moved over."""
+    def resize(self, size: int, *, attention: bool) -> None:
+        """A new context with more cells, or one whose attention can be read, and everything live moved over."""
         order = np.argsort(self.columns[: self.count], kind="stable")
-        state = self.save(LIVE) if self.count else None
+        state = self._save(LIVE) if self.count else None
         kept = (self.labels, self.ids, self.places, self.kinds, self.count, self.clean, self.doubt)
         old, self.context = self.context, None
         self.c.llama_free(old)
-        self.open(size, sees=sees)
+        self._open(size, attention=attention)
         self.reset()
         if state is not None:
             labels, ids, places, kinds, self.count, self.clean, self.doubt = kept
             now = slice(0, self.count)
             self.labels[now], self.ids[now] = labels[now], ids[now]
             self.places[now], self.kinds[now] = places[now], kinds[now]
-            self.load(state, LIVE)
+            self._load(state, LIVE)
             self.columns[order] = self.cells.take(self.count)
 
     @property
@@ -177,28 +198,28 @@ class Cache:
         return len(self.cells) * self.shape.cell_bytes + sum(grave.state.nbytes for grave in self.graves)
 
     @property
-    def live(self) -> Held:
+    def live(self) -> CachedTokens:
         now = slice(0, self.count)
-        return Held(self.labels[now].copy(), self.ids[now].copy(), self.places[now].copy())
+        return CachedTokens(self.labels[now].copy(), self.ids[now].copy(), self.places[now].copy())
 
-    def usable(self, prompt: Written) -> list[Grave]:
+    def usable(self, prompt: FlatPrompt) -> list[Grave]:
         """Graves that can be opened: one that returns in part needs cells for all of it for a moment."""
         spare = len(self.cells) - len(prompt)
         return [
             grave
             for grave in self.graves
-            if len(grave.held) <= spare
-            or len(grave.held) - int(np.isin(grave.held.labels, prompt.labels).sum()) <= spare
+            if len(grave.tokens) <= spare
+            or len(grave.tokens) - int(np.isin(grave.tokens.labels, prompt.labels).sum()) <= spare
         ]
 
-    def save(self, sequence: int) -> npt.NDArray[np.uint8]:
+    def _save(self, sequence: int) -> npt.NDArray[np.uint8]:
         size = self.c.llama_state_seq_get_size(self.context, sequence)
         state = np.empty(size, dtype=np.uint8)
         if self.c.llama_state_seq_get_data(self.context, state.ctypes.data, size, sequence) != size:
             raise EngineError("llama.cpp could not save a part of the KV cache.")
         return state
 
-    def load(self, state: npt.NDArray[np.uint8], sequence: int) -> None:
+    def _load(self, state: npt.NDArray[np.uint8], sequence: int) -> None:
         if not self.c.llama_state_seq_set_data(self.context, state.ctypes.data, state.nbytes, sequence):
             raise EngineError(
                 f"llama.cpp could not bring back a part of the KV cache{self.model.library.complaint()}."
@@ -207,14 +228,17 @@ class Cache:
     # Carrying out a plan
 
     def carry_out(
-        self, plan: Plan, graves: list[Grave], prompt: Written, asked: Asked, seen: Seen, *, keep_asleep: bool
+        self, plan: Plan, graves: list[Grave], prompt: FlatPrompt, watch: Observation, *, keep_asleep: bool
     ) -> Iterator[None]:
         """Make the prompt live. Yields after each decode, so that other windows get their turn.
 
         `graves` are those that the plan counts. If it is stopped in between, what was done so far is live.
+
+        llama.cpp continues a sequence only at its end. A stretch in the middle is decoded in a second sequence that
+        shares what stands before it, and then handed over.
         """
         self.doubt = "it was interrupted while chunks left"
-        self.remove(plan.removed, keep=keep_asleep)
+        self._remove(plan.removed, keep=keep_asleep)
         for move in plan.moves:
             self.c.llama_memory_seq_add(self.memory, LIVE, move.start, move.stop, move.by)
             self.cells.rewind()
@@ -233,17 +257,24 @@ class Cache:
         try:
             for step in plan.steps:
                 places = plan.places[step.start : step.stop]
-                if isinstance(step, Restore):
-                    columns[step.start : step.stop] = self.restore(graves[step.run], step.at, places)
+                if isinstance(step, BringBack):
+                    columns[step.start : step.stop] = self._bring_back(graves[step.run], step.at, places)
                     present[step.start : step.stop] = True
                     continue
                 tail = step.stop == len(prompt)
                 beside = not tail
-                for start, stop in self.compute(step, plan.places, columns, prompt, asked, seen):
-                    if tail:
-                        present[start:stop] = True
+                if beside and step.start:
+                    self.c.llama_memory_seq_cp(self.memory, LIVE, SCRATCH, 0, int(places[0]))
+                for start in range(step.start, step.stop, self.shape.batch):
+                    stop = min(step.stop, start + self.shape.batch)
+                    self._compute(start, stop, LIVE if tail else SCRATCH, plan.places, columns, prompt, watch)
+                    present[start:stop] = tail
                     yield
-                present[step.start : step.stop] = True
+                if beside:
+                    first, last = int(places[0]), int(places[-1]) + 1
+                    self.c.llama_memory_seq_cp(self.memory, SCRATCH, LIVE, first, last)
+                    self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
+                    present[step.start : step.stop] = True
                 beside = False
         finally:
             self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
@@ -260,9 +291,11 @@ class Cache:
                 self.doubt = "it was stopped while a chunk was computed"
         if only_tail:
             self.clean = self.count
-        self.graves = [grave for grave in self.graves if not np.isin(grave.held.labels, prompt.labels).all()]
+        self.graves = [
+            grave for grave in self.graves if not np.isin(grave.tokens.labels, prompt.labels).all()
+        ]
 
-    def remove(self, index: npt.NDArray[np.intp], *, keep: bool) -> None:
+    def _remove(self, index: npt.NDArray[np.intp], *, keep: bool) -> None:
         """Live tokens leave; their keys and values are kept aside while there is room."""
         for start, stop in runs(index):
             gone = index[start:stop]
@@ -270,21 +303,21 @@ class Cache:
             cells = self.columns[gone]
             if keep and len(gone) * self.shape.cell_bytes <= self.shape.graveyard_bytes:
                 self.c.llama_memory_seq_cp(self.memory, LIVE, SCRATCH, first, last)
-                held = Held(self.labels[gone], self.ids[gone], self.places[gone])
-                self.graves.append(Grave(held, np.argsort(cells, kind="stable"), self.save(SCRATCH)))
+                tokens = CachedTokens(self.labels[gone], self.ids[gone], self.places[gone])
+                self.graves.append(Grave(tokens, np.argsort(cells, kind="stable"), self._save(SCRATCH)))
                 self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
             self.c.llama_memory_seq_rm(self.memory, LIVE, first, last)
             self.cells.give_back(cells)
         while sum(grave.state.nbytes for grave in self.graves) > self.shape.graveyard_bytes:
             del self.graves[0]  # the oldest goes first
 
-    def restore(self, grave: Grave, at: int, places: Places) -> npt.NDArray[np.int32]:
+    def _bring_back(self, grave: Grave, at: int, places: Places) -> npt.NDArray[np.int32]:
         """Bring tokens from index `at` of a grave back, to `places`. Returns their cells."""
         stop = at + len(places)
-        self.load(grave.state, SCRATCH)
-        cells = np.empty(len(grave.held), dtype=np.int32)
-        cells[grave.order] = self.cells.take(len(grave.held))
-        old = grave.held.places
+        self._load(grave.state, SCRATCH)
+        cells = np.empty(len(grave.tokens), dtype=np.int32)
+        cells[grave.order] = self.cells.take(len(grave.tokens))
+        old = grave.tokens.places
         for unwanted in (slice(0, at), slice(stop, len(old))):
             if len(old[unwanted]):
                 first, last = int(old[unwanted][0]), int(old[unwanted][-1]) + 1
@@ -299,72 +332,50 @@ class Cache:
         self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
         return cells[at:stop]
 
-    def compute(
+    def _compute(
         self,
-        step: Compute,
+        start: int,
+        stop: int,
+        sequence: int,
         places: Places,
         columns: npt.NDArray[np.int32],
-        prompt: Written,
-        asked: Asked,
-        seen: Seen,
-    ) -> Iterator[tuple[int, int]]:
-        """Decode a stretch of the prompt, in slices; each is yielded when it is in the cache.
-
-        llama.cpp continues a sequence only at its end. A stretch in the middle is decoded in a second sequence that
-        shares what stands before it, and then handed over.
-        """
-        tail = step.stop == len(prompt)
-        sequence = LIVE if tail else SCRATCH
-        if not tail and step.start:
-            self.c.llama_memory_seq_cp(self.memory, LIVE, SCRATCH, 0, int(places[step.start]))
-        if not step.start and asked.surprisal_from == 0 and prompt.kinds[0] == CHUNK:
-            seen.surprisal.append(float(np.log(self.model.size)))  # nothing foretold the first token of all
-        for start in range(step.start, step.stop, self.shape.batch):
-            stop = min(step.stop, start + self.shape.batch)
-            following = np.arange(start + 1, stop + 1)
-            foretold = (following >= asked.surprisal_from) & (following < len(prompt))
-            foretold[foretold] = prompt.kinds[following[foretold]] == CHUNK
-            wanted = foretold.copy()
-            wanted[-1] |= stop == len(prompt)
-            queries = max(0, stop - max(start, asked.rows_from))
-            if stop == len(prompt) and asked.last:
-                queries = max(queries, 1)
-            columns[start:stop] = self.decode(
-                prompt.ids[start:stop], places[start:stop], sequence, wanted, queries
-            )
-            self.gather_rows(columns[:stop], prompt.kinds[:stop], max(start, asked.rows_from), stop, seen)
-            for i in np.flatnonzero(foretold).tolist():
-                seen.surprisal.append(self.surprisal(i, int(prompt.ids[start + i + 1])))
-            yield start, stop
-        if not tail:
-            self.c.llama_memory_seq_cp(
-                self.memory, SCRATCH, LIVE, int(places[step.start]), int(places[step.stop - 1]) + 1
-            )
-            self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
-
-    def gather_rows(
-        self, columns: npt.NDArray[np.int32], kinds: Kinds, start: int, stop: int, seen: Seen
+        prompt: FlatPrompt,
+        watch: Observation,
     ) -> None:
-        rows = self.last_rows
-        if rows is None:
-            return
-        for i in range(start, stop):
-            if kinds[i] == CHUNK:
-                row = attention_row(rows[i - stop], columns[: i + 1], kinds[: i + 1])
+        """Run tokens `start` to `stop` of the prompt through the model, and read off what is wanted of them."""
+        if start == watch.surprisal_from == 0 and prompt.kinds[0] == CHUNK:
+            watch.surprisal.append(float(np.log(self.model.size)))  # nothing came before the very first token
+        following = np.arange(start + 1, stop + 1)
+        foretold = (following >= watch.surprisal_from) & (following < len(prompt))
+        foretold[foretold] = prompt.kinds[following[foretold]] == CHUNK
+        logits = foretold.copy()
+        logits[-1] |= stop == len(prompt)
+        queries = max(0, stop - max(start, watch.rows_from))
+        if stop == len(prompt) and watch.last:
+            queries = max(queries, 1)
+        columns[start:stop] = self._decode(
+            prompt.ids[start:stop], places[start:stop], sequence, logits, queries
+        )
+        for i in range(max(start, watch.rows_from), stop) if self.last_rows is not None else ():
+            if prompt.kinds[i] == CHUNK:
+                row = self._row(i - stop, columns[: i + 1], prompt.kinds[: i + 1])
                 if row is None:
-                    seen.misfits += 1
+                    watch.misfits += 1
                 else:
-                    seen.rows.append(row)
+                    watch.rows.append(row)
+        for i in np.flatnonzero(foretold).tolist():
+            watch.surprisal.append(self.surprisal(i, int(prompt.ids[start + i + 1])))
 
-    def decode(
-        self, ids: Ids, places: Places, sequence: int, wanted: npt.NDArray[np.bool_], queries: int
+    def _decode(
+        self, ids: Ids, places: Places, sequence: int, logits: npt.NDArray[np.bool_], queries: int
     ) -> npt.NDArray[np.int32]:
         """Run tokens through the model. Returns the cells they got; `last_rows` holds the attention asked for."""
         cells = self.cells.take(len(ids))
-        if self.eye:
-            self.eye.open(len(ids), queries)
-        result = self.c.llama_decode(self.context, self.batch.fill(ids, places, sequence, wanted))
-        self.last_rows: Floats | None = self.eye.close() if self.eye else None
+        if self.reader:
+            self.reader.open(len(ids), queries)
+        result = self.c.llama_decode(self.context, self.batch.fill(ids, places, sequence, logits))
+        if self.reader:
+            self.last_rows, self.last_raw = self.reader.close()
         if result:
             self.doubt = "the model stopped in the middle"
             raise EngineError(
@@ -379,7 +390,7 @@ class Cache:
         """The token that was generated becomes live."""
         at = self.count
         place = int(self.places[at - 1]) + 1
-        (cell,) = self.decode(
+        (cell,) = self._decode(
             np.array([id], np.int32), np.array([place], np.int32), LIVE, np.ones(1, np.bool_), int(look)
         )
         self.labels[at], self.ids[at], self.places[at] = label, id, place
@@ -407,13 +418,10 @@ class Cache:
     def next_place(self) -> int:
         return int(self.places[self.count - 1]) + 1
 
-    def logits(self, index: int = -1) -> Floats:
-        pointer = self.c.llama_get_logits_ith(self.context, index)
-        return np.ctypeslib.as_array(pointer, shape=(self.model.size,))
-
     def surprisal(self, index: int, id: int) -> float:
         """Negative log-probability of a token under the model's own distribution, in nats."""
-        logits = self.logits(index)
+        pointer = self.c.llama_get_logits_ith(self.context, index)
+        logits = np.ctypeslib.as_array(pointer, shape=(self.model.size,))
         peak = logits.max()
         np.subtract(logits, peak, out=self.powers)
         np.exp(self.powers, out=self.powers)
@@ -421,7 +429,12 @@ class Cache:
 
     def row(self) -> AttentionRow | None:
         """What the last token looked at, over everything live; None if it does not fit the map of cells."""
-        if self.last_rows is None or self.eye is None:
-            return None
         now = slice(0, self.count)
-        return attention_row(self.last_rows[-1], self.columns[now], self.kinds[now], self.eye.raw_rows())
+        return self._row(-1, self.columns[now], self.kinds[now])
+
+    def _row(self, query: int, columns: npt.NDArray[np.int32], kinds: Kinds) -> AttentionRow | None:
+        """The row of one token of the last decode, counted from its end."""
+        if self.last_rows is None:
+            return None
+        raw = None if self.last_raw is None else self.last_raw[query]
+        return attention_row(self.last_rows[query], columns, kinds, raw)

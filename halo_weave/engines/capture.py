@@ -1,4 +1,4 @@
-"""Reads attention while the graph is computed: which tensors, which rows, folded into one row per token.
+"""Reads attention while the graph is computed: the chosen (layer, head) pairs, folded into one row per token.
 
 The callback is C if the extension was built, else Python. Both do the same additions in the same order.
 """
@@ -9,11 +9,9 @@ import ctypes as c
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from halo_weave.errors import BadInput
+from halo_weave.core.brightness import Capture, Floats
 from halo_weave.llama import abi
-from halo_weave.ports import Capture
 
 try:
     from halo_weave.engines import _capture as native  # type: ignore[attr-defined, unused-ignore]
@@ -21,10 +19,9 @@ except ImportError:  # no compiler when it was installed
     native = None
 
 PREFIX = b"kq_soft_max-"
-Floats = npt.NDArray[np.float32]
 
 
-class State(c.Structure):
+class _State(c.Structure):
     """Mirrors capture_t in _capture.c."""
 
     _fields_ = (
@@ -34,13 +31,14 @@ class State(c.Structure):
         ("bytes", c.c_void_p),
         ("get", c.c_void_p),
         ("layers", c.c_void_p),
-        ("heads", c.c_void_p),
+        ("slots", c.c_void_p),
         ("folded", c.c_void_p),
         ("raw", c.c_void_p),
         ("line", c.c_void_p),
         ("columns", c.c_int64),
         ("n_layers", c.c_int32),
         ("n_heads", c.c_int32),
+        ("n_pairs", c.c_int32),
         ("tokens", c.c_int32),
         ("queries", c.c_int32),
         ("maximum", c.c_int32),
@@ -51,24 +49,24 @@ class State(c.Structure):
 
 
 def is_native() -> bool:
-    return native is not None and native.size == c.sizeof(State)
+    """Whether the callback in C is there and fits this file."""
+    return native is not None and native.size == c.sizeof(_State)
 
 
-class Eye:
+class AttentionReader:
     """The callback of one llama_context, and the rows it saw during the last decode."""
 
     def __init__(
         self, library: Any, layers: int, heads: int, columns: int, batch: int, *, in_c: bool
     ) -> None:
         self.c = library
-        self.shape = (layers, heads)
-        self.columns = columns
-        self.layers = np.ones(layers, dtype=np.uint8)
-        self.heads = np.ones(heads, dtype=np.uint8)
+        self.layers = np.zeros(layers, dtype=np.uint8)  # where a head was chosen
+        self.slots = np.zeros((layers, heads), dtype=np.int32)  # numbers of the chosen pairs, else -1
         self.folded = np.zeros((batch, columns), dtype=np.float32)
         self.line = np.zeros(columns, dtype=np.float32)
-        self.raw: Floats | None = None
-        self.state = State(columns=columns, n_layers=layers, n_heads=heads)
+        self.raw: Floats | None = None  # (queries, pairs, columns)
+        self.keeps_raw = False
+        self.state = _State(columns=columns, n_layers=layers, n_heads=heads)
         for field, function in (
             ("name", "ggml_get_name"),
             ("elements", "ggml_nelements"),
@@ -77,10 +75,10 @@ class Eye:
             ("get", "ggml_backend_tensor_get"),
         ):
             setattr(self.state, field, c.cast(getattr(library, function), c.c_void_p).value)
-        for field, array in (("layers", self.layers), ("heads", self.heads), ("folded", self.folded)):
-            setattr(self.state, field, array.ctypes.data)
-        self.state.line = self.line.ctypes.data
-        self.callback = None if in_c else abi.EvalCallback(self.seen)
+        for field in ("layers", "slots", "folded", "line"):
+            setattr(self.state, field, getattr(self, field).ctypes.data)
+        self.callback = None if in_c else abi.EvalCallback(self._seen)
+        self.choose(Capture())
 
     @property
     def settings(self) -> dict[str, int | None]:
@@ -88,24 +86,17 @@ class Eye:
         address = native.address if self.callback is None else c.cast(self.callback, c.c_void_p).value
         return {"cb_eval": address, "cb_eval_user_data": c.addressof(self.state)}
 
-    def choose(self, capture: Capture | None) -> None:
+    def choose(self, capture: Capture) -> None:
         """Which layers and heads count from now on, and how they are folded."""
-        if capture is None:
-            return
-        for wanted, mask, what in (
-            (capture.layers, self.layers, "layer"),
-            (capture.heads, self.heads, "head"),
-        ):
-            mask[:] = wanted is None
-            for index in wanted or ():
-                if not 0 <= index < len(mask):
-                    raise BadInput(f"The model has {len(mask)} {what}s, so there is no {what} {index}.")
-                mask[index] = 1
-            if not mask.any():
-                raise BadInput(f"No {what} was chosen to read attention from.")
+        pairs = capture.chosen(*self.slots.shape)
+        self.layers[:] = 0
+        self.slots[:] = -1
+        for number, (layer, head) in enumerate(pairs):
+            self.layers[layer] = 1
+            self.slots[layer, head] = number
         self.state.maximum = capture.combine == "max"
-        self.raw = np.zeros((*self.shape, self.columns), dtype=np.float32) if capture.raw else None
-        self.state.raw = self.raw.ctypes.data if self.raw is not None else None
+        self.state.n_pairs = len(pairs)
+        self.keeps_raw, self.raw, self.state.raw = capture.raw, None, None
 
     def open(self, tokens: int, queries: int) -> None:
         """The next decode has `tokens` tokens; rows are wanted for its last `queries`."""
@@ -114,27 +105,26 @@ class Eye:
         state.n_kv = state.folds = state.failed = 0
         if queries:
             self.folded[:queries] = 0.0
+        if self.keeps_raw and queries > (0 if self.raw is None else len(self.raw)):
+            self.raw = np.zeros((queries, state.n_pairs, state.columns), dtype=np.float32)
+            state.raw = self.raw.ctypes.data
 
-    def close(self) -> Floats | None:
-        """(queries, columns of the cache) of the decode since `open`, or None if nothing could be read."""
+    def close(self) -> tuple[Floats | None, Floats | None]:
+        """Rows of the decode since `open`, folded and raw; None if nothing could be read.
+
+        (queries, columns of the cache) and (queries, pairs, columns of the cache).
+        """
         state = self.state
         queries, state.queries = state.queries, 0
         if not queries or not state.folds or state.failed:
-            return None
+            return None, None
         rows = self.folded[:queries, : state.n_kv]
-        return rows if state.maximum else rows / np.float32(state.folds)
+        raw = None if self.raw is None else self.raw[:queries, :, : state.n_kv]
+        return rows if state.maximum else rows / np.float32(state.folds), raw
 
-    def raw_rows(self) -> Floats | None:
-        """(chosen layers, chosen heads, columns of the cache) of the last query."""
-        if self.raw is None:
-            return None
-        chosen = self.raw[self.layers.astype(bool)][:, self.heads.astype(bool), : self.state.n_kv]
-        return np.ascontiguousarray(chosen)
-
-    def seen(self, tensor: int, ask: bool, _: object) -> bool:
+    def _seen(self, tensor: int, ask: bool, _: object) -> bool:
         """The callback in Python."""
-        state = self.state
-        if not state.queries:
+        if not self.state.queries:
             return not ask
         name = self.c.ggml_get_name(tensor)
         if not name.startswith(PREFIX):
@@ -142,27 +132,27 @@ class Eye:
         layer = int(name[len(PREFIX) :])
         wanted = layer < len(self.layers) and bool(self.layers[layer])
         if not ask and wanted:
-            self.read_layer(tensor, layer)
+            self._read_layer(tensor, layer)
         return wanted if ask else True
 
-    def read_layer(self, tensor: int, layer: int) -> None:
+    def _read_layer(self, tensor: int, layer: int) -> None:
         state = self.state
         elements, rows = self.c.ggml_nelements(tensor), self.c.ggml_nrows(tensor)
         n_kv, heads = elements // rows, rows // state.tokens
-        fits = 0 < n_kv <= self.columns and heads * state.tokens == rows and heads <= len(self.heads)
+        fits = 0 < n_kv <= state.columns and heads * state.tokens == rows and heads <= state.n_heads
         if not fits or self.c.ggml_nbytes(tensor) != elements * 4 or state.n_kv not in (0, n_kv):
             state.failed = 1
             return
         state.n_kv = n_kv
-        seen = np.empty((heads, state.tokens, n_kv), dtype=np.float32)
-        self.c.ggml_backend_tensor_get(tensor, seen.ctypes.data, 0, seen.nbytes)
-        seen = seen[:, -state.queries :]
-        for head in np.flatnonzero(self.heads[:heads]).tolist():
-            folded = self.folded[: state.queries, :n_kv]
+        seen = np.empty((state.queries, n_kv), dtype=np.float32)
+        folded = self.folded[: state.queries, :n_kv]
+        for head in np.flatnonzero(self.slots[layer, :heads] >= 0).tolist():
+            first = (head + 1) * state.tokens - state.queries
+            self.c.ggml_backend_tensor_get(tensor, seen.ctypes.data, first * n_kv * 4, seen.nbytes)
             if state.maximum:
-                np.maximum(folded, seen[head], out=folded)
+                np.maximum(folded, seen, out=folded)
             else:
-                folded += seen[head]
+                folded += seen
             if self.raw is not None:
-                self.raw[layer, head, :n_kv] = seen[head, -1]
+                self.raw[: state.queries, self.slots[layer, head], :n_kv] = seen
             state.folds += 1

@@ -21,7 +21,7 @@ Places = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class CachedTokens:
     """Tokens whose keys and values exist, in time order: the live ones, or a run of asleep ones."""
 
     labels: Positions  # (n,), unique
@@ -31,12 +31,12 @@ class Held:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def part(self, index: npt.NDArray[np.intp] | slice) -> Held:
-        return Held(self.labels[index], self.ids[index], self.places[index])
+    def part(self, index: npt.NDArray[np.intp] | slice) -> CachedTokens:
+        return CachedTokens(self.labels[index], self.ids[index], self.places[index])
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class _Move:
     """Live tokens at places `start` to `stop` go `by` places to the right, or to the left."""
 
     start: int
@@ -45,7 +45,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Restore:
+class BringBack:
     """Tokens `start` to `stop` of the prompt come back from `asleep[run]`, from index `at` on."""
 
     start: int
@@ -68,8 +68,8 @@ class Plan:
 
     kept: npt.NDArray[np.intp]  # which live tokens stay, in time order
     removed: npt.NDArray[np.intp]  # which live tokens leave
-    moves: tuple[Move, ...]
-    steps: tuple[Restore | Compute, ...]
+    moves: tuple[_Move, ...]
+    steps: tuple[BringBack | Compute, ...]
     places: Places  # (prompt,), where each token will be
     compacted: bool  # holes were closed since places ran out
     reused: int
@@ -77,17 +77,17 @@ class Plan:
     computed: int
 
 
-def runs(values: npt.NDArray[np.integer]) -> Iterator[tuple[int, int]]:
-    """Start and stop of each stretch in which the values count up by one."""
+def runs(values: npt.NDArray[np.integer], step: int = 1) -> Iterator[tuple[int, int]]:
+    """Start and stop of each stretch in which the values count up by `step`."""
     if len(values):
-        breaks = np.flatnonzero(np.diff(values) != 1) + 1
+        breaks = np.flatnonzero(np.diff(values) != step) + 1
         edges = [0, *breaks.tolist(), len(values)]
         yield from itertools.pairwise(edges)
 
 
-def choose(
-    live: Held,
-    asleep: Sequence[Held],
+def plan_reading(
+    live: CachedTokens,
+    asleep: Sequence[CachedTokens],
     labels: Positions,
     ids: Ids,
     *,
@@ -108,11 +108,11 @@ def choose(
         raise BadInput("There is nothing to read: the prompt has no tokens.")
     anew_from = min(anew_from, count - 1)
     if mode == "exact":
-        same = common_prefix(live.ids[:clean], ids[:anew_from])
+        same = _common_prefix(live.ids[:clean], ids[:anew_from])
         source = np.full(count, -1, dtype=np.intp)
         source[:same] = np.arange(same)
-        return lay_out(live, (), source, {}, limit=limit, reserve=reserve)
-    source = match(live, labels, ids, anew_from)
+        return _lay_out(live, (), source, {}, limit=limit, reserve=reserve)
+    source = _match(live, labels, ids, anew_from)
     returning: dict[int, tuple[int, int]] = {}
     if asleep:
         where = {
@@ -125,22 +125,22 @@ def choose(
             # The first token of all gathers attention as no other does: it must be computed as the first.
             if i and found and asleep[found[0]].ids[found[1]] == ids[i]:
                 returning[i] = found
-    return lay_out(live, asleep, source, returning, limit=limit, reserve=reserve)
+    return _lay_out(live, asleep, source, returning, limit=limit, reserve=reserve)
 
 
-def common_prefix(a: Ids, b: Ids) -> int:
+def _common_prefix(a: Ids, b: Ids) -> int:
     size = min(len(a), len(b))
     different = np.flatnonzero(a[:size] != b[:size])
     return int(different[0]) if len(different) else size
 
 
-def match(live: Held, labels: Positions, ids: Ids, anew_from: int) -> npt.NDArray[np.intp]:
+def _match(live: CachedTokens, labels: Positions, ids: Ids, anew_from: int) -> npt.NDArray[np.intp]:
     """For each token of the prompt the live token that is it, or -1. Both stay in time order.
 
     A common beginning is matched by its text alone: what stands first and says the same is the same.
     """
     source = np.full(len(labels), -1, dtype=np.intp)
-    same = common_prefix(live.ids, ids[:anew_from])
+    same = _common_prefix(live.ids, ids[:anew_from])
     source[:same] = np.arange(same)
     where = {label: i for i, label in enumerate(live.labels[same:].tolist(), start=same)}
     last = same - 1
@@ -151,9 +151,9 @@ def match(live: Held, labels: Positions, ids: Ids, anew_from: int) -> npt.NDArra
     return source
 
 
-def lay_out(
-    live: Held,
-    asleep: Sequence[Held],
+def _lay_out(
+    live: CachedTokens,
+    asleep: Sequence[CachedTokens],
     source: npt.NDArray[np.intp],
     returning: dict[int, tuple[int, int]],
     *,
@@ -167,16 +167,16 @@ def lay_out(
     wished[stays] = live.places[source[stays]]
     for i, (run, at) in returning.items():
         wished[i] = asleep[run].places[at]
-    places = arrange(wished, stays)
+    places = _arrange(wished, stays)
     # Closing the holes is worth a shift only when places run out.
     compacted = int(places[-1]) + 1 + reserve > limit and int(places[-1]) > count - 1
     if compacted:
         places = np.arange(count, dtype=np.int64)
-    steps = tuple(work(source, returning, wished, places))
+    steps = tuple(_work(source, returning, wished, places))
     return Plan(
         kept=source[stays],
         removed=np.setdiff1d(np.arange(len(live)), source[stays]),
-        moves=tuple(moves(wished[stays], places[stays])),
+        moves=tuple(_moves(wished[stays], places[stays])),
         steps=steps,
         places=places.astype(np.int32),
         compacted=compacted,
@@ -186,7 +186,7 @@ def lay_out(
     )
 
 
-def arrange(wished: npt.NDArray[np.int64], stays: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def _arrange(wished: npt.NDArray[np.int64], stays: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Places as near to the wished ones as order allows. What is computed follows its neighbour on the left.
 
     Asleep tokens return to their old place if it is still free between their neighbours.
@@ -206,31 +206,20 @@ def arrange(wished: npt.NDArray[np.int64], stays: npt.NDArray[np.bool_]) -> npt.
     return places
 
 
-def moves(old: npt.NDArray[np.int64], new: npt.NDArray[np.int64]) -> Iterator[Move]:
+def _moves(old: npt.NDArray[np.int64], new: npt.NDArray[np.int64]) -> Iterator[_Move]:
     """Shifts in an order in which no token meets another: to the right from the right, to the left from the left."""
     by = new - old
-    stretches = [
-        Move(int(old[a]), int(old[b - 1]) + 1, int(by[a]))
-        for a, b in _equal_stretches(by)
-        if by[a]
-    ]  # fmt: skip
+    stretches = [_Move(int(old[a]), int(old[b - 1]) + 1, int(by[a])) for a, b in runs(by, 0) if by[a]]
     yield from (move for move in reversed(stretches) if move.by > 0)
     yield from (move for move in stretches if move.by < 0)
 
 
-def _equal_stretches(values: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    if len(values):
-        breaks = np.flatnonzero(np.diff(values)) + 1
-        edges = [0, *breaks.tolist(), len(values)]
-        yield from itertools.pairwise(edges)
-
-
-def work(
+def _work(
     source: npt.NDArray[np.intp],
     returning: dict[int, tuple[int, int]],
     wished: npt.NDArray[np.int64],
     places: npt.NDArray[np.int64],
-) -> Iterator[Restore | Compute]:
+) -> Iterator[BringBack | Compute]:
     """Stretches of tokens that return together, and stretches that are computed together, in time order."""
     i, count = 0, len(source)
     while i < count:
@@ -245,7 +234,7 @@ def work(
                 and places[i] - places[start] == wished[i] - wished[start]
             ):
                 i += 1
-            yield Restore(start, i, run, at)
+            yield BringBack(start, i, run, at)
         else:
             while i < count and source[i] < 0 and i not in returning:
                 i += 1

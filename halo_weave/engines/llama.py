@@ -1,4 +1,4 @@
-"""The engine: any GGUF model on llama.cpp in process, its attention, and a KV cache that survives forgetting."""
+"""The engine: any GGUF model on llama.cpp in process, its attention, and a KV cache that can be cut and mended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, Self
@@ -15,21 +15,32 @@ from typing import Literal, Self
 import numpy as np
 
 from halo_weave.core.tokens import Ids, Role, Tokens
-from halo_weave.engines import capture as seeing
-from halo_weave.engines.cache import NEVER, Asked, Cache, Grave, Seen, Shape
-from halo_weave.engines.cells import Plan, choose
-from halo_weave.engines.prompts import Written, write
+from halo_weave.engines.cache import NEVER, Cache, Grave, Observation, Shape
+from halo_weave.engines.capture import is_native
+from halo_weave.engines.cells import Plan, plan_reading
+from halo_weave.engines.prompts import FlatPrompt
 from halo_weave.engines.sampling import Sampler
+from halo_weave.engines.scheduler import FairScheduler
 from halo_weave.engines.stops import Stops
 from halo_weave.engines.template import CHATML, Frames, TemplateUnusable, frames_of
-from halo_weave.engines.turns import Turns
-from halo_weave.errors import BadInput, EngineError, ModelUnusable
+from halo_weave.errors import EngineError, ModelUnusable
 from halo_weave.llama import abi, library
 from halo_weave.llama.header import Header, read_header
 from halo_weave.llama.model import Model, cores
-from halo_weave.ports import Capture, Done, ModelInfo, Planned, Prompt, Read, Reason, Sampling, Step
+from halo_weave.ports import (
+    Abilities,
+    Capture,
+    Done,
+    GenerationEvent,
+    ModelInfo,
+    Planned,
+    Prompt,
+    Read,
+    Reason,
+    Sampling,
+    Step,
+)
 
-Event = Planned | Read | Step | Done
 Mode = Literal["splice", "exact"]
 
 BATCH, BATCH_ON_GPU = 64, 512  # tokens per decode while a prompt is read
@@ -49,7 +60,7 @@ class Limits:
 
 
 class LlamaEngine:
-    """Implements `ports.Engine`. One thread does the work; the windows take turns."""
+    """Implements `ports.Engine`. One thread does the work for all windows, a slice of each in turn."""
 
     def __init__(
         self, path: Path, *, limits: Limits | None = None, lib: str | None = None, in_c: bool | None = None
@@ -63,18 +74,18 @@ class LlamaEngine:
             )
         self.model = Model(path, header, library.load(lib), gpu_layers=limits.gpu_layers)
         try:
-            check_writes(self.model)
+            _check_that_it_writes(self.model)
             self.limits = limits
             self.template: Literal["model", "chatml"]
-            self.frames, self.template = frames_for(self.model, header)
+            self.frames, self.template = _frames_for(self.model, header)
             trained = self.model.trained_context or limits.context
             self.shape = Shape(
                 threads=limits.threads or cores(),
                 batch=BATCH_ON_GPU if self.model.c.llama_supports_gpu_offload() else BATCH,
                 limit=trained,
-                cell_bytes=cell_bytes(self.model, header),
+                cell_bytes=_cell_bytes(self.model, header),
                 graveyard_bytes=limits.graveyard_bytes,
-                eye_in_c=seeing.is_native() if in_c is None else in_c,
+                callback_in_c=is_native() if in_c is None else in_c,
             )
             self._info = self._describe(header, min(trained, limits.context))
         except BaseException:
@@ -83,10 +94,9 @@ class LlamaEngine:
         self.caches: OrderedDict[str, Cache] = OrderedDict()
         self.active: set[str] = set()
         self.doomed: set[str] = set()
-        self.cuts = not has_state(self.model)
-        self.blind = False  # this model's rows do not fit its cells
+        self.has_state = _has_state(self.model)
         self.misfits = 0  # how often the map of cells did not fit what the model looked at
-        self.turns: Turns[Event] = Turns("halo-weave engine")
+        self.scheduler: FairScheduler[GenerationEvent] = FairScheduler("halo-weave engine")
         atexit.register(self.close)
 
     def __enter__(self) -> Self:
@@ -97,7 +107,7 @@ class LlamaEngine:
 
     def close(self) -> None:
         atexit.unregister(self.close)
-        self.turns.close()
+        self.scheduler.close()
         for cache in self.caches.values():
             cache.close()
         self.caches.clear()
@@ -126,13 +136,22 @@ class LlamaEngine:
         *,
         mode: Mode = "splice",
         stopped: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Event]:
-        return self.turns.run(self._turn(window, prompt, sampling, capture, mode, stopped), window)
+    ) -> Iterator[GenerationEvent]:
+        sampling.check()
+        flat = FlatPrompt.of(prompt, vocabulary=self.model.size, context=self.info.context)
+        if capture and not self.info.abilities.attention:
+            capture = replace(capture, reply=False, reading=False)
+        if capture:
+            capture.chosen(self.info.layers, self.info.heads)
+        watch = Observation.of(flat, prompt.read_from, capture)
+        mode = mode if self.info.abilities.cuts else "exact"
+        work = self._generate(window, flat, prompt.next_label, sampling, capture, watch, mode, stopped)
+        return self.scheduler.run(work, window)
 
     def forget(self, window: str) -> None:
         """A window that is generating is dropped when it has finished."""
 
-        def drop() -> Generator[Event | None]:
+        def drop() -> Generator[GenerationEvent | None]:
             if window in self.active:
                 self.doomed.add(window)
             else:
@@ -141,42 +160,37 @@ class LlamaEngine:
             yield
 
         with contextlib.suppress(EngineError):  # a closed engine has forgotten everything
-            self.turns.post(drop(), f"forget {window}")
+            self.scheduler.post(drop(), f"forget {window}")
 
     # Everything below runs on the engine's thread, but for _describe.
 
-    def _turn(
+    def _generate(
         self,
         window: str,
-        prompt: Prompt,
+        prompt: FlatPrompt,
+        label: int,
         sampling: Sampling,
         capture: Capture | None,
+        watch: Observation,
         mode: Mode,
         stopped: Callable[[], bool],
-    ) -> Generator[Event | None]:
-        capture = None if self.blind else capture
-        written = write(prompt, self.model.size)
-        if len(written) >= self.info.context:
-            raise BadInput(
-                f"The prompt has {len(written)} tokens, and this model takes fewer than {self.info.context}. "
-                "Set a smaller budget for the window, or a larger context for the engine."
-            )
+    ) -> Generator[GenerationEvent | None]:
         self.active.add(window)
         try:
             began = time.perf_counter()
-            cache = self._cache(window, len(written) + sampling.max_new_tokens, sees=capture is not None)
-            if cache.eye:
-                cache.eye.choose(capture)
-            with Sampler(self.model, sampling, written.ids) as sampler:
-                reading = self._read(cache, written, prompt, sampling, capture, mode)
-                read = None
-                for read in reading:
-                    if read is None and stopped():
+            looks = capture is not None and (capture.reply or capture.reading)
+            cache = self._cache(window, len(prompt) + sampling.max_new_tokens, attention=looks)
+            if cache.reader and capture:
+                cache.reader.choose(capture)
+            with Sampler(self.model, sampling, prompt.ids) as sampler:
+                reading = self._read(cache, prompt, sampling, watch, mode)
+                for event in reading:
+                    if event is None and stopped():
                         reading.close()
                         yield Done("abort", 0, time.perf_counter() - began)
                         return
-                    yield read
-                yield from self._reply(cache, sampler, sampling, prompt.next_label, capture, stopped, began)
+                    yield event
+                yield from self._reply(cache, sampler, sampling, label, watch.last, stopped, began)
         finally:
             self.active.discard(window)
             if window in self.doomed:
@@ -184,59 +198,60 @@ class LlamaEngine:
                 self._drop(window)
 
     def _read(
-        self,
-        cache: Cache,
-        written: Written,
-        prompt: Prompt,
-        sampling: Sampling,
-        capture: Capture | None,
-        mode: Mode,
+        self, cache: Cache, prompt: FlatPrompt, sampling: Sampling, watch: Observation, mode: Mode
     ) -> Generator[Planned | Read | None]:
         """Bring the prompt into the cache with the least work; read it anew if the result does not fit."""
         began = time.perf_counter()
-        asked, anew_from = what_to_look_at(written, prompt, capture)
-        mode = "exact" if self.info.kv == "exact" else mode
         rebuilt = cache.doubt or ("" if cache.settled else "it was stopped before a shift was done")
         while True:
             if rebuilt:
                 cache.reset()
-            graves = cache.usable(written) if mode == "splice" and not rebuilt else []
-            plan = self._plan(cache, graves, written, sampling, anew_from, mode)
-            if len(plan.removed) and not self.cuts:
+            graves = cache.usable(prompt) if mode == "splice" and not rebuilt else []
+            plan = self._plan(cache, graves, prompt, sampling, watch, mode)
+            if len(plan.removed) and self.has_state:
                 cache.reset()
-                plan = self._plan(cache, graves, written, sampling, anew_from, mode)
+                plan = self._plan(cache, graves, prompt, sampling, watch, mode)
             yield Planned(plan.reused, plan.restored, plan.computed)
-            seen = Seen()
             keep = mode == "splice" and not rebuilt
-            for _ in cache.carry_out(plan, graves, written, asked, seen, keep_asleep=keep):
+            for _ in cache.carry_out(plan, graves, prompt, watch, keep_asleep=keep):
                 yield None
-            misfit = seen.misfits or (asked.last and cache.last_rows is not None and cache.row() is None)
+            misfit = watch.misfits or (watch.last and cache.last_rows is not None and cache.row() is None)
             if not misfit:
                 break
             self.misfits += 1
             if rebuilt:  # it does not even fit a cache that was just made: this model cannot be watched
-                self.blind = True
+                self._info = replace(self.info, abilities=replace(self.info.abilities, attention=False))
                 break
             rebuilt = "the map of its cells did not fit"
-        yield report(plan, seen, capture, rebuilt, time.perf_counter() - began)
+            watch.begin_again()
+        yield Read(
+            reused=plan.reused,
+            restored=plan.restored,
+            computed=plan.computed,
+            shifted=plan.compacted,
+            rebuilt=rebuilt,
+            seconds=time.perf_counter() - began,
+            rows=tuple(watch.rows),
+            surprisal=None if watch.surprisal_from == NEVER else np.array(watch.surprisal, np.float32),
+        )
 
     def _plan(
         self,
         cache: Cache,
         graves: list[Grave],
-        written: Written,
+        prompt: FlatPrompt,
         sampling: Sampling,
-        anew_from: int,
+        watch: Observation,
         mode: Mode,
     ) -> Plan:
-        return choose(
+        return plan_reading(
             cache.live,
-            [grave.held for grave in graves],
-            written.labels,
-            written.ids,
+            [grave.tokens for grave in graves],
+            prompt.labels,
+            prompt.ids,
             limit=self.shape.limit,
             reserve=min(sampling.max_new_tokens, SPARE),
-            anew_from=anew_from,
+            anew_from=watch.anew_from,
             mode=mode,
             clean=cache.clean,
         )
@@ -247,11 +262,10 @@ class LlamaEngine:
         sampler: Sampler,
         sampling: Sampling,
         label: int,
-        capture: Capture | None,
+        look: bool,
         stopped: Callable[[], bool],
         began: float,
-    ) -> Generator[Event | None]:
-        look = capture is not None and capture.reply
+    ) -> Generator[GenerationEvent | None]:
         stops = Stops(sampling.stop)
         made = given = 0
         reason: Reason | None = None
@@ -292,35 +306,36 @@ class LlamaEngine:
         if cache.count + 1 > self.info.context or not cache.cells.free:
             return False
         if cache.next_place >= self.shape.limit:
-            if self.info.kv == "exact" or cache.next_place == cache.count:
+            if not self.info.abilities.cuts or cache.next_place == cache.count:
                 return False
             cache.compact()
         return True
 
-    def _cache(self, window: str, tokens: int, *, sees: bool) -> Cache:
+    def _cache(self, window: str, tokens: int, *, attention: bool) -> Cache:
         """The window's cache with room for so many tokens. Idle windows are dropped when memory is short."""
-        sees = sees or self.shape.eye_in_c  # an eye in C costs nothing while it is shut
+        attention = attention or self.shape.callback_in_c  # in C it costs nothing until rows are asked for
         wanted = min(-(-(tokens + SPARE) // GROWTH) * GROWTH, self.info.context + SPARE)
         cache = self.caches.get(window)
-        if cache is None or len(cache.cells) < wanted or (sees and cache.eye is None):
+        if cache is None or len(cache.cells) < wanted or (attention and cache.reader is None):
             self._make_room(wanted * self.shape.cell_bytes, window, self.limits.memory_bytes)
             try:
-                cache = self._grown(window, wanted, sees=sees)
+                cache = self._grown(window, wanted, attention=attention)
             except EngineError:  # less memory than thought: only what is in use may stay
                 self._drop(window)
                 self._make_room(wanted * self.shape.cell_bytes, window, 0)
-                cache = self._grown(window, wanted, sees=sees)
+                cache = self._grown(window, wanted, attention=attention)
         self.caches.move_to_end(window)
         return cache
 
-    def _grown(self, window: str, size: int, *, sees: bool) -> Cache:
+    def _grown(self, window: str, size: int, *, attention: bool) -> Cache:
         cache = self.caches.get(window)
         if cache is None:
-            cache = self.caches[window] = Cache(self.model, self.shape, size, sees=sees)
+            cache = self.caches[window] = Cache(self.model, self.shape, size, attention=attention)
         else:
             if cache.doubt or not cache.settled:
                 cache.reset()
-            cache.resize(max(size, len(cache.cells)), sees=sees or cache.eye is not None)
+            attention = attention or cache.reader is not None
+            cache.resize(max(size, len(cache.cells)), attention=attention)
         return cache
 
     def _make_room(self, bytes: int, window: str, limit: int) -> None:
@@ -349,13 +364,15 @@ class LlamaEngine:
             special=model.special(),
             tokenizer=header.tokenizer,
             template=self.template,
-            kv="splice" if can_splice(model, self.shape) else "exact",
+            abilities=Abilities(
+                attention=not c.llama_model_is_recurrent(model.handle), cuts=_can_cut(model, self.shape)
+            ),
             file=str(model.path),
             size_bytes=header.size,
         )
 
 
-def check_writes(model: Model) -> None:
+def _check_that_it_writes(model: Model) -> None:
     """Refuse what cannot go on with a text token by token."""
     c = model.c
     if c.llama_model_has_encoder(model.handle) or not c.llama_model_has_decoder(model.handle):
@@ -364,23 +381,23 @@ def check_writes(model: Model) -> None:
         raise ModelUnusable(f"{model.path} writes by diffusion, not token by token. Use another model.")
 
 
-def has_state(model: Model) -> bool:
-    """A recurrent state knows all that went before; no part of it can be taken out."""
+def _has_state(model: Model) -> bool:
+    """A recurrent state holds all that went before; no part of it can be taken out."""
     return bool(model.c.llama_model_is_recurrent(model.handle) or model.c.llama_model_is_hybrid(model.handle))
 
 
-def can_splice(model: Model, shape: Shape) -> bool:
+def _can_cut(model: Model, shape: Shape) -> bool:
     """Whether cells can leave, return and be shifted: not with sliding windows, M-RoPE or recurrent states."""
     c, handle = model.c, model.handle
-    if has_state(model) or c.llama_model_n_swa(handle):
+    if _has_state(model) or c.llama_model_n_swa(handle):
         return False
     if c.llama_model_rope_type(handle) not in (abi.ROPE_NORMAL, abi.ROPE_NEOX):
         return False
-    with contextlib.closing(Cache(model, shape, 256, sees=False)) as cache:
+    with contextlib.closing(Cache(model, shape, 256, attention=False)) as cache:
         return bool(c.llama_memory_can_shift(cache.memory))
 
 
-def cell_bytes(model: Model, header: Header) -> int:
+def _cell_bytes(model: Model, header: Header) -> int:
     """Keys and values of one token, in half precision."""
     c = model.c
     heads = max(1, int(c.llama_model_n_head(model.handle)))
@@ -396,7 +413,7 @@ def cell_bytes(model: Model, header: Header) -> int:
     )
 
 
-def frames_for(model: Model, header: Header) -> tuple[Frames, Literal["model", "chatml"]]:
+def _frames_for(model: Model, header: Header) -> tuple[Frames, Literal["model", "chatml"]]:
     special = model.special()
     bos, eos = (
         model.piece(special[name]).decode("utf-8", errors="replace") if name in special else ""
@@ -408,36 +425,3 @@ def frames_for(model: Model, header: Header) -> tuple[Frames, Literal["model", "
         with contextlib.suppress(TemplateUnusable):
             return frames_of(template, bos=bos, eos=eos, adds_bos=model.adds_bos, now=now), "model"
     return frames_of(CHATML, bos=bos, eos=eos, adds_bos=model.adds_bos, now=now), "chatml"
-
-
-def what_to_look_at(written: Written, prompt: Prompt, capture: Capture | None) -> tuple[Asked, int]:
-    """What to read off, and from which token on the prompt must be computed for that."""
-    if capture is None:
-        return Asked(), NEVER
-    if prompt.read_from is None or not (capture.reading or capture.reading_surprisal):
-        return Asked(last=capture.reply), NEVER
-    found = np.flatnonzero(written.labels == prompt.read_from)
-    if not len(found):
-        raise BadInput(f"The prompt has no token {prompt.read_from} to read from.")
-    start = int(found[0])
-    asked = Asked(
-        last=capture.reply,
-        rows_from=start if capture.reading else NEVER,
-        surprisal_from=start if capture.reading_surprisal else NEVER,
-    )
-    # A token's surprisal is known from the one before it.
-    return asked, max(0, start - 1) if capture.reading_surprisal else start
-
-
-def report(plan: Plan, seen: Seen, capture: Capture | None, rebuilt: str, seconds: float) -> Read:
-    wants_surprisal = capture is not None and capture.reading_surprisal
-    return Read(
-        reused=plan.reused,
-        restored=plan.restored,
-        computed=plan.computed,
-        shifted=plan.compacted,
-        rebuilt=rebuilt,
-        seconds=seconds,
-        rows=tuple(seen.rows),
-        surprisal=np.array(seen.surprisal, dtype=np.float32) if wants_surprisal else None,
-    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.core.brightness import AttentionRow
+from halo_weave.core.brightness import AttentionRow, Floats
 from halo_weave.core.tokens import Ids, Positions
 from halo_weave.errors import BadInput
 from halo_weave.ports import Prompt
@@ -16,13 +17,10 @@ CHUNK, FRAME, SYSTEM = 0, 1, 2
 KINDS = {"chunk": CHUNK, "frame": FRAME, "system": SYSTEM}
 
 Kinds = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Written:
-    """A prompt, flat and in time order."""
-
+class FlatPrompt:
     labels: Positions  # (n,)
     ids: Ids  # (n,)
     kinds: Kinds  # (n,)
@@ -30,25 +28,37 @@ class Written:
     def __len__(self) -> int:
         return len(self.labels)
 
-
-def write(prompt: Prompt, vocabulary: int) -> Written:
-    segments = [segment for segment in prompt.segments if len(segment.labels)]
-    if not segments:
-        raise BadInput("There is nothing to read: the prompt has no tokens.")
-    written = Written(
-        labels=np.concatenate([segment.labels for segment in segments]).astype(np.int64),
-        ids=np.concatenate([segment.ids for segment in segments]).astype(np.int32),
-        kinds=np.concatenate([np.full(len(s.labels), KINDS[s.kind], dtype=np.uint8) for s in segments]),
-    )
-    if len(written.ids) != len(written.labels):
-        raise BadInput(f"The prompt has {len(written.ids)} token ids for {len(written.labels)} labels.")
-    if len(np.unique(written.labels)) != len(written):
-        raise BadInput("A label stands twice in the prompt.")
-    if written.ids.min() < 0 or written.ids.max() >= vocabulary:
-        raise BadInput(
-            f"The prompt has a token that the model does not: its vocabulary ends at {vocabulary}."
+    @classmethod
+    def of(cls, prompt: Prompt, *, vocabulary: int, context: int) -> Self:
+        """A prompt that makes no sense, or does not fit, is refused."""
+        segments = [segment for segment in prompt.segments if len(segment.labels)]
+        if not segments:
+            raise BadInput("There is nothing to read: the prompt has no tokens.")
+        flat = cls(
+            labels=np.concatenate([segment.labels for segment in segments]).astype(np.int64),
+            ids=np.concatenate([segment.ids for segment in segments]).astype(np.int32),
+            kinds=np.concatenate([np.full(len(s.labels), KINDS[s.kind], dtype=np.uint8) for s in segments]),
         )
-    return written
+        if len(flat.ids) != len(flat.labels):
+            raise BadInput(f"The prompt has {len(flat.ids)} token ids for {len(flat.labels)} labels.")
+        if len(np.unique(flat.labels)) != len(flat):
+            raise BadInput("A label stands twice in the prompt.")
+        if flat.ids.min() < 0 or flat.ids.max() >= vocabulary:
+            raise BadInput(
+                f"The prompt has a token that the model does not: its vocabulary ends at {vocabulary}."
+            )
+        if len(flat) >= context:
+            raise BadInput(
+                f"The prompt has {len(flat)} tokens, and this model takes fewer than {context}. "
+                "Set a smaller budget for the window, or a larger context for the engine."
+            )
+        return flat
+
+    def index_of(self, label: int) -> int:
+        found = np.flatnonzero(self.labels == label)
+        if not len(found):
+            raise BadInput(f"The prompt has no token {label} to read from.")
+        return int(found[0])
 
 
 def attention_row(
@@ -71,5 +81,5 @@ def attention_row(
         aside=len(aside),
         aside_peak=float(aside.max()) if len(aside) else 0.0,
         first=None if chunks[0] else float(shares[0]),
-        raw=None if raw is None else np.ascontiguousarray(raw[:, :, columns]),
+        raw=None if raw is None else raw[:, columns[chunks]],
     )

@@ -6,19 +6,16 @@ import secrets
 from typing import Self
 
 from halo_weave.core.tokens import Ids
-from halo_weave.errors import BadSetting
 from halo_weave.llama.model import Model
 from halo_weave.ports import Sampling
 
 PENALTY_REACH = 64  # how many tokens back a repetition is punished
-RANDOM_SEED = 0xFFFFFFFF  # llama.cpp reads this seed as "choose one"
 
 
 class Sampler:
     """Owns a chain of samplers; `with` frees it."""
 
     def __init__(self, model: Model, sampling: Sampling, before: Ids) -> None:
-        check(sampling)
         self.c = c = model.c
         self.chain: int | None = c.llama_sampler_chain_init(c.llama_sampler_chain_default_params())
         links = []
@@ -54,18 +51,3 @@ class Sampler:
     def sample(self, context: int | None) -> int:
         """Choose a token from the last logits, and remember it."""
         return int(self.c.llama_sampler_sample(self.chain, context, -1))
-
-
-def check(sampling: Sampling) -> None:
-    """What llama.cpp would take wrongly or abort on is refused here."""
-    for name, value, fits, range in (
-        ("temperature", sampling.temperature, 0.0 <= sampling.temperature < 100.0, "0 to 100"),
-        ("top_p", sampling.top_p, 0.0 < sampling.top_p <= 1.0, "more than 0, up to 1"),
-        ("top_k", sampling.top_k, 0 <= sampling.top_k < 2**31, "0 (off) or more"),
-        ("min_p", sampling.min_p, 0.0 <= sampling.min_p <= 1.0, "0 (off) to 1"),
-        ("repeat_penalty", sampling.repeat_penalty, 0.0 < sampling.repeat_penalty < 100.0, "more than 0"),
-        ("seed", sampling.seed, sampling.seed is None or 0 <= sampling.seed < RANDOM_SEED, "0 to 4294967294"),
-        ("max_new_tokens", sampling.max_new_tokens, sampling.max_new_tokens >= 1, "1 or more"),
-    ):
-        if not fits:
-            raise BadSetting(f"{name} is {value}; it takes {range}.")

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from halo_weave.errors import HaloWeaveError, StoreBusy, UnknownGeneration
 from halo_weave.index.passages import passages
-from halo_weave.ports import Embedder, Vectors
-from halo_weave.store import ChunkRecord, Generation, Wanted
+from halo_weave.ports import Embedder
+from halo_weave.records import Wanted
+from halo_weave.store import Store
 
 AT_ONCE = 16  # chunks between two looks at whether to stop
 RETRY_SECONDS = 1.0
@@ -24,17 +25,7 @@ NICE = 5  # the model's own threads go first
 State = Literal["loading", "ready", "off"]
 
 
-class VectorStore(Protocol):
-    def generations(self) -> list[Generation]: ...
-    def begin_generation(self, model: str, dimension: int, *, now: datetime) -> Generation: ...
-    def wanted(self, generation: int, limit: int) -> Wanted: ...
-    def chunks(self, numbers: Iterable[int]) -> list[ChunkRecord]: ...
-    def add_vectors(
-        self, generation: int, wanted: Wanted, vectors: Vectors, counts: Sequence[int] | None = None
-    ) -> int: ...
-
-
-def embed_some(store: VectorStore, embedder: Embedder, generation: int, limit: int = AT_ONCE) -> int:
+def embed_some(store: Store, embedder: Embedder, generation: int, limit: int = AT_ONCE) -> int:
     """Embed some of the chunks that lack a vector; 0 when none does."""
     wanted = store.wanted(generation, limit)
     # Another process may have cleared the memory since: what is gone needs no vector.
@@ -65,7 +56,7 @@ class Embedding:
 
     def __init__(
         self,
-        store: VectorStore,
+        store: Store,
         open_embedder: Callable[[], Embedder] | None,
         *,
         now: Callable[[], datetime],

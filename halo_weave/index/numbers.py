@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from halo_weave.store import Numbers
+from halo_weave.records import Numbers
 
 
 class NumberMap:

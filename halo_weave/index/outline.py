@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.index.numbers import NumberMap
-from halo_weave.store import Numbers, Place
+from halo_weave.records import Numbers, Place
 
 Rows = npt.NDArray[np.int64]
 PAUSE = 3600 * 1_000_000  # microseconds; what was said after a longer one is another conversation

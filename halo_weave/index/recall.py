@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.words import question_terms, terms
 from halo_weave.errors import BadSetting, EngineError, UnknownGeneration
-from halo_weave.index.embedding import Embedding, Ready, VectorStore
+from halo_weave.index.embedding import Embedding, Ready
 from halo_weave.index.fusion import Floats, Meaning, Weights, varied, word_scores
 from halo_weave.index.outline import Outline, Rows
 from halo_weave.index.times import Span, spans
 from halo_weave.index.vectors import VectorIndex, likeness
-from halo_weave.index.words import MOST_TERMS, TermHits, WordStore, find_terms
-from halo_weave.ports import Embedder, Vectors
-from halo_weave.store import Changes, Numbers, Place
+from halo_weave.index.words import MOST_TERMS, TermHits, find_terms
+from halo_weave.ports import Embedder
+from halo_weave.store import Store
 
 SHORTLIST = 400  # chunks that each way of searching may put forward
 STRONG = 100  # of the nearest in meaning, whose neighbours are looked at as well
@@ -31,20 +31,12 @@ READ = 4_000  # characters of a question that are embedded
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class RecallStore(VectorStore, WordStore, Protocol):
-    def outline(self, since: int = 0) -> list[Place]: ...
-    def sequence(self) -> int: ...
-    def changes(self, since: int) -> Changes: ...
-    def vectors(self, generation: int) -> Iterator[tuple[Numbers, Vectors]]: ...
-    def vectors_of(self, generation: int, numbers: Iterable[int]) -> tuple[Numbers, Vectors]: ...
-
-
 class Recall:
     """Meaning and words over one store. Safe from any thread."""
 
     def __init__(
         self,
-        store: RecallStore,
+        store: Store,
         open_embedder: Callable[[], Embedder] | None,
         *,
         weights: Weights | None = None,

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Protocol
 
-from halo_weave.index.embedding import VectorStore, embed_some
+from halo_weave.index.embedding import embed_some
 from halo_weave.ports import Embedder
-from halo_weave.store import Generation
+from halo_weave.records import Generation
+from halo_weave.store import Store
 
 AT_ONCE = 256  # chunks: enough to be a backlog for the embedder, few enough that an interruption loses little
 
 
-class GenerationStore(VectorStore, Protocol):
-    def complete_generation(self, generation: int, *, now: datetime) -> None: ...
-    def sweep_vectors(self) -> int: ...
-
-
 def reindex(
-    store: GenerationStore,
+    store: Store,
     embedder: Embedder,
     *,
     now: Callable[[], datetime],

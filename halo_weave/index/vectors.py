@@ -14,7 +14,7 @@ import numpy.typing as npt
 from halo_weave.errors import BadInput
 from halo_weave.index.numbers import NumberMap
 from halo_weave.ports import Vectors
-from halo_weave.store import Numbers
+from halo_weave.records import Numbers
 
 Floats = npt.NDArray[np.float32]
 

@@ -12,14 +12,12 @@ from typing import Any
 from halo_weave.errors import LibraryUnusable
 
 FLASH_ATTENTION_OFF = 0
-POOLING_UNSPECIFIED, POOLING_NONE, POOLING_MEAN, POOLING_CLS, POOLING_LAST, POOLING_RANK = -1, 0, 1, 2, 3, 4
-ROPE_NONE, ROPE_NORMAL, ROPE_NEOX = -1, 0, 2
-VOCABULARY_SPM, VOCABULARY_BPE, VOCABULARY_WPM = 1, 2, 3
-ATTRIBUTE_CONTROL = 1 << 3
-LOG_WARNING, LOG_ERROR, LOG_CONTINUED = 3, 4, 5
+POOLING_UNSPECIFIED, POOLING_MEAN, POOLING_CLS, POOLING_LAST = -1, 1, 2, 3
+ROPE_NORMAL, ROPE_NEOX = 0, 2
+VOCABULARY_WPM = 3
+LOG_ERROR, LOG_CONTINUED = 4, 5
 
 EvalCallback = c.CFUNCTYPE(c.c_bool, c.c_void_p, c.c_bool, c.c_void_p)
-AbortCallback = c.CFUNCTYPE(c.c_bool, c.c_void_p)
 LogCallback = c.CFUNCTYPE(None, c.c_int, c.c_char_p, c.c_void_p)
 
 
@@ -89,22 +87,22 @@ TAIL: Fields = (
 )
 
 
-class ContextParams(c.Structure):
+class _ContextParams(c.Structure):
     """As of llama-cpp-python 0.3.36."""
 
     _fields_ = HEAD + TAIL
 
 
-class ContextParamsWithExpertCache(c.Structure):
+class _ContextParamsWithExpertCache(c.Structure):
     """As of xllamacpp 2026.10.11549: one field more."""
 
     _fields_ = (*HEAD, ("moe_cache_size", c.c_size_t), *TAIL)
 
 
-CONTEXT_PARAMS: tuple[type[c.Structure], ...] = (ContextParamsWithExpertCache, ContextParams)
+CONTEXT_PARAMS: tuple[type[c.Structure], ...] = (_ContextParamsWithExpertCache, _ContextParams)
 
 
-class SamplerChainParams(c.Structure):
+class _SamplerChainParams(c.Structure):
     _fields_ = (("no_perf", c.c_bool),)
 
 
@@ -121,7 +119,6 @@ class Batch(c.Structure):
 
 
 FLOATS = c.POINTER(c.c_float)
-BYTES = c.POINTER(c.c_uint8)
 H = c.c_void_p  # a handle: model, vocabulary, context, memory, sampler or tensor
 
 FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -141,10 +138,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_model_n_head": (c.c_int32, (H,)),
     "llama_model_n_head_kv": (c.c_int32, (H,)),
     "llama_model_n_swa": (c.c_int32, (H,)),
-    "llama_model_size": (c.c_uint64, (H,)),
     "llama_model_meta_val_str": (c.c_int32, (H, c.c_char_p, c.c_char_p, c.c_size_t)),
-    "llama_model_desc": (c.c_int32, (H, c.c_char_p, c.c_size_t)),
-    "llama_model_chat_template": (c.c_char_p, (H, c.c_char_p)),
     "llama_model_has_encoder": (c.c_bool, (H,)),
     "llama_model_has_decoder": (c.c_bool, (H,)),
     "llama_model_is_recurrent": (c.c_bool, (H,)),
@@ -153,9 +147,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     # Vocabulary
     "llama_vocab_type": (c.c_int, (H,)),
     "llama_vocab_n_tokens": (c.c_int32, (H,)),
-    "llama_vocab_get_attr": (c.c_int, (H, c.c_int32)),
     "llama_vocab_is_eog": (c.c_bool, (H, c.c_int32)),
-    "llama_vocab_is_control": (c.c_bool, (H, c.c_int32)),
     "llama_vocab_bos": (c.c_int32, (H,)),
     "llama_vocab_eos": (c.c_int32, (H,)),
     "llama_vocab_eot": (c.c_int32, (H,)),
@@ -164,32 +156,20 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_vocab_pad": (c.c_int32, (H,)),
     "llama_vocab_mask": (c.c_int32, (H,)),
     "llama_vocab_get_add_bos": (c.c_bool, (H,)),
-    "llama_vocab_get_add_eos": (c.c_bool, (H,)),
-    "llama_vocab_get_add_sep": (c.c_bool, (H,)),
     "llama_tokenize": (
         c.c_int32,
         (H, c.c_char_p, c.c_int32, c.POINTER(c.c_int32), c.c_int32, c.c_bool, c.c_bool),
     ),
     "llama_token_to_piece": (c.c_int32, (H, c.c_int32, c.c_char_p, c.c_int32, c.c_int32, c.c_bool)),
     # Contexts
-    "llama_context_default_params": (ContextParams, ()),
-    "llama_init_from_model": (H, (H, ContextParams)),
+    "llama_context_default_params": (_ContextParams, ()),
+    "llama_init_from_model": (H, (H, _ContextParams)),
     "llama_free": (None, (H,)),
     "llama_n_ctx": (c.c_uint32, (H,)),
-    "llama_n_batch": (c.c_uint32, (H,)),
-    "llama_n_ubatch": (c.c_uint32, (H,)),
-    "llama_n_seq_max": (c.c_uint32, (H,)),
     "llama_pooling_type": (c.c_int, (H,)),
-    "llama_set_n_threads": (None, (H, c.c_int32, c.c_int32)),
-    "llama_set_embeddings": (None, (H, c.c_bool)),
-    "llama_set_causal_attn": (None, (H, c.c_bool)),
-    "llama_synchronize": (None, (H,)),
     "llama_encode": (c.c_int32, (H, Batch)),
     "llama_decode": (c.c_int32, (H, Batch)),
-    "llama_get_logits": (FLOATS, (H,)),
     "llama_get_logits_ith": (FLOATS, (H, c.c_int32)),
-    "llama_get_embeddings": (FLOATS, (H,)),
-    "llama_get_embeddings_ith": (FLOATS, (H, c.c_int32)),
     "llama_get_embeddings_seq": (FLOATS, (H, c.c_int32)),
     # The KV cache
     "llama_get_memory": (H, (H,)),
@@ -197,15 +177,13 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_memory_seq_rm": (c.c_bool, (H, c.c_int32, c.c_int32, c.c_int32)),
     "llama_memory_seq_cp": (None, (H, c.c_int32, c.c_int32, c.c_int32, c.c_int32)),
     "llama_memory_seq_add": (None, (H, c.c_int32, c.c_int32, c.c_int32, c.c_int32)),
-    "llama_memory_seq_pos_min": (c.c_int32, (H, c.c_int32)),
-    "llama_memory_seq_pos_max": (c.c_int32, (H, c.c_int32)),
     "llama_memory_can_shift": (c.c_bool, (H,)),
     "llama_state_seq_get_size": (c.c_size_t, (H, c.c_int32)),
     "llama_state_seq_get_data": (c.c_size_t, (H, c.c_void_p, c.c_size_t, c.c_int32)),
     "llama_state_seq_set_data": (c.c_size_t, (H, c.c_void_p, c.c_size_t, c.c_int32)),
     # Samplers
-    "llama_sampler_chain_default_params": (SamplerChainParams, ()),
-    "llama_sampler_chain_init": (H, (SamplerChainParams,)),
+    "llama_sampler_chain_default_params": (_SamplerChainParams, ()),
+    "llama_sampler_chain_init": (H, (_SamplerChainParams,)),
     "llama_sampler_chain_add": (None, (H, H)),
     "llama_sampler_init_greedy": (H, ()),
     "llama_sampler_init_dist": (H, (c.c_uint32,)),
@@ -280,24 +258,24 @@ def declare(library: Any, name: str) -> None:
     missing = [function for function in FUNCTIONS if not hasattr(library, function)]
     if missing:
         raise LibraryUnusable(f"{name} lacks {missing[0]} ({len(missing)} functions in all). {ADVICE}")
-    params = find_layout(library, name)
+    params = _find_layout(library, name)
     for function, (result, arguments) in FUNCTIONS.items():
         pointer = getattr(library, function)
-        pointer.restype = params if result is ContextParams else result
-        pointer.argtypes = tuple(params if kind is ContextParams else kind for kind in arguments)
+        pointer.restype = params if result is _ContextParams else result
+        pointer.argtypes = tuple(params if kind is _ContextParams else kind for kind in arguments)
 
 
-def find_layout(library: Any, name: str) -> type[c.Structure]:
+def _find_layout(library: Any, name: str) -> type[c.Structure]:
     """The layout of the context parameters; a library whose defaults do not read back as known is refused."""
-    wrong = misread(library, "llama_model_default_params", ModelParams, KNOWN_MODEL_PARAMS)
+    wrong = _misread(library, "llama_model_default_params", ModelParams, KNOWN_MODEL_PARAMS)
     for params in () if wrong else CONTEXT_PARAMS:
-        wrong = misread(library, "llama_context_default_params", params, KNOWN_CONTEXT_PARAMS)
+        wrong = _misread(library, "llama_context_default_params", params, KNOWN_CONTEXT_PARAMS)
         if not wrong:
             return params
     raise LibraryUnusable(f"{name} is a release of llama.cpp that is not known here ({wrong}). {ADVICE}")
 
 
-def misread(library: Any, function: str, layout: type[c.Structure], known: dict[str, Any]) -> str:
+def _misread(library: Any, function: str, layout: type[c.Structure], known: dict[str, Any]) -> str:
     """What does not read back as known, or nothing.
 
     There is room behind the struct, so that a larger one of another release harms nothing.

@@ -44,19 +44,19 @@ def load(named: str | None = None) -> Library:
     wanted = named or os.environ.get(VARIABLE, "")
     with loading:
         if wanted:
-            return open_library(named_file(wanted))
+            return _open_library(_named_file(wanted))
         found = [path for path in (package_file("xllamacpp"), package_file("llama_cpp")) if path]
         if not found:
             raise LibraryUnusable(f"llama.cpp is not installed. {abi.ADVICE}")
         for path in found[:-1]:
             try:
-                return open_library(path)
+                return _open_library(path)
             except LibraryUnusable:
                 continue
-        return open_library(found[-1])
+        return _open_library(found[-1])
 
 
-def named_file(wanted: str) -> Path:
+def _named_file(wanted: str) -> Path:
     package = {"xllamacpp": "xllamacpp", "llama-cpp-python": "llama_cpp", "llama_cpp": "llama_cpp"}.get(
         wanted
     )
@@ -86,13 +86,13 @@ def package_file(package: str) -> Path | None:
     return None
 
 
-def open_library(path: Path) -> Library:
+def _open_library(path: Path) -> Library:
     path = path.resolve()
     if path in loaded:
         return loaded[path]
     if sys.platform == "win32":
         os.add_dll_directory(str(path.parent))
-    wait_politely()
+    _wait_politely()
     try:
         c = ctypes.CDLL(str(path))
     except OSError as error:
@@ -115,12 +115,12 @@ def open_library(path: Path) -> Library:
     log = abi.LogCallback(note)
     c.llama_log_set(log, None)
     c.llama_backend_init()
-    find_devices(c, path)
+    _find_devices(c, path)
     loaded[path] = Library(c, path, complaints, log)
     return loaded[path]
 
 
-def wait_politely() -> None:
+def _wait_politely() -> None:
     """Threads that wait for each other may spin for microseconds only, unless the user says otherwise.
 
     By default OpenMP spins for milliseconds: on a machine that does other work too, that makes each token take ten
@@ -130,7 +130,7 @@ def wait_politely() -> None:
         os.environ["GOMP_SPINCOUNT"] = SPINS
 
 
-def find_devices(c: Any, path: Path) -> None:
+def _find_devices(c: Any, path: Path) -> None:
     """A library built with separate backends has none until they are loaded from beside it."""
     try:
         count, load_all = c.ggml_backend_dev_count, c.ggml_backend_load_all_from_path

@@ -117,7 +117,7 @@ class Model:
         if raw and not len(ids):  # nothing of it is in the vocabulary: it is read as a space
             ids = self.tokenize_ids(" ")
         tokens = self.pieces(ids)
-        return tokens if tokens.raw == raw else aligned(tokens, raw)
+        return tokens if tokens.raw == raw else _aligned(tokens, raw)
 
     def pieces(self, ids: Ids) -> Tokens:
         return Tokens.of(ids, [self.piece(id) for id in ids.tolist()])
@@ -159,7 +159,7 @@ class Model:
         return bool(self.c.llama_vocab_type(self.vocabulary) == abi.VOCABULARY_WPM)
 
 
-def aligned(tokens: Tokens, raw: bytes) -> Tokens:
+def _aligned(tokens: Tokens, raw: bytes) -> Tokens:
     """The same ids, their pieces laid over `raw`.
 
     For vocabularies that add a space, fold characters, or lack some: what has no token goes with the next one.

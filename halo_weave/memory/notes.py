@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from halo_weave.errors import BadInput, NotesChanged
 from halo_weave.memory.literals import Json, json_size
 from halo_weave.memory.results import changes
 from halo_weave.memory.sandbox import JqSandbox, Output
-from halo_weave.store import Note
+from halo_weave.records import Note
+from halo_weave.store import Keepsakes
 
 NAME = "notes.json"
 SIZE_LIMIT = 256 << 10  # bytes
@@ -21,15 +21,6 @@ METADATA = "_metadata"
 TRIES = 20
 MOMENT = timedelta(microseconds=1)  # the store's smallest step in time
 BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class NoteStore(Protocol):
-    def note(self, name: str) -> Note | None: ...
-
-    def save_note(
-        self, name: str, content: Json, *, now: datetime, unless_modified_since: datetime | None = None
-    ) -> Note:
-        """Write a note; BadInput if it was written after the time given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +36,7 @@ class Notes:
     """Several windows and processes may write: each write is made on the latest notes, or made again."""
 
     def __init__(
-        self, store: NoteStore, sandbox: JqSandbox | None = None, *, size_limit: int = SIZE_LIMIT
+        self, store: Keepsakes, sandbox: JqSandbox | None = None, *, size_limit: int = SIZE_LIMIT
     ) -> None:
         self._store = store
         self._sandbox = sandbox or JqSandbox()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 import numpy as np
 
@@ -18,7 +17,8 @@ from halo_weave.errors import BadInput, UnknownMemory
 from halo_weave.memory.commands import CONTEXT_TOKENS, RECENCY_BIAS
 from halo_weave.memory.literals import Json, json_size
 from halo_weave.ports import Embedder, Vectors
-from halo_weave.store import Entry
+from halo_weave.records import MemoryEntry
+from halo_weave.store import Keepsakes
 
 CONTENT_LIMIT = 64 << 10  # bytes
 CANDIDATES = 50  # chunks looked at for a snapshot
@@ -42,29 +42,6 @@ class Hit:
 Search = Callable[
     [str, int, str | None], Iterable[Hit]
 ]  # (text, limit, window or all) -> the most relevant first
-
-
-class EntryStore(Protocol):
-    def entry(self, path: str, *, now: datetime | None = None) -> Entry | None: ...
-
-    def save_entry(
-        self,
-        path: str,
-        content: Json,
-        *,
-        now: datetime,
-        snapshot: Sequence[Mapping[str, Json]] = (),
-        vectors: Vectors | None = None,
-        model: str = "",
-    ) -> Entry: ...
-
-    def entries(self, under: str = "") -> list[Entry]: ...
-
-    def entry_paths(self, under: str = "") -> list[tuple[str, int, datetime]]: ...
-
-    def delete_entry(self, path: str, *, now: datetime, recursive: bool = False) -> int: ...
-
-    def entry_versions(self, path: str) -> list[Entry]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +99,7 @@ class MemoryTree:
 
     def __init__(
         self,
-        store: EntryStore,
+        store: Keepsakes,
         *,
         search: Search | None = None,
         embedder: Embedder | Callable[[], Embedder | None] | None = None,
@@ -232,12 +209,12 @@ class MemoryTree:
                 left -= hit.tokens
         return chosen
 
-    def _similarities(self, query: str, entries: Sequence[Entry]) -> dict[str, float]:
+    def _similarities(self, query: str, entries: Sequence[MemoryEntry]) -> dict[str, float]:
         """By vectors. Those of another embedder say nothing to this one; until it is saved again, words decide."""
         embedder = self._open_embedder()
         model = (embedder.name, embedder.dimension) if embedder else None
-        spoken: list[Entry] = []
-        silent: list[Entry] = []
+        spoken: list[MemoryEntry] = []
+        silent: list[MemoryEntry] = []
         for entry in entries:
             heard = (entry.model, *entry.vectors.shape[1:]) == model
             (spoken if heard else silent).append(entry)
@@ -282,7 +259,7 @@ def embedded(vectors: Sequence[Vectors | None], texts: Sequence[str], embedder: 
     return np.array(rows, np.float32)
 
 
-def remembered(entry: Entry) -> Remembered:
+def remembered(entry: MemoryEntry) -> Remembered:
     chunks = tuple(
         Kept(
             None if one["key"] is None else ChunkKey.parse(one["key"]),
@@ -314,7 +291,7 @@ def recency(modified: datetime, now: datetime) -> float:
     return math.exp(-max(0.0, (now - modified).total_seconds()) / DAY / DECAY_DAYS)
 
 
-def word_similarities(query: str, entries: Sequence[Entry]) -> dict[str, float]:
+def word_similarities(query: str, entries: Sequence[MemoryEntry]) -> dict[str, float]:
     """The share of the query's words that an entry or its snapshot holds; words that few entries hold weigh more."""
     held = {entry.path: set(terms(words_of(entry))) for entry in entries}
     asked = set(terms(query))
@@ -324,7 +301,7 @@ def word_similarities(query: str, entries: Sequence[Entry]) -> dict[str, float]:
     return {path: sum(weights[word] for word in asked & words) / total for path, words in held.items()}
 
 
-def words_of(entry: Entry) -> str:
+def words_of(entry: MemoryEntry) -> str:
     content = (
         entry.content if isinstance(entry.content, str) else json.dumps(entry.content, ensure_ascii=False)
     )

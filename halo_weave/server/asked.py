@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from halo_weave.core.depth import storable
 from halo_weave.core.tokens import ID_LIMIT
-
-DEEPEST = 64
 
 WHOLE = r"^[^\x00]*$"  # no NUL
 SAID = r"^[^\x00]*[^\s\x00][^\x00]*$"  # and not only blanks
@@ -25,34 +24,11 @@ class Asked(BaseModel):
 
 
 class Told(BaseModel):
-    """A part of an answer."""
+    """A part of an answer, read from a value's attributes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def storable(value: Any, depth: int = 0) -> Any:
-    """JSON as it comes in may hold halves of characters and numbers that JSON does not have."""
-    if depth > DEEPEST:
-        raise ValueError(f"It is nested more than {DEEPEST} deep")
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ValueError("It holds half of a character (an unpaired surrogate)") from None
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("It holds a number that is not finite")
-    elif isinstance(value, int) and abs(value) >= ID_LIMIT:
-        raise ValueError("It holds a whole number beyond 2^63")
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            storable(name, depth + 1)
-            storable(inner, depth + 1)
-    elif isinstance(value, list):
-        for inner in value:
-            storable(inner, depth + 1)
-    return value
+    model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
-Json = Annotated[Any, AfterValidator(storable)]
+Json = Annotated[Any, AfterValidator(partial(storable, limit=ID_LIMIT))]
 Line = Annotated[str, Field(max_length=200, pattern=WHOLE)]
 Id = Annotated[str, Field(pattern=ID, examples=["12"])]

@@ -1,121 +1,23 @@
-"""The events of a window as they go over the wire, for the description of the API.
-
-They are told as plain mappings, since one is made for every token; a test holds them to what is described here.
-"""
+"""The events of a window as they go over the wire: their names, and models made from the events of weave."""
 
 from __future__ import annotations
 
-from datetime import datetime
+import base64
+from dataclasses import fields
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import Field
+from pydantic import AliasPath, BeforeValidator, Field, create_model
 
-from halo_weave.core.pruning import Why
-from halo_weave.ports import Reason
-from halo_weave.server.asked import Id, Told
-from halo_weave.server.wire import ChunkTold, Part
+from halo_weave.core.tokens import Brightness, ChunkKey
+from halo_weave.ports import Planned
+from halo_weave.server.asked import Told
+from halo_weave.server.refusals import json_bytes
+from halo_weave.server.wire import ChunkTold, KeyText, Number
+from halo_weave.weave import events
+from halo_weave.weave.hub import Numbered
+from halo_weave.weave.seen import Gap, SeenChunk
 
-
-class SearchingEvent(Told):
-    """Memory is searched with the user's words."""
-
-    room: int = Field(description="Tokens that may wake up.")
-
-
-class WokenChunk(ChunkTold):
-    """A chunk that came back to its place, and why."""
-
-    part: Part = Field(description="Itself a hit, or the pair of one.")
-    hit: str = Field(description="The key of the hit.")
-    similarity: float
-    cost: int
-    words: list[str] = Field(description="Of the user's that it matches.")
-    parts: dict[str, float] = Field(description="Of the similarity.")
-    window: str = Field(description="Where it was said.")
-    window_name: str
-    said: datetime
-    slept: bool = Field(description="In this window; else it comes from another one.")
-
-
-class WokenEvent(Told):
-    chunks: list[WokenChunk]
-    cost: int
-    room: int
-    passed_over: int = Field(description="Hits that did not fit.")
-
-
-class SleptChunk(Told):
-    key: str
-    tokens: int
-    brightness: float
-    why: Why
-
-
-class AsleepEvent(Told):
-    """Chunks fell asleep: before the turn since its words would not fit, or after it to keep the budget."""
-
-    chunks: list[SleptChunk]
-    budget: int
-    over: int = Field(description="Tokens above the budget that nothing prunable is left for.")
-    before_turn: bool
-
-
-class HeardEvent(Told):
-    """The user's turn is stored; now it may be shown."""
-
-    turn_id: Id
-    reply_turn: Id
-    said: datetime
-    frames: int = Field(description="Tokens of all frames that the model reads now.")
-    chunks: list[ChunkTold]
-
-
-class ToReadEvent(Told):
-    """The model begins to read."""
-
-    reused: int = Field(description="Tokens that are still in its cache.")
-    restored: int = Field(description="Tokens that come back to it.")
-    computed: int
-
-
-class ReadingEvent(ToReadEvent):
-    """The model has read."""
-
-    seconds: float
-    rebuilt: str = Field(description="Why the window was read anew from the start, or nothing.")
-
-
-class TokenEvent(Told):
-    """The reply's next token."""
-
-    id: int
-    position: Id
-    text: str = Field(description="Whole characters only: the token that ends one carries it.")
-    tool: bool = Field(description="Part of a tool's answer, not of the model's words.")
-
-
-class BrightenedEvent(Told):
-    """Each replaces those before it."""
-
-    data: str = Field(
-        description="Little-endian float32, one for each live token in time order, the reply's included.",
-        json_schema_extra={"contentEncoding": "base64"},
-    )
-
-
-class ToolCalledEvent(Told):
-    command: str
-
-
-class ToolAnsweredEvent(Told):
-    text: str
-    ok: bool
-
-
-class SpokenEvent(Told):
-    """The reply is stored, cut into chunks."""
-
-    turn_id: Id
-    chunks: list[ChunkTold]
+_IDS = {"turn_id", "reply_turn", "position"}
 
 
 class TurnStats(Told):
@@ -135,46 +37,129 @@ class TurnStats(Told):
     faults: int = Field(description="Rows of attention that could not be used.")
 
 
-class DoneEvent(Told):
-    """The turn is over: window, store and what was told are the same."""
-
-    reason: Reason
-    stats: TurnStats
+def _packed(row: Brightness) -> str:
+    return base64.b64encode(row.astype("<f4").tobytes()).decode()
 
 
-class FailedEvent(Told):
-    """The turn ended before it was done."""
+def _made(name: str, kind: type, base: type[Told] = Told, leave_out: str = "", **about: Any) -> type[Told]:
+    """A model of an event with the event's own fields. `about`: a description, or another type with one."""
+    made: dict[str, Any] = {}
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        if field.name in base.model_fields or field.name in (leave_out, "chunk"):
+            continue
+        given = about.get(field.name)
+        shape = Number if field.name in _IDS else _SHAPES.get(hints[field.name], hints[field.name])
+        made[field.name] = (
+            given if isinstance(given, tuple) else (shape, Field(description=given) if given else ...)
+        )
+    for other in about.keys() - made.keys():
+        made[other] = about[other]
+    return create_model(name, __base__=base, __doc__=kind.__doc__, **made)
 
-    sentence: str
 
+_SHAPES: dict[Any, Any] = {ChunkKey: KeyText, tuple[SeenChunk, ...]: list[ChunkTold]}
+_SHAPES[tuple[events.WokenChunk, ...]] = list[  # type: ignore[misc]
+    _made(
+        "WokenChunk",
+        events.WokenChunk,
+        ChunkTold,
+        part="Itself a hit, or the pair of one.",
+        hit=(KeyText, Field(description="The key of the hit.")),
+        words=(
+            Annotated[list[str], BeforeValidator(list)],
+            Field(description="Of the user's that it matches."),
+        ),
+        parts=(dict[str, float], Field(description="Of the similarity.")),
+        window="Where it was said.",
+        slept="In this window; else it comes from another one.",
+    )
+]
+_SHAPES[tuple[events.SleptChunk, ...]] = list[_made("SleptChunk", events.SleptChunk)]  # type: ignore[misc]
 
-class ChangedEvent(Told):
-    """Something else changed the window: load the context anew."""
-
-
-class DeletedEvent(Told):
-    """The window is gone, and its events end."""
-
-
-class ResetEvent(Told):
-    """What came after the event that was named is not known any more: load the context anew."""
-
-
-EVENTS: dict[str, type[Told]] = {
-    "searching": SearchingEvent,
-    "woken": WokenEvent,
-    "asleep": AsleepEvent,
-    "heard": HeardEvent,
-    "to_read": ToReadEvent,
-    "reading": ReadingEvent,
-    "token": TokenEvent,
-    "brightened": BrightenedEvent,
-    "tool_called": ToolCalledEvent,
-    "tool_answered": ToolAnsweredEvent,
-    "spoken": SpokenEvent,
-    "done": DoneEvent,
-    "failed": FailedEvent,
-    "changed": ChangedEvent,
-    "deleted": DeletedEvent,
-    "reset": ResetEvent,
+# By the name that an event has on the wire.
+_ABOUT: list[tuple[str, type, dict[str, Any]]] = [
+    ("searching", events.SearchStarted, {"room": "Tokens that may wake up."}),
+    ("woken", events.ChunksWoken, {"passed_over": "Hits that did not fit."}),
+    (
+        "asleep",
+        events.ChunksSlept,
+        {"over": "Tokens above the budget that nothing prunable is left for."},
+    ),
+    ("heard", events.Heard, {"frames": "Tokens of all frames that the model reads now."}),
+    (
+        "to_read",
+        Planned,
+        {"reused": "Tokens that are still in its cache.", "restored": "Tokens that come back to it."},
+    ),
+    (
+        "reading",
+        events.PromptRead,
+        {"rebuilt": "Why the window was read anew from the start, or nothing."},
+    ),
+    (
+        "token",
+        events.TokenSpoken,
+        {
+            "leave_out": "piece",
+            "text": "Whole characters only: the token that ends one carries it.",
+            "tool": "Part of a tool's answer, not of the model's words.",
+        },
+    ),
+    (
+        "brightened",
+        events.Brightened,
+        {
+            "leave_out": "brightness",
+            "data": (
+                Annotated[str, BeforeValidator(_packed)],
+                Field(
+                    validation_alias="brightness",
+                    description="Little-endian float32, one for each live token in time order, the reply's included.",
+                    json_schema_extra={"contentEncoding": "base64"},
+                ),
+            ),
+        },
+    ),
+    ("tool_called", events.ToolCalled, {}),
+    ("tool_answered", events.ToolAnswered, {}),
+    ("spoken", events.Spoken, {}),
+    (
+        "done",
+        events.TurnEnded,
+        {
+            "leave_out": "gaps",
+            "gaps": (
+                Annotated[dict[str, Gap], BeforeValidator(lambda gaps: {str(k): v for k, v in gaps.items()})],
+                Field(
+                    validation_alias=AliasPath("gaps", "before"),
+                    description="What sleeps before live chunks, by key.",
+                ),
+            ),
+            "tail_gap": (Gap | None, Field(validation_alias=AliasPath("gaps", "tail"))),
+            "asleep": (
+                Gap,
+                Field(validation_alias=AliasPath("gaps", "whole"), description="All that sleeps here."),
+            ),
+            "stats": (TurnStats, ...),
+        },
+    ),
+    ("failed", events.TurnFailed, {}),
+    ("changed", events.WindowChanged, {}),
+    ("deleted", events.WindowDeleted, {}),
+    ("reset", events.EventsLost, {}),
+]
+_MODELS = {
+    kind: (name, _made("".join(part.title() for part in name.split("_")) + "Event", kind, **about))
+    for name, kind, about in _ABOUT
 }
+EVENTS: dict[str, type[Told]] = dict(_MODELS.values())
+
+
+def rendered(numbered: Numbered) -> bytes:
+    """An event as it is sent; made once, however many watch."""
+    if numbered.rendered is None:
+        name, model = _MODELS[type(numbered.event)]
+        data = json_bytes(model.model_validate(numbered.event).model_dump(mode="json"))
+        numbered.rendered = b"id: %b\nevent: %b\ndata: %b\n\n" % (numbered.id.encode(), name.encode(), data)
+    return numbered.rendered

@@ -22,7 +22,7 @@ from pydantic import Field, RootModel, ValidationError
 
 from halo_weave.core.tokens import Ids, Role, Tokens
 from halo_weave.errors import BadInput, HaloWeaveError
-from halo_weave.ports import Capture, Done, Engine, Prompt, Read, Reason, Sampling, Segment, Step
+from halo_weave.ports import Capture, Done, Engine, ModelInfo, Prompt, Read, Reason, Sampling, Segment, Step
 from halo_weave.server.asked import WHOLE, Asked, Told
 from halo_weave.server.refusals import Refusal, json_bytes
 from halo_weave.server.sse import EventStream, described, hopping
@@ -267,12 +267,14 @@ def prompt_of(engine: Engine, asked: Generate) -> Prompt:
     return Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids))
 
 
-def attention(step: Step, form: str) -> dict[str, Any] | None:
+def attention(step: Step, form: str, model: ModelInfo) -> dict[str, Any] | None:
     """One step's rows as the prototype sends them; None when the engine had none to give."""
     row = step.row
     values = None if row is None else row.raw if form == "per_layer" else row.tokens
     if values is None:
         return None
+    if form == "per_layer":
+        values = values.reshape(model.layers, model.heads, -1)
     return {
         "format": form,
         "shape": list(values.shape),
@@ -301,7 +303,7 @@ def generated(engine: Engine, desks: Desks, asked: Generate, prompt: Prompt) -> 
                         token = {"token_id": step.id, "text": decoder.decode(step.piece)}
                         said: dict[str, Any] = {"type": "token", "token": token}
                         if asked.output_attentions:
-                            said["attention"] = attention(step, asked.attention_format)
+                            said["attention"] = attention(step, asked.attention_format, engine.info)
                         yield message(said)
                     case Done():
                         yield message(

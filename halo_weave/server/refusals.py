@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from halo_weave import errors
+from halo_weave.records import WINDOW_ID
 from halo_weave.server.asked import DAY, ID, KEY, SAID, WHOLE
-from halo_weave.store import WINDOW_ID
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,7 @@ KNOWN: dict[type[Exception], tuple[int, str]] = {
     errors.UnknownWindow: (404, "unknown_window"),
     errors.WindowBusy: (409, "window_busy"),
     errors.NotesChanged: (409, "notes_changed"),
+    errors.EmbedderOff: (409, "embedder_off"),
     errors.UnknownMemory: (404, "unknown_memory"),
     errors.ModelError: (503, "model_unusable"),
     errors.ModelNotFound: (503, "model_missing"),

@@ -3,50 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from datetime import datetime
-from pathlib import Path
+from collections.abc import Callable
 from threading import Lock, Thread
-from typing import IO, Any, Protocol, cast
 
 from halo_weave import __version__
-from halo_weave.errors import HaloWeaveError, WindowBusy
+from halo_weave.errors import HaloWeaveError
 from halo_weave.ports import Engine
-from halo_weave.server import shapes, wire
+from halo_weave.server import wire
 from halo_weave.server.refusals import INTERNAL, Refusal, kind
-from halo_weave.server.sse import Streams
-from halo_weave.server.turns import Turns
-from halo_weave.store import Imported, Place, Subset
 from halo_weave.weave.weave import Weave
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 Assemble = Callable[[Progress], Weave]
-EmbedAnew = Callable[[Weave, Callable[[int, int], None]], None]  # with how many chunks are done, of how many
-
-
-class Archive(Protocol):
-    """The store, as far as it goes out of and into files."""
-
-    @property
-    def path(self) -> Path: ...
-    def export(
-        self, write: Callable[[str], object], *, now: datetime, subset: Subset, vectors: bool
-    ) -> None: ...
-    def import_open_file(self, source: IO[bytes], *, now: datetime) -> Imported: ...
-    def outline(self) -> list[Place]: ...
-    def want_again(self, numbers: Iterable[int]) -> None: ...
 
 
 class Service:
-    def __init__(self, assemble: Assemble, embed_anew: EmbedAnew | None = None) -> None:
-        self.streams = Streams()
-        self._assemble, self._embed_anew = assemble, embed_anew
-        self._embedding: wire.ReindexTold | None = None  # of another embedder, under way or failed
+    def __init__(self, assemble: Assemble) -> None:
+        self._assemble = assemble
         self._lock = Lock()
         self._loading: Thread | None = None
-        self._turns: Turns | None = None
+        self._weave: Weave | None = None
         self._closed = False
         self._failure: HaloWeaveError | None = None
         self._told = wire.ModelTold(state="loading", sentence="The model is being loaded.")
@@ -56,7 +34,7 @@ class Service:
     def begin(self) -> Thread:
         """Assemble the system in the background, unless that is under way or done."""
         with self._lock:
-            if self._loading is None or not (self._loading.is_alive() or self._turns or self._closed):
+            if self._loading is None or not (self._loading.is_alive() or self._weave or self._closed):
                 self._told = wire.ModelTold(state="loading", sentence="The model is being loaded.")
                 self._loading = Thread(target=self._load, name="assemble", daemon=True)
                 self._loading.start()
@@ -73,8 +51,7 @@ class Service:
             return
         with self._lock:
             if not self._closed:
-                self._failure = None
-                self._turns = Turns(weave, self.streams)
+                self._failure, self._weave = None, weave
                 return
         weave.close()  # nobody waits for it any more
 
@@ -91,138 +68,45 @@ class Service:
         """Let go of those who listen, and stop every reply so that what was said of it is stored."""
         with self._lock:
             self._closed = True
-        self.streams.close()
-        if self._turns:
-            self._turns.close()
+        if self._weave:
+            self._weave.turns.close()
 
     def close(self) -> None:
         """Let go of the model and the memory."""
         self.quiet()
         with self._lock:
-            turns, self._turns = self._turns, None
-        if turns:
-            turns.weave.close()
+            weave, self._weave = self._weave, None
+        if weave:
+            weave.close()
 
     # What the routes need
 
     @property
-    def turns(self) -> Turns:
-        turns = self._turns
+    def weave(self) -> Weave:
+        weave = self._weave
         if self._closed:
             raise Refusal(503, "ending", "The server is ending.")
-        if turns is None:
-            code = "model_loading" if self._told.state == "loading" else kind_of(self._failure)
-            raise Refusal(503, code, self._told.sentence)
-        return turns
-
-    @property
-    def weave(self) -> Weave:
-        return self.turns.weave
+        if weave is None:
+            error = self._failure
+            code = error.code if isinstance(error, Refusal) else kind(error)[1] if error else "model_missing"
+            raise Refusal(
+                503, "model_loading" if self._told.state == "loading" else code, self._told.sentence
+            )
+        return weave
 
     def engine(self) -> Engine:
+        """The model alone, for the prototype's addresses."""
         return self.weave.engine
 
-    @property
-    def toolbox(self) -> Any:
-        if self.weave.toolbox is None:
-            raise Refusal(404, "not_found", "There is no memory of the AI's own here: its tools are off.")
-        return self.weave.toolbox
-
-    @property
-    def archive(self) -> Archive:
-        return cast(Archive, self.weave.store)
-
-    def clear(self) -> None:
-        """Delete everything, unless something is being said."""
-        gone = [window.id for window in self.weave.store.windows()]
-        try:
-            self.weave.clear()
-        except WindowBusy:
-            raise WindowBusy("A reply is being written. Stop it first.") from None
-        for window in gone:
-            self.streams.drop(window)
-
-    # Embedding
-
-    def reindex(self) -> wire.ReindexTold:
-        """Every chunk is embedded again, in the background."""
-        now = self.embedding()
-        if now.state == "running":
-            return now
-        if now.state == "idle":
-            self.archive.want_again(place.number for place in self.archive.outline())
-            self.weave.recall.note_said()
-            return self.embedding()
-        if self._embed_anew is None:
-            raise Refusal(409, "embedder_off", now.sentence or "There is no embedder: search goes by words.")
-        self._embedding = wire.ReindexTold(state="running", model="", done=0, total=now.total, sentence="")
-        Thread(target=self._build, args=(self.weave, self._embed_anew), name="reindex", daemon=True).start()
-        return self._embedding
-
-    def _build(self, weave: Weave, embed_anew: EmbedAnew) -> None:
-        """The vectors of another embedder; once they are there, they serve."""
-
-        def progress(done: int, total: int) -> None:
-            self._embedding = wire.ReindexTold(state="running", model="", done=done, total=total, sentence="")
-
-        try:
-            embed_anew(weave, progress)
-            weave.recall.reopen()
-            self._embedding = None
-        except Exception as error:
-            if not isinstance(error, HaloWeaveError):
-                log.exception("Embedding failed.")
-            sentence = str(error) if isinstance(error, HaloWeaveError) else INTERNAL
-            self._embedding = wire.ReindexTold(state="failed", model="", done=0, total=0, sentence=sentence)
-
-    def embedding(self) -> wire.ReindexTold:
-        """How many chunks have the vector they should have."""
-        if self._embedding is not None:
-            return self._embedding
-        embedder = shapes.embedder(self.weave.recall.status())
-        total = self.weave.store.stats().chunks
-        busy = embedder.state == "loading" or embedder.wanted > 0
-        return wire.ReindexTold(
-            state="off" if embedder.state == "off" else "running" if busy else "idle",
-            model=embedder.model,
-            done=max(0, total - embedder.wanted),
-            total=total,
-            sentence=embedder.sentence,
-        )
-
-    def names(self) -> dict[str, str]:
-        """Of all windows that ever were."""
-        return {window.id: window.name for window in self.weave.store.windows(deleted=True)}
-
-    def changed(self, window: str) -> None:
-        """Tell those who watch a window that it is not what they last saw."""
-        self.streams.of(window).publish("changed", {})
-
     def status(self) -> wire.Status:
-        if self._turns is None:
-            return wire.Status(
-                version=__version__,
-                model=self._told,
-                embedder=wire.EmbedderTold(state="loading"),
-                memory=wire.MemoryTold(),
-                generating=[],
-            )
-        now = self.weave.status()
-        memory = now["memory"]
+        if self._weave is None:
+            return wire.Status(version=__version__, model=self._told)
+        weave = self.weave
+        now = weave.memory.status()
         return wire.Status(
             version=__version__,
-            model=shapes.model(now["model"]),
-            embedder=shapes.embedder(now["embedder"]),
-            memory=wire.MemoryTold(
-                chunks=memory.chunks,
-                tokens=memory.tokens,
-                windows=memory.windows,
-                deleted=memory.deleted_chunks,
-                bytes=memory.bytes,
-            ),
-            generating=now["generating"],
+            model=wire.ModelTold.ready(now.model),
+            embedder=wire.EmbedderTold.model_validate(now.embedder),
+            memory=wire.MemoryTold.model_validate(now.memory),
+            generating=weave.turns.generating(),
         )
-
-
-def kind_of(error: HaloWeaveError | None) -> str:
-    return error.code if isinstance(error, Refusal) else kind(error)[1] if error else "model_missing"

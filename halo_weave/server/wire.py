@@ -1,46 +1,45 @@
-"""Everything that goes over the wire: what may be asked, and what is told. Ids are decimal strings."""
+"""What the API tells.
+
+It is read from the values of weave by their attributes: `WindowTold.model_validate(state)`. Ids become decimal
+strings. Where a value tells the window something was said in by its id alone, its name comes from the validation context,
+which is the names of all windows.
+"""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import AliasPath, BeforeValidator, ConfigDict, Field, ValidationInfo
 
-from halo_weave import settings as settings_module
-from halo_weave.core.tokens import ID_LIMIT, ChunkKey, Role
-from halo_weave.errors import BadInput
-from halo_weave.memory.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
-from halo_weave.server.asked import DAY, KEY, SAID, WHOLE, Asked, Id, Json, Told
-from halo_weave.store import WINDOW_ID
+from halo_weave.core.tokens import Role
+from halo_weave.ports import ModelInfo
+from halo_weave.records import Generation
+from halo_weave.server.asked import ID, Id, Told
+from halo_weave.settings import Settings
+from halo_weave.weave.memory import Preview
+from halo_weave.weave.seen import Budget, Context, Gap
 
-LONGEST_SAID = 200_000
-LONGEST_QUESTION = 20_000
-
-Key = Annotated[str, Field(pattern=KEY, examples=["12.0.user"])]
-WindowId = Annotated[str, Field(pattern=WINDOW_ID, examples=["3f9a01bc"])]
-Moment = Annotated[str, Field(max_length=40, pattern=DAY, examples=["2026-01-31T12:00Z"])]
 SettingValue = bool | int | float | str | None
-Part = Literal["hit", "question", "answer", "anchor"]
 
 
-def chunk_key(text: str) -> ChunkKey:
-    return ChunkKey.parse(text)
+def _named(window: Any, info: ValidationInfo) -> str:
+    names: Mapping[str | None, str] = info.context or {}
+    return names.get(window, "")
 
 
-def position(text: str) -> int:
-    if int(text) >= ID_LIMIT:
-        raise BadInput("Positions end at 2^63.")
-    return int(text)
+def _at(*path: str) -> Any:
+    """A field that lies deeper in the value it is read from."""
+    return Field(validation_alias=AliasPath(*path))
 
 
-def moment(text: str | None) -> datetime | None:
-    """A time that a request names. Without a zone it is UTC."""
-    try:
-        when = None if text is None else datetime.fromisoformat(text)
-    except ValueError:
-        raise BadInput(f"{text!r} is not a time. Write it like 2026-01-31 or 2026-01-31T12:00Z.") from None
-    return when.replace(tzinfo=UTC) if when and when.tzinfo is None else when
+Number = Annotated[str, BeforeValidator(str), Field(pattern=ID, examples=["12"])]  # an id as a decimal string
+KeyText = Annotated[str, BeforeValidator(str)]
+Floats = Annotated[list[float], BeforeValidator(lambda row: row.tolist())]
+Size = Annotated[int, BeforeValidator(len)]
+Words = Annotated[list[str], BeforeValidator(list)]
+WindowName = Annotated[str, BeforeValidator(_named)]
 
 
 # Errors
@@ -72,44 +71,6 @@ class Described(Told):
     meaning: str
 
 
-def setting_field(about: dict[str, Any], *, empty: bool) -> tuple[Any, Any]:
-    """A setting as a field of a request: its type and range as the settings themselves state them."""
-    kinds: dict[str, Any] = {"integer": int, "number": float, "boolean": bool}
-    kind = Literal[tuple(about["choices"])] if about["choices"] else kinds[about["type"]]
-    limits = {} if about["low"] is None else {"ge": about["low"], "le": about["high"]}
-    field: Any = Annotated[kind, Field(**limits)]
-    # A factory, since a default would be described: to leave a setting out is not to send null.
-    return field | None if empty else field, Field(default_factory=lambda: None, description=about["meaning"])
-
-
-OWN: dict[str, Any] = {
-    about["name"]: setting_field(about, empty=True) for about in settings_module.described()
-}
-SHARED: dict[str, Any] = {
-    about["name"]: setting_field(about, empty=about["optional"]) for about in settings_module.described()
-}
-SettingNames: Any = list[Literal[tuple(OWN)]]  # type: ignore[misc]
-
-OwnSettings: type[Asked] = create_model(
-    "OwnSettings",
-    __base__=Asked,
-    __doc__="Settings of one window. Null empties a setting that may be empty; others go back to that for all.",
-    **OWN,
-)
-SettingsChange: type[Asked] = create_model(
-    "SettingsChange",
-    __base__=Asked,
-    __doc__="Settings for all windows. Null empties a setting that may be empty; `reset` goes back to the defaults.",
-    reset=(SettingNames, Field([])),
-    **SHARED,
-)
-
-
-def given(asked: BaseModel) -> dict[str, Any]:
-    """What a request names, and nothing that it leaves out."""
-    return {name: getattr(asked, name) for name in asked.model_fields_set if name != "reset"}
-
-
 class SettingsTold(Told):
     described: list[Described]
     values: dict[str, SettingValue]
@@ -135,9 +96,17 @@ class ModelTold(Told):
     file: str = ""
     size_bytes: int = 0
 
+    @classmethod
+    def ready(cls, info: ModelInfo) -> ModelTold:
+        known = {name: getattr(info, name) for name in cls.model_fields if hasattr(info, name)}
+        kv = "splice" if info.abilities.cuts else "exact"
+        return cls(state="ready", sentence=f"{info.name} is ready.", kv=kv, **known)
+
 
 class EmbedderTold(Told):
-    state: Literal["ready", "loading", "off"]
+    model_config = ConfigDict(extra="ignore")
+
+    state: Literal["ready", "loading", "off"] = "loading"
     model: str = ""
     sentence: str = ""
     wanted: int = Field(default=0, description="Chunks that are not embedded yet.")
@@ -147,49 +116,34 @@ class MemoryTold(Told):
     chunks: int = 0
     tokens: int = 0
     windows: int = 0
-    deleted: int = 0
+    deleted: int = Field(default=0, validation_alias="deleted_chunks")
     bytes: int = 0
 
 
 class Status(Told):
     version: str
     model: ModelTold
-    embedder: EmbedderTold
-    memory: MemoryTold
-    generating: list[str]
+    embedder: EmbedderTold = EmbedderTold()
+    memory: MemoryTold = MemoryTold()
+    generating: list[str] = Field(default_factory=list)
 
 
 # Windows
 
 
-class NewWindow(Asked):
-    name: Annotated[str, Field(max_length=200, pattern=SAID)]
-    system_prompt: Annotated[str, Field(max_length=100_000, pattern=WHOLE)] | None = None
-    user_name: Annotated[str, Field(max_length=200, pattern=SAID)] | None = None
-    ai_name: Annotated[str, Field(max_length=200, pattern=SAID)] | None = None
-    settings: OwnSettings | None = None  # type: ignore[valid-type]
-
-
-class WindowChange(Asked):
-    name: Annotated[str, Field(max_length=200, pattern=SAID)] | None = None
-    system_prompt: Annotated[str, Field(max_length=100_000, pattern=WHOLE)] | None = None
-    user_name: Annotated[str, Field(max_length=200, pattern=SAID)] | None = None
-    ai_name: Annotated[str, Field(max_length=200, pattern=SAID)] | None = None
-    settings: OwnSettings | None = None  # type: ignore[valid-type]
-    reset: SettingNames = Field(default=[], description="Settings that go back to those for all windows.")
-
-
 class WindowTold(Told):
-    id: str
-    name: str
-    system_prompt: str
-    user_name: str
-    ai_name: str
+    id: str = _at("window", "id")
+    name: str = _at("window", "name")
+    system_prompt: str = _at("window", "system_prompt")
+    user_name: str = _at("window", "user_name")
+    ai_name: str = _at("window", "ai_name")
     settings: dict[str, SettingValue] = Field(description="What the window sets itself.")
-    effective: dict[str, SettingValue] = Field(description="What holds in it.")
-    created: datetime
+    effective: Annotated[dict[str, SettingValue], BeforeValidator(Settings.as_mapping)] = Field(
+        description="What holds in it."
+    )
+    created: datetime = _at("window", "created")
     modified: datetime = Field(description="When it was last changed or spoken in.")
-    last_text: str
+    last_text: str = Field(validation_alias="last_words")
     live_chunks: int
     live_tokens: int
     asleep_chunks: int
@@ -201,10 +155,6 @@ class WindowsTold(Told):
 
 
 # The turn
-
-
-class Say(Asked):
-    text: Annotated[str, Field(max_length=LONGEST_SAID, pattern=SAID, examples=["My cat is called Mochi."])]
 
 
 class Saying(Told):
@@ -221,29 +171,22 @@ class Stopped(Told):
 # The context
 
 
-class GapTold(Told):
-    """What sleeps in this window between two live chunks."""
-
-    chunks: int
-    tokens: int
-
-
 class ChunkTold(Told):
-    key: str
-    start: Id
+    key: KeyText
+    start: Number
     pinned: bool
     tokens: int
     text_pieces: list[str] = Field(description="One per token; the one that ends a character carries it.")
-    brightness: list[float]
+    brightness: Floats
     peak: float
     mean: float
     woken: dict[str, Any] | None = Field(description="Why it woke up, if it slept.")
     tool: bool = Field(description="Whether a tool's answer stands in it.")
-    gap: GapTold | None = Field(description="What sleeps right before it.")
+    gap: Gap | None = Field(description="What sleeps right before it.")
 
 
 class TurnTold(Told):
-    turn_id: Id
+    turn_id: Number
     role: Role
     said: datetime
     window: str = Field(description="Where it was said.")
@@ -253,17 +196,6 @@ class TurnTold(Told):
     chunks: list[ChunkTold]
 
 
-class BudgetTold(Told):
-    max_context_tokens: int
-    model_context: int
-    system: int
-    pinned: int
-    live: int = Field(description="Without the pinned.")
-    frames: int
-    reserve: int = Field(description="For the reply.")
-    free: int
-
-
 class RangeTold(Told):
     low: float
     high: float
@@ -271,10 +203,10 @@ class RangeTold(Told):
 
 
 class ReplyTold(Told):
-    turn_id: Id
-    position: Id = Field(description="Of the reply's first token.")
+    turn_id: Number
+    position: Number = Field(description="Of the reply's first token.")
     text_pieces: list[str]
-    brightness: list[float]
+    brightness: Floats
     tool: list[bool]
 
 
@@ -294,28 +226,53 @@ class ContextTold(Told):
     last_event: str = Field(description="Events after this one are not, or not all, in this context.")
     size: int
     system_tokens: int
-    budget: BudgetTold
+    budget: Budget
     brightness: RangeTold
     turns: list[TurnTold]
-    tail_gap: GapTold | None
+    tail_gap: Gap | None
     generating: ReplyTold | None
     stats: ContextStats
 
+    @classmethod
+    def of(cls, seen: Context) -> ContextTold:
+        every, last = seen.brightness, seen.last_turn
+        kept = last.get("reused", 0) + last.get("restored", 0)
+        whole = kept + last.get("computed", 0)
+        return cls(
+            window=seen.window,
+            version=int(seen.last_event.rpartition("-")[2]),
+            last_event=seen.last_event,
+            size=seen.budget.used,
+            system_tokens=seen.budget.system,
+            budget=seen.budget,
+            brightness=RangeTold(low=every.min(), high=every.max(), mean=every.mean()),
+            turns=[TurnTold.model_validate(turn) for turn in seen.turns],
+            tail_gap=seen.gaps.tail,
+            generating=None if seen.reply is None else ReplyTold.model_validate(seen.reply),
+            stats=ContextStats(
+                asleep_chunks=seen.gaps.whole.chunks,
+                asleep_tokens=seen.gaps.whole.tokens,
+                woken_last_turn=last.get("woken", 0),
+                kv_reuse=round(kept / whole, 4) if whole else None,
+                tokens_per_second=last.get("tokens_per_second"),
+            ),
+        )
+
 
 class SleepingTold(Told):
-    key: str
-    role: Role
-    turn_id: Id
-    start: Id
-    tokens: int
+    key: KeyText
+    role: Role = _at("key", "role")
+    turn_id: Number = _at("key", "turn_id")
+    start: Number = _at("record", "chunk", "start")
+    tokens: Size = _at("record", "chunk")
     peak: float
     slept: datetime
     reason: dict[str, Any]
-    said: datetime
-    window: str
-    window_name: str
-    speaker: str
-    text: str
+    said: datetime = _at("record", "said")
+    window: str = _at("record", "window")
+    window_name: WindowName = _at("record", "window")
+    speaker: str = _at("record", "speaker")
+    text: str = _at("record", "chunk", "text")
 
 
 class GraveyardTold(Told):
@@ -323,17 +280,15 @@ class GraveyardTold(Told):
     items: list[SleepingTold]
 
 
-class GapItems(Told):
-    total: int
+class GapItems(GraveyardTold):
     tokens: int = Field(description="Of all of them.")
-    items: list[SleepingTold]
 
 
 # A chunk
 
 
 class Acted(Told):
-    key: str = Field(description="The chunk; after a merge the one it became part of.")
+    key: KeyText = Field(description="The chunk; after a merge the one it became part of.")
     live: bool
     pinned: bool
 
@@ -342,12 +297,12 @@ class Happened(Told):
     event: str
     happened: datetime
     window: str | None
-    window_name: str
+    window_name: WindowName = Field(validation_alias="window")
     detail: dict[str, Any]
 
 
 class WhyTold(Told):
-    key: str
+    key: KeyText
     text: str
     tokens: int
     live: bool
@@ -356,23 +311,19 @@ class WhyTold(Told):
     mean: float | None
     said: datetime
     window: str
-    window_name: str
+    window_name: WindowName = Field(validation_alias="window")
     speaker: str
     history: list[Happened] = Field(description="The newest first.")
 
 
 class DeletionTold(Told):
-    keys: list[str]
+    keys: list[KeyText]
     turns: int
     chunks: int
     tokens: int
     text: str | None = Field(
         description="The user's words, if their newest answer goes: they return to the input."
     )
-
-
-class Undelete(Asked):
-    keys: Annotated[list[Key], Field(min_length=1, max_length=10_000)]
 
 
 class Undeleted(Told):
@@ -383,18 +334,18 @@ class Undeleted(Told):
 
 
 class HitTold(Told):
-    key: str
-    text: str
-    role: Role
-    speaker: str
-    said: datetime
-    window: str
-    window_name: str
-    similarity: float
-    parts: dict[str, float]
-    words: list[str]
+    key: KeyText = _at("record", "key")
+    text: str = _at("record", "chunk", "text")
+    role: Role = _at("record", "key", "role")
+    speaker: str = _at("record", "speaker")
+    said: datetime = _at("record", "said")
+    window: str = _at("record", "window")
+    window_name: WindowName = _at("record", "window")
+    similarity: float = _at("hit", "similarity")
+    parts: dict[str, float] = _at("hit", "parts")
+    words: Words = _at("hit", "words")
     live: bool
-    tokens: int
+    tokens: Size = _at("record", "chunk")
 
 
 class SearchTold(Told):
@@ -403,7 +354,7 @@ class SearchTold(Told):
 
 class WakingTold(Told):
     key: str
-    part: Part
+    part: Literal["hit", "question", "answer", "anchor"]
     hit: str
     similarity: float
     cost: int
@@ -417,30 +368,31 @@ class PreviewTold(Told):
     wakes: list[WakingTold]
     passed_over: int
 
+    @classmethod
+    def of(cls, preview: Preview) -> PreviewTold:
+        plan, hits = preview.plan, preview.hits
+        wakes = [
+            WakingTold(
+                key=str(one.key),
+                part=one.part.value,
+                hit=str(one.hit),
+                similarity=one.similarity,
+                cost=one.cost,
+                words=list(hits[one.hit].words) if one.hit in hits else [],
+                text=preview.texts.get(one.key, ""),
+            )
+            for one in plan.wakes
+        ]
+        return cls(room=plan.room, cost=plan.cost, wakes=wakes, passed_over=len(plan.passed_over))
+
 
 # The AI's own memory
 
-Path = Annotated[str, Field(min_length=1, max_length=512, pattern=WHOLE, examples=["People/Mochi"])]
-
-
-class BranchTold(Told):
-    heading: str
-    path: str
-    version: int | None = Field(description="Null: a heading without an entry of its own.")
-    modified: datetime | None
-    children: list[BranchTold]
-
-
-class Keep(Asked):
-    path: Path
-    content: Json
-    context_tokens: int = Field(
-        default=CONTEXT_TOKENS, ge=0, le=CONTEXT_LIMIT, description="Size of the snapshot of relevant chunks."
-    )
-
 
 class KeptTold(Told):
-    key: str | None = Field(description="Null if an import brought the memory without this chunk.")
+    key: Annotated[str | None, BeforeValidator(lambda key: key and str(key))] = Field(
+        description="Null if an import brought the memory without this chunk."
+    )
     text: str
     tokens: int
     similarity: float
@@ -477,22 +429,10 @@ class Forgotten(Told):
     deleted: int
 
 
-class Inject(Asked):
-    path: Path
-
-
 class Injected(Told):
     keys: list[str]
     cost: int
     asleep: list[str] = Field(description="What fell asleep to make room.")
-
-
-class NotesChange(Asked):
-    content: dict[str, Json]
-    version: Id | None = Field(
-        default=None,
-        description="The one that was read: 409 if the notes have another by now. Null: whatever they are.",
-    )
 
 
 class NotesTold(Told):
@@ -503,39 +443,11 @@ class NotesTold(Told):
 # Upkeep
 
 
-class Clear(Asked):
-    confirm: Literal["delete everything"]
-
-
-class ImportedTold(Told):
-    turns: int
-    chunks: int
-    tokens: int
-    windows: int
-    entries: int
-    notes: int
-    known_turns: int = Field(description="Were here already.")
-    kept_ids: bool = Field(description="False: turns and positions got new ids since theirs were taken.")
-
-
-class GenerationTold(Told):
-    id: int
-    model: str
-    dimension: int
-    state: Literal["building", "current", "retired"]
-    created: datetime
-    completed: datetime | None
-    vectors: int
-    wanted: int
-
-
 class StatsTold(Told):
-    model_config = ConfigDict(extra="forbid")
-
     id: str
     created: datetime
-    next_turn: Id
-    next_position: Id
+    next_turn: Number
+    next_position: Number
     turns: int
     chunks: int
     tokens: int
@@ -544,15 +456,7 @@ class StatsTold(Told):
     drafts: int
     entries: int
     notes: int
-    generations: list[GenerationTold]
-    schema_version: int
+    generations: list[Generation]
+    schema_version: int = Field(validation_alias="schema")
     bytes: int
-    clients: int = Field(description="Listening to events now.")
-
-
-class ReindexTold(Told):
-    state: Literal["idle", "running", "off", "failed"]
-    model: str
-    done: int
-    total: int
-    sentence: str
+    clients: int = Field(default=0, description="Listening to events now.")

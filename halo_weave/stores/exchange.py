@@ -1,22 +1,32 @@
-"""The exchange format: one JSON object that holds a memory, written and read as a stream."""
+"""The exchange format: what the sections of an export hold, how it is written, and how it is checked when it is read."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import math
 import reprlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
-from halo_weave.core.depth import DEPTH, shallow
-from halo_weave.core.tokens import Role, Tokens
+from halo_weave.core.depth import storable
+from halo_weave.core.paths import checked_path
+from halo_weave.core.tokens import ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, ImportRefused
-from halo_weave.stores.packing import micros, moment
+from halo_weave.records import WINDOW_ID
+from halo_weave.settings import SHARED
+from halo_weave.stores.packing import micros, moment, unpack_floats
 
 FORMAT = "halo-weave memory"
 VERSION = 1
@@ -25,11 +35,6 @@ LIMIT = 2**63 - 1
 FILE_LIMIT = 2**62 - 1
 # A year from either end of what a datetime holds, so that it can be told in any time zone.
 EARLIEST, LATEST = micros(datetime(2, 1, 1, tzinfo=UTC)), micros(datetime(9999, 1, 1, tzinfo=UTC))
-# An import takes the sections in this order; in the file they may stand in any.
-SECTIONS = ("format", "version", "memory", "windows", "turns", "live", "asleep", "history", "entries", "notes", "settings",
-            "generations", "vectors")  # fmt: skip
-
-Element = Mapping[str, Any]
 
 
 # Writing
@@ -51,238 +56,336 @@ def tokens_out(tokens: Tokens) -> dict[str, Any]:
     return out
 
 
-def sound(text: str) -> bool:
-    """Whether it can be kept: half of a character, as JSON can have it, cannot."""
+# Reading: one model for the elements of each section. A message says what a field "should be".
+
+
+def _text_or_whole(value: Any) -> Any:
+    """Ids are text, since a browser's numbers end at 2^53; but 1.0 and true are no ids."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError("should be a whole number, as text")
+    return value
+
+
+def _time(value: Any) -> int:
     try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+        when = micros(datetime.fromisoformat(value))
+    except (TypeError, ValueError, OverflowError, BadInput):
+        when = LATEST
+    if not EARLIEST <= when < LATEST:
+        raise ValueError("should be a time such as 2026-01-31T12:00:00.000000+00:00")
+    return when
 
 
-# Reading. Each function takes one element and gives values that are known to be sound.
+def _blob(value: Any) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (TypeError, ValueError, binascii.Error):
+        raise ValueError("should be base64") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    id: str
-    next_turn: int
-    next_position: int
+def _floats(value: Any) -> bytes:
+    blob = _blob(value)
+    if len(blob) % 4 or not np.isfinite(unpack_floats(blob)).all():
+        raise ValueError("should be float32 numbers in base64")
+    return blob
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkIn:
-    chunk: int
-    start: int
-    tokens: Tokens
-    tokenizer: str
-    tags: tuple[str, ...]
-    deleted: int | None
-    undeleted: int | None
-    merged: int | None
-    merged_into: int | None
+def _path(value: str) -> str:
+    if checked_path(value) != value:
+        raise ValueError("should be without spaces and slashes around its headings")
+    return value
 
 
-@dataclass(frozen=True, slots=True)
-class TurnIn:
-    turn: int
-    window: str
-    role: Role
-    answers: int | None
-    speaker: str
-    said: int
-    memory: str  # where it was said first
-    first_turn: int  # its id there
-    mark: str  # tells apart two turns that got the same id in two copies of one memory
-    chunks: tuple[ChunkIn, ...]
+def _snapshot_part(part: dict[str, Any]) -> dict[str, Any]:
+    """One with a key, be it null, is a chunk, whole; the others are texts of which only the vectors are used."""
+    try:
+        if "key" in part:
+            _SnapshotChunk.model_validate(part)
+    except ValidationError:
+        raise ValueError("should be a chunk with its key, text, tokens and similarity") from None
+    if not isinstance(part.get("text", ""), str):
+        raise ValueError("should have a text")
+    return part
+
+
+Text = Annotated[str, AfterValidator(storable)]
+Id = Annotated[int, BeforeValidator(_text_or_whole), Field(strict=False, ge=0, le=LIMIT)]
+TurnId = Annotated[Id, Field(ge=1)]
+Time = Annotated[int, BeforeValidator(_time)]  # microseconds
+Floats = Annotated[bytes, BeforeValidator(_floats)]  # float32, little-endian
+AnyJson = Annotated[Any, AfterValidator(storable)]
+Object = Annotated[dict[str, Any], AfterValidator(storable)]
+Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+
+
+class _Element(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class ExportHeader(_Element):
+    """Which memory it is, and the first ids that it did not use."""
+
+    id: Text
+    next_turn: Annotated[TurnId, Field(le=FILE_LIMIT)]
+    next_position: Annotated[Id, Field(le=FILE_LIMIT)]
+
+
+class WindowIn(_Element):
+    id: Annotated[str, Field(pattern=WINDOW_ID)]
+    name: Text
+    system_prompt: Text
+    user_name: Text
+    ai_name: Text
+    settings: Object
+    created: Time
+    modified: Time
+    deleted: Time | None = None
+
+
+class _TokensIn(_Element):
+    text: Text | None = None
+    bytes: Annotated[Any, BeforeValidator(_blob)] = None  # if they are not UTF-8
+    ids: Annotated[list[Int32], Field(min_length=1)]
+    ends: list[Int32]
+    tokenizer: Text
+    _tokens: Tokens = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.text is None and self.bytes is None:
+            raise ValueError("should have a text")
+        raw = (self.text or "").encode("utf-8") if self.bytes is None else self.bytes
+        try:
+            self._tokens = Tokens(np.array(self.ids, np.int32), raw, np.array(self.ends, np.int32))
+        except ValueError as error:
+            raise ValueError(f"should have tokens that fit together: {str(error).rstrip('.')}") from error
+        return self
+
+    @property
+    def tokens(self) -> Tokens:
+        return self._tokens
+
+
+class ChunkIn(_TokensIn):
+    chunk: Id
+    start: Id
+    tags: list[Text] | None = None
+    deleted: Time | None = None
+    undeleted: Time | None = None
+    merged: Time | None = None
+    merged_into: Id | None = None
+
+    @model_validator(mode="after")
+    def _merged_whole(self) -> Self:
+        if (self.merged is None) != (self.merged_into is None):
+            raise ValueError("should have 'merged' if it has 'merged_into'")
+        return self
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.ids)
+
+
+class _OriginIn(_Element):
+    """Where it was said first: the memory, its id there, and a mark that tells apart two turns with one id in two
+    copies of that memory."""
+
+    memory: Text
+    turn: Id
+    mark: Text
+
+
+class TurnIn(_Element):
+    turn: TurnId
+    window: Text
+    role: Annotated[Role, Field(strict=False)]
+    answers: TurnId | None = None
+    speaker: Text
+    said: Time
+    origin: _OriginIn | None = None
+    chunks: Annotated[list[ChunkIn], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.answers is not None and self.answers >= self.turn:
+            raise ValueError("should stand after the turn that it answers")
+        stop = 0  # the end of the last chunk that stands for itself
+        known: list[ChunkIn] = []
+        for chunk in self.chunks:
+            if known and (chunk.chunk <= known[-1].chunk or chunk.start <= known[-1].start):
+                raise ValueError("should have its chunks in order, by 'chunk' and by 'start'")
+            if chunk.merged is None:
+                if chunk.start < stop:
+                    raise ValueError("should have chunks that do not overlap")
+                stop = chunk.stop
+            elif chunk.stop > stop or chunk.merged_into not in {one.chunk for one in known}:
+                raise ValueError("should have, for each merged chunk, an earlier one that holds its tokens")
+            known.append(chunk)
+        return self
 
     @property
     def reach(self) -> tuple[int, int]:
         """The first position, and the first after the turn."""
-        return self.chunks[0].start, max(chunk.start + len(chunk.tokens) for chunk in self.chunks)
+        return self.chunks[0].start, max(chunk.stop for chunk in self.chunks)
+
+    def first_known_as(self, memory: str) -> tuple[str, int, str]:
+        """Where it was said first, its id there, its mark. `memory`: that of the file, unless it says another."""
+        if self.origin is not None:
+            return self.origin.memory, self.origin.turn, self.origin.mark
+        return memory, self.turn, f"{self.role} {self.said}"
 
 
-class Reading:
-    """Fields of an element, checked; a refusal names the section, the element and the field."""
+class _HeldIn(_Element):
+    """How a window holds a chunk."""
 
-    def __init__(self, section: str, element: Any) -> None:
-        self.section = section
-        if not isinstance(element, dict):
-            raise ImportRefused(
-                f"In {section!r} there is an element that is not an object. Nothing was changed."
-            )
-        self.element: dict[str, Any] = element
+    window: Text
+    turn: TurnId
+    chunk: Id
+    brightness: Annotated[Floats, Field(min_length=4)]
+    reading: _TokensIn | None = None  # the window's own tokens, under another tokenizer
 
-    def refuse(self, field: str, wanted: str) -> ImportRefused:
-        value = self.element.get(field)
-        shown = (value if isinstance(value, str) else reprlib.repr(value))[:40]
-        return ImportRefused(
-            f"In {self.section!r}, {field!r} should be {wanted}, not {shown!r}. Nothing was changed."
-        )
-
-    def text(self, field: str, default: str | None = None) -> str:
-        value = self.element.get(field, default)
-        if not isinstance(value, str) or not sound(value):
-            raise self.refuse(field, "text")
-        return value
-
-    def maybe_text(self, field: str) -> str | None:
-        return None if self.element.get(field) is None else self.text(field)
-
-    def whole(self, field: str, *, least: int = 0, most: int = LIMIT) -> int:
-        value = self.element.get(field)
-        try:
-            number = int(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
-        except ValueError:
-            number = None
-        if number is None or not least <= number <= most:
-            raise self.refuse(field, f"a whole number from {least} to 2^{most.bit_length()}, as text")
-        return number
-
-    def maybe_whole(self, field: str, *, least: int = 0) -> int | None:
-        return None if self.element.get(field) is None else self.whole(field, least=least)
-
-    def time(self, field: str) -> int:
-        try:
-            when = micros(datetime.fromisoformat(self.text(field)))
-        except (ValueError, OverflowError, BadInput):
-            when = LATEST
-        if not EARLIEST <= when < LATEST:
-            raise self.refuse(field, "a time such as 2026-01-31T12:00:00.000000+00:00")
-        return when
-
-    def number(self, field: str) -> float:
-        value = self.element.get(field)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
-            raise self.refuse(field, "a number")
-        return value
-
-    def maybe_time(self, field: str) -> int | None:
-        return None if self.element.get(field) is None else self.time(field)
-
-    def flag(self, field: str) -> bool:
-        value = self.element.get(field, False)
-        if not isinstance(value, bool):
-            raise self.refuse(field, "true or false")
-        return value
-
-    def blob(self, field: str) -> bytes:
-        try:
-            return base64.b64decode(self.text(field), validate=True)
-        except binascii.Error:
-            raise self.refuse(field, "base64") from None
-
-    def floats(self, field: str, count: int | None = None) -> bytes:
-        blob = self.blob(field)
-        if len(blob) % 4 or (count is not None and len(blob) != 4 * count):
-            raise self.refuse(field, f"{'' if count is None else count} float32 values in base64")
-        return blob
-
-    def object(self, field: str) -> dict[str, Any]:
-        value = self.element.get(field)
-        if not isinstance(value, dict):
-            raise self.refuse(field, "an object")
-        return self._shallow(field, value)  # type: ignore[no-any-return]
-
-    def strings(self, field: str) -> tuple[str, ...]:
-        value = self.element.get(field) or []
-        if not isinstance(value, list) or not all(isinstance(item, str) and sound(item) for item in value):
-            raise self.refuse(field, "a list of texts")
-        return tuple(value)
-
-    def any(self, field: str) -> Any:
-        if field not in self.element:
-            raise self.refuse(field, "there")
-        return self._shallow(field, self.element[field])
-
-    def _shallow(self, field: str, value: Any) -> Any:
-        if not shallow(value):
-            raise self.refuse(field, f"nested at most {DEPTH} deep")
-        return value
-
-    def list(self, field: str) -> Iterator[Reading]:
-        value = self.element.get(field)
-        if not isinstance(value, list):
-            raise self.refuse(field, "a list")
-        return (Reading(self.section, item) for item in value)
-
-    def tokens(self) -> Tokens:
-        try:
-            raw = self.blob("bytes") if "bytes" in self.element else self.text("text").encode("utf-8")
-            arrays = [np.array(self.element.get(name), np.int32) for name in ("ids", "ends")]
-            if any(array.ndim != 1 or not array.size for array in arrays):
-                raise self.refuse("ids", "a list of token ids, as long as 'ends'")
-            return Tokens(arrays[0], raw, arrays[1])
-        except (TypeError, ValueError, OverflowError) as error:
-            if isinstance(error, ImportRefused):
-                raise
-            raise ImportRefused(
-                f"In {self.section!r}, a chunk's tokens do not fit together: {error} Nothing was changed."
-            ) from error
+    @model_validator(mode="after")
+    def _one_number_a_token(self) -> Self:
+        if self.reading is not None and len(self.brightness) != 4 * len(self.reading.ids):
+            raise ValueError("should have one number of brightness for each token")
+        return self
 
 
-def read_header(element: Any) -> Header:
-    field = Reading("memory", element)
-    return Header(
-        field.text("id"),
-        field.whole("next_turn", least=1, most=FILE_LIMIT),
-        field.whole("next_position", most=FILE_LIMIT),
-    )
+class LiveIn(_HeldIn):
+    pinned: bool = False
+    since: Time
+    woken: Object | None = None
 
 
-def read_chunk(field: Reading) -> ChunkIn:
-    part = ChunkIn(
-        field.whole("chunk"),
-        field.whole("start"),
-        field.tokens(),
-        field.text("tokenizer"),
-        field.strings("tags"),
-        field.maybe_time("deleted"),
-        field.maybe_time("undeleted"),
-        field.maybe_time("merged"),
-        field.maybe_whole("merged_into"),
-    )
-    if (part.merged is None) != (part.merged_into is None):
-        raise field.refuse("merged", "there if 'merged_into' is")
-    return part
+class AsleepIn(_HeldIn):
+    slept: Time
+    reason: Object
 
 
-def read_turn(element: Any, header: Header) -> TurnIn:
-    field = Reading("turns", element)
-    role = field.text("role")
-    if role not in set(Role):
-        raise field.refuse("role", "system, user or assistant")
-    chunks: list[ChunkIn] = []
-    stop = 0  # the end of the last chunk that stands for itself
-    for inner in field.list("chunks"):
-        part = read_chunk(inner)
-        end = part.start + len(part.tokens)
-        if chunks and (part.chunk <= chunks[-1].chunk or part.start <= chunks[-1].start):
-            raise inner.refuse("chunk", "after the chunk before it, as its 'start'")
-        if part.merged is None:
-            if part.start < stop or end > header.next_position:
-                raise inner.refuse("start", "after the chunk before it and below 'next_position'")
-            stop = end
-        elif end > stop or part.merged_into not in {chunk.chunk for chunk in chunks}:
-            raise inner.refuse("merged_into", "an earlier chunk that holds its tokens")
-        chunks.append(part)
-    if not chunks:
-        raise field.refuse("chunks", "a list of at least one chunk")
-    origin = Reading("turns", field.element["origin"]) if field.element.get("origin") else None
-    turn = field.whole("turn", least=1)
-    answers = field.maybe_whole("answers", least=1)
-    if turn >= header.next_turn or (answers is not None and answers >= turn):
-        raise field.refuse("turn", "below 'next_turn' and after the turn it answers")
-    said = field.time("said")
-    return TurnIn(
-        turn,
-        field.text("window"),
-        Role(role),
-        answers,
-        field.text("speaker"),
-        said,
-        header.id if origin is None else origin.text("memory"),
-        turn if origin is None else origin.whole("turn"),
-        f"{role} {said}" if origin is None else origin.text("mark"),
-        tuple(chunks),
-    )
+class EventIn(_Element):
+    turn: TurnId
+    chunk: Id
+    window: Text | None = None
+    happened: Time
+    event: Text
+    detail: Object
+
+
+class _SnapshotChunk(_Element):
+    key: Text | None
+    text: Text
+    tokens: int
+    similarity: Annotated[float, Field(allow_inf_nan=False)]
+    said: Text | None = None
+
+    @model_validator(mode="after")
+    def _known_key(self) -> Self:
+        if self.key is not None:
+            ChunkKey.parse(self.key)
+        return self
+
+
+class _VersionIn(_Element):
+    version: Annotated[TurnId, Field(le=FILE_LIMIT)]
+    content: AnyJson
+    snapshot: list[Annotated[Object, AfterValidator(_snapshot_part)]]
+    model: Text
+    vectors: Floats
+    created: Time
+    modified: Time
+    accessed: Time
+    ended: Time | None = None
+
+    @model_validator(mode="after")
+    def _one_vector_a_chunk(self) -> Self:
+        if self.vectors and (not self.snapshot or len(self.vectors) % (4 * len(self.snapshot))):
+            raise ValueError("should have as many vectors as its 'snapshot' has chunks")
+        return self
+
+
+class EntryIn(_Element):
+    path: Annotated[Text, AfterValidator(_path)]
+    versions: Annotated[list[_VersionIn], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        for before, after in zip(self.versions, self.versions[1:], strict=False):
+            if after.version <= before.version or before.ended is None:
+                raise ValueError("should have its versions in order; all but the last one ended")
+        return self
+
+
+class NoteIn(_Element):
+    name: Text
+    content: Object
+    created: Time
+    modified: Time
+
+    @model_validator(mode="after")
+    def _metadata_is_an_object(self) -> Self:
+        if not isinstance(self.content.get("_metadata") or {}, dict):
+            raise ValueError("should have an object as its '_metadata'")
+        return self
+
+
+class SettingIn(_Element):
+    key: Text
+    value: AnyJson
+    modified: Time
+
+    @model_validator(mode="after")
+    def _settings_by_name(self) -> Self:
+        # Its settings may be of a newer version: what cannot be used is passed over when they are read.
+        if self.key == SHARED and not isinstance(self.value, dict):
+            raise ValueError("should have an object as its 'value'")
+        return self
+
+
+class GenerationIn(_Element):
+    generation: Id
+    model: Text
+    dimension: Annotated[Id, Field(ge=1)]
+    created: Time
+    completed: Time | None = None
+
+
+class VectorIn(_Element):
+    generation: Id
+    turn: TurnId
+    chunk: Id
+    vector: Floats
+    stale: bool = False
+
+
+# An import takes the sections in this order; in the file they may stand in any.
+SECTIONS: dict[str, type[BaseModel]] = {
+    "windows": WindowIn,
+    "turns": TurnIn,
+    "live": LiveIn,
+    "asleep": AsleepIn,
+    "history": EventIn,
+    "entries": EntryIn,
+    "notes": NoteIn,
+    "settings": SettingIn,
+    "generations": GenerationIn,
+    "vectors": VectorIn,
+}
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_element(section: str, model: type[Model], element: Any) -> Model:
+    """An element whose values can be kept as they are. A refusal names the section, the field and what it should be."""
+    try:
+        return model.model_validate(element)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(step) for step in first["loc"]) or "an element"
+        why = first["msg"].removeprefix("Value error, ").removeprefix("Input ").rstrip(".")
+        shown = first["input"] if isinstance(first["input"], str) else reprlib.repr(first["input"])
+        if first["type"] == "missing":
+            why = "is missing"
+        elif why.startswith("should"):
+            why += f", not {shown[:40]!r}"
+        else:
+            why = f"cannot be kept: {why}"
+        raise ImportRefused(f"In {section!r}, {field!r} {why}. Nothing was changed.") from error

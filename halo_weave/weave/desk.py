@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import pairwise
 from threading import RLock
 from typing import Any, Literal
 
 import numpy as np
 
-from halo_weave.core.brightness import STRATEGIES, MagnitudeVoting, Strategy, returning
-from halo_weave.core.pruning import PrunePlan, Why
+from halo_weave.core.brightness import returning
+from halo_weave.core.pruning import PrunePlan, SleepReason
 from halo_weave.core.resurrection import (
-    Hit,
-    PairOrder,
-    Part,
+    RecallHit,
     ResurrectionPlan,
-    Sleeper,
+    WakeReason,
     Waking,
     choose_resurrections,
     room_for,
@@ -26,33 +25,22 @@ from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Ids, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
 from halo_weave.ports import Engine
+from halo_weave.records import ChunkRecord, PutToSleep, WakeUp, WindowRecord
 from halo_weave.settings import Settings
-from halo_weave.store import Asleep, ChunkRecord, WindowRecord, Woken
+from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
-from halo_weave.weave.needs import Memory, Recall, RecallHit
+from halo_weave.weave.ports import RecallPort
 from halo_weave.weave.prompt import Origin, Scribe
+from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
+from halo_weave.weave.waking import plan_waking
 
-By = Literal["recall", "user", "memory"]  # who woke a chunk
 CUT = "cut"  # tag of a reply whose process ended before it did
 TOOL = "tool"  # tag of a chunk that holds the answer of a tool
-MOST_HITS = 200  # what a search gives the plan to choose from
-
-
-def hits_for(room: int) -> int:
-    """As many as could wake up if all were a few words long."""
-    return min(MOST_HITS, 16 + room // 8)
-
-
-def strategy_of(settings: Settings) -> Strategy:
-    initial, cap = settings.initial_brightness, settings.brightness_cap
-    if settings.strategy == MagnitudeVoting.name:
-        return MagnitudeVoting(initial=initial, cap=cap, decay=settings.decay, sink=settings.sink)
-    return STRATEGIES[settings.strategy](initial=initial, cap=cap)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A sleeping chunk in the tokens of this window's model, with the brightness it had here."""
+class _Reading:
+    """A chunk that is not live, in the tokens of this window's model, with the brightness it had here."""
 
     record: ChunkRecord
     chunk: Chunk
@@ -77,13 +65,15 @@ class Desk:
     settings: Settings
     window: Window
     system: Ids
-    store: Memory
+    store: Store
     engine: Engine
     scribe: Scribe
     names: Mapping[str, str]  # of the windows, by id
     about: dict[ChunkKey, About] = field(default_factory=dict)
     origins: dict[int, Origin] = field(default_factory=dict)  # of the turns that get a stamp
     foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
+    anew: list[Live] = field(default_factory=list)  # of `foreign`, those that the store does not know so yet
+    tooled: set[int] = field(default_factory=set)  # positions of the reply in progress that tools have said
     guard: RLock = field(default_factory=RLock)  # held for each change, so that others see whole states
 
     @classmethod
@@ -93,32 +83,36 @@ class Desk:
         settings: Settings,
         system_prompt: str,
         *,
-        store: Memory,
+        store: Store,
         engine: Engine,
         scribe: Scribe,
         names: Mapping[str, str],
-        now: datetime,
     ) -> Desk:
-        """Load the working set. Chunks that another model's tokenizer cut are read anew, once."""
+        """Load the working set. Chunks that another model's tokenizer cut are read anew."""
         system = scribe.system(system_prompt)
         window = Window(
-            system_tokens=len(system), frame_tokens=scribe.frame_tokens(stamps=settings.timestamps)
+            strategy=settings.brightness_strategy(),
+            system_tokens=len(system),
+            frame_tokens=scribe.frame_tokens(stamps=settings.timestamps),
         )
         desk = cls(record, settings, window, system, store, engine, scribe, names)
         live: list[Live] = []
-        anew: list[Live] = []
         for one in store.live(record.id):
             item: Live = one
             if engine.info.tokenizer not in ("", one.tokenizer):
                 chunk = retokenized(one.chunk, engine)
                 item = Live(chunk, np.full(len(chunk), one.peak, np.float32), one.pinned)
-                anew.append(item)
+                desk.anew.append(item)
             live.append(item)
             desk.note(item.chunk, About(one.window, one.speaker, one.said, one.woken, one.tags))
-        if anew:
-            store.reread(record.id, anew, tokenizer=engine.info.tokenizer, now=now)
         window.add(live)
         return desk
+
+    def begin(self, *, now: datetime) -> None:
+        """Before the first change: what was read anew is stored, so that desk and store have the same tokens."""
+        if self.anew:
+            self.store.reread(self.record.id, self.anew, tokenizer=self.engine.info.tokenizer, now=now)
+            self.anew.clear()
 
     @property
     def live_keys(self) -> frozenset[ChunkKey]:
@@ -152,7 +146,7 @@ class Desk:
     def prune(self, plan: PrunePlan, *, now: datetime) -> tuple[SleptChunk, ...]:
         """The plan's chunks fall asleep: in the store first, then here."""
         asleep = [
-            Asleep(
+            PutToSleep(
                 one.key,
                 self.window.at(one.key).brightness,
                 {
@@ -171,8 +165,8 @@ class Desk:
 
     def sleep(self, key: ChunkKey, *, now: datetime) -> None:
         """By the user's word: alone, whatever its pairs."""
-        reason = {"why": str(Why.USER)}
-        self.store.prune(self.record.id, [Asleep(key, self.window.at(key).brightness, reason)], now=now)
+        reason = {"why": str(SleepReason.USER)}
+        self.store.prune(self.record.id, [PutToSleep(key, self.window.at(key).brightness, reason)], now=now)
         self.window.remove([key])
 
     # Waking up
@@ -194,45 +188,38 @@ class Desk:
         )
 
     def plan_recall(
-        self, text: str, room: int, *, recall: Recall, now: datetime, before: int | None = None
+        self, text: str, room: int, *, recall: RecallPort, now: datetime, before: int | None = None
     ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
-        """What would wake up for this text: the hits by key, and the plan. Nothing is changed."""
-        settings, live = self.settings, self.live_keys
-        found = recall.search(
+        """What would wake up here for this text."""
+        return plan_waking(
             text,
-            window=self.scope,
-            limit=hits_for(room) + len(live),  # what is live may well fit best
+            room,
+            self.settings,
+            store=self.store,
+            recall=recall,
             now=now,
-            user_weight=settings.user_weight,
-            mmr_lambda=settings.mmr_lambda,
+            window_id=self.record.id,
+            scope=self.scope,
+            live=self.live_keys,
+            before=before,
+            frame_tokens=self.window.frame_tokens,
+            stamp=self._stamp,
         )
-        found = [hit for hit in found if hit.matters(settings.relevance_floor)]
-        sleepers = self.store.sleepers(self.record.id, [hit.key for hit in found if hit.key not in live])
-        if before is not None:
-            # What another window said after this turn began stands after it in time, and can wake up next turn.
-            sleepers = {key: sleeper for key, sleeper in sleepers.items() if sleeper.start < before}
-        hits = {hit.key: hit for hit in found if hit.key in sleepers}
-        return hits, self._choose(hits.values(), sleepers, room, settings.pairs)
 
     def plan_snapshot(
-        self, keys: Iterable[ChunkKey], room: int, *, before: int | None = None, within: str | None = None
+        self, keys: Iterable[ChunkKey], room: int, *, before: int | None = None
     ) -> ResurrectionPlan:
-        """Chunks asked for by name, in the order given, as far as the room goes; of all windows or of one."""
+        """Chunks asked for by name, in the order given, as far as the room goes; only own ones in a window apart."""
         wanted = list(keys)
-        if within is not None:
-            own = {record.key for record in self.store.chunks_by_key(wanted) if record.window == within}
+        if self.scope is not None:
+            own = {one.key for one in self.store.chunks_by_key(wanted) if one.window == self.scope}
             wanted = [key for key in wanted if key in own]
         sleepers = self.store.sleepers(self.record.id, wanted)
         hits = [
-            Hit(key, 1 - i / len(wanted))
+            RecallHit(key, 1 - i / len(wanted))
             for i, key in enumerate(wanted)
             if key in sleepers and (before is None or sleepers[key].start < before)
         ]
-        return self._choose(hits, sleepers, room, "off")
-
-    def _choose(
-        self, hits: Iterable[Hit], sleepers: Mapping[ChunkKey, Sleeper], room: int, pairs: PairOrder
-    ) -> ResurrectionPlan:
         return choose_resurrections(
             hits,
             sleepers,
@@ -240,100 +227,155 @@ class Desk:
             live=self.live_keys,
             frame_tokens=self.window.frame_tokens,
             stamps={window: self._stamp(window) for window in {one.window for one in sleepers.values()}},
-            pairs=pairs,
+            pairs="off",
         )
 
     def wake(
-        self, plan: ResurrectionPlan, hits: Mapping[ChunkKey, RecallHit], *, now: datetime, by: By = "recall"
+        self,
+        plan: ResurrectionPlan,
+        hits: Mapping[ChunkKey, RecallHit],
+        *,
+        now: datetime,
+        by: Literal["recall", "memory"] = "recall",
     ) -> tuple[WokenChunk, ...]:
         """The plan's chunks return to their places: in the store first, then here."""
         mean = float(self.window.brightness.mean()) if len(self.window) else 0.0
-        woken = []
-        for waking in plan.wakes:
-            reading = self.reading(waking.key)
+        readings = self._readings(plan.keys)
+        bright = {}
+        for key, reading in readings.items():
             mode = self.settings.resurrection_brightness
             if reading.earned is None and mode != "fresh":
                 # A chunk from another window has earned nothing here: it begins as bright as the others are.
                 mode = "hybrid" if len(self.window) else "fresh"
             earned = np.zeros(len(reading.chunk), np.float32) if reading.earned is None else reading.earned
-            initial = self.settings.initial_brightness
-            brightness = returning(mode, earned, mean=mean, initial=initial)
-            woken.append((reading, brightness, _told(waking, reading, hits.get(waking.hit))))
-        self._wake(woken, by=by, now=now)
-        return tuple(told for _, _, told in woken)
+            bright[key] = returning(mode, earned, mean=mean, initial=self.settings.initial_brightness)
+        return self._wake(plan.wakes, readings, bright, hits, by=by, now=now)
 
     def wake_by_hand(self, key: ChunkKey, *, now: datetime) -> WokenChunk:
         """The strongest signal there is: brightest, and pinned."""
-        reading = self.reading(key)
-        brightness = np.full(len(reading.chunk), self.settings.initial_brightness, np.float32)
-        told = _told(Waking(key, Part.HIT, key, 1.0, len(reading.chunk)), reading, None)
-        self._wake([(reading, brightness, told)], by="user", now=now)
-        return told
+        readings = self._readings([key])
+        size = len(readings[key].chunk)
+        bright = {key: np.full(size, self.settings.initial_brightness, np.float32)}
+        waking = Waking(key, WakeReason.HIT, key, 1.0, size)
+        return self._wake([waking], readings, bright, {}, by="user", now=now)[0]
 
-    def reading(self, key: ChunkKey) -> Reading:
-        """A chunk that is not live, in the tokens of this model."""
-        earned: Brightness | None
-        try:
-            sleeping = self.store.sleeping(self.record.id, key)
-            record, earned = sleeping.record, sleeping.brightness
-        except UnknownChunk:
-            record, earned = self.store.chunk(key), None
-        if record.gone:
-            raise UnknownChunk(f"Chunk {key} was deleted. Undelete it first.")
-        chunk = record.chunk
-        if record.tokenizer != self.engine.info.tokenizer:
-            chunk = retokenized(chunk, self.engine)
-            if earned is not None:
-                earned = np.full(len(chunk), earned.max(), np.float32)
-        return Reading(record, chunk, earned, record.tokenizer != self.engine.info.tokenizer)
+    def _readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, _Reading]:
+        """Chunks that are not live, in the tokens of this model."""
+        wanted = list(keys)
+        found = self.store.asleep_or_said(self.record.id, wanted)
+        readings = {}
+        for key in wanted:
+            if key not in found or found[key].record.gone:
+                raise UnknownChunk(
+                    f"There is no chunk {key} to wake up. If it was deleted, undelete it first."
+                )
+            record, earned = found[key].record, found[key].brightness
+            chunk, foreign = record.chunk, record.tokenizer != self.engine.info.tokenizer
+            if foreign:
+                chunk = retokenized(chunk, self.engine)
+                earned = None if earned is None else np.full(len(chunk), earned.max(), np.float32)
+            readings[key] = _Reading(record, chunk, earned, foreign)
+        return readings
 
     def _wake(
-        self, woken: Sequence[tuple[Reading, Brightness, WokenChunk]], *, by: By, now: datetime
-    ) -> None:
-        pinned = by == "user"
-        orders = [
-            Woken(
-                told.chunk.key,
-                brightness,
-                {
-                    "by": by,
-                    "part": str(told.part),
-                    "hit": str(told.hit),
-                    "similarity": told.similarity,
-                    "cost": told.cost,
-                    "words": list(told.words),
-                    "parts": dict(told.parts),
-                },
-                pinned,
-                tokens=reading.chunk.tokens if reading.foreign else None,
-                tokenizer=self.engine.info.tokenizer if reading.foreign else None,
-            )
-            for reading, brightness, told in woken
-        ]
+        self,
+        wakes: Iterable[Waking],
+        readings: Mapping[ChunkKey, _Reading],
+        bright: Mapping[ChunkKey, Brightness],
+        hits: Mapping[ChunkKey, RecallHit],
+        *,
+        by: Literal["recall", "user", "memory"],
+        now: datetime,
+    ) -> tuple[WokenChunk, ...]:
+        orders, reasons = [], {}
+        for waking in wakes:
+            reading, hit = readings[waking.key], hits.get(waking.hit)
+            reason = reasons[waking] = {
+                "by": by,
+                "part": str(waking.part),
+                "hit": str(waking.hit),
+                "similarity": waking.similarity,
+                "cost": waking.cost,
+                "words": list(hit.words) if hit else [],
+                "parts": dict(hit.parts) if hit else {},
+            }
+            own = (reading.chunk.tokens, self.engine.info.tokenizer) if reading.foreign else (None, None)
+            orders.append(WakeUp(waking.key, bright[waking.key], reason, by == "user", *own))
         self.store.wake(self.record.id, orders, now=now)
         with self.guard:
-            for (reading, _, _), order in zip(woken, orders, strict=True):
-                record = reading.record
-                about = About(record.window, record.speaker, record.said, order.reason, record.tags)
-                self.note(reading.chunk, about)
-            self.window.add(Live(reading.chunk, brightness, pinned) for reading, brightness, _ in woken)
+            for waking, reason in reasons.items():
+                record = readings[waking.key].record
+                about = About(record.window, record.speaker, record.said, reason, record.tags)
+                self.note(readings[waking.key].chunk, about)
+            self.window.add(Live(readings[one.key].chunk, bright[one.key], by == "user") for one in reasons)
+        return tuple(self._told(waking, readings[waking.key], reason) for waking, reason in reasons.items())
+
+    def _told(self, waking: Waking, reading: _Reading, reason: Mapping[str, Any]) -> WokenChunk:
+        seen, record = self.seen(waking.key), reading.record
+        return WokenChunk(
+            seen.chunk,
+            seen.brightness,
+            seen.pinned,
+            seen.woken,
+            seen.tool,
+            part=waking.part,
+            hit=waking.hit,
+            similarity=waking.similarity,
+            cost=waking.cost,
+            words=tuple(reason["words"]),
+            parts=reason["parts"],
+            window=record.window,
+            window_name=self.names.get(record.window, ""),
+            speaker=record.speaker,
+            said=record.said,
+            slept=reading.earned is not None,
+        )
+
+    # Looking
+
+    def seen(self, key: ChunkKey, gap: Gap | None = None) -> SeenChunk:
+        """A live chunk as it is now."""
+        live, about = self.window.at(key), self.about[key]
+        return SeenChunk(live.chunk, live.brightness, live.pinned, about.woken, TOOL in about.tags, gap)
+
+    def gaps(self) -> Gaps:
+        """What sleeps between the live chunks."""
+        starts, sizes = self.store.asleep_places(self.record.id)
+        with self.guard:
+            live = list(self.window.chunks)
+        # Sleeping chunks before each live one; the difference of two neighbours is the gap between them.
+        places = np.searchsorted(starts, [chunk.start for chunk in live])
+        edges = np.concatenate([[0], places, [len(starts)]]).astype(np.int64)
+        sums = np.concatenate([[0], np.cumsum(sizes)])
+        between = [
+            Gap(int(stop - start), int(sums[stop] - sums[start])) if stop > start else None
+            for start, stop in pairwise(edges)
+        ]
+        before = {chunk.key: gap for chunk, gap in zip(live, between, strict=False) if gap}
+        return Gaps(before, between[-1], Gap(len(starts), int(sums[-1])))
+
+    @property
+    def frames(self) -> int:
+        """Tokens of all frames."""
+        return self.window.size - self.window.system_tokens - len(self.window)
+
+    def budget(self) -> Budget:
+        """Where the tokens of the context go."""
+        window, settings, context = self.window, self.settings, self.engine.info.context
+        pinned = sum(len(chunk) for chunk in window.chunks if chunk.key in window.pinned)
+        most = min(settings.max_context_tokens or context, context - settings.max_new_tokens)
+        return Budget(
+            settings.max_context_tokens,
+            context,
+            window.system_tokens,
+            pinned,
+            len(window) - pinned,
+            self.frames,
+            settings.max_new_tokens,
+            max(0, most - window.size),
+        )
 
 
 def retokenized(chunk: Chunk, engine: Engine) -> Chunk:
     """The chunk's text in another model's tokens, at the same place in time."""
     return replace(chunk, tokens=engine.tokenize(chunk.text), span=chunk.span)
-
-
-def _told(waking: Waking, reading: Reading, hit: RecallHit | None) -> WokenChunk:
-    return WokenChunk(
-        reading.chunk,
-        waking.part,
-        waking.hit,
-        waking.similarity,
-        waking.cost,
-        hit.words if hit else (),
-        dict(hit.parts) if hit else {},
-        reading.record.window,
-        reading.record.said,
-        reading.earned is not None,
-    )

@@ -1,4 +1,4 @@
-"""What happens while a turn is made, in the order it happens. Frozen values; the skins put them into words."""
+"""What happens in a window, in the order it happens: frozen values that the skins put into words."""
 
 from __future__ import annotations
 
@@ -7,37 +7,43 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from halo_weave.core.pruning import Why
-from halo_weave.core.resurrection import Part
-from halo_weave.core.tokens import Brightness, Chunk, ChunkKey
-from halo_weave.ports import Reason
+from halo_weave.core.pruning import SleepReason
+from halo_weave.core.resurrection import WakeReason
+from halo_weave.core.tokens import Brightness, ChunkKey
+from halo_weave.ports import Planned, Reason
+from halo_weave.weave.seen import Budget, Gaps, SeenChunk
+
+INTERNAL = "Something went wrong inside Halo Weave; its log has the details. What was stored is safe."
 
 
 @dataclass(frozen=True, slots=True)
-class Searching:
+class SearchStarted:
     """Memory is searched with the user's words."""
 
     room: int  # tokens that may wake up
 
 
-@dataclass(frozen=True, slots=True)
-class WokenChunk:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class WokenChunk(SeenChunk):
     """A chunk that came back to its place, and why."""
 
-    chunk: Chunk
-    part: Part  # itself a hit, or the pair of one
+    part: WakeReason  # itself a hit, or the pair of one
     hit: ChunkKey
     similarity: float
     cost: int
     words: tuple[str, ...]  # of the user's that it matches
     parts: Mapping[str, float]  # of the similarity
     window: str  # where it was said
+    window_name: str
+    speaker: str
     said: datetime
     slept: bool  # in this window; else it comes from another one
 
 
 @dataclass(frozen=True, slots=True)
-class Woken:
+class ChunksWoken:
+    """Sleeping chunks came back to their places."""
+
     chunks: tuple[WokenChunk, ...]
     cost: int
     room: int
@@ -46,14 +52,16 @@ class Woken:
 
 @dataclass(frozen=True, slots=True)
 class SleptChunk:
+    """A chunk that fell asleep, and why."""
+
     key: ChunkKey
     tokens: int
     brightness: float
-    why: Why
+    why: SleepReason
 
 
 @dataclass(frozen=True, slots=True)
-class Asleep:
+class ChunksSlept:
     """Chunks fell asleep: before the turn since its words would not fit, or after it to keep the budget."""
 
     chunks: tuple[SleptChunk, ...]
@@ -67,23 +75,15 @@ class Heard:
     """The user's turn is stored; now it may be shown."""
 
     turn_id: int
-    chunks: tuple[Chunk, ...]
-    said: datetime
     reply_turn: int
+    said: datetime
+    speaker: str
     frames: int  # tokens of all frames that the model reads now
+    chunks: tuple[SeenChunk, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ToRead:
-    """The model begins to read: tokens that are still in its cache, come back to it, and have to be computed."""
-
-    reused: int
-    restored: int
-    computed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
+class PromptRead:
     """The prompt is in the model's cache."""
 
     reused: int
@@ -94,13 +94,14 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class TokenSpoken:
     """The reply's next token."""
 
     id: int
     position: int
     piece: bytes
-    tool: bool = False  # part of a tool's result, not of the model's words
+    text: str  # whole characters only: the token that ends one carries it
+    tool: bool = False  # part of a tool's answer, not of the model's words
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,11 +113,15 @@ class Brightened:
 
 @dataclass(frozen=True, slots=True)
 class ToolCalled:
+    """The reply calls a tool."""
+
     command: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswered:
+    """The tool has answered; its answer becomes part of the reply."""
+
     text: str
     ok: bool
 
@@ -126,28 +131,55 @@ class Spoken:
     """The reply is stored, cut into chunks."""
 
     turn_id: int
-    chunks: tuple[Chunk, ...]
+    said: datetime
+    speaker: str
+    chunks: tuple[SeenChunk, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TurnEnded:
     """The turn is over: window, store and what was shown are the same."""
 
     reason: Reason
+    budget: Budget
+    gaps: Gaps
     stats: Mapping[str, Any] = field(default_factory=dict)
 
 
-Event = (
-    Searching
-    | Woken
-    | Asleep
+@dataclass(frozen=True, slots=True)
+class TurnFailed:
+    """The turn ended before it was done."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class WindowChanged:
+    """Something else than a turn changed the window: look at its context again."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowDeleted:
+    """The window is gone, and its events end."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventsLost:
+    """What came after the event that was named is not known any more: look at the context again."""
+
+
+TurnEvent = (
+    SearchStarted
+    | ChunksWoken
+    | ChunksSlept
     | Heard
-    | ToRead
-    | Reading
-    | Token
+    | Planned
+    | PromptRead
+    | TokenSpoken
     | Brightened
     | ToolCalled
     | ToolAnswered
     | Spoken
-    | Done
+    | TurnEnded
 )
+WindowEvent = TurnEvent | TurnFailed | WindowChanged | WindowDeleted | EventsLost

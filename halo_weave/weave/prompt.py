@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from halo_weave.core.tokens import Chunk, Ids, Positions, Role, Tokens
-from halo_weave.core.window import Frame, Window
+from halo_weave.core.window import FramePart, Window
 from halo_weave.ports import Engine, Prompt, Segment
 
 # What has no position is labelled below zero: the system prompt, frames by their turn, and chunks that this window
@@ -82,21 +82,21 @@ class Scribe:
         """
         segments = [Segment("system", _labels(SYSTEM_LABELS, len(system)), system)] if len(system) else []
         for item in window.layout():
-            if isinstance(item, Frame):
+            if isinstance(item, FramePart):
                 segments.append(self._framing(item, origins.get(item.turn_id)))
             else:
                 segments.append(Segment("chunk", chunk_labels(item, item.start in foreign), item.tokens.ids))
         reply = window.reply
         if reply is None:
             raise AssertionError("A prompt is written for a reply.")
-        segments.append(self._framing(Frame(reply.turn_id, Role.ASSISTANT, "header"), None))
+        segments.append(self._framing(FramePart(reply.turn_id, Role.ASSISTANT, "header"), None))
         if reply.ids:
             labels = np.arange(reply.start, reply.start + len(reply.ids), dtype=np.int64)
             segments.append(Segment("chunk", labels, np.array(reply.ids, np.int32)))
         read_from = next((c.start for c in window.chunks if c.key.turn_id == reply.answers), None)
         return Prompt(segments, reply.start + len(reply.ids), read_from)
 
-    def _framing(self, frame: Frame, origin: Origin | None) -> Segment:
+    def _framing(self, frame: FramePart, origin: Origin | None) -> Segment:
         header, footer = self._frame(frame.role, first=False)
         tokens: Tokens = header if frame.part == "header" else footer
         if origin and frame.part == "header":

@@ -7,26 +7,27 @@ brightness that the unfinished reply had earned.
 from __future__ import annotations
 
 import time
+from codecs import getincrementaldecoder
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from datetime import datetime
 from threading import Event as Flag
-
-import numpy as np
+from typing import Literal
 
 from halo_weave.core.pruning import PrunePlan, choose_prunes
-from halo_weave.core.resurrection import ResurrectionPlan
+from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput, StoreBusy
-from halo_weave.ports import Capture, Done, Engine, Planned, Read, Reason, Sampling, Step
-from halo_weave.store import Reservation
+from halo_weave.ports import Done, Planned, Read, Reason, Sampling, Step
+from halo_weave.records import Reservation
 from halo_weave.weave import events
-from halo_weave.weave.desk import TOOL, About, By, Desk, strategy_of
-from halo_weave.weave.needs import Call, Memory, Recall, RecallHit, Toolbox
-from halo_weave.weave.prompt import Scribe
+from halo_weave.weave.desk import TOOL, About, Desk
+from halo_weave.weave.ports import CallPort
+from halo_weave.weave.seen import SeenChunk
+from halo_weave.weave.system import System
 
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
 TOOL_ROOM = 512  # and for the answer of each tool that may be called
@@ -37,10 +38,11 @@ DRAFT = 0.1  # seconds between two saves of the reply in progress
 
 
 @dataclass(slots=True)
-class Clockwork:
+class _Clock:
     """Where a turn's time goes: the model's part, and ours."""
 
     began: float
+    handed: float = 0.0  # when the model was asked for its next step
     model: float = 0.0
     reading: float = 0.0  # of the model's time, until its first token
     before: float = 0.0  # ours until the prompt was handed to the model
@@ -51,34 +53,22 @@ class Clockwork:
 class Turn:
     """One exchange in one window. `run` is the whole of it; `flag` stops it at the next token."""
 
-    def __init__(
-        self,
-        desk: Desk,
-        text: str,
-        *,
-        engine: Engine,
-        store: Memory,
-        recall: Recall,
-        toolbox: Toolbox | None,
-        scribe: Scribe,
-        pen: ThreadPoolExecutor,
-        now: Callable[[], datetime],
-        began: float,
-    ) -> None:
-        self.desk, self.text = desk, text
-        self.engine, self.store, self.recall, self.toolbox = engine, store, recall, toolbox
-        self.scribe, self.pen, self.now = scribe, pen, now
+    def __init__(self, system: System, desk: Desk, text: str, stop: tuple[str, ...], began: float) -> None:
+        self.desk, self.text, self.stop = desk, text, stop
+        self.engine, self.store, self.now = system.engine, system.store, system.now
+        self.recall, self.toolbox = system.recall, system.toolbox
+        self.scribe, self.pen = system.scribe, system.pen
         self.settings = desk.settings
-        self.strategy = strategy_of(desk.settings)
         self.flag = Flag()
-        self.clock = Clockwork(began)
+        self.clock = _Clock(began)
         self.stats = Counter[str]()
+        self.reason: Reason = "abort"
+        self._decoder = getincrementaldecoder("utf-8")("replace")
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
-        self._tooled: list[int] = []  # positions of the reply that tools have said
         self._draft: Future[None] | None = None
         self._drafted = self._shown = 0.0
 
-    def run(self) -> Iterator[events.Event]:
+    def run(self) -> Iterator[events.TurnEvent]:
         said = self._tokens_of_user()
         tools = self.settings.tool_rounds * TOOL_ROOM if self.toolbox else 0
         ids = self.store.reserve(len(said) + self.settings.max_new_tokens + OVERHEAD + MARGIN + tools)
@@ -87,13 +77,9 @@ class Turn:
         yield self._hear(said, ids)
         with self.desk.guard:
             self.desk.window.begin_reply(ids.assistant_turn, ids.start + len(said), ids.user_turn)
-        reason: Reason = "abort"
         try:
-            for event in self._answer(ids):
-                if isinstance(event, Done):
-                    reason = event.reason
-                else:
-                    yield event
+            yield from self._answer(ids)
+            yield events.Brightened(self.desk.window.brightness.copy())
         finally:
             self.clock.ended = time.perf_counter()
             # Also when the model failed or nobody listens any more: what was said is kept.
@@ -101,7 +87,8 @@ class Turn:
         yield spoken
         yield from self._fall_asleep(ids)
         self.recall.note_said()
-        yield events.Done(reason, self._sum_up(time.perf_counter() - self.clock.began))
+        seconds = time.perf_counter() - self.clock.began
+        yield events.TurnEnded(self.reason, self.desk.budget(), self.desk.gaps(), self._sum_up(seconds))
 
     # Before the model speaks
 
@@ -129,11 +116,11 @@ class Turn:
         frames = sum(self.desk.window.frame_tokens.values())
         return self.engine.info.context - live - self.settings.max_new_tokens - frames
 
-    def _make_room(self, user: int) -> Iterator[events.Event]:
+    def _make_room(self, user: int) -> Iterator[events.TurnEvent]:
         """If the user's words would not fit into the model's context, the dimmest sleep first."""
         window = self.desk.window
         if window.size + user > self._model_room(0):
-            plan = choose_prunes(window, max(1, self._model_room(0) - user), strategy=self.strategy)
+            plan = choose_prunes(window, max(1, self._model_room(0) - user))
             if plan.over:
                 raise BadInput(
                     f"Your message does not fit by {plan.over} tokens. Send it in parts, put something to sleep, "
@@ -141,9 +128,9 @@ class Turn:
                 )
             yield self._put_to_sleep(plan, before_turn=True)
 
-    def _remember(self, user: int, ids: Reservation) -> Iterator[events.Event]:
+    def _remember(self, user: int, ids: Reservation) -> Iterator[events.TurnEvent]:
         room = self.desk.room(user)
-        yield events.Searching(max(0, room))
+        yield events.SearchStarted(max(0, room))
         if room <= 0:
             return
         hits, plan = self.desk.plan_recall(
@@ -153,11 +140,15 @@ class Turn:
             yield self._wake(plan, hits)
 
     def _wake(
-        self, plan: ResurrectionPlan, hits: Mapping[ChunkKey, RecallHit], *, by: By = "recall"
-    ) -> events.Woken:
+        self,
+        plan: ResurrectionPlan,
+        hits: Mapping[ChunkKey, RecallHit],
+        *,
+        by: Literal["recall", "memory"] = "recall",
+    ) -> events.ChunksWoken:
         chunks = self.desk.wake(plan, hits, now=self.now(), by=by)
         self.stats["woken"] += len(chunks)
-        return events.Woken(chunks, plan.cost, plan.room, len(plan.passed_over))
+        return events.ChunksWoken(chunks, plan.cost, plan.room, len(plan.passed_over))
 
     def _hear(self, said: Tokens, ids: Reservation) -> events.Heard:
         """The user's turn is stored with its words in the index, and only then shown."""
@@ -165,14 +156,19 @@ class Turn:
         chunks = chunk_turn(
             said, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=self.settings.min_chunk_tokens
         )
-        unknown = np.full(len(said), np.nan, np.float32)
-        live = [Live(chunk, self.strategy.born(unknown[: len(chunk)])) for chunk in chunks]
+        live = [window.born(chunk) for chunk in chunks]
         self.store.append(self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now)
         with self.desk.guard:
             self._note(chunks, self.desk.record.user_name, now)
             window.add(live)
-        frames = window.size - window.system_tokens - len(window) + window.frame_tokens.get(Role.ASSISTANT, 0)
-        return events.Heard(ids.user_turn, chunks, now, ids.assistant_turn, frames)
+        frames = self.desk.frames + window.frame_tokens.get(Role.ASSISTANT, 0)
+        speaker = self.desk.record.user_name
+        return events.Heard(ids.user_turn, ids.assistant_turn, now, speaker, frames, self._seen(chunks))
+
+    def _seen(self, chunks: Iterable[Chunk]) -> tuple[SeenChunk, ...]:
+        """As they are now. Another window may have deleted one of them meanwhile."""
+        with self.desk.guard:
+            return tuple(self.desk.seen(chunk.key) for chunk in chunks if chunk.key in self.desk.window)
 
     def _note(self, chunks: Iterable[Chunk], speaker: str, now: datetime) -> None:
         for chunk in chunks:
@@ -181,34 +177,46 @@ class Turn:
 
     # While the model speaks
 
-    def _answer(self, ids: Reservation) -> Iterator[events.Event | Done]:
+    def _answer(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """The reply, with the tools it calls. A tool's answer becomes part of the reply, and the model goes on."""
         rounds = self.settings.tool_rounds
         while True:
             detector = self.toolbox.detector() if self.toolbox and rounds else None
-            calls: Sequence[Call] = ()
-            for event in self._generate(ids, first=not self.stats["tokens"]):
-                yield event
-                if isinstance(event, Done):
-                    return
-                if detector and isinstance(event, events.Token) and (calls := detector.feed(event.piece)):
+            calls: Sequence[CallPort] = ()
+            for step in self._generate(ids, first=not self.stats["tokens"]):
+                got = time.perf_counter()
+                self.clock.model += got - self.clock.handed
+                match step:
+                    case Planned():
+                        yield step
+                    case Read():
+                        yield self._have_read(step)
+                    case Step():
+                        yield from self._take(step)
+                        calls = detector.feed(step.piece) if detector else ()
+                    case Done():
+                        self.reason = step.reason
+                        return
+                if calls:
                     break
+                self.clock.handed = time.perf_counter()
+                self.clock.per_token += self.clock.handed - got if isinstance(step, Step) else 0.0
             if not calls:
                 return
             for call in calls:
                 yield from self._use_tool(call, ids)
             rounds -= 1
 
-    def _generate(self, ids: Reservation, *, first: bool) -> Iterator[events.Event | Done]:
-        window, wants = self.desk.window, self.strategy.wants
+    def _generate(self, ids: Reservation, *, first: bool) -> Iterator[Planned | Read | Step | Done]:
+        """The model's steps to the end of the reply, or of what there is room for."""
+        window = self.desk.window
         assert window.reply is not None
         left = min(
             self.settings.max_new_tokens - self.stats["tokens"],
             ids.stop - window.reply.start - len(window.reply.ids),
         )
         if left < 1:
-            yield Done("length", 0, 0.0)
-            return
+            return iter([Done("length", 0, 0.0)])
         sampling = Sampling(
             temperature=self.settings.temperature,
             top_p=self.settings.top_p,
@@ -217,17 +225,15 @@ class Turn:
             repeat_penalty=self.settings.repeat_penalty,
             seed=self.settings.seed,
             max_new_tokens=left,
+            stop=self.stop,
         )
-        capture = Capture(
-            layers=wants.layers,
-            heads=wants.heads,
-            combine=wants.combine,
-            reply=wants.reply,
-            reading=wants.reading,
-            reading_surprisal=wants.surprisal and first,
-        )
+        capture = window.strategy.capture
+        if not first:
+            capture = replace(capture, reading_surprisal=False)
         prompt = self.scribe.prompt(window, self.desk.system, self.desk.origins, frozenset(self.desk.foreign))
-        steps = self.engine.generate(
+        self.clock.handed = time.perf_counter()
+        self.clock.before = self.clock.before or self.clock.handed - self.clock.began
+        return self.engine.generate(
             self.desk.record.id,
             prompt,
             sampling,
@@ -235,24 +241,8 @@ class Turn:
             mode=self.settings.kv_mode,
             stopped=self.flag.is_set,
         )
-        handed = time.perf_counter()
-        self.clock.before = self.clock.before or handed - self.clock.began
-        for step in steps:
-            got = time.perf_counter()
-            self.clock.model += got - handed
-            match step:
-                case Planned():
-                    yield events.ToRead(step.reused, step.restored, step.computed)
-                case Read():
-                    yield self._have_read(step)
-                case Step():
-                    yield from self._take(step)
-                case Done():
-                    yield step
-            handed = time.perf_counter()
-            self.clock.per_token += handed - got if isinstance(step, Step) else 0.0
 
-    def _have_read(self, read: Read) -> events.Reading:
+    def _have_read(self, read: Read) -> events.PromptRead:
         for name, count in (
             ("reused", read.reused),
             ("restored", read.restored),
@@ -261,37 +251,24 @@ class Turn:
             self.stats[name] += count
         self.clock.reading += read.seconds
         window = self.desk.window
-        if read.surprisal is not None and window.reply is not None:
-            self._learn_surprisal(read.surprisal, window.reply.answers)
-        for row in read.rows:
-            if len(row.tokens) == len(window):
-                window.update(self.strategy, row)
-        return events.Reading(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
+        if read.surprisal is not None and window.reply is not None and window.reply.answers is not None:
+            window.learn_surprisal(window.reply.answers, read.surprisal)
+        window.learn_rows(read.rows)
+        return events.PromptRead(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
 
-    def _learn_surprisal(self, surprisal: np.ndarray, turn_id: int | None) -> None:
-        """The user's words were read: now it is known how little the model expected them."""
-        window, at = self.desk.window, 0
-        for place, chunk in enumerate(window.chunks):
-            if chunk.key.turn_id == turn_id and at + len(chunk) <= len(surprisal):
-                first = int(window.offsets[place])
-                window.brightness[first : first + len(chunk)] = self.strategy.born(
-                    surprisal[at : at + len(chunk)]
-                )
-                at += len(chunk)
-
-    def _take(self, step: Step) -> Iterator[events.Event]:
+    def _take(self, step: Step) -> Iterator[events.TurnEvent]:
         window = self.desk.window
-        born = float(self.strategy.born(np.array([step.surprisal], np.float32))[0])
         with self.desk.guard:
-            if self.strategy.wants.reply:
-                window.update(self.strategy, step.row, score_reply=self.settings.score_current_turn)
-            window.say(step.id, step.piece, born)
+            if window.strategy.capture.reply and self.engine.info.abilities.attention:
+                window.update(step.row, score_reply=self.settings.score_current_turn)
+            window.say(step.id, step.piece, step.surprisal)
         self.stats["tokens"] += 1
         now = time.perf_counter()
         if now - self._drafted > DRAFT:
             self._drafted = now
             self._save_draft()
-        yield events.Token(step.id, step.label, step.piece)
+        text = self._decoder.decode(step.piece)
+        yield events.TokenSpoken(step.id, step.label, step.piece, text)
         if now - self._shown > FRAME:
             self._shown = now
             yield events.Brightened(window.brightness.copy())
@@ -314,7 +291,7 @@ class Turn:
 
     # Tools
 
-    def _use_tool(self, call: Call, ids: Reservation) -> Iterator[events.Event]:
+    def _use_tool(self, call: CallPort, ids: Reservation) -> Iterator[events.TurnEvent]:
         assert self.toolbox is not None
         yield events.ToolCalled(call.command)
         answer = self.toolbox.run(call, now=self.now(), within=self.desk.scope)
@@ -323,7 +300,7 @@ class Turn:
             yield from self._wake_for_tool(answer.wake, ids)
         yield from self._say_for_tool(answer.text, ids)
 
-    def _say_for_tool(self, text: str, ids: Reservation) -> Iterator[events.Event]:
+    def _say_for_tool(self, text: str, ids: Reservation) -> Iterator[events.TurnEvent]:
         """The tool's answer as tokens of the reply, as many as there are positions and room in the model for."""
         window = self.desk.window
         assert window.reply is not None
@@ -333,14 +310,15 @@ class Turn:
         for i, piece in enumerate(answer.pieces()[: max(0, min(positions, room))]):
             position = window.reply.start + len(window.reply.ids)
             with self.desk.guard:
-                window.say(int(answer.ids[i]), piece, self.settings.initial_brightness)
-            self._tooled.append(position)
-            yield events.Token(int(answer.ids[i]), position, piece, tool=True)
+                window.say(int(answer.ids[i]), piece)
+                self.desk.tooled.add(position)
+            text = self._decoder.decode(piece)
+            yield events.TokenSpoken(int(answer.ids[i]), position, piece, text, tool=True)
 
-    def _wake_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> Iterator[events.Event]:
+    def _wake_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> Iterator[events.TurnEvent]:
         """A memory's snapshot returns to its place, as far as the model's context has room."""
         room = self._model_room(self.desk.window.size)
-        plan = self.desk.plan_snapshot(keys, room, before=ids.start, within=self.desk.scope)
+        plan = self.desk.plan_snapshot(keys, room, before=ids.start)
         if plan.wakes:
             yield self._wake(plan, {}, by="memory")
 
@@ -358,16 +336,21 @@ class Turn:
             self._tags = {
                 chunk.key: (TOOL,)
                 for chunk in chunks
-                if any(chunk.start <= position < chunk.stop for position in self._tooled)
+                if any(chunk.start <= position < chunk.stop for position in self.desk.tooled)
             }
             self._note(chunks, self.desk.record.ai_name, now)
         if chunks:
             self._store_reply([window.at(chunk.key) for chunk in chunks], now)
         else:
             self.store.drop_draft(turn_id)
-        self.desk.follow_store()
-        self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness)
-        return events.Spoken(turn_id, chunks)
+        try:
+            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness)
+        except (
+            BadInput
+        ):  # something was deleted or put to sleep meanwhile, by another window or another process
+            self.desk.follow_store()
+            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness)
+        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks))
 
     def _store_reply(self, live: Sequence[Live], now: datetime) -> None:
         """Another process may hold the store for long; what was said is worth waiting for."""
@@ -381,21 +364,20 @@ class Turn:
                 if not left:
                     raise
 
-    def _fall_asleep(self, ids: Reservation) -> Iterator[events.Event]:
+    def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         window = self.desk.window
         plan = choose_prunes(
             window,
             self.settings.max_context_tokens,
             current={ids.user_turn, ids.assistant_turn},
-            strategy=self.strategy,
         )
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)
 
-    def _put_to_sleep(self, plan: PrunePlan, *, before_turn: bool) -> events.Asleep:
+    def _put_to_sleep(self, plan: PrunePlan, *, before_turn: bool) -> events.ChunksSlept:
         slept = self.desk.prune(plan, now=self.now())
         self.stats["asleep"] += len(slept)
-        return events.Asleep(slept, plan.budget, plan.over, before_turn)
+        return events.ChunksSlept(slept, plan.budget, plan.over, before_turn)
 
     def _sum_up(self, seconds: float) -> dict[str, float]:
         tokens = self.stats["tokens"]

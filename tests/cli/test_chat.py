@@ -47,12 +47,12 @@ def test_what_is_said_is_answered_and_kept(talk, weave):
     assert "You said: " in said
     assert "Mochi" in said
     assert "tokens" in said.splitlines()[-1]
-    turns = weave.context(talk.chat.window.id).turns
+    turns = weave.windows.context(talk.chat.window.id).turns
     assert turns[0].chunks[0].chunk.text == "My cat is called Mochi."
 
 
 def test_brackets_in_names_words_and_errors_are_shown_as_they_are(talk, weave):
-    window = weave.create_window("notes [/todo]", user_name="Ann [/b]", ai_name="[red]Iris").id
+    window = weave.windows.create("notes [/todo]", user_name="Ann [/b]", ai_name="[red]Iris").id
     told = talk("/windows", f"/windows {window}", "What is [/x] or [bold]this[/bold]?", "/stats")
     assert told.count("notes [/todo]") >= 2
     told = talk("/context", "/search this", "/why 1.0.user", "/pin [/x]")
@@ -66,7 +66,7 @@ def test_a_chunk_is_pinned_put_to_sleep_found_and_woken(talk, weave):
     talk("Remember the lighthouse.")
     window = talk.chat.window.id
     assert "1.0.user is pinned" in talk("/pin 1.0.user")
-    assert weave.context(window).turns[0].chunks[0].pinned
+    assert weave.windows.context(window).turns[0].chunks[0].pinned
     talk("/unpin 1.0.user", "/sleep 1.0.user")
     assert "lighthouse" in talk("/graveyard")
     assert "1 chunk asleep" in talk("/graveyard lighthouse")
@@ -82,7 +82,7 @@ def test_a_chunk_is_pinned_put_to_sleep_found_and_woken(talk, weave):
 
 def test_times_are_those_of_the_computer(talk, weave, monkeypatch):
     talk("What time is it?")
-    said = weave.context(talk.chat.window.id).turns[0].said
+    said = weave.windows.context(talk.chat.window.id).turns[0].said
     monkeypatch.setenv("TZ", "EAST-9:30")
     time.tzset()
     try:

@@ -13,6 +13,7 @@ from halo_weave.cli.app import app
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.errors import BadInput, ModelNotFound, UnknownWindow
 from halo_weave.places import memory_file
+from halo_weave.settings import SHARED
 from halo_weave.stores.sqlite import SqliteStore
 from tests.index.talk import talk
 from tests.stores.material import NOW
@@ -79,6 +80,26 @@ def test_a_budget_shows_what_would_wake_up_with_pairs(memory):
     assert [hit["speaker"] for hit in answer["hits"]] == ["Grace", "Iris"]
     assert answer["cost"] == sum(hit["tokens"] for hit in answer["hits"]) <= 16
     assert found(memory, "violin", "--budget", "0", "--embedder", "off")["hits"] == []
+
+
+def test_a_budget_heeds_the_stored_settings_and_what_is_near_enough(memory):
+    asked = ("Who plays the violin?", "--budget", "16", "--embedder", "off")
+    both = found(memory, *asked)["hits"]
+    with SqliteStore(memory_file(memory)) as store:
+        store.change_settings(SHARED, {"pairs": "off"}, now=NOW)
+    alone = found(memory, *asked)["hits"]
+    assert (both[0]["key"], both[1]["part"]) == (alone[0]["key"], "answer")
+    assert "answer" not in {hit["part"] for hit in alone}
+    run("reindex", "--data", str(memory))
+    near = found(memory, "My sister in Lisbon", "--budget", "500")["hits"]
+    with SqliteStore(memory_file(memory)) as store:
+        store.change_settings(SHARED, {"relevance_floor": 0}, now=NOW)
+    assert len(found(memory, "My sister in Lisbon", "--budget", "500")["hits"]) > len(near) > 0
+
+
+def test_what_is_live_in_a_window_does_not_wake_up_there(memory):
+    asked = ("Who plays the violin?", "--budget", "16", "--embedder", "off", "--window", "first")
+    assert found(memory, *asked)["hits"] == []
 
 
 def test_nothing_found_is_said(memory):

@@ -22,6 +22,7 @@ from tests.stores.material import (
     cut,
     draft,
     exchange,
+    holding,
     quick_folder,
     user,
 )
@@ -249,18 +250,17 @@ def test_windows_are_made_changed_deleted_and_undeleted(store, again):
     assert [window.deleted for window in store.windows(deleted=True)] == [later]
     with pytest.raises(UnknownWindow):
         store.change_window(made.id, now=later, name="x")
-    store.undelete_window(made.id)
-    assert [window.id for window in store.windows()] == [made.id]
+    assert store.window_names() == {made.id: "dogs"}
 
 
 def test_what_was_said_outlives_its_window(store, window):
     ids = ask(store, window, "remember the lighthouse")
     store.delete_window(window, now=NOW)
     assert store.chunk(user(ids.user_turn)).chunk.text == "remember the lighthouse"
-    assert store.search_words("lighthouse", 5)
+    assert holding(store, "lighthouse")
 
 
 def test_an_unknown_window_is_named(store):
-    for step in (store.window, store.undelete_window, store.window_stats):
+    for step in (store.window, store.window_stats):
         with pytest.raises(UnknownWindow, match="'zz'"):
             step("zz")

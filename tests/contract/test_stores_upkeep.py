@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, UnknownWindow
-from halo_weave.store import Subset
+from halo_weave.records import Subset
 from halo_weave.stores.sqlite import SqliteStore
 from tests.stores.material import (
     NOW,
@@ -23,6 +23,7 @@ from tests.stores.material import (
     embed_all,
     exchange,
     exported,
+    holding,
     live_keys,
     quick_folder,
     sleep,
@@ -135,7 +136,7 @@ def test_clearing_needs_a_word_and_ids_go_on(store, window):
     store.clear(confirm=True)
     stats = store.stats()
     assert (stats.turns, stats.tokens, stats.windows, stats.notes) == (0, 0, 0, 0)
-    assert store.search_words("one", 5) == []
+    assert holding(store, "one") == set()
     assert store.reserve(1).user_turn == 3
     assert store.verify() == []
 
@@ -157,6 +158,19 @@ def test_what_is_exported_can_be_imported(store, window, elsewhere, tmp_path):
     file.write_text(exported(store))
     assert elsewhere.import_file(file, now=NOW).turns == 2
     assert [item.chunk.text for item in elsewhere.live(window)] == ["one", "two"]
+
+
+def test_the_version_is_another_one_after_any_commit(store, window, again):
+    other, seen = again(), []
+    for step in (
+        lambda: ask(store, window, "one"),
+        lambda: store.change_window(window, now=NOW, name="renamed"),
+        lambda: ask(other, window, "by another process"),
+    ):
+        seen.append(store.version())
+        assert store.version() == seen[-1]
+        step()
+    assert len({*seen, store.version()}) == 4
 
 
 def test_an_unknown_window_cannot_be_exported(store):

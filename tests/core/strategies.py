@@ -1,10 +1,14 @@
-"""How Hypothesis makes conversations: exchanges of a question and its answers, as windows hold them."""
+"""How Hypothesis makes conversations, as windows hold them; and a brightness strategy that keeps traces."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
 
+from halo_weave.core.brightness import AttentionRow, Floats, Light, Sight
+from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live, Window
 
@@ -20,6 +24,30 @@ def chunk(turn: int, number: int, role: Role, start: int, count: int, answers: i
 def live(item: Chunk, brightness: float | np.ndarray = 10_000.0, pinned: bool = False) -> Live:
     values = np.broadcast_to(np.asarray(brightness, np.float32), (len(item),)).copy()
     return Live(item, values, pinned)
+
+
+@dataclass(frozen=True)
+class Traced(MagnitudeVoting):
+    """Magnitude voting that also keeps each token's surprisal, its rows, and the replies since it was said."""
+
+    traces = ("surprisal", "rows", "replies")
+
+    def born(self, surprisal: Floats) -> Light:
+        nothing = np.zeros((2, len(surprisal)), np.float32)
+        return Light(super().born(surprisal).brightness, np.vstack([surprisal, nothing]))
+
+    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+        assert sight.light.traces is not None
+        traces = sight.light.traces.copy()
+        traces[1, : sight.scored] += 1
+        return Light(super().brighten(sight, row).brightness, traces)
+
+    def after_reply(self, sight: Sight) -> Light:
+        assert sight.light.traces is not None
+        traces = sight.light.traces.copy()
+        old = np.repeat(sight.ages > 0, np.diff(sight.offsets))
+        traces[2, old] += 1
+        return Light(sight.light.brightness, traces)
 
 
 BRIGHTNESS = st.integers(-500, 10_000)

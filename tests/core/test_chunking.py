@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halo_weave.core.chunking import Chunker, chunk_ends, cut
+from halo_weave.core.chunking import Chunker, cut
 from halo_weave.core.tokens import Tokens
 from halo_weave.errors import BadSetting
 
@@ -38,6 +38,13 @@ def texts_in_pieces(draw) -> list[bytes]:
     cuts = draw(st.lists(st.integers(0, len(raw)), max_size=40).map(sorted))
     edges = [0, *cuts, len(raw)]
     return [raw[a:b] for a, b in pairwise(edges)]
+
+
+def chunk_ends(pieces: list[bytes], min_tokens: int = 64) -> list[int]:
+    chunker = Chunker(min_tokens)
+    for piece in pieces:
+        chunker.feed(piece)
+    return chunker.finish()
 
 
 def whole_text_ends(pieces: list[bytes], min_tokens: int) -> list[int]:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halo_weave.core.resurrection import Hit, Part, Sleeper, choose_resurrections, room_for
+from halo_weave.core.resurrection import RecallHit, Sleeper, WakeReason, choose_resurrections, room_for
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, BadSetting, UnknownChunk
 
@@ -45,35 +45,35 @@ def test_negative_room_says_that_something_must_sleep_first():
 
 
 def test_the_cost_of_an_s5_hit_is_its_question_its_opening_and_itself():
-    plan = choose_resurrections([Hit(FIFTH.key, 0.9)], GRAVEYARD, 500)
+    plan = choose_resurrections([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, 500)
     assert plan.cost == 30 + 70 + 80
     assert {(waking.key, waking.part) for waking in plan.wakes} == {
-        (FIFTH.key, Part.HIT),
-        (QUESTION.key, Part.QUESTION),
-        (OPENING.key, Part.ANCHOR),
+        (FIFTH.key, WakeReason.HIT),
+        (QUESTION.key, WakeReason.QUESTION),
+        (OPENING.key, WakeReason.ANCHOR),
     }
 
 
 def test_the_opening_counts_once_when_it_is_the_hit():
-    plan = choose_resurrections([Hit(OPENING.key, 0.9)], GRAVEYARD, 500)
+    plan = choose_resurrections([RecallHit(OPENING.key, 0.9)], GRAVEYARD, 500)
     assert plan.cost == 30 + 70
 
 
 def test_a_question_brings_the_opening_of_its_answer():
-    plan = choose_resurrections([Hit(QUESTION.key, 0.9)], GRAVEYARD, 500)
+    plan = choose_resurrections([RecallHit(QUESTION.key, 0.9)], GRAVEYARD, 500)
     assert [(waking.key, waking.part) for waking in plan.wakes] == [
-        (QUESTION.key, Part.HIT),
-        (OPENING.key, Part.ANSWER),
+        (QUESTION.key, WakeReason.HIT),
+        (OPENING.key, WakeReason.ANSWER),
     ]
 
 
 def test_what_is_live_is_free():
-    plan = choose_resurrections([Hit(FIFTH.key, 0.9)], asleep(FIFTH, OPENING), 500, live={QUESTION.key})
+    plan = choose_resurrections([RecallHit(FIFTH.key, 0.9)], asleep(FIFTH, OPENING), 500, live={QUESTION.key})
     assert plan.cost == 150
 
 
 def test_a_hit_and_its_pairs_wake_up_together_or_not_at_all():
-    plan = choose_resurrections([Hit(FIFTH.key, 0.9)], GRAVEYARD, 179)
+    plan = choose_resurrections([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, 179)
     assert plan.wakes == ()
     assert plan.passed_over[0].cost == 180
 
@@ -81,68 +81,68 @@ def test_a_hit_and_its_pairs_wake_up_together_or_not_at_all():
 def test_a_smaller_hit_takes_the_room_that_a_larger_one_could_not():
     small = sleeper(99, 0, U, 20)
     plan = choose_resurrections(
-        [Hit(FIFTH.key, 0.9), Hit(small.key, 0.1)], {**GRAVEYARD, **asleep(small)}, 100
+        [RecallHit(FIFTH.key, 0.9), RecallHit(small.key, 0.1)], {**GRAVEYARD, **asleep(small)}, 100
     )
     assert plan.keys == (small.key,)
 
 
 def test_ranked_pairs_come_before_weaker_hits_and_after_stronger_ones():
     strong, weak = sleeper(99, 0, U, 10), sleeper(97, 0, U, 10)
-    hits = [Hit(FIFTH.key, 1.0), Hit(strong.key, 0.8), Hit(weak.key, 0.6)]
+    hits = [RecallHit(FIFTH.key, 1.0), RecallHit(strong.key, 0.8), RecallHit(weak.key, 0.6)]
     plan = choose_resurrections(hits, {**GRAVEYARD, **asleep(strong, weak)}, 500, pairs="ranked")
     assert plan.keys[:3] == (FIFTH.key, strong.key, QUESTION.key)
     assert plan.keys[-1] == weak.key
 
 
 def test_ranked_a_hit_wakes_up_without_a_pair_that_does_not_fit():
-    plan = choose_resurrections([Hit(FIFTH.key, 0.9)], GRAVEYARD, FIFTH.tokens, pairs="ranked")
+    plan = choose_resurrections([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, FIFTH.tokens, pairs="ranked")
     assert plan.keys == (FIFTH.key,)
     assert plan.passed_over == ()
 
 
 def test_ranked_pairs_of_a_hit_that_did_not_fit_stay_asleep():
-    plan = choose_resurrections([Hit(FIFTH.key, 0.9)], GRAVEYARD, FIFTH.tokens - 1, pairs="ranked")
+    plan = choose_resurrections([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, FIFTH.tokens - 1, pairs="ranked")
     assert plan.keys == ()
 
 
 def test_pairs_off_wakes_the_hits_alone():
-    assert choose_resurrections([Hit(FIFTH.key, 0.9)], GRAVEYARD, 500, pairs="off").keys == (FIFTH.key,)
+    assert choose_resurrections([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, 500, pairs="off").keys == (FIFTH.key,)
 
 
 def test_system_chunks_come_alone():
     alone = sleeper(1, 1, S, 10, across=QUESTION.key)
     everything = {**GRAVEYARD, **asleep(alone, sleeper(1, 0, S, 10))}
-    assert choose_resurrections([Hit(alone.key, 1.0)], everything, 500).keys == (alone.key,)
+    assert choose_resurrections([RecallHit(alone.key, 1.0)], everything, 500).keys == (alone.key,)
 
 
 def test_equals_go_by_brightness_at_deletion_then_by_recency():
     one = sleeper(1, 0, U, 10, peak=5, start=0)
     two = sleeper(3, 0, U, 10, peak=9, start=10)
     three = sleeper(5, 0, U, 10, peak=5, start=20)
-    hits = [Hit(item.key, 0.5) for item in (one, two, three)]
+    hits = [RecallHit(item.key, 0.5) for item in (one, two, three)]
     assert choose_resurrections(hits, asleep(one, two, three), 30).keys == (two.key, three.key, one.key)
 
 
 def test_a_frame_is_paid_once_for_a_turn_that_is_not_live():
     frames = {U: 3, A: 5}
-    plan = choose_resurrections([Hit(FIFTH.key, 0.9)], GRAVEYARD, 500, frame_tokens=frames)
+    plan = choose_resurrections([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, 500, frame_tokens=frames)
     assert plan.cost == 180 + 3 + 5
     plan = choose_resurrections(
-        [Hit(FIFTH.key, 0.9)], asleep(FIFTH, QUESTION), 500, live={OPENING.key}, frame_tokens=frames
+        [RecallHit(FIFTH.key, 0.9)], asleep(FIFTH, QUESTION), 500, live={OPENING.key}, frame_tokens=frames
     )
     assert plan.cost == 80 + 30 + 3
 
 
 def test_a_pair_that_was_deleted_is_not_missed():
-    plan = choose_resurrections([Hit(FIFTH.key, 0.9)], asleep(FIFTH, OPENING), 500)
+    plan = choose_resurrections([RecallHit(FIFTH.key, 0.9)], asleep(FIFTH, OPENING), 500)
     assert plan.keys == (FIFTH.key, OPENING.key)
 
 
 def test_an_unknown_chunk_is_refused():
     with pytest.raises(UnknownChunk, match=r"7\.0\.user"):
-        choose_resurrections([Hit(ChunkKey(7, 0, U), 0.5)], GRAVEYARD, 500)
+        choose_resurrections([RecallHit(ChunkKey(7, 0, U), 0.5)], GRAVEYARD, 500)
     with pytest.raises(BadInput, match="not a number"):
-        choose_resurrections([Hit(FIFTH.key, float("nan"))], GRAVEYARD, 500)
+        choose_resurrections([RecallHit(FIFTH.key, float("nan"))], GRAVEYARD, 500)
 
 
 @st.composite
@@ -164,7 +164,7 @@ def graveyards(draw):
                         turn * 100 + number,
                         ChunkKey(other, 0, other_role),
                     )
-    hits = [Hit(key, draw(st.integers(0, 4)) / 4) for key in draw(st.permutations(sorted(sleepers)))]
+    hits = [RecallHit(key, draw(st.integers(0, 4)) / 4) for key in draw(st.permutations(sorted(sleepers)))]
     return hits[: draw(st.integers(0, len(hits)))], sleepers, live
 
 

@@ -1,3 +1,4 @@
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -6,13 +7,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from halo_weave.core.brightness import AttentionRow, MagnitudeVoting, returning
+from halo_weave.core.brightness import AttentionRow, returning
 from halo_weave.core.pruning import choose_prunes
-from halo_weave.core.resurrection import Hit, Sleeper, choose_resurrections
+from halo_weave.core.resurrection import RecallHit, Sleeper, choose_resurrections
+from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
-from halo_weave.core.window import Frame, Live, Window, chunk_turn
+from halo_weave.core.window import FramePart, Live, Window, chunk_turn
 from halo_weave.errors import BadInput, UnknownChunk
-from tests.core.strategies import chunk, live, tokens
+from tests.core.strategies import Traced, chunk, live, tokens
 
 U, A = Role.USER, Role.ASSISTANT
 
@@ -31,7 +33,7 @@ def two_turns() -> Window:
 def test_an_attention_row_reaches_its_tokens_after_a_prune():
     window = two_turns()
     window.remove([ChunkKey(2, 0, A)])
-    window.update(MagnitudeVoting(), AttentionRow(np.array([0.5, 0.05, 0.05, 0.35, 0.05], np.float32)))
+    window.update(AttentionRow(np.array([0.5, 0.05, 0.05, 0.35, 0.05], np.float32)))
     assert window.at(ChunkKey(2, 1, A)).brightness.tolist() == [8, 6]  # 6 + 2 votes, 7 - 1
 
 
@@ -45,11 +47,11 @@ def test_a_woken_chunk_stands_at_its_original_place():
 
 def test_frames_stand_around_a_turn_exactly_while_any_of_it_is_live():
     window = two_turns()
-    header, footer = Frame(2, A, "header"), Frame(2, A, "footer")
-    assert [x if isinstance(x, Frame) else x.key for x in window.layout()] == [
-        Frame(1, U, "header"),
+    header, footer = FramePart(2, A, "header"), FramePart(2, A, "footer")
+    assert [x if isinstance(x, FramePart) else x.key for x in window.layout()] == [
+        FramePart(1, U, "header"),
         ChunkKey(1, 0, U),
-        Frame(1, U, "footer"),
+        FramePart(1, U, "footer"),
         header,
         ChunkKey(2, 0, A),
         ChunkKey(2, 1, A),
@@ -65,7 +67,7 @@ def test_frames_stand_around_a_turn_exactly_while_any_of_it_is_live():
 
 def test_a_window_is_restored_bit_by_bit():
     window = two_turns()
-    window.update(MagnitudeVoting(), AttentionRow(np.array([0.9, 0.04, 0, 0, 0.06, 0, 0], np.float32)))
+    window.update(AttentionRow(np.array([0.9, 0.04, 0, 0, 0.06, 0, 0], np.float32)))
     (one,) = window.remove([ChunkKey(2, 1, A)])
     odd = np.full(2, np.nextafter(np.float32(1), np.float32(2)))
     window.add([Live(one.chunk, odd, pinned=True)])
@@ -110,16 +112,17 @@ def test_positions_that_are_claimed_twice_are_refused():
 
 def test_a_reply_grows_token_by_token_and_becomes_chunks():
     window = two_turns()
+    window.use(Traced())
     window.begin_reply(4, 20, 3)
     for i in range(3_000):  # beyond the spare room of the buffer
-        window.say(i, b"word\n\n" if i % 100 == 99 else b"word ", brightness=float(i))
+        window.say(i, b"word\n\n" if i % 100 == 99 else b"word ", surprisal=float(i))
     assert len(window) == 3_007
-    assert window.brightness[3_006] == 2_999
     chunks = window.end_reply()
     assert [len(one) for one in chunks] == [100] * 30
     assert [one.key.chunk_id for one in chunks] == list(range(30))
     assert all(one.answers == 3 and one.key.role is A for one in chunks)
-    assert window.at(ChunkKey(4, 29, A)).brightness.tolist() == list(range(2_900, 3_000))
+    assert window.at(ChunkKey(4, 29, A)).traces[0].tolist() == list(range(2_900, 3_000))
+    assert window.at(ChunkKey(4, 29, A)).brightness.tolist() == [10_000] * 100
     assert window.brightness[:7].tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
@@ -156,12 +159,55 @@ def test_a_chunk_under_another_tokenizer_keeps_its_place():
     assert window.chunks[1].start == foreign.stop
 
 
+def test_traces_that_are_not_known_are_nan_and_those_of_another_strategy_are_refused():
+    window = Window(strategy=Traced())
+    window.add([live(chunk(1, 0, U, 0, 2))])
+    assert np.isnan(window.at(ChunkKey(1, 0, U)).traces).all()
+    with pytest.raises(BadInput, match="2 traces came where 3 are kept"):
+        window.add([Live(chunk(3, 0, U, 9, 1), np.zeros(1, np.float32), traces=np.zeros((2, 1), np.float32))])
+    with pytest.raises(BadInput, match="2 tokens and traces of 3"):
+        Live(chunk(3, 0, U, 9, 2), np.zeros(2, np.float32), traces=np.zeros((3, 3), np.float32))
+    assert len(window.chunks) == 1
+
+
+def test_another_strategy_keeps_brightness_and_the_traces_of_the_same_name():
+    class Other(Traced):
+        traces = ("new", "surprisal")
+
+    window = Window([live(chunk(1, 0, U, 0, 2), 7)], strategy=Traced())
+    window.learn_surprisal(1, np.array([3, 4], np.float32))
+    window.use(Other())
+    window.begin_reply(2, 5, 1)
+    kept = window.at(ChunkKey(1, 0, U))
+    assert kept.traces[1].tolist() == [3, 4]
+    assert np.isnan(kept.traces[0]).all()
+    window.use(MagnitudeVoting())
+    assert window.at(ChunkKey(1, 0, U)).traces is None
+    assert window.brightness.tolist() == [10_000, 10_000]
+
+
+def positions(window: Window, before: int | None = None) -> list[int]:
+    """Of all live chunks' tokens, or of those before a turn."""
+    return [
+        place
+        for one in window.chunks
+        if before is None or one.key.turn_id < before
+        for place in range(one.start, one.stop)
+    ]
+
+
+def pinned(one: Live) -> Live:
+    return Live(one.chunk, np.full(len(one.chunk), 10_000, np.float32), pinned=True, traces=one.traces)
+
+
 class Conversation(RuleBasedStateMachine):
     """Any sequence of what can happen to a window; the graveyard is a plain dictionary beside it."""
 
     @initialize()
     def begin(self):
-        self.window = Window(frame_tokens={U: 3, A: 2}, system_tokens=2)
+        self.window = Window(strategy=Traced(), frame_tokens={U: 3, A: 2}, system_tokens=2)
+        self.rows = Counter[int]()  # that were read while a token was live and scored, by its position
+        self.replies = Counter[int]()  # that ended while a token was live, by its position
         self.asleep: dict[ChunkKey, Live] = {}
         self.said: dict[ChunkKey, Chunk] = {}
         self.by_hand: set[int] = set()  # exchanges that the user took apart
@@ -178,7 +224,8 @@ class Conversation(RuleBasedStateMachine):
         for number, count in enumerate(sizes):
             chunks.append(chunk(self.turn, number, U, self.position, count))
             self.position += count
-        self.window.add([live(one) for one in chunks])
+        self.window.add([self.window.born(one) for one in chunks])
+        self.window.learn_surprisal(self.turn, np.arange(chunks[0].start, self.position, dtype=np.float32))
         self.said |= {one.key: one for one in chunks}
         self.turn, self.position = self.turn + 1, self.position + gap
 
@@ -188,13 +235,16 @@ class Conversation(RuleBasedStateMachine):
         question = max(key.turn_id for key in self.said if key.role is U)
         self.window.begin_reply(self.turn, self.position, question)
         rng = np.random.default_rng(count)
+        before = positions(self.window)
         for i in range(count):
             row = rng.dirichlet(np.ones(len(self.window) + 1)).astype(np.float32)
-            assert not self.window.update(
-                MagnitudeVoting(), AttentionRow(row[1:], frames=float(row[0]), aside=1)
-            ) or not len(self.window)
-            self.window.say(i, b"\n\n" if i % 4 == 3 else b"w")
+            fault = self.window.update(AttentionRow(row[1:], frames=float(row[0]), aside=1))
+            assert not fault or not len(self.window)
+            self.rows.update(() if fault else before)
+            self.window.say(i, b"\n\n" if i % 4 == 3 else b"w", self.position + i)
         chunks = self.window.end_reply(min_chunk_tokens=3)
+        newest = max(one.key.turn_id for one in self.window.chunks) if self.window.chunks else 0
+        self.replies.update(positions(self.window, before=newest))
         self.said |= {one.key: one for one in chunks}
         self.turn, self.position = self.turn + 1, self.position + count
 
@@ -222,7 +272,7 @@ class Conversation(RuleBasedStateMachine):
                 else None
             )
             sleepers[key] = Sleeper(key, len(one.chunk), one.peak, one.chunk.start, across)
-        hits = [Hit(key, i / 7) for i, key in enumerate(keys)]
+        hits = [RecallHit(key, i / 7) for i, key in enumerate(keys)]
         live_keys = {one.key for one in self.window.chunks}
         plan = choose_resurrections(
             hits, sleepers, room, live=live_keys, frame_tokens=self.window.frame_tokens
@@ -230,7 +280,9 @@ class Conversation(RuleBasedStateMachine):
         before = self.window.size
         mean = float(self.window.brightness.mean()) if len(self.window) else 0.0
         waking = [self.asleep.pop(key) for key in plan.keys]
-        self.window.add(Live(one.chunk, returning(mode, one.brightness, mean=mean)) for one in waking)
+        self.window.add(
+            Live(one.chunk, returning(mode, one.brightness, mean=mean), traces=one.traces) for one in waking
+        )
         assert self.window.size == before + plan.cost
         for one in waking:
             now = self.window.at(one.chunk.key).brightness
@@ -243,7 +295,7 @@ class Conversation(RuleBasedStateMachine):
     def user_pins(self, data):
         key = data.draw(st.sampled_from([one.key for one in self.window.chunks]))
         (one,) = self.window.remove([key])
-        self.window.add([Live(one.chunk, np.full(len(one.chunk), 10_000, np.float32), pinned=True)])
+        self.window.add([pinned(one)])
         self.pins.add(key)
 
     @precondition(lambda self: len(self.window.chunks))
@@ -259,13 +311,21 @@ class Conversation(RuleBasedStateMachine):
     def user_wakes(self, data):
         key = data.draw(st.sampled_from(sorted(self.asleep)))
         one = self.asleep.pop(key)
-        self.window.add([Live(one.chunk, np.full(len(one.chunk), 10_000, np.float32), pinned=True)])
+        self.window.add([pinned(one)])
         self.pins.add(key)
         self.by_hand.add(self.exchange(key))
 
     @invariant()
     def positions_are_unique_and_ordered(self):
         assert all(before.stop <= after.start for before, after in pairwise(self.window.chunks))
+
+    @invariant()
+    def traces_follow_their_tokens(self):
+        for one in [*self.window, *self.asleep.values()]:
+            places = range(one.chunk.start, one.chunk.stop)
+            assert one.traces[0].tolist() == list(places)
+            assert one.traces[1].tolist() == [self.rows[place] for place in places]
+            assert one.traces[2].tolist() == [self.replies[place] for place in places]
 
     @invariant()
     def everything_said_is_live_or_asleep(self):
@@ -287,7 +347,7 @@ class Conversation(RuleBasedStateMachine):
 
     @invariant()
     def frames_stand_exactly_around_live_turns(self):
-        frames = [item.turn_id for item in self.window.layout() if isinstance(item, Frame)]
+        frames = [item.turn_id for item in self.window.layout() if isinstance(item, FramePart)]
         turns = list(dict.fromkeys(one.key.turn_id for one in self.window.chunks))
         assert frames == [turn for turn in turns for _ in range(2)]
 

@@ -25,7 +25,9 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_what_the_cache_allows_is_said(engine: LlamaEngine) -> None:
-    assert engine.info.kv == ("splice" if engine.info.architecture == "llama" else "exact")
+    abilities = engine.info.abilities
+    assert abilities.cuts == (engine.info.architecture == "llama")
+    assert abilities.attention == (engine.info.architecture != "mamba")
     assert engine.info.name == f"tiny {engine.info.architecture}"
 
 
@@ -62,7 +64,7 @@ def test_prune_and_resurrect_give_the_same_text_as_reading_anew(engine: LlamaEng
         assert heard.read is not None
         assert fresh.read is not None
         assert heard.read.reused + heard.read.restored + heard.read.computed == fresh.read.computed
-        if engine.info.kv == "exact":
+        if not engine.info.abilities.cuts:
             assert heard.text == fresh.text
             assert heard.read.restored == 0
 

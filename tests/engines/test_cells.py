@@ -7,18 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halo_weave.engines.cells import Cells, Compute, Held, Plan, Restore, choose
+from halo_weave.engines.cells import BringBack, CachedTokens, Cells, Compute, Plan, plan_reading
 from halo_weave.errors import BadInput
 
 LIMIT = 120
 
 
-def held(tokens: list[tuple[int, int, int]]) -> Held:
+def held(tokens: list[tuple[int, int, int]]) -> CachedTokens:
     labels, ids, places = zip(*tokens, strict=True) if tokens else ((), (), ())
-    return Held(np.array(labels, np.int64), np.array(ids, np.int32), np.array(places, np.int32))
+    return CachedTokens(np.array(labels, np.int64), np.array(ids, np.int32), np.array(places, np.int32))
 
 
-def carry_out(plan: Plan, live: Held, asleep: list[Held], labels: np.ndarray, ids: np.ndarray) -> Held:
+def carry_out(
+    plan: Plan, live: CachedTokens, asleep: list[CachedTokens], labels: np.ndarray, ids: np.ndarray
+) -> CachedTokens:
     """Do what the plan says to a map from place to token, refusing what llama.cpp would refuse or confuse."""
     at = {int(live.places[i]): (int(live.labels[i]), int(live.ids[i])) for i in plan.kept}
     assert set(plan.kept.tolist()).isdisjoint(plan.removed.tolist())
@@ -34,7 +36,7 @@ def carry_out(plan: Plan, live: Held, asleep: list[Held], labels: np.ndarray, id
     for step in plan.steps:
         places = plan.places[step.start : step.stop].tolist()
         assert not set(places) & set(at)
-        if isinstance(step, Restore):
+        if isinstance(step, BringBack):
             run = asleep[step.run].part(slice(step.at, step.at + len(places)))
             assert len({new - old for new, old in zip(places, run.places.tolist(), strict=True)}) == 1
             tokens = list(zip(run.labels.tolist(), run.ids.tolist(), strict=True))
@@ -80,7 +82,7 @@ def test_any_plan_leads_to_the_prompt_and_never_puts_two_tokens_at_one_place(
         labels = np.array([*keep, *range(said, said + new)], np.int64)
         said += new
         ids = (labels * 7 % 5).astype(np.int32)
-        plan = choose(live, asleep, labels, ids, limit=LIMIT, reserve=reserve, anew_from=10**9)
+        plan = plan_reading(live, asleep, labels, ids, limit=LIMIT, reserve=reserve, anew_from=10**9)
         if len(plan.removed):
             asleep.append(live.part(plan.removed))
         live = carry_out(plan, live, asleep, labels, ids)
@@ -91,14 +93,16 @@ def test_any_plan_leads_to_the_prompt_and_never_puts_two_tokens_at_one_place(
         assert np.all(np.diff(plan.places) > 0)
 
 
-def conversation(count: int) -> tuple[Held, np.ndarray, np.ndarray]:
+def conversation(count: int) -> tuple[CachedTokens, np.ndarray, np.ndarray]:
     labels, ids = np.arange(count, dtype=np.int64), np.arange(100, 100 + count, dtype=np.int32)
-    return Held(labels, ids, np.arange(count, dtype=np.int32)), labels, ids
+    return CachedTokens(labels, ids, np.arange(count, dtype=np.int32)), labels, ids
 
 
-def plan_for(live: Held, asleep: list[Held], labels: np.ndarray, **changes: int | str) -> Plan:
+def plan_for(
+    live: CachedTokens, asleep: list[CachedTokens], labels: np.ndarray, **changes: int | str
+) -> Plan:
     given = {"limit": 1000, "reserve": 10, "anew_from": 10**9, **changes}
-    return choose(live, asleep, labels, (labels + 100).astype(np.int32), **given)  # type: ignore[arg-type]
+    return plan_reading(live, asleep, labels, (labels + 100).astype(np.int32), **given)  # type: ignore[arg-type]
 
 
 def test_appending_computes_only_what_is_new() -> None:
@@ -123,7 +127,7 @@ def test_an_asleep_chunk_returns_into_its_hole() -> None:
     live = whole.part(np.r_[0:10, 30:50])
     asleep = [whole.part(np.arange(10, 30))]
     plan = plan_for(live, asleep, np.arange(51))
-    assert plan.steps == (Restore(10, 30, 0, 0), Compute(50, 51))
+    assert plan.steps == (BringBack(10, 30, 0, 0), Compute(50, 51))
     assert plan.places.tolist() == list(range(51))
     assert plan.moves == ()
 
@@ -133,13 +137,13 @@ def test_a_part_of_an_asleep_run_can_return_alone() -> None:
     plan = plan_for(
         whole.part(np.r_[0:10, 30:50]), [whole.part(np.arange(10, 30))], np.r_[0:10, 20:25, 30:51]
     )
-    assert plan.steps == (Restore(10, 15, 0, 10), Compute(35, 36))
+    assert plan.steps == (BringBack(10, 15, 0, 10), Compute(35, 36))
     assert plan.places[10:15].tolist() == list(range(20, 25))
 
 
 def test_a_chunk_that_never_was_here_is_computed_in_the_middle_and_pushes_what_follows() -> None:
     whole, _, _ = conversation(50)
-    live = Held(
+    live = CachedTokens(
         whole.labels[np.r_[0:10, 30:50]], whole.ids[np.r_[0:10, 30:50]], np.arange(30, dtype=np.int32)
     )
     plan = plan_for(live, [], np.arange(51))
@@ -169,7 +173,7 @@ def test_a_token_with_the_same_label_but_another_text_is_computed() -> None:
     live, labels, ids = conversation(20)
     changed = ids.copy()
     changed[5] = 7
-    plan = choose(live, [], labels, changed, limit=1000, reserve=1, anew_from=10**9)
+    plan = plan_reading(live, [], labels, changed, limit=1000, reserve=1, anew_from=10**9)
     assert plan.removed.tolist() == [5, 19]
     assert plan.steps == (Compute(5, 6), Compute(19, 20))
 
@@ -183,7 +187,7 @@ def test_the_first_token_is_computed_as_the_first_when_the_beginning_has_left() 
 
 def test_a_beginning_with_the_same_text_is_reused_whatever_its_labels() -> None:
     live, labels, ids = conversation(20)
-    plan = choose(live, [], labels - 1000, ids, limit=1000, reserve=1, anew_from=10**9)
+    plan = plan_reading(live, [], labels - 1000, ids, limit=1000, reserve=1, anew_from=10**9)
     assert (plan.reused, plan.computed) == (19, 1)
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halo_weave.index.outline import NONE, PAUSE, Outline
-from halo_weave.store import Place
+from halo_weave.records import Place
 
 
 def place(number: int, window: int, start: int, said: int) -> Place:

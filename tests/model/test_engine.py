@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from halo_weave.core.tokens import Role
 from halo_weave.engines import capture as seeing
 from halo_weave.engines import llama
 from halo_weave.engines.cache import Cache
+from halo_weave.engines.capture import AttentionReader
 from halo_weave.engines.llama import Limits, LlamaEngine
 from halo_weave.errors import EngineError
-from halo_weave.ports import Capture, Sampling, Step
+from halo_weave.ports import Abilities, Capture, Sampling, Step
 from tests.contract.talks import Heard, Talk
 
 pytestmark = pytest.mark.model
@@ -48,7 +50,7 @@ def test_the_default_model_is_described_as_its_file_says(engine: LlamaEngine) ->
     info = engine.info
     assert (info.architecture, info.layers, info.heads, info.kv_heads) == ("llama", 30, 9, 3)
     assert (info.vocabulary, info.trained_context, info.context) == (49152, 8192, 8192)
-    assert (info.kv, info.template) == ("splice", "model")
+    assert (info.abilities, info.template) == (Abilities(), "model")
     assert engine.shape.cell_bytes == 23_040
 
 
@@ -91,8 +93,9 @@ def eyes(model_file: Path) -> Iterator[tuple[LlamaEngine, LlamaEngine]]:
         Capture(reading=True, reading_surprisal=True),
         Capture(combine="max", raw=True),
         Capture(layers=(3, 20), heads=(0, 8), raw=True),
+        Capture(pairs=((20, 8), (3, 0), (20, 1)), raw=True, reading=True),
     ],
-    ids=["mean", "max", "chosen"],
+    ids=["mean", "max", "chosen", "pairs"],
 )
 def test_the_callback_in_c_and_in_python_give_the_same_numbers(
     eyes: tuple[LlamaEngine, LlamaEngine], capture: Capture
@@ -119,7 +122,6 @@ def test_the_callback_in_c_and_in_python_give_the_same_numbers(
 
 def test_the_folded_row_is_the_mean_or_the_maximum_of_the_raw_ones(engine: LlamaEngine, window: str) -> None:
     talk = long_talk(engine, window)
-    kinds = np.concatenate([np.full(len(s.ids), s.kind == "chunk") for s in talk.prompt().segments])
     for capture in (
         Capture(raw=True),
         Capture(raw=True, combine="max"),
@@ -128,18 +130,77 @@ def test_the_folded_row_is_the_mean_or_the_maximum_of_the_raw_ones(engine: Llama
         row = talk.hear(dataclasses.replace(THREE, max_new_tokens=1), capture).steps[0].row
         assert row is not None
         assert row.raw is not None
-        np.testing.assert_allclose(row.raw.sum(axis=2), 1, atol=1e-3)
-        folded = row.raw.max(axis=(0, 1)) if capture.combine == "max" else row.raw.mean(axis=(0, 1))
-        np.testing.assert_allclose(row.tokens, (folded / folded.sum())[kinds], atol=1e-5)
+        folded = row.raw.max(axis=0) if capture.combine == "max" else row.raw.mean(axis=0)
+        share = 1 - row.frames - row.system
+        np.testing.assert_allclose(row.tokens, folded / folded.sum() * share, atol=1e-5)
+
+
+PAIRS = ((20, 8), (3, 0), (20, 1), (29, 4))
+
+
+@pytest.mark.parametrize("combine", ["mean", "max"])
+def test_chosen_pairs_are_those_of_the_full_capture_in_the_order_asked_for(
+    engine: LlamaEngine, window: str, combine: Literal["mean", "max"]
+) -> None:
+    talk = long_talk(engine, window)
+    whole, chosen = (
+        talk.hear(
+            THREE,
+            Capture(pairs=pairs, combine=combine, reading=True, raw=True),
+            read_from=talk.turns[-1][1],
+        )
+        for pairs in (None, PAIRS)
+    )
+    assert whole.read is not None
+    assert chosen.read is not None
+    everything = [*whole.read.rows, *(step.row for step in whole.steps)]
+    few = [*chosen.read.rows, *(step.row for step in chosen.steps)]
+    assert len(few) == len(talk.turns[-1][2]) + 3
+    for all_pairs, row in zip(everything, few, strict=True):
+        assert all_pairs is not None
+        assert row is not None
+        assert all_pairs.raw is not None
+        assert row.raw is not None
+        assert all_pairs.raw.shape == (30 * 9, len(row.tokens))
+        assert row.raw.shape == (len(PAIRS), len(row.tokens))
+        same = all_pairs.raw[[layer * 9 + head for layer, head in PAIRS]]
+        np.testing.assert_allclose(row.raw, same, atol=1e-6)
+        folded = same.max(axis=0) if combine == "max" else same.mean(axis=0)
+        share = 1 - row.frames - row.system
+        np.testing.assert_allclose(row.tokens, folded / folded.sum() * share, atol=1e-5)
+
+
+def test_only_the_layers_and_heads_that_were_chosen_are_read(
+    model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers: list[int] = []
+    folds: list[int] = []
+    read_layer, close = AttentionReader._read_layer, AttentionReader.close
+
+    def note_layer(self: AttentionReader, tensor: int, layer: int) -> None:
+        layers.append(layer)
+        read_layer(self, tensor, layer)
+
+    def note_folds(self: AttentionReader) -> Any:
+        folds.append(self.state.folds)
+        return close(self)
+
+    monkeypatch.setattr(AttentionReader, "_read_layer", note_layer)
+    monkeypatch.setattr(AttentionReader, "close", note_folds)
+    with LlamaEngine(model_file, limits=Limits(context=512), in_c=False) as engine:
+        heard = long_talk(engine, "w").hear(THREE, Capture(pairs=PAIRS))
+    assert all(step.row is not None for step in heard.steps)
+    assert layers == [3, 20, 29] * 3
+    assert [count for count in folds if count] == [len(PAIRS)] * 3
 
 
 def test_a_window_that_never_looks_needs_no_callback_in_python(model_file: Path) -> None:
     with LlamaEngine(model_file, limits=Limits(context=512), in_c=False) as engine:
         talk = long_talk(engine, "w")
         expected = talk.hear(THREE).text
-        assert cache_of(engine, "w").eye is None
+        assert cache_of(engine, "w").reader is None
         heard = talk.hear(THREE, Capture())
-        assert cache_of(engine, "w").eye is not None
+        assert cache_of(engine, "w").reader is not None
         assert heard.read is not None
         assert heard.read.reused > 0
         assert heard.text == expected

@@ -33,29 +33,29 @@ def opened(folder: Path) -> Weave:
 
 
 def tell(weave: Weave, window: str) -> ChunkKey:
-    (heard,) = [event for event in weave.say(window, FACT) if isinstance(event, events.Heard)]
+    (heard,) = [event for event in weave.turns.steps(window, FACT) if isinstance(event, events.Heard)]
     return heard.chunks[0].key
 
 
 def chatter(weave: Weave, window: str, turns: int) -> None:
     for i in range(turns):
-        list(weave.say(window, f"Let us talk about {TOPICS[i % 10]} for a moment, round {i}."))
+        list(weave.turns.steps(window, f"Let us talk about {TOPICS[i % 10]} for a moment, round {i}."))
 
 
 def live(weave: Weave, window: str) -> list[ChunkKey]:
-    return [one.chunk.key for turn in weave.context(window).turns for one in turn.chunks]
+    return [one.chunk.key for turn in weave.windows.context(window).turns for one in turn.chunks]
 
 
 def ask(weave: Weave, window: str, key: ChunkKey) -> None:
     """The question wakes the fact at its place, and the model reads it word for word."""
     if key in live(weave, window):  # the model still looks at it, or other talk woke it
-        weave.sleep(window, key)
+        weave.chunks.sleep(window, key)
     assert key not in live(weave, window)
-    for event in weave.say(window, QUESTION):
-        if isinstance(event, events.Token):  # the model has read its context and begins to answer
+    for event in weave.turns.steps(window, QUESTION):
+        if isinstance(event, events.TokenSpoken):  # the model has read its context and begins to answer
             keys = live(weave, window)
             assert key in keys
-            assert keys == sorted(keys, key=lambda one: weave.store.chunk(one).chunk.start)
+            assert keys == sorted(keys, key=lambda one: weave._system.store.chunk(one).chunk.start)
             assert FACT in read_by(weave, window)
             return
     raise AssertionError("The model said nothing.")
@@ -71,8 +71,8 @@ def test_a_fact_of_turn_one_returns_after_forty_other_turns_also_elsewhere_and_a
     tmp_path: Path,
 ):
     weave = opened(tmp_path)
-    window = weave.create_window("one").id
-    other = weave.create_window("two").id
+    window = weave.windows.create("one").id
+    other = weave.windows.create("two").id
     key = tell(weave, window)
     chatter(weave, window, 40)
     ask(weave, window, key)
@@ -90,17 +90,19 @@ def test_thanks_wakes_nothing_and_what_is_spoken_of_does(tmp_path: Path):
     """Recall is not asked for the best there is, but for what has to do with the user's words."""
     options = Options(tmp_path, engine="scripted", embedder=standard_file())
     with closing(assemble(options)) as weave:
-        weave.change_settings({"max_new_tokens": 8, "memory_tree_in_prompt": False})
-        window = weave.create_window("one").id
+        weave.windows.change_settings({"max_new_tokens": 8, "memory_tree_in_prompt": False})
+        window = weave.windows.create("one").id
         for text in (FACT, "The bus to town leaves at nine.", "I planted tomatoes behind the shed."):
-            list(weave.say(window, text))
-        assert isinstance(weave.recall, Recall)
-        assert weave.recall.settle(60)
+            list(weave.turns.steps(window, text))
+        assert isinstance(weave._system.recall, Recall)
+        assert weave._system.recall.settle(60)
         for key in live(weave, window):
-            weave.sleep(window, key)
+            weave.chunks.sleep(window, key)
         for small in ("Thanks!", "ok", "Hmm.", "Tell me more.", "What is the capital of Mongolia?"):
-            assert not weave.preview(window, small).plan.wakes, small
-        woken = weave.preview(window, "Which of my relatives looks after the beacon on the coast?").plan.keys
-        assert [weave.store.chunk(key).chunk.text for key in woken][:1] == [FACT]
-        weave.change_settings({"relevance_floor": 0})
-        assert weave.preview(window, "Hmm.").plan.wakes
+            assert not weave.memory.preview(window, small).plan.wakes, small
+        woken = weave.memory.preview(
+            window, "Which of my relatives looks after the beacon on the coast?"
+        ).plan.keys
+        assert [weave._system.store.chunk(key).chunk.text for key in woken][:1] == [FACT]
+        weave.windows.change_settings({"relevance_floor": 0})
+        assert weave.memory.preview(window, "Hmm.").plan.wakes

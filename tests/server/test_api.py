@@ -7,13 +7,12 @@ import tempfile
 import threading
 import time
 from contextlib import closing
-from functools import partial
 
 import httpx
 import numpy as np
 import pytest
 
-from halo_weave.assemble import Options, assemble, embed_anew
+from halo_weave.assemble import Options, assemble
 from halo_weave.server.listening import serving
 from halo_weave.server.service import Service
 from tests.server.talking import following, say, shown
@@ -75,7 +74,7 @@ def test_null_empties_a_setting_of_a_new_window_as_it_does_of_an_old_one(client,
 
 def test_a_window_with_settings_of_a_newer_version_is_listed_with_those_that_hold(client, service, window):
     newer = {"top_k": 7, "a_later_one": {"any": ["thing"]}, "temperature": 99}
-    service.archive.change_window(window, now=service.weave.now(), settings=newer)
+    service.weave._system.store.change_window(window, now=service.weave.now(), settings=newer)
     told = {one["id"]: one for one in client.get("/api/windows").json()["windows"]}[window]
     holds = {"memory_scope": "window", "top_k": 7}
     assert told["settings"] == holds
@@ -194,7 +193,7 @@ def test_head_of_events_ends_and_leaves_the_connection_free(client, window, serv
     assert head.headers["content-type"].startswith("text/event-stream")
     assert client.get("/api/status").status_code == 200
     deadline = time.monotonic() + 10
-    while service.streams.of(window).watchers:
+    while service.weave.turns.hub(window).watchers:
         assert time.monotonic() < deadline
     refused(client.get("/api/windows/x/say"), 405, "method_not_allowed")
     assert client.head("/api/windows/x/say").status_code == 405
@@ -539,15 +538,16 @@ def test_a_file_that_is_no_export_is_refused_and_changes_nothing(client, body):
 def test_files_in_passing_lie_nameless_beside_the_memory(client, service, window, monkeypatch, tmp_path):
     say(client, window, "Not into the RAM.")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))  # the system's folder is not asked
-    folder = service.archive.path.parent
-    seen, import_open_file = [], service.archive.import_open_file
+    folder = service.weave.memory.folder
+    store = service.weave._system.store
+    seen, import_open_file = [], store.import_open_file
 
     def watched(file, **more):
         seen.append({path.name for path in folder.iterdir()})
         assert os.fstat(file.fileno()).st_dev == folder.stat().st_dev
         return import_open_file(file, **more)
 
-    monkeypatch.setattr(service.archive, "import_open_file", watched)
+    monkeypatch.setattr(store, "import_open_file", watched)
     answer = client.get("/api/export", params={"window": window})
     assert client.post("/api/import", content=answer.content).status_code == 200
     refused(client.post("/api/import", content=b"{}"), 422, "import_refused")
@@ -605,18 +605,18 @@ def test_embedding_anew_without_an_embedder_is_refused_in_a_sentence(tmp_path):
 def test_another_embedder_takes_over_when_it_has_embedded_everything(tmp_path):
     options = Options(data=tmp_path, engine="scripted")
     with closing(assemble(options)) as weave:
-        window = weave.create_window("Old")
+        window = weave.windows.create("Old")
         for i in range(20):
-            list(weave.say(window.id, f"Sentence {i} of the old embedder."))
-        weave.recall.settle(30)
+            list(weave.turns.steps(window.id, f"Sentence {i} of the old embedder."))
+        weave._system.recall.settle(30)
         now = weave.now()
-        other = weave.store.begin_generation("another embedder", 8, now=now)
-        wanted = weave.store.wanted(other.id, 1000)
-        weave.store.add_vectors(
+        other = weave._system.store.begin_generation("another embedder", 8, now=now)
+        wanted = weave._system.store.wanted(other.id, 1000)
+        weave._system.store.add_vectors(
             other.id, wanted, np.eye(8, dtype=np.float32)[np.zeros(len(wanted.numbers), int)]
         )
-        weave.store.complete_generation(other.id, now=now)
-    service = Service(lambda progress: assemble(options), partial(embed_anew, options))
+        weave._system.store.complete_generation(other.id, now=now)
+    service = Service(lambda progress: assemble(options))
     service.begin().join()
     with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         while client.get("/api/status").json()["embedder"]["state"] == "loading":

@@ -7,6 +7,7 @@ import httpx
 import numpy as np
 import pytest
 
+from halo_weave.weave.events import TurnEnded
 from tests.server.talking import following, say, shown, spoken, until_done
 
 
@@ -121,7 +122,7 @@ def test_a_turn_goes_on_when_nobody_listens(client, window, service):
         get_context(client, window)["generating"] or window in client.get("/api/status").json()["generating"]
     ):
         time.sleep(0.02)
-    while service.streams.watchers:
+    while service.weave.turns.watchers:
         time.sleep(0.02)
     with following(client, window, answer["last_event"]) as events:
         told = until_done(events)
@@ -135,12 +136,12 @@ def test_a_client_that_leaves_frees_its_place(client, window, service, address):
         other.send(other.build_request("GET", f"/api/windows/{window}/events"), stream=True)
         for other in others
     ]
-    while service.streams.watchers < 5:
+    while service.weave.turns.watchers < 5:
         time.sleep(0.01)
     for stream, other in zip(streams, others, strict=True):
         stream.close()
         other.close()
-    while service.streams.watchers:
+    while service.weave.turns.watchers:
         time.sleep(0.01)
 
 
@@ -242,15 +243,15 @@ def test_a_fact_of_one_window_wakes_up_in_another_with_its_origin(client):
 
 
 def test_who_hears_that_a_turn_is_over_may_speak_at_once(client, window, service, monkeypatch):
-    stream, free = service.streams.of(window), []
-    publish = stream.publish
+    hub, free = service.weave.turns.hub(window), []
+    publish = hub.publish
 
-    def told(name, data, **more):
-        if name == "done":
-            free.append(not service.weave._locks[window].locked())
-        return publish(name, data, **more)
+    def told(event):
+        if isinstance(event, TurnEnded):
+            free.append(not service.weave._system._locks[window].locked())
+        return publish(event)
 
-    monkeypatch.setattr(stream, "publish", told)
+    monkeypatch.setattr(hub, "publish", told)
     say(client, window, "Go on.")
     assert free == [True]
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
-from halo_weave.store import Asleep, Woken
+from halo_weave.records import PutToSleep, WakeUp
 
 SHARED_MEMORY = Path("/dev/shm")
 NOW = datetime(2026, 3, 4, 5, 6, 7, 123456, tzinfo=UTC)
@@ -78,7 +78,7 @@ def assistant(turn: int, number: int = 0) -> ChunkKey:
 
 def sleep(store, window: str, *keys: ChunkKey, **reason) -> None:
     bright = {item.key: item.brightness for item in store.live(window)}
-    store.prune(window, [Asleep(key, bright[key], reason) for key in keys], now=NOW)
+    store.prune(window, [PutToSleep(key, bright[key], reason) for key in keys], now=NOW)
 
 
 def wake(store, window: str, *keys: ChunkKey, pinned: bool = False, **reason) -> None:
@@ -88,13 +88,20 @@ def wake(store, window: str, *keys: ChunkKey, pinned: bool = False, **reason) ->
             brightness = store.sleeping(window, key).brightness
         except ValueError:
             brightness = np.full(len(store.chunk(key).chunk), 10_000, np.float32)
-        woken.append(Woken(key, brightness, reason, pinned))
+        woken.append(WakeUp(key, brightness, reason, pinned))
     store.wake(window, woken, now=NOW)
 
 
 def unit_vectors(count: int, dimension: int = 4, seed: int = 1) -> np.ndarray:
     vectors = np.random.default_rng(seed).normal(size=(count, dimension)).astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def holding(store, *terms: str, window: str | None = None) -> set[int]:
+    """Numbers of the chunks that hold any of these terms."""
+    return {
+        int(number) for numbers, _ in store.search_terms(terms, 1000, window=window) for number in numbers
+    }
 
 
 def live_keys(store, window: str) -> list[ChunkKey]:

@@ -98,6 +98,22 @@ def test_export_and_import_move_a_memory(window, tmp_path):
     assert "4 turns were here already" in run("import", str(file), "--data", str(tmp_path / "second"))
 
 
+def test_ids_are_said_to_be_taken_only_where_something_is(window, tmp_path):
+    run("export", str(tmp_path / "export.json"))
+    run("export", str(tmp_path / "again.json"))
+    for text in ("export", "again"):  # two memories with the same ids
+        file = tmp_path / f"{text}.json"
+        file.write_text(file.read_text().replace('"id": "', f'"id": "{text}', 1))
+    taken = "Their ids were taken here"
+    second = ["--data", str(tmp_path / "second")]
+    assert "ids" not in run("import", str(tmp_path / "export.json"), *second)
+    run("clear", "--yes", *second)
+    told = run("import", str(tmp_path / "again.json"), *second)
+    assert taken not in told
+    assert "Turns and positions got new ids" in told
+    assert taken in run("import", str(tmp_path / "export.json"), *second)
+
+
 def test_an_export_goes_to_standard_output_too(window):
     assert len(json.loads(run("export", "-"))["turns"]) == 4
 

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import ImportRefused, StoreBusy
-from halo_weave.store import Subset
-from halo_weave.stores import jsonstream
+from halo_weave.records import Subset
+from halo_weave.stores import importfile, jsonstream
 from halo_weave.stores.jsonstream import JsonReader
-from halo_weave.stores.sqlite import SqliteStore, restore
+from halo_weave.stores.sqlite import SqliteStore, importing
 from tests.stores.material import (
     NOW,
     TOKENIZER,
@@ -130,7 +130,7 @@ def test_a_round_trip_loses_nothing(rich, memory, tmp_path):
         assert [item.brightness.tobytes() for item in ours] == [item.brightness.tobytes() for item in theirs]
         assert [item.chunk.tokens for item in ours] == [item.chunk.tokens for item in theirs]
         assert rich.window(window.id) == copy.window(window.id)
-    assert copy.search_words("question", 50)
+    assert copy.search_terms(["question"], 50)[0][0].size
     assert copy.reserve(1).user_turn == rich.reserve(1).user_turn
 
 
@@ -225,7 +225,7 @@ def test_copies_that_went_on_apart_are_joined_after_a_clear(rich, memory, tmp_pa
 
 
 def test_an_interrupted_import_goes_on(rich, memory, tmp_path, monkeypatch):
-    monkeypatch.setattr(restore, "BATCH", 2)
+    monkeypatch.setattr(importfile, "BATCH", 2)
     text = exported(rich)
     copy = memory("copy")
 
@@ -387,7 +387,7 @@ def in_the_middle(step):
 @pytest.fixture
 def two_files(rich, memory, tmp_path, monkeypatch):
     """Exports of two copies of one memory that went on apart, and a store for both."""
-    monkeypatch.setattr(restore, "BATCH", 2)
+    monkeypatch.setattr(importfile, "BATCH", 2)
     rich.backup(tmp_path / "twin.sqlite")
     twin = memory("twin")
     files = []
@@ -454,7 +454,7 @@ def test_an_import_waits_for_that_of_another_process(two_files):
 
 def test_while_an_import_goes_on_for_long_others_are_asked_to_wait(two_files, monkeypatch):
     store, first, second = two_files
-    monkeypatch.setattr(restore, "PATIENCE", 0.1)
+    monkeypatch.setattr(importing, "PATIENCE", 0.1)
 
     def try_others() -> None:
         for other in (lambda: store.import_file(second, now=NOW), lambda: store.clear(confirm=True)):
@@ -536,7 +536,7 @@ def test_vectors_of_another_embedder_are_left_out_and_made_again(rich, memory, t
 
 def test_a_memory_larger_than_the_room_for_it_passes(memory, tmp_path, monkeypatch):
     """Neither side holds more of a long memory than of a short one."""
-    monkeypatch.setattr(restore, "BATCH_CHARACTERS", 1 << 16)
+    monkeypatch.setattr(importfile, "BATCH_CHARACTERS", 1 << 16)
 
     def peak_of(turns: int) -> int:
         store, copy = memory(f"from {turns}"), memory(f"to {turns}")

@@ -7,7 +7,7 @@ import pytest
 from halo_weave.core.tokens import Role
 from halo_weave.errors import ImportRefused
 from halo_weave.stores.sqlite import SqliteStore
-from tests.stores.material import NOW, assistant, exchange, live_keys, user
+from tests.stores.material import NOW, assistant, exchange, holding, live_keys, user
 
 
 def token(
@@ -87,7 +87,7 @@ def test_live_tokens_are_live_deleted_ones_sleep_and_brightness_is_kept(store, t
     assert store.chunk(assistant(3)).chunk.answers == 2
     assert store.chunk(assistant(5)).chunk.answers == 4
     assert store.verify() == []
-    assert store.search_words("hello", 5)
+    assert holding(store, "hello")
     assert store.reserve(1).start == 13
     assert live[4].chunk.start == 12
 

@@ -152,7 +152,7 @@ def test_the_draft_of_a_killed_process_is_found_on_restart(path):
 import os, signal
 from pathlib import Path
 from halo_weave.stores.sqlite import SqliteStore
-from halo_weave.store import Reservation
+from halo_weave.records import Reservation
 from tests.stores.material import cut, draft
 store = SqliteStore(Path({str(path)!r}))
 ids = Reservation({ids.user_turn}, {ids.assistant_turn}, {ids.start}, {ids.stop})

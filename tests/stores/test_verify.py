@@ -5,7 +5,19 @@ import sqlite3
 import pytest
 
 from halo_weave.stores.sqlite import SqliteStore
-from tests.stores.material import NOW, ask, assistant, cut, draft, embed_all, exchange, live_keys, sleep, user
+from tests.stores.material import (
+    NOW,
+    ask,
+    assistant,
+    cut,
+    draft,
+    embed_all,
+    exchange,
+    holding,
+    live_keys,
+    sleep,
+    user,
+)
 
 
 @pytest.fixture
@@ -73,8 +85,8 @@ def test_what_can_be_rebuilt_is_found_and_rebuilt(store, check, sql):
     assert mended
     assert all(finding.repaired for finding in mended)
     assert store.verify() == []
-    assert [number for number, _ in store.search_words("lighthouse", 5)] == [1]
-    assert store.search_words("sleeps OR pirates OR ghost", 5) == []
+    assert holding(store, "lighthouse") == {1}
+    assert holding(store, "sleeps", "pirates", "ghost") == set()
     window = store.windows()[0].id
     assert set(live_keys(store, window)) <= {user(1), assistant(2), assistant(2, 1)}
     assert ask(store, window, "goes on").user_turn >= 5

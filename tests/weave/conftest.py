@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.words import terms
 from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave, events
-from halo_weave.weave.needs import RecallHit
 
 PLAIN = {
     "a",
@@ -49,9 +50,11 @@ class WordRecall:
         asked = set(terms(text)) - PLAIN
         if not asked:
             return []
-        found = self.store.search_words(" OR ".join(f'"{word}"' for word in asked), limit, window=window)
+        found: Counter[int] = Counter()
+        for numbers, scores in self.store.search_terms(sorted(asked), 1000, window=window):
+            found.update(dict(zip(numbers.tolist(), scores.tolist(), strict=True)))
         hits = []
-        for record in self.store.chunks(number for number, _ in found):
+        for record in self.store.chunks(number for number, _ in found.most_common(limit)):
             shared = asked & set(terms(record.chunk.text))
             if shared:
                 hits.append(RecallHit(record.key, len(shared), {"words": len(shared)}, tuple(sorted(shared))))
@@ -113,11 +116,11 @@ SMALL = {
 }
 
 
-def spoken(turn: list[events.Event]) -> str:
-    return b"".join(event.piece for event in turn if isinstance(event, events.Token)).decode()
+def spoken(turn: list[events.TurnEvent]) -> str:
+    return b"".join(event.piece for event in turn if isinstance(event, events.TokenSpoken)).decode()
 
 
-def of(kind: type[Any], turn: list[events.Event]) -> list[Any]:
+def of(kind: type[Any], turn: list[events.TurnEvent]) -> list[Any]:
     return [event for event in turn if isinstance(event, kind)]
 
 
@@ -125,6 +128,6 @@ def lived(weave: Weave, window: str) -> list[tuple[str, str, bool, bytes]]:
     """All that a window shows, to compare with."""
     return [
         (str(one.chunk.key), one.chunk.text, one.pinned, one.brightness.tobytes())
-        for turn in weave.context(window).turns
+        for turn in weave.windows.context(window).turns
         for one in turn.chunks
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,14 +14,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from halo_weave.errors import StoreFull
-from halo_weave.server import shapes, wire
+from halo_weave.records import Imported, Subset
+from halo_weave.server import requests, wire
 from halo_weave.server.asked import Id
+from halo_weave.server.requests import Moment, WindowId
 from halo_weave.server.security import Policy
 from halo_weave.server.service import Service
 from halo_weave.server.sse import Flow, hopping
-from halo_weave.server.wire import Moment, WindowId
 from halo_weave.settings import described
-from halo_weave.store import Subset
+from halo_weave.weave.memory import EmbeddingState
 
 BLOCK = 1 << 18
 FILE = {
@@ -57,17 +59,18 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.get("/api/settings", summary="Every setting, and what holds for all windows")
     def get_settings() -> wire.SettingsTold:
-        return settings_told(service.weave.settings().as_mapping())
+        return settings_told(service.weave.windows.settings().as_mapping())
 
     @router.patch("/api/settings", summary="Change what holds for all windows")
-    def patch_settings(asked: wire.SettingsChange) -> wire.SettingsTold:  # type: ignore[valid-type]
-        changes = wire.given(asked)
-        values = service.weave.change_settings(changes, reset=asked.reset)  # type: ignore[attr-defined]
+    def patch_settings(asked: requests.SettingsChange) -> wire.SettingsTold:  # type: ignore[valid-type]
+        changes = requests.given(asked)
+        values = service.weave.windows.change_settings(changes, reset=asked.reset)  # type: ignore[attr-defined]
         return settings_told(values.as_mapping())
 
     @router.get("/api/stats", summary="Figures of the memory")
     def get_stats() -> wire.StatsTold:
-        return shapes.stats(service.weave.store.stats(), service.streams.watchers)
+        told = wire.StatsTold.model_validate(service.weave.memory.stats())
+        return told.model_copy(update={"clients": service.weave.turns.watchers})
 
     @router.get(
         "/api/export",
@@ -87,50 +90,43 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         """Times without a zone are UTC. A question and its answer are never parted."""
         subset = Subset(
             window,
-            None if first_turn is None else wire.position(first_turn),
-            None if last_turn is None else wire.position(last_turn),
-            wire.moment(since),
-            wire.moment(until),
+            None if first_turn is None else requests.position(first_turn),
+            None if last_turn is None else requests.position(last_turn),
+            requests.moment(since),
+            requests.moment(until),
         )
-        archive = service.archive
-        with spooling(archive.path.parent) as file:
-            archive.export(
-                lambda text: file.write(text.encode()),
-                now=service.weave.now(),
-                subset=subset,
-                vectors=embeddings,
-            )
+        memory = service.weave.memory
+        with _spooling(memory.folder) as file:
+            memory.export(lambda text: file.write(text.encode()), subset=subset, vectors=embeddings)
         size = file.tell()
-        name = f"halo-weave-{service.weave.now():%Y-%m-%d}.json"
+        name = f"halo-weave-{datetime.now(UTC):%Y-%m-%d}.json"
         headers = {"content-disposition": f'attachment; filename="{name}"', "content-length": str(size)}
-        pieces = blocks(file)
+        pieces = _blocks(file)
         first = next(pieces)  # begun, so that it closes the file even for a client that leaves at once
         return Flow(hopping(pieces, first), "application/json", headers)
 
     @router.post("/api/import", summary="Add what a file holds to the memory", openapi_extra=FILE_BODY)
-    async def post_import(request: Request) -> wire.ImportedTold:
+    async def post_import(request: Request) -> Imported:
         """What is here already is left as it is; importing twice changes nothing."""
-        archive = service.archive
-        with spooling(archive.path.parent) as file:
+        memory = service.weave.memory
+        with _spooling(memory.folder) as file:
             async for piece in request.stream():
                 await run_in_threadpool(file.write, piece)
         with file:
-            brought = await run_in_threadpool(archive.import_open_file, file, now=service.weave.now())
-        service.weave.recall.note_said()
-        return shapes.imported(brought)
+            return await run_in_threadpool(memory.import_file, file)
 
     @router.post("/api/clear", summary="Delete everything, for ever", status_code=204)
-    def post_clear(asked: wire.Clear) -> None:
-        service.clear()
+    def post_clear(asked: requests.Clear) -> None:
+        service.weave.memory.clear()
 
     @router.post("/api/reindex", summary="Embed everything anew", status_code=202)
-    def post_reindex() -> wire.ReindexTold:
+    def post_reindex() -> EmbeddingState:
         """In the background; search goes on with the vectors that are there."""
-        return service.reindex()
+        return service.weave.memory.embed_anew()
 
     @router.get("/api/reindex", summary="How far embedding is")
-    def get_reindex() -> wire.ReindexTold:
-        return service.embedding()
+    def get_reindex() -> EmbeddingState:
+        return service.weave.memory.embedding()
 
     @router.post("/api/session", summary="Trade the key for a cookie", status_code=204)
     def post_session() -> Response:
@@ -150,7 +146,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
 
 @contextmanager
-def spooling(folder: Path) -> Iterator[IO[bytes]]:
+def _spooling(folder: Path) -> Iterator[IO[bytes]]:
     """A file to fill, open and whole when the block ends, closed if it fails.
 
     It lies beside the memory, since the system's temporary folder may be kept in RAM. It has no name there, so that
@@ -171,7 +167,7 @@ def spooling(folder: Path) -> Iterator[IO[bytes]]:
         ) from error
 
 
-def blocks(file: IO[bytes]) -> Generator[bytes, None, None]:
+def _blocks(file: IO[bytes]) -> Generator[bytes, None, None]:
     with file:
         file.seek(0)
         while block := file.read(BLOCK):

@@ -6,19 +6,28 @@ from pathlib import Path
 from types import TracebackType
 
 from halo_weave.stores.sqlite.connection import Database
-from halo_weave.stores.sqlite.dump import Dump
-from halo_weave.stores.sqlite.gaps import Gaps
-from halo_weave.stores.sqlite.keepsakes import Keepsakes
-from halo_weave.stores.sqlite.restore import Restore
-from halo_weave.stores.sqlite.said import Said
-from halo_weave.stores.sqlite.signals import Signals
-from halo_weave.stores.sqlite.upkeep import Upkeep
-from halo_weave.stores.sqlite.verify import Verify
-from halo_weave.stores.sqlite.windows import Windows
-from halo_weave.stores.sqlite.working import Working
+from halo_weave.stores.sqlite.corrections import SqliteCorrections
+from halo_weave.stores.sqlite.exporting import SqliteExport
+from halo_weave.stores.sqlite.importing import SqliteImport
+from halo_weave.stores.sqlite.keepsakes import SqliteKeepsakes
+from halo_weave.stores.sqlite.transcript import SqliteTranscript
+from halo_weave.stores.sqlite.upkeep import SqliteUpkeep
+from halo_weave.stores.sqlite.verify import SqliteVerify
+from halo_weave.stores.sqlite.windows import SqliteWindows
+from halo_weave.stores.sqlite.workingset import SqliteWorkingSets
 
 
-class SqliteStore(Said, Windows, Working, Gaps, Signals, Keepsakes, Upkeep, Verify, Dump, Restore):
+class SqliteStore(
+    SqliteTranscript,
+    SqliteCorrections,
+    SqliteWindows,
+    SqliteWorkingSets,
+    SqliteKeepsakes,
+    SqliteUpkeep,
+    SqliteVerify,
+    SqliteExport,
+    SqliteImport,
+):
     """All that was ever said, what each window knows of it, and the ways to find it again."""
 
     def __init__(self, path: Path, *, busy_seconds: float = 5.0, read_only: bool = False) -> None:
@@ -27,6 +36,17 @@ class SqliteStore(Said, Windows, Working, Gaps, Signals, Keepsakes, Upkeep, Veri
     @property
     def path(self) -> Path:
         return self._db.path
+
+    @property
+    def place(self) -> str:
+        return str(self._db.path)
+
+    @property
+    def folder(self) -> Path:
+        return self._db.path.parent
+
+    def version(self) -> int:
+        return self._db.version()
 
     def close(self) -> None:
         self._db.close()

@@ -7,11 +7,12 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from halo_weave.errors import BadInput, StoreBusy, StoreCorrupt, StoreError, StoreFull
+from halo_weave.records import VERIFY_FIRST
 from halo_weave.stores.sqlite.schema import APPLICATION, migrate
 
 T = TypeVar("T")
@@ -19,7 +20,7 @@ T = TypeVar("T")
 PAGE_BYTES = 8192  # five MiniLM vectors to a page; with 4096 a quarter of each page would stay empty
 LOG_BYTES = 64 << 20  # the write-ahead log is cut back to this after a checkpoint
 CACHE_KIB = 16 << 10
-VERIFY_FIRST = "Run: halo-weave verify. If that does not help, put a backup in its place."
+PAUSE = 0.05  # seconds between two tries; SQLite's own waiting would not hear Ctrl-C
 
 
 class Database:
@@ -39,6 +40,7 @@ class Database:
         self._guard = threading.Condition()
         self._closed = False
         self._durable = True
+        self._watcher: sqlite3.Connection | None = None
         self._lent: set[sqlite3.Connection] = set()  # someone reads from them
         if path.is_dir():
             raise StoreError(f"{path} is a folder. Name a file, such as {path / 'memory.sqlite'}.")
@@ -96,6 +98,46 @@ class Database:
                     raise
         finally:
             self._turn.release()
+
+    def version(self) -> int:
+        """SQLite's own count of the commits that a connection saw others make. This one never writes itself."""
+        with self.spoken(), self._guard:
+            self._check_open()
+            if self._watcher is None:
+                self._watcher = self._connect()
+                self._all.append(self._watcher)
+            return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
+
+    @contextmanager
+    def alone(self, *, patience: float) -> Iterator[None]:
+        """One import or clearing at a time, among all threads and processes: wait for others up to `patience` seconds.
+
+        The lock is SQLite's own, on an empty file beside the memory: it holds on every system, ends with the process
+        that has it, and lets all other work on the memory go on.
+        """
+        path = self.path.with_name(f"{self.path.name}.import")
+        deadline = time.monotonic() + patience
+        with self.spoken(path):
+            lock = sqlite3.connect(path, timeout=0, isolation_level=None)
+        with closing(lock):
+            while not self._locked(lock):
+                if time.monotonic() >= deadline:
+                    raise StoreBusy(
+                        f"Another import into {self.path} is under way, or it is being cleared. Nothing was changed; "
+                        "try again when that is done."
+                    )
+                time.sleep(PAUSE)
+            yield
+
+    def _locked(self, lock: sqlite3.Connection) -> bool:
+        with self.spoken():
+            try:
+                lock.execute("BEGIN EXCLUSIVE")
+            except sqlite3.OperationalError as error:
+                if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                    raise
+                return False
+            return True
 
     def vacuum(self) -> None:
         """Give the space of what was wiped back to the disk. While others use the memory, it is kept for later."""

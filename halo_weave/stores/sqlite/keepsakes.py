@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from halo_weave.errors import BadInput
-from halo_weave.store import Entry, Json, Note, Vectors
+from halo_weave.records import Json, MemoryEntry, Note, Vectors
 from halo_weave.stores.packing import maybe_moment, micros, moment, pack_floats, unpack_floats
-from halo_weave.stores.sqlite.rows import Part, merged, pack_json
+from halo_weave.stores.sqlite.rows import SqlitePart, merged, pack_json
 
 ENTRY = "path, content, snapshot, model, vectors, created, modified, accessed, version"
 
 
-class Keepsakes(Part):
+class SqliteKeepsakes(SqlitePart):
     # Structured memory. Paths look like "Project/Goals/First".
 
-    def entry(self, path: str, *, now: datetime | None = None) -> Entry | None:
+    def entry(self, path: str, *, now: datetime | None = None) -> MemoryEntry | None:
         """An entry, or None. With `now`, it counts as accessed then."""
         if now is not None:
             with self._db.writing() as db:
@@ -39,7 +39,7 @@ class Keepsakes(Part):
         snapshot: Sequence[Mapping[str, Json]] = (),
         vectors: Vectors | None = None,
         model: str = "",
-    ) -> Entry:
+    ) -> MemoryEntry:
         """Make an entry or a new version of it; the older version is kept."""
         parent, _, heading = path.rpartition("/")
         if not heading:
@@ -69,7 +69,7 @@ class Keepsakes(Part):
             row = db.execute(f"SELECT {ENTRY}, NULL FROM entries WHERE path = ?", (path,)).fetchone()
         return _entry(row)
 
-    def entries(self, under: str = "") -> list[Entry]:
+    def entries(self, under: str = "") -> list[MemoryEntry]:
         """Entries below a path, in order of paths; all of them for an empty one."""
         with self._db.reading() as db:
             rows = db.execute(
@@ -100,7 +100,7 @@ class Keepsakes(Part):
                 _end_version(db, one, micros(now))
         return len(paths)
 
-    def entry_versions(self, path: str) -> list[Entry]:
+    def entry_versions(self, path: str) -> list[MemoryEntry]:
         """Older versions, newest first."""
         with self._db.reading() as db:
             rows = db.execute(
@@ -175,12 +175,12 @@ def _end_version(db: sqlite3.Connection, path: str, when: int) -> tuple[int, int
     return version, row[0] if row else None
 
 
-def _entry(row: tuple[Any, ...]) -> Entry:
+def _entry(row: tuple[Any, ...]) -> MemoryEntry:
     path, content, snapshot, model, blob, created, modified, accessed, version, ended = row
     chunks = json.loads(snapshot)
     vectors = unpack_floats(blob)
     shaped = vectors.reshape(len(chunks), -1) if len(vectors) else np.zeros((0, 0), np.float32)
-    return Entry(
+    return MemoryEntry(
         path,
         json.loads(content),
         tuple(chunks),

@@ -10,7 +10,7 @@ from typing import Any
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.words import index_terms
 from halo_weave.errors import BadInput, UnknownChunk, UnknownWindow
-from halo_weave.store import ChunkRecord, Json
+from halo_weave.records import ChunkRecord, Json
 from halo_weave.stores.packing import maybe_moment, moment, unpack_runs
 from halo_weave.stores.sqlite.connection import Database
 
@@ -23,7 +23,7 @@ PRESENT = "c.deleted IS NULL AND c.merged IS NULL"
 FEW = 900  # rows per step where a step is repeated
 
 
-class Part:
+class SqlitePart:
     """A family of the store's methods, on the database they share."""
 
     _db: Database

@@ -11,43 +11,48 @@ import numpy as np
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, UnknownGeneration
-from halo_weave.store import Changes, Generation, Numbers, Place, Vectors, Wanted
+from halo_weave.records import Changes, Generation, Numbers, Place, Scores, Vectors, Wanted
+from halo_weave.store import VectorSearch
 from halo_weave.stores.packing import maybe_moment, micros, moment, pack_floats
-from halo_weave.stores.sqlite.rows import FEW, PRESENT, Part, listed, note_changed, pack_json, want_vectors
+from halo_weave.stores.sqlite.rows import (
+    FEW,
+    PRESENT,
+    SqlitePart,
+    listed,
+    note_changed,
+    pack_json,
+    want_vectors,
+)
 
 STREAM = 2_000  # vectors read at a time
 
 
-class Search(Part):
+class SqliteSearch(SqlitePart):
     # Words
 
-    def search_words(self, match: str, limit: int, *, window: str | None = None) -> list[tuple[int, float]]:
-        """Chunk numbers and their BM25, best (highest) first. `match` is an expression of FTS5, made by the caller."""
-        where = "AND (SELECT c.window FROM chunks c WHERE c.number = words.rowid) = ?" if window else ""
+    def search_terms(
+        self, terms: Sequence[str], limit: int, *, window: str | None = None
+    ) -> list[tuple[Numbers, Scores]]:
+        where = "AND (SELECT c.window FROM chunks c WHERE c.number = words.rowid) = :window" if window else ""
+        found = []
         with self._db.reading() as db:
-            try:
-                rows = db.execute(
-                    f"SELECT rowid, -bm25(words) FROM words WHERE words MATCH ? {where} ORDER BY rank LIMIT ?",
-                    (match, *([window] if window else ()), limit),
-                ).fetchall()
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorname != "SQLITE_ERROR":
-                    raise
-                raise BadInput(
-                    f"{match[:80]!r} is not something the word index can be asked: {error}."
-                ) from error
-        return [(number, score) for number, score in rows]
-
-    def count_words(self, match: str, limit: int) -> int:
-        """How many chunks hold these words, counted up to a limit: cheap, since nothing is ranked."""
-        with self._db.reading() as db:
-            return int(
-                db.execute(
-                    "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)", (match, limit)
-                ).fetchone()[0]
-            )
+            few = (db.execute("SELECT max(number) FROM chunks").fetchone()[0] or 0) <= limit
+            for term in terms:
+                values = {"phrase": _phrase(term), "window": window, "most": limit + 1}
+                # Counting is cheap beside ranking, so it tells first whether the term is too common.
+                holding = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH :phrase LIMIT :most)"
+                rows = []
+                if few or db.execute(holding, values).fetchone()[0] <= limit:
+                    ranked = f"SELECT rowid, -bm25(words) FROM words WHERE words MATCH :phrase {where}"
+                    rows = db.execute(ranked, values).fetchall()
+                numbers, scores = zip(*rows, strict=True) if rows else ((), ())
+                found.append((np.array(numbers, np.int64), np.array(scores, np.float64)))
+        return found
 
     # Vectors
+
+    def vector_search(self, generation: int) -> VectorSearch | None:
+        return None  # SQLite has no index for vectors: the process loads them
 
     def generations(self) -> list[Generation]:
         with self._db.reading() as db:
@@ -236,12 +241,10 @@ class Search(Part):
                     WHERE n.sequence > ? ORDER BY n.sequence""",
                 (since,),
             ).fetchall()
-            current = db.execute("SELECT id FROM generations WHERE state = 'current'").fetchone()
             return Changes(
                 _sequence(db),
                 np.array([number for number, present in rows if present], np.int64),
                 np.array([number for number, present in rows if not present], np.int64),
-                current[0] if current else None,
             )
 
     # What belongs together
@@ -288,6 +291,11 @@ class Search(Part):
             across = None if other is None else ChunkKey(other, 0, Role(other_role))
             found[key] = Sleeper(key, tokens, peak, start, across, window)
         return found
+
+
+def _phrase(term: str) -> str:
+    """A term as a phrase of FTS5, in which nothing is an operator."""
+    return '"' + term.replace('"', " ").replace("\x00", " ") + '"'
 
 
 def _sequence(db: sqlite3.Connection) -> int:

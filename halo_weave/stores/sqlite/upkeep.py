@@ -9,10 +9,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from halo_weave.errors import BadInput, StoreError
-from halo_weave.store import Stats
+from halo_weave.records import Stats
 from halo_weave.stores.packing import moment
-from halo_weave.stores.sqlite.alone import alone
-from halo_weave.stores.sqlite.search import Search
+from halo_weave.stores.sqlite.search import SqliteSearch
 
 Progress = Callable[[int, int], None]  # done, of how many
 STEP = 512  # pages copied at a time
@@ -20,7 +19,7 @@ KEPT = {"memory", "migrations", "settings"}
 SAID = "chunks INDEXED BY chunks_by_place WHERE merged IS NULL"  # the index alone answers
 
 
-class Upkeep(Search):
+class SqliteUpkeep(SqliteSearch):
     def stats(self) -> Stats:
         generations = tuple(self.generations())
         with self._db.reading() as db:
@@ -88,7 +87,7 @@ class Upkeep(Search):
         if not confirm:
             raise BadInput("Clearing a memory cannot be undone. Confirm it explicitly.")
         # An import that goes on while its windows vanish could only break off.
-        with alone(self._db, patience=0), self._db.writing(durable=True) as db:
+        with self._db.alone(patience=0), self._db.writing(durable=True) as db:
             db.execute("PRAGMA defer_foreign_keys = ON")
             tables = db.execute(
                 "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"

@@ -9,12 +9,11 @@ import numpy as np
 
 from halo_weave.core.brightness import INITIAL
 from halo_weave.errors import StoreBusy, StoreError
-from halo_weave.store import Finding
+from halo_weave.records import Finding
 from halo_weave.stores.packing import pack_floats
-from halo_weave.stores.sqlite.connection import VERIFY_FIRST
 from halo_weave.stores.sqlite.rows import (
     FEW,
-    Part,
+    SqlitePart,
     note_changed,
     remove_words,
     want_vectors,
@@ -26,7 +25,7 @@ Mend = Callable[[sqlite3.Connection], object]
 Fault = tuple[str, Mend | None]  # what is wrong, and what would mend it
 
 
-class Verify(Part):
+class SqliteVerify(SqlitePart):
     def verify(
         self, *, repair: bool = False, progress: Callable[[int, int], None] = lambda done, total: None
     ) -> list[Finding]:
@@ -40,7 +39,7 @@ class Verify(Part):
             except StoreBusy:
                 raise
             except StoreError as error:
-                return [*findings, unreadable(error, name)]
+                return [*findings, Finding.of(error, name)]
             for sentence, mend in faults:
                 if repair and mend is not None:
                     with self._db.writing(durable=True) as db:
@@ -48,11 +47,6 @@ class Verify(Part):
                 findings.append(Finding(name, sentence, repair and mend is not None))
         progress(len(CHECKS), len(CHECKS))
         return findings
-
-
-def unreadable(error: StoreError, check: str = "file") -> Finding:
-    """What could not even be looked at. Whoever verifies need not be told to."""
-    return Finding(check, str(error).replace(VERIFY_FIRST, "Put a backup in its place."))
 
 
 def statement(sql: str, *values: object) -> Mend:

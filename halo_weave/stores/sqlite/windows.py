@@ -9,14 +9,14 @@ from datetime import datetime
 from typing import Any
 
 from halo_weave.errors import UnknownWindow
-from halo_weave.store import Json, WindowRecord, WindowStats
+from halo_weave.records import Json, WindowRecord, WindowStats
 from halo_weave.stores.packing import maybe_moment, micros, moment
-from halo_weave.stores.sqlite.rows import Part, check_window, merged, pack_json
+from halo_weave.stores.sqlite.rows import SqlitePart, check_window, merged, pack_json
 
 COLUMNS = "id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted"
 
 
-class Windows(Part):
+class SqliteWindows(SqlitePart):
     def create_window(
         self,
         name: str,
@@ -62,6 +62,10 @@ class Windows(Part):
             ).fetchall()
         return [_window(row) for row in rows]
 
+    def window_names(self) -> dict[str, str]:
+        with self._db.reading() as db:
+            return dict(db.execute("SELECT id, name FROM windows"))
+
     def change_window(
         self,
         window_id: str,
@@ -100,11 +104,6 @@ class Windows(Part):
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
             db.execute("UPDATE windows SET deleted = ? WHERE id = ?", (micros(now), window_id))
-
-    def undelete_window(self, window_id: str) -> None:
-        with self._db.writing(durable=True) as db:
-            if not db.execute("UPDATE windows SET deleted = NULL WHERE id = ?", (window_id,)).rowcount:
-                raise UnknownWindow(f"There is no window {window_id!r}. To see them: halo-weave windows")
 
     def window_stats(self, window_id: str) -> WindowStats:
         window = self.window(window_id)

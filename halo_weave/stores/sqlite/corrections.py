@@ -14,7 +14,7 @@ from halo_weave.core.tokens import Brightness, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, UnknownChunk
 from halo_weave.stores.packing import micros, pack_floats, pack_tokens, unpack_floats, unpack_tokens
 from halo_weave.stores.sqlite.rows import (
-    Part,
+    SqlitePart,
     check_window,
     listed,
     note_changed,
@@ -22,14 +22,15 @@ from halo_weave.stores.sqlite.rows import (
     number_of,
     pack_json,
     remove_words,
+    unpack_tags,
     want_vectors,
     write_words,
 )
-from halo_weave.stores.sqlite.said import pair_of
+from halo_weave.stores.sqlite.transcript import pair_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class HeldChunk:
     """How one window holds one chunk."""
 
     live: bool
@@ -40,7 +41,7 @@ class Held:
     row: tuple[Any, ...]  # since and woken, or slept and reason
 
 
-class Signals(Part):
+class SqliteCorrections(SqlitePart):
     def merge(self, window_id: str, key: ChunkKey, *, now: datetime) -> ChunkKey:
         """The chunk joins the one before it in its turn, and goes by that one's key, which is returned.
 
@@ -53,7 +54,7 @@ class Signals(Part):
             second = number_of(db, key)
             row = db.execute(
                 """SELECT a.number, a.chunk, a.start, a.span, a.ids, a.lengths, a.raw,
-                       b.start, b.span, b.ids, b.lengths, b.raw FROM chunks b JOIN chunks a ON a.turn = b.turn
+                       b.start, b.span, b.ids, b.lengths, b.raw, a.tags, b.tags FROM chunks b JOIN chunks a ON a.turn = b.turn
                    WHERE b.number = ? AND b.merged IS NULL AND b.deleted IS NULL AND a.start + a.span = b.start
                    AND a.merged IS NULL AND a.deleted IS NULL""",
                 (second,),
@@ -63,6 +64,7 @@ class Signals(Part):
             first, chunk, start = row[:3]
             before = unpack_tokens(row[4], row[5], row[6], row[3])
             after = unpack_tokens(row[9], row[10], row[11], row[8])
+            tags = list(dict.fromkeys(unpack_tags(row[12]) + unpack_tags(row[13])))
             into = ChunkKey(key.turn_id, chunk, key.role)
             live = db.execute(
                 "SELECT l.window, w.name, w.deleted FROM live l JOIN windows w ON w.id = l.window WHERE l.chunk IN (?, ?)",
@@ -78,8 +80,13 @@ class Signals(Part):
             for window in _holders(db, first, second):
                 _join(db, window, (first, start, before), (second, row[7], after))
             db.execute(
-                "UPDATE chunks SET span = ?, ids = ?, lengths = ?, raw = ? WHERE number = ?",
-                (len(before) + len(after), *pack_tokens(before + after), first),
+                "UPDATE chunks SET span = ?, ids = ?, lengths = ?, raw = ?, tags = ? WHERE number = ?",
+                (
+                    len(before) + len(after),
+                    *pack_tokens(before + after),
+                    pack_json(tags) if tags else None,
+                    first,
+                ),
             )
             db.execute(
                 "UPDATE chunks SET merged = ?, merged_into = ? WHERE number = ?", (when, first, second)
@@ -204,7 +211,7 @@ def _holders(db: sqlite3.Connection, first: int, second: int) -> list[str]:
     return [window for (window,) in rows]
 
 
-def _held(db: sqlite3.Connection, window: str, start: int) -> Held | None:
+def _held(db: sqlite3.Connection, window: str, start: int) -> HeldChunk | None:
     for table, pinned, columns in (("live", "pinned", "since, woken"), ("asleep", "0", "slept, reason")):
         row = db.execute(
             f"""SELECT {pinned}, brightness, tokenizer, ids, lengths, raw, {columns} FROM {table}
@@ -214,7 +221,7 @@ def _held(db: sqlite3.Connection, window: str, start: int) -> Held | None:
         if row is not None:
             brightness = unpack_floats(row[1])
             tokens = None if row[3] is None else unpack_tokens(row[3], row[4], row[5], len(brightness))
-            return Held(table == "live", bool(row[0]), brightness, row[2], tokens, row[6:])
+            return HeldChunk(table == "live", bool(row[0]), brightness, row[2], tokens, row[6:])
     return None
 
 

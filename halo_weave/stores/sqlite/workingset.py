@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 import numpy as np
 
-from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import BadInput, UnknownChunk
-from halo_weave.store import Asleep, Event, LiveChunk, Page, Sleeping, Woken
+from halo_weave.records import (
+    Event,
+    GraveyardPage,
+    LiveChunk,
+    Numbers,
+    PutToSleep,
+    Sleeping,
+    Wakeable,
+    WakeUp,
+)
 from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, unpack_floats, unpack_runs
 from halo_weave.stores.sqlite.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
-    Part,
+    SqlitePart,
     check_window,
     listed,
     note_event,
@@ -30,10 +39,12 @@ from halo_weave.stores.sqlite.rows import (
 )
 
 ROLES = {str(role): role for role in Role}
+SLEEPING_COLUMNS = f"""{CHUNK_COLUMNS}, a.brightness, a.peak, a.slept, a.reason, a.ids, a.lengths, a.raw,
+    (SELECT fingerprint FROM tokenizers WHERE id = a.tokenizer)"""
 SORTS = {"position": "a.start", "slept": "a.slept", "peak": "a.peak", "tokens": "length(a.brightness)"}
 
 
-class Working(Part):
+class SqliteWorkingSets(SqlitePart):
     # What is live
 
     def live(self, window_id: str) -> list[LiveChunk]:
@@ -99,11 +110,11 @@ class Working(Part):
 
     # Falling asleep and waking up
 
-    def prune(self, window_id: str, asleep: Sequence[Asleep], *, now: datetime) -> None:
+    def prune(self, window_id: str, orders: Sequence[PutToSleep], *, now: datetime) -> None:
         """Live chunks fall asleep, with the brightness they have. All of them, or none."""
         when = micros(now)
         with self._db.writing() as db:
-            for item in asleep:
+            for item in orders:
                 start, number, size = _live_row(db, window_id, item.key)
                 if item.brightness.shape != (size,):
                     raise BadInput(f"Chunk {item.key} has {size} live tokens, not {item.brightness.size}.")
@@ -119,13 +130,13 @@ class Working(Part):
                 db.execute("DELETE FROM live WHERE window = ? AND start = ?", (window_id, start))
                 note_event(db, [(window_id, number, when, "slept", reason)])
 
-    def wake(self, window_id: str, woken: Sequence[Woken], *, now: datetime) -> None:
+    def wake(self, window_id: str, orders: Sequence[WakeUp], *, now: datetime) -> None:
         """Chunks of the graveyard or of another window become live here. All of them, or none."""
         when = micros(now)
         with self._db.writing() as db:
             check_window(db, window_id)
-            for item in woken:
-                number, start = _wakeable(db, window_id, item.key)
+            for item in orders:
+                number, start = _waking(db, window_id, item.key)
                 reading = _reading(db, window_id, start, number, item)
                 reason = pack_json(dict(item.reason))
                 db.execute(
@@ -193,63 +204,74 @@ class Working(Part):
         descending: bool = True,
         role: Role | None = None,
         text: str | None = None,
-        origin: str | None = None,
-        turns: tuple[int | None, int | None] = (None, None),
-        said: tuple[datetime | None, datetime | None] = (None, None),
-    ) -> Page:
-        """Sleeping chunks of a window, by page. `turns` and `said` are first and last, `origin` a window's id."""
+    ) -> GraveyardPage:
         if sort not in SORTS:
             raise BadInput(f"The graveyard cannot be sorted by {sort!r}. Use one of: {', '.join(SORTS)}.")
         if offset < 0 or limit < 0:
             raise BadInput("A page begins at 0 or later and has at least no chunks.")
-        where = ["a.window = ?", "a.gone = 0"]
-        values: list[Any] = [window_id]
-        for condition, value in (
-            ("t.role = ?", role),
-            (r"CAST(c.raw AS TEXT) LIKE ? ESCAPE '\'", None if not text else f"%{_escaped(text)}%"),
-            ("c.window = ?", origin),
-            ("t.id >= ?", turns[0]),
-            ("t.id <= ?", turns[1]),
-            ("t.said >= ?", None if said[0] is None else micros(said[0])),
-            ("t.said <= ?", None if said[1] is None else micros(said[1])),
-        ):
-            if value is not None:
-                where.append(condition)
-                values.append(value)
         way = "DESC" if descending else "ASC"
         tables = "asleep a"
-        if len(where) > 2:
+        if role or text:
             tables += " JOIN chunks c ON c.number = a.chunk JOIN turns t ON t.id = c.turn"
-        conditions = " AND ".join(where)
+        where = "a.window = :window AND a.gone = 0"
+        where += " AND t.role = :role" if role else ""
+        where += r" AND CAST(c.raw AS TEXT) LIKE :text ESCAPE '\'" if text else ""
+        values = {"window": window_id, "role": role, "text": f"%{_escaped(text or '')}%"}
         with self._db.reading() as db:
-            total = db.execute(f"SELECT count(*) FROM {tables} WHERE {conditions}", values).fetchone()[0]
+            total = db.execute(f"SELECT count(*) FROM {tables} WHERE {where}", values).fetchone()[0]
             starts = db.execute(
-                f"SELECT a.start FROM {tables} WHERE {conditions} ORDER BY {SORTS[sort]} {way}, a.start {way} LIMIT ? OFFSET ?",
-                (*values, limit, offset),
+                f"""SELECT a.start FROM {tables} WHERE {where}
+                    ORDER BY {SORTS[sort]} {way}, a.start {way} LIMIT :limit OFFSET :offset""",
+                {**values, "limit": limit, "offset": offset},
             ).fetchall()
             rows = db.execute(
-                f"""SELECT {CHUNK_COLUMNS}, a.brightness, a.peak, a.slept, a.reason, a.ids, a.lengths, a.raw,
-                        (SELECT fingerprint FROM tokenizers WHERE id = a.tokenizer)
-                    FROM asleep a CROSS JOIN {CHUNK_TABLES} AND c.number = a.chunk
+                f"""SELECT {SLEEPING_COLUMNS} FROM asleep a CROSS JOIN {CHUNK_TABLES} AND c.number = a.chunk
                     WHERE a.window = ? AND a.start IN (SELECT value FROM json_each(?))""",
                 (window_id, listed(start for (start,) in starts)),
             ).fetchall()
-        found = {row[4]: item for row, item in zip(rows, sleeping_of(rows), strict=True)}
-        return Page(tuple(found[start] for (start,) in starts), total, offset)
+        found = {row[4]: item for row, item in zip(rows, _sleeping(rows), strict=True)}
+        return GraveyardPage(tuple(found[start] for (start,) in starts), total, offset)
 
     def sleeping(self, window_id: str, key: ChunkKey) -> Sleeping:
-        """One chunk of the graveyard."""
         with self._db.reading() as db:
             rows = db.execute(
-                f"""SELECT {CHUNK_COLUMNS}, a.brightness, a.peak, a.slept, a.reason, a.ids, a.lengths, a.raw,
-                        (SELECT fingerprint FROM tokenizers WHERE id = a.tokenizer)
-                    FROM {CHUNK_TABLES} JOIN asleep a ON a.window = ? AND a.start = c.start
+                f"""SELECT {SLEEPING_COLUMNS} FROM {CHUNK_TABLES} JOIN asleep a ON a.window = ? AND a.start = c.start
                     WHERE c.turn = ? AND c.chunk = ? AND t.role = ? AND a.gone = 0""",
                 (window_id, *key),
             ).fetchall()
         if not rows:
             raise UnknownChunk(f"Chunk {key} does not sleep in window {window_id}.")
-        return sleeping_of(rows)[0]
+        return _sleeping(rows)[0]
+
+    def asleep_or_said(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Wakeable]:
+        wanted = list(keys)
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"""SELECT {SLEEPING_COLUMNS} FROM json_each(?) j CROSS JOIN {CHUNK_TABLES}
+                        AND c.turn = j.value ->> 0 AND c.chunk = j.value ->> 1
+                    LEFT JOIN asleep a ON a.window = ? AND a.start = c.start AND a.gone = 0""",
+                (pack_json([key[:2] for key in wanted]), window_id),
+            ).fetchall()
+        found = {one.key: one for one in _wakeable(rows)}
+        return {key: found[key] for key in wanted if key in found}
+
+    def asleep_places(self, window_id: str) -> tuple[Numbers, Numbers]:
+        with self._db.reading() as db:
+            rows = db.execute(
+                "SELECT start, length(brightness) / 4 FROM asleep WHERE window = ? AND gone = 0 ORDER BY start",
+                (window_id,),
+            ).fetchall()
+        places = np.array(rows, np.int64).reshape(-1, 2)
+        return places[:, 0], places[:, 1]
+
+    def asleep_between(self, window_id: str, after: int, before: int, limit: int) -> list[Sleeping]:
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"""SELECT {SLEEPING_COLUMNS} FROM asleep a CROSS JOIN {CHUNK_TABLES} AND c.number = a.chunk
+                    WHERE a.window = ? AND a.gone = 0 AND a.start >= ? AND a.start < ? ORDER BY a.start LIMIT ?""",
+                (window_id, after, before, limit),
+            ).fetchall()
+        return _sleeping(rows)
 
     # How it came to be so
 
@@ -290,7 +312,7 @@ def _live_row(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[in
     return row  # type: ignore[no-any-return]
 
 
-def _wakeable(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[int, int]:
+def _waking(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[int, int]:
     number = number_of(db, key)
     start, deleted, merged, live = db.execute(
         """SELECT start, deleted, merged, EXISTS (SELECT 1 FROM live l WHERE l.window = ? AND l.start = c.start)
@@ -307,7 +329,7 @@ def _wakeable(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[in
 
 
 def _reading(
-    db: sqlite3.Connection, window_id: str, start: int, number: int, item: Woken
+    db: sqlite3.Connection, window_id: str, start: int, number: int, item: WakeUp
 ) -> tuple[int | None, bytes | None, bytes | None, bytes | None]:
     """Tokenizer, ids, lengths and bytes if the window reads the chunk in its own way; else nothing."""
     span, born = db.execute("SELECT span, tokenizer FROM chunks WHERE number = ?", (number,)).fetchone()
@@ -333,13 +355,24 @@ def _reading(
     return None, None, None, None
 
 
-def sleeping_of(rows: Sequence[tuple[Any, ...]]) -> list[Sleeping]:
-    runs = unpack_runs(
+def _own_tokens(rows: Sequence[tuple[Any, ...]]) -> list[Tokens]:
+    """As the window reads the chunk, if it has tokens of its own; else as it was said."""
+    return unpack_runs(
         [
             (row[22], row[23], row[24], len(row[18]) // 4) if row[22] is not None else (*row[15:18], row[5])
             for row in rows
         ]
     )
+
+
+def _wakeable(rows: Sequence[tuple[Any, ...]]) -> list[Wakeable]:
+    return [
+        Wakeable(record(row, tokens, row[25]), None if row[18] is None else unpack_floats(row[18]))
+        for row, tokens in zip(rows, _own_tokens(rows), strict=True)
+    ]
+
+
+def _sleeping(rows: Sequence[tuple[Any, ...]]) -> list[Sleeping]:
     return [
         Sleeping(
             record(row, tokens, row[25]),
@@ -348,7 +381,7 @@ def sleeping_of(rows: Sequence[tuple[Any, ...]]) -> list[Sleeping]:
             moment(row[20]),
             json.loads(row[21]),
         )
-        for row, tokens in zip(rows, runs, strict=True)
+        for row, tokens in zip(rows, _own_tokens(rows), strict=True)
     ]
 
 

@@ -9,16 +9,16 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from halo_weave.store import Subset
+from halo_weave.records import Subset
 from halo_weave.stores.exchange import FORMAT, VERSION, base64_of, said_at, tokens_out
 from halo_weave.stores.jsonstream import write_object
 from halo_weave.stores.packing import micros, unpack_tokens
-from halo_weave.stores.sqlite.rows import Part, check_window
+from halo_weave.stores.sqlite.rows import SqlitePart, check_window
 
 Row = tuple[Any, ...]
 
 
-class Dump(Part):
+class SqliteExport(SqlitePart):
     def export(
         self,
         write: Callable[[str], object],

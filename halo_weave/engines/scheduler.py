@@ -1,4 +1,4 @@
-"""One thread that does several pieces of work in turn, fairly: each gets one slice, then the next.
+"""A fair scheduler: one thread does several pieces of work, one slice of each in turn.
 
 Work is a generator. It yields a value to hand out, or None to only let the others go on.
 """
@@ -18,7 +18,7 @@ ROOM = 4  # values a piece of work may be ahead of its reader
 Work = Generator[T | None, None, None]
 
 
-class Task(Generic[T]):
+class _Task(Generic[T]):
     def __init__(self, work: Work[T], key: str, number: int) -> None:
         self.work, self.key, self.number = work, key, number
         self.out: deque[T] = deque()
@@ -26,12 +26,12 @@ class Task(Generic[T]):
         self.error: BaseException | None = None
 
 
-class Turns(Generic[T]):
+class FairScheduler(Generic[T]):
     """Work with the same key never overlaps: newer work ends the older, so that nothing waits for itself."""
 
     def __init__(self, name: str) -> None:
         self.changed = threading.Condition()
-        self.tasks: deque[Task[T]] = deque()
+        self.tasks: deque[_Task[T]] = deque()
         self.closed = False
         self.posted = 0
         self.thread = threading.Thread(target=self._loop, name=name, daemon=True)
@@ -57,7 +57,7 @@ class Turns(Generic[T]):
                 task.unwanted = True
                 self.changed.notify_all()
 
-    def post(self, work: Work[T], key: str) -> Task[T]:
+    def post(self, work: Work[T], key: str) -> _Task[T]:
         """Do the work without waiting for it."""
         with self.changed:
             if self.closed:
@@ -67,7 +67,7 @@ class Turns(Generic[T]):
                     older.unwanted = True
                     older.error = EngineError("The window began something new, so this was ended.")
             self.posted += 1
-            task = Task(work, key, self.posted)
+            task = _Task(work, key, self.posted)
             self.tasks.append(task)
             self.changed.notify_all()
         return task
@@ -86,13 +86,21 @@ class Turns(Generic[T]):
     def _loop(self) -> None:
         while True:
             with self.changed:
-                task = self._next()
-                while task is None:
+                while (task := self._next()) is None:
                     if self.closed and not self.tasks:
                         return
                     self.changed.wait()
-                    task = self._next()
-            value = self._advance(task)
+            value: T | None = None
+            try:
+                if task.unwanted:
+                    task.work.close()
+                    task.over = True
+                else:
+                    value = next(task.work)
+            except StopIteration:
+                task.over = True
+            except BaseException as error:  # handed to the reader
+                task.error, task.over = error, True
             with self.changed:
                 if task.over:
                     self.tasks.remove(task)
@@ -100,7 +108,7 @@ class Turns(Generic[T]):
                     task.out.append(value)
                 self.changed.notify_all()
 
-    def _next(self) -> Task[T] | None:
+    def _next(self) -> _Task[T] | None:
         """The next task in the round that can go on: its reader keeps up, and no older one has its key."""
         oldest: dict[str, int] = {}
         for task in self.tasks:
@@ -110,17 +118,4 @@ class Turns(Generic[T]):
                 self.tasks.remove(task)
                 self.tasks.append(task)
                 return task
-        return None
-
-    def _advance(self, task: Task[T]) -> T | None:
-        try:
-            if task.unwanted:
-                task.work.close()
-                task.over = True
-                return None
-            return next(task.work)
-        except StopIteration:
-            task.over = True
-        except BaseException as error:  # handed to the reader
-            task.error, task.over = error, True
         return None

@@ -8,17 +8,17 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from halo_weave.engines.turns import ROOM, Turns
+from halo_weave.engines.scheduler import ROOM, FairScheduler
 from halo_weave.errors import EngineError
 
 WAIT = 30
 
 
 @pytest.fixture
-def turns() -> Iterator[Turns[str]]:
-    turns: Turns[str] = Turns("test")
-    yield turns
-    turns.close()
+def scheduler() -> Iterator[FairScheduler[str]]:
+    scheduler: FairScheduler[str] = FairScheduler("test")
+    yield scheduler
+    scheduler.close()
 
 
 def count(name: str, upto: int, seen: list[str] | None = None) -> Generator[str | None]:
@@ -28,11 +28,11 @@ def count(name: str, upto: int, seen: list[str] | None = None) -> Generator[str 
         yield f"{name}{number}"
 
 
-def test_values_come_in_order_and_the_iterator_ends(turns: Turns[str]) -> None:
-    assert list(turns.run(count("a", 100), "a")) == [f"a{i}" for i in range(100)]
+def test_values_come_in_order_and_the_iterator_ends(scheduler: FairScheduler[str]) -> None:
+    assert list(scheduler.run(count("a", 100), "a")) == [f"a{i}" for i in range(100)]
 
 
-def test_two_pieces_of_work_take_turns_slice_by_slice(turns: Turns[str]) -> None:
+def test_two_pieces_of_work_take_turns_slice_by_slice(scheduler: FairScheduler[str]) -> None:
     seen: list[str] = []
     gate = threading.Event()
 
@@ -46,10 +46,10 @@ def test_two_pieces_of_work_take_turns_slice_by_slice(turns: Turns[str]) -> None
             yield None
         yield "done"
 
-    turns.post(wait(), "gate")
-    first = turns.post(slices("a"), "a")
+    scheduler.post(wait(), "gate")
+    first = scheduler.post(slices("a"), "a")
     assert first.key == "a"
-    second = turns.run(slices("b"), "b")
+    second = scheduler.run(slices("b"), "b")
     opener = threading.Timer(0.05, gate.set)
     opener.start()
     assert next(second) == "done"
@@ -59,16 +59,16 @@ def test_two_pieces_of_work_take_turns_slice_by_slice(turns: Turns[str]) -> None
     assert all(one != other for one, other in itertools.pairwise(both))
 
 
-def test_work_does_not_run_far_ahead_of_its_reader(turns: Turns[str]) -> None:
+def test_work_does_not_run_far_ahead_of_its_reader(scheduler: FairScheduler[str]) -> None:
     seen: list[str] = []
-    values = turns.run(count("a", 1000, seen), "a")
+    values = scheduler.run(count("a", 1000, seen), "a")
     next(values)
-    list(turns.run(count("b", 50), "b"))  # the other is not held up
+    list(scheduler.run(count("b", 50), "b"))  # the other is not held up
     assert len(seen) <= ROOM + 2
     values.close()  # type: ignore[attr-defined]
 
 
-def test_dropping_the_iterator_ends_the_work(turns: Turns[str]) -> None:
+def test_dropping_the_iterator_ends_the_work(scheduler: FairScheduler[str]) -> None:
     ended = threading.Event()
 
     def work() -> Generator[str | None]:
@@ -78,39 +78,41 @@ def test_dropping_the_iterator_ends_the_work(turns: Turns[str]) -> None:
         finally:
             ended.set()
 
-    values = turns.run(work(), "a")
+    values = scheduler.run(work(), "a")
     next(values)
     values.close()  # type: ignore[attr-defined]
     assert ended.wait(WAIT)
-    assert list(turns.run(count("b", 3), "a")) == ["b0", "b1", "b2"]
+    assert list(scheduler.run(count("b", 3), "a")) == ["b0", "b1", "b2"]
 
 
-def test_new_work_of_a_window_ends_its_older_work_instead_of_waiting_for_it(turns: Turns[str]) -> None:
-    older = turns.run(count("a", 1000), "same")
+def test_new_work_of_a_window_ends_its_older_work_instead_of_waiting_for_it(
+    scheduler: FairScheduler[str],
+) -> None:
+    older = scheduler.run(count("a", 1000), "same")
     next(older)
-    assert list(turns.run(count("b", 3), "same")) == ["b0", "b1", "b2"]
+    assert list(scheduler.run(count("b", 3), "same")) == ["b0", "b1", "b2"]
     with pytest.raises(EngineError, match="something new"):
         list(older)
 
 
-def test_an_error_reaches_the_reader_after_the_values_before_it(turns: Turns[str]) -> None:
+def test_an_error_reaches_the_reader_after_the_values_before_it(scheduler: FairScheduler[str]) -> None:
     def work() -> Generator[str | None]:
         yield "a"
         raise ValueError("no")
 
-    values = turns.run(work(), "a")
+    values = scheduler.run(work(), "a")
     assert next(values) == "a"
     with pytest.raises(ValueError, match="no"):
         next(values)
 
 
 def test_closing_ends_everything_and_refuses_more() -> None:
-    turns: Turns[str] = Turns("test")
-    values = turns.run(count("a", 10**9), "a")
+    scheduler: FairScheduler[str] = FairScheduler("test")
+    values = scheduler.run(count("a", 10**9), "a")
     next(values)
-    turns.close()
-    assert not turns.thread.is_alive()
+    scheduler.close()
+    assert not scheduler.thread.is_alive()
     with pytest.raises(EngineError, match="closed"):
         list(values)
     with pytest.raises(EngineError, match="closed"):
-        next(turns.run(count("b", 1), "b"))
+        next(scheduler.run(count("b", 1), "b"))

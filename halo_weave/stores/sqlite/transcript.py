@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from halo_weave.core.tokens import ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import BadInput, StoreFull, UnknownChunk
-from halo_weave.store import ChunkRecord, Draft, Reservation
+from halo_weave.records import ChunkRecord, Draft, Reservation
 from halo_weave.stores.owners import alive, this_process
 from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, unpack_runs
 from halo_weave.stores.sqlite.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
-    Part,
+    SqlitePart,
     check_window,
     listed,
     note_changed,
@@ -30,7 +30,7 @@ LIMIT = 2**63 - 1
 PATIENCE = timedelta(minutes=1)
 
 
-class Said(Part):
+class SqliteTranscript(SqlitePart):
     def reserve(self, positions: int) -> Reservation:
         """Two turn ids and a range of positions, never given to anyone else."""
         if positions < 1:

@@ -1,0 +1,40 @@
+"""The strategies, by name. One is registered by its file being here; the file's name is the strategy's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, fields
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any
+
+from halo_weave.core.brightness import Strategy
+from halo_weave.core.setting import description, is_setting
+
+
+def _only_strategy(module: ModuleType) -> type[Strategy]:
+    found = [
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, Strategy) and one.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        raise TypeError(f"{module.__name__} defines {len(found)} strategies; a strategy is one file.")
+    return found[0]
+
+
+def settings_of(strategies: Mapping[str, type[Strategy]]) -> dict[str, Field[Any]]:
+    """The strategies' own settings, by name. Two may share a name if they mean the same by it."""
+    found: dict[str, Field[Any]] = {}
+    for name, strategy in strategies.items():
+        for one in filter(is_setting, fields(strategy)):
+            if description(found.setdefault(one.name, one)) != description(one):
+                raise TypeError(f"{name} defines the setting {one.name} otherwise than another strategy.")
+    return found
+
+
+STRATEGIES: dict[str, type[Strategy]] = {
+    name: _only_strategy(import_module(f"{__name__}.{name}"))
+    for name in sorted(module.name for module in iter_modules(__path__))
+}

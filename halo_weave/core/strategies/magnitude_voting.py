@@ -1,0 +1,51 @@
+"""Magnitude voting: a token gains as often as it was looked at above the average, and loses a little otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from halo_weave.core.brightness import AttentionRow, Light, Sight, Strategy
+from halo_weave.core.setting import setting
+
+
+@dataclass(frozen=True, slots=True)
+class MagnitudeVoting(Strategy):
+    """Above the threshold a token gains its share over the threshold, rounded down; else it loses `decay`."""
+
+    decay: float = setting(
+        1.0, "What a token loses each time it is not looked at.", group="Forgetting", low=0, high=10_000
+    )
+    sink: Literal["max", "first"] = setting(
+        "max",
+        "The token that attention rests on: the largest share, or the first token.",
+        group="Forgetting",
+        choices=("max", "first"),
+    )
+
+    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+        after = sight.light.brightness.copy()
+        if not sight.scored or row.length < 2:
+            return Light(after)
+        threshold = max(1 - row.sink(self.sink), 0.0) / (row.length - 1)
+        # Few tokens are looked at, so only those are divided, in float64; the comparison is exact in float32.
+        (looked_at,) = (row.tokens[: sight.scored] > _not_above(threshold)).nonzero()
+        shares = row.tokens.take(looked_at).astype(np.float64)
+        # All attention on the sink makes the threshold 0: the sink then simply reaches the cap.
+        votes = np.floor(shares / threshold) if threshold > 0 else np.full(shares.shape, 2.0**24)
+        earned = np.minimum(after.take(looked_at) + votes, self.brightness_cap).astype(np.float32)
+        scored = after[: sight.scored]
+        scored -= np.float32(self.decay)
+        scored[looked_at] = earned
+        if scored.max() > self.brightness_cap:  # only after the cap was lowered
+            np.minimum(scored, np.float32(self.brightness_cap), out=scored)
+        return Light(after)
+
+
+def _not_above(threshold: float) -> np.float32:
+    """The largest float32 that is not above it: the same float32 values lie above both."""
+    near = np.float32(threshold)
+    # As Python floats: NumPy would round the threshold to float32 before it compares.
+    return near if float(near) <= threshold else np.nextafter(near, np.float32(-np.inf))

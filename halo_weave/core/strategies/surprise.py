@@ -1,0 +1,31 @@
+"""Surprise: what the model did not expect is worth keeping; attention plays no part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from halo_weave.core.brightness import AttentionRow, Capture, Floats, Light, Sight, Strategy, means
+
+PER_NAT = 1_000.0  # brightness
+
+
+@dataclass(frozen=True, slots=True)
+class Surprise(Strategy):
+    """A token is as bright as its surprisal is high, a chunk as its tokens on average."""
+
+    @property
+    def capture(self) -> Capture:
+        return Capture(reply=False, reading_surprisal=True)
+
+    def born(self, surprisal: Floats) -> Light:
+        earned = np.minimum(surprisal * np.float32(PER_NAT), np.float32(self.brightness_cap))
+        known = np.where(np.isnan(surprisal), np.float32(self.initial_brightness), earned)
+        return Light(known.astype(np.float32))
+
+    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+        return Light(sight.light.brightness)
+
+    def of_chunks(self, sight: Sight) -> Floats:
+        return means(sight.light.brightness, sight.offsets)

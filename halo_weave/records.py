@@ -1,0 +1,343 @@
+"""The values that a store takes and gives. Times have a time zone; ids are integers, those of windows short texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Tokens
+from halo_weave.core.window import Live
+from halo_weave.errors import StoreError
+
+Json = Any  # what json.loads gives
+Numbers = npt.NDArray[np.int64]  # of chunks, within one store
+Vectors = npt.NDArray[np.float32]  # (n, dimension)
+Similarities = npt.NDArray[np.float32]  # (n,)
+Scores = npt.NDArray[np.float64]  # (n,)
+
+VERIFY_FIRST = "Run: halo-weave verify. If that does not help, put a backup in its place."
+WINDOW_ID = "^[0-9a-zA-Z_-]{1,64}$"  # it stands in addresses
+
+
+# Said
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Ids for one exchange, given once and never again."""
+
+    user_turn: int
+    assistant_turn: int
+    start: int
+    stop: int  # the first position after the range
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRecord:
+    """A chunk as memory holds it, with where and when it was said."""
+
+    number: int  # short name within this store, for search and vectors
+    chunk: Chunk
+    window: str  # where it was said
+    speaker: str
+    said: datetime
+    tokenizer: str
+    tags: tuple[str, ...] = ()
+    deleted: datetime | None = None
+    undeleted: datetime | None = None
+    merged_into: ChunkKey | None = None
+
+    @property
+    def key(self) -> ChunkKey:
+        return self.chunk.key
+
+    @property
+    def gone(self) -> bool:
+        """Deleted, or part of another chunk by now."""
+        return self.deleted is not None or self.merged_into is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What was stored of a reply that was never finished."""
+
+    window: str
+    turn_id: int
+    start: int
+    answers: int | None
+    tokens: Tokens
+    tokenizer: str
+    begun: datetime
+    saved: datetime
+
+
+# Windows
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRecord:
+    id: str
+    name: str
+    system_prompt: str
+    user_name: str
+    ai_name: str
+    settings: Mapping[str, Json]
+    created: datetime
+    modified: datetime
+    deleted: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveChunk(Live):
+    """A chunk in a window's working set. Its tokens are the window's own, if it reads with another tokenizer."""
+
+    number: int = 0
+    tokenizer: str = ""  # of the tokens
+    window: str = ""  # where it was said
+    speaker: str = ""
+    said: datetime = datetime.min
+    since: datetime = datetime.min  # live without a break
+    woken_json: str | None = None
+    tags: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> ChunkKey:
+        return self.chunk.key
+
+    @property
+    def woken(self) -> Mapping[str, Json] | None:
+        """Why it woke up; None if it is live since it was said."""
+        return None if self.woken_json is None else json.loads(self.woken_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Sleeping:
+    """A chunk in a window's graveyard."""
+
+    record: ChunkRecord  # with the window's own tokens, if it reads with another tokenizer
+    brightness: Brightness  # at deletion
+    peak: float
+    slept: datetime
+    reason: Mapping[str, Json]
+
+    @property
+    def key(self) -> ChunkKey:
+        return self.record.key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wakeable:
+    """A chunk that is not live in a window, with the brightness it had there."""
+
+    record: ChunkRecord  # with the window's own tokens, if it reads with another tokenizer
+    brightness: Brightness | None  # None: it was never live in this window
+
+    @property
+    def key(self) -> ChunkKey:
+        return self.record.key
+
+
+@dataclass(frozen=True, slots=True)
+class GraveyardPage:
+    """Some of the graveyard, and how much there is in all."""
+
+    items: tuple[Sleeping, ...]
+    total: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PutToSleep:
+    """Put this chunk to sleep."""
+
+    key: ChunkKey
+    brightness: Brightness  # (live tokens of the chunk,)
+    reason: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WakeUp:
+    """Wake this chunk up."""
+
+    key: ChunkKey
+    brightness: Brightness
+    reason: Mapping[str, Json] = field(default_factory=dict)
+    pinned: bool = False
+    tokens: Tokens | None = None  # as this window reads it, if with another tokenizer than it was said with
+    tokenizer: str | None = None  # of `tokens`
+
+
+Happening = Literal["said", "slept", "woke", "pinned", "unpinned", "merged", "deleted", "undeleted", "reread"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    key: ChunkKey
+    window: str | None  # None: in all of memory
+    happened: datetime
+    event: Happening
+    detail: Mapping[str, Json]
+
+
+# Search
+
+
+class Place(NamedTuple):
+    """Where a chunk stands, without its words: light enough to hold all of memory."""
+
+    number: int
+    turn_id: int
+    chunk_id: int
+    role: str
+    window: str
+    start: int
+    said: int  # microseconds since 1970
+    speaker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """All vectors made by one embedder."""
+
+    id: int
+    model: str
+    dimension: int
+    state: Literal["building", "current", "retired"]
+    created: datetime
+    completed: datetime | None
+    vectors: int
+    wanted: int  # chunks that lack a vector, or whose vector is out of date
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """Chunks to embed. `seen` says how far the record was read; give it back with the vectors."""
+
+    numbers: Numbers
+    seen: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Changes:
+    """Chunks whose words, vector or existence changed, as they are now."""
+
+    sequence: int
+    present: Numbers
+    gone: Numbers
+
+
+# Structured memory and notes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryEntry:
+    """An entry of the structured memory, with the chunks that explain it."""
+
+    path: str
+    content: Json
+    snapshot: Sequence[Mapping[str, Json]]
+    model: str  # of the vectors
+    vectors: Vectors  # (len(snapshot), dimension), or empty
+    created: datetime
+    modified: datetime
+    accessed: datetime
+    version: int
+    ended: datetime | None = None  # when an older version was replaced or deleted
+
+    @property
+    def heading(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def parent(self) -> str:
+        return self.path.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    name: str
+    content: Json
+    created: datetime
+    modified: datetime
+
+
+# Upkeep
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStats:
+    window: WindowRecord
+    live_chunks: int
+    live_tokens: int
+    asleep_chunks: int
+    said_tokens: int
+    last_text: str = ""  # of the chunk said last in it
+    last_said: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    id: str
+    created: datetime
+    next_turn: int
+    next_position: int
+    turns: int
+    chunks: int
+    tokens: int
+    deleted_chunks: int
+    windows: int
+    drafts: int
+    entries: int
+    notes: int
+    generations: tuple[Generation, ...]
+    schema: int
+    bytes: int  # of the file and its write-ahead log
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something `verify` found to be wrong."""
+
+    check: str
+    sentence: str
+    repaired: bool = False
+
+    @classmethod
+    def of(cls, error: StoreError, check: str = "file") -> Finding:
+        """What could not even be read. Who verifies need not be told to."""
+        return cls(check, str(error).replace(VERIFY_FIRST, "Put a backup in its place."))
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """Which part of a memory is exported. A question and its answer are never parted."""
+
+    window: str | None = None
+    first_turn: int | None = None
+    last_turn: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def everything(self) -> bool:
+        return self == Subset()
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import brought."""
+
+    turns: int
+    chunks: int
+    tokens: int
+    windows: int
+    entries: int
+    notes: int
+    known_turns: int  # were here already
+    kept_ids: bool  # False: turns and positions got new ids, since theirs could not be used here

@@ -1,0 +1,131 @@
+"""What may be asked of the API: request bodies, and the forms of ids, times and settings in them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, create_model
+
+from halo_weave.core.tokens import ID_LIMIT
+from halo_weave.errors import BadInput
+from halo_weave.memory.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
+from halo_weave.records import WINDOW_ID
+from halo_weave.server.asked import DAY, KEY, SAID, WHOLE, Asked, Id, Json
+from halo_weave.settings import described
+
+LONGEST_SAID = 200_000
+LONGEST_QUESTION = 20_000
+
+Key = Annotated[str, Field(pattern=KEY, examples=["12.0.user"])]
+WindowId = Annotated[str, Field(pattern=WINDOW_ID, examples=["3f9a01bc"])]
+Moment = Annotated[str, Field(max_length=40, pattern=DAY, examples=["2026-01-31T12:00Z"])]
+Path = Annotated[str, Field(min_length=1, max_length=512, pattern=WHOLE, examples=["People/Mochi"])]
+Name = Annotated[str, Field(max_length=200, pattern=SAID)]
+Prompt = Annotated[str, Field(max_length=100_000, pattern=WHOLE)]
+
+
+def position(text: str) -> int:
+    if int(text) >= ID_LIMIT:
+        raise BadInput("Positions end at 2^63.")
+    return int(text)
+
+
+def moment(text: str | None) -> datetime | None:
+    """A time that a request names. Without a zone it is UTC."""
+    try:
+        when = None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(f"{text!r} is not a time. Write it like 2026-01-31 or 2026-01-31T12:00Z.") from None
+    return when.replace(tzinfo=UTC) if when and when.tzinfo is None else when
+
+
+# Settings
+
+
+def _setting_field(about: dict[str, Any], *, empty: bool) -> tuple[Any, Any]:
+    """A setting as a field of a request: its type and range as the settings themselves state them."""
+    kinds: dict[str, Any] = {"integer": int, "number": float, "boolean": bool}
+    kind = Literal[tuple(about["choices"])] if about["choices"] else kinds[about["type"]]
+    limits = {} if about["low"] is None else {"ge": about["low"], "le": about["high"]}
+    field: Any = Annotated[kind, Field(**limits)]
+    # A factory, since a default would be described: to leave a setting out is not to send null.
+    return field | None if empty else field, Field(default_factory=lambda: None, description=about["meaning"])
+
+
+_OWN: dict[str, Any] = {about["name"]: _setting_field(about, empty=True) for about in described()}
+_SHARED: dict[str, Any] = {
+    about["name"]: _setting_field(about, empty=about["optional"]) for about in described()
+}
+SettingNames: Any = list[Literal[tuple(_OWN)]]  # type: ignore[misc]
+
+OwnSettings: type[Asked] = create_model(
+    "OwnSettings",
+    __base__=Asked,
+    __doc__="Settings of one window. Null empties a setting that may be empty; others go back to that for all.",
+    **_OWN,
+)
+SettingsChange: type[Asked] = create_model(
+    "SettingsChange",
+    __base__=Asked,
+    __doc__="Settings for all windows. Null empties a setting that may be empty; `reset` goes back to the defaults.",
+    reset=(SettingNames, Field([])),
+    **_SHARED,
+)
+
+
+def given(asked: BaseModel) -> dict[str, Any]:
+    """What a request names, and nothing that it leaves out."""
+    return {name: getattr(asked, name) for name in asked.model_fields_set if name != "reset"}
+
+
+# The rest
+
+
+class WindowChange(Asked):
+    name: Name | None = None
+    system_prompt: Prompt | None = None
+    user_name: Name | None = None
+    ai_name: Name | None = None
+    settings: OwnSettings | None = None  # type: ignore[valid-type]
+    reset: SettingNames = Field(default=[], description="Settings that go back to those for all windows.")
+
+
+class NewWindow(Asked):
+    name: Name
+    system_prompt: Prompt | None = None
+    user_name: Name | None = None
+    ai_name: Name | None = None
+    settings: OwnSettings | None = None  # type: ignore[valid-type]
+
+
+class Say(Asked):
+    text: Annotated[str, Field(max_length=LONGEST_SAID, pattern=SAID, examples=["My cat is called Mochi."])]
+
+
+class Undelete(Asked):
+    keys: Annotated[list[Key], Field(min_length=1, max_length=10_000)]
+
+
+class Keep(Asked):
+    path: Path
+    content: Json
+    context_tokens: int = Field(
+        default=CONTEXT_TOKENS, ge=0, le=CONTEXT_LIMIT, description="Size of the snapshot of relevant chunks."
+    )
+
+
+class Inject(Asked):
+    path: Path
+
+
+class NotesChange(Asked):
+    content: dict[str, Json]
+    version: Id | None = Field(
+        default=None,
+        description="The one that was read: 409 if the notes have another by now. Null: whatever they are.",
+    )
+
+
+class Clear(Asked):
+    confirm: Literal["delete everything"]

@@ -1,0 +1,400 @@
+"""Import: the elements of an exchange file become rows. What is here already is left as it is."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from halo_weave.errors import StoreBusy, StoreError
+from halo_weave.records import Imported
+from halo_weave.store import Progress, silent
+from halo_weave.stores.exchange import (
+    SECTIONS,
+    AsleepIn,
+    ChunkIn,
+    EntryIn,
+    EventIn,
+    ExportHeader,
+    GenerationIn,
+    LiveIn,
+    NoteIn,
+    SettingIn,
+    TurnIn,
+    VectorIn,
+    WindowIn,
+    read_element,
+)
+from halo_weave.stores.importfile import checked, opened
+from halo_weave.stores.packing import micros, pack_tokens, unpack_floats
+from halo_weave.stores.renumbering import Renumbering, Shift, reason_here, snapshot_here
+from halo_weave.stores.sqlite.rows import (
+    SqlitePart,
+    note_changed,
+    pack_json,
+    tokenizer_of,
+    want_vectors,
+    write_words,
+)
+
+PATIENCE = 60.0  # seconds for another import to end, before the user is asked to wait instead
+
+
+class SqliteImport(SqlitePart):
+    def import_file(self, path: Path, *, now: datetime, progress: Progress = silent) -> Imported:
+        with opened(path) as file:
+            return self.import_open_file(file, now=now, progress=progress)
+
+    def import_open_file(self, source: IO[bytes], *, now: datetime, progress: Progress = silent) -> Imported:
+        # What an import notes on the way, and the ids that it set apart, are for one import at a time.
+        with checked(source, micros(now), progress) as file, self._db.alone(patience=PATIENCE):
+            with self._db.writing() as db:
+                db.execute("DROP TABLE IF EXISTS temp.arrived")
+                db.execute("CREATE TEMP TABLE arrived (turn INTEGER PRIMARY KEY, here INTEGER NOT NULL)")
+                own = db.execute("SELECT id FROM memory").fetchone()[0]
+            arriving = _Arrivals(file.header, own)
+            try:
+                for section, elements in file.batches(progress):
+                    with self._db.writing() as db:
+                        arriving.bring(db, section, elements)
+            except StoreError as error:
+                raise _broken_off(error) from error
+            finally:
+                with suppress(StoreError), self._db.writing() as db:  # the next import does it, too
+                    db.execute("DROP TABLE IF EXISTS temp.arrived")
+            return arriving.result(renumbered=file.renumbered)
+
+
+def _broken_off(error: StoreError) -> StoreError:
+    """An error of one step says that nothing was changed; of the import as a whole, the steps before it stay."""
+    why = "others held the memory for too long" if isinstance(error, StoreBusy) else error.__cause__ or error
+    return type(error)(
+        f"The import broke off: {str(why).rstrip('.')}. What it brought so far stays. Import the same file again, and "
+        "it goes on."
+    )
+
+
+class _Ledger:
+    """The ids of this memory, for `Renumbering`."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def counters(self) -> tuple[int, int, int]:
+        return self._db.execute("SELECT next_turn, next_position, cleared_turn FROM memory").fetchone()  # type: ignore[no-any-return]
+
+    def is_free(self, turn: int, start: int, stop: int) -> bool:
+        # Chunks do not overlap, so the last one that begins before the turn's end tells for all.
+        taken = self._db.execute(
+            """SELECT 1 FROM turns WHERE id = ? UNION ALL
+               SELECT 1 FROM (SELECT start + span AS stop FROM chunks WHERE start < ? AND merged IS NULL
+                              ORDER BY start DESC LIMIT 1) WHERE stop > ?""",
+            (turn, stop, start),
+        ).fetchone()
+        return taken is None
+
+    def earlier(self, source: str, turn: int) -> Iterable[tuple[int, int]]:
+        return self._db.execute(
+            "SELECT turn_shift, shift FROM imports WHERE source = ?1 AND first_turn <= ?2 AND ?2 < end_turn",
+            (source, turn),
+        ).fetchall()
+
+    def set_apart(
+        self, source: str, first: int, end: int, shift: Shift, next_turn: int, next_position: int
+    ) -> None:
+        self._db.execute(
+            "UPDATE memory SET next_turn = max(next_turn, ?), next_position = max(next_position, ?)",
+            (next_turn, next_position),
+        )
+        self._db.execute(
+            "INSERT INTO imports (source, first_turn, end_turn, turn_shift, shift) VALUES (?, ?, ?, ?, ?)",
+            (source, first, end, *shift),
+        )
+
+
+class _Arrivals:
+    """One import: a batch at a time, each in its transaction."""
+
+    def __init__(self, header: ExportHeader, own: str) -> None:
+        self._source, self._own = header.id, own
+        self._ids = Renumbering(header, own)
+        self._counts: Counter[str] = Counter()
+        self._generation: int | None = None  # the one here that takes the vectors
+        self._dimension = 0
+
+    def result(self, *, renumbered: bool) -> Imported:
+        names = ("turns", "chunks", "tokens", "windows", "entries", "notes", "known_turns")
+        counts = {name: self._counts[name] for name in names}
+        return Imported(**counts, kept_ids=self._ids.kept and not renumbered)
+
+    def bring(self, db: sqlite3.Connection, section: str, elements: Iterable[Any]) -> None:
+        step = getattr(self, f"_bring_{section}")
+        for element in elements:
+            step(db, read_element(section, SECTIONS[section], element))
+
+    # Windows and turns
+
+    def _bring_windows(self, db: sqlite3.Connection, window: WindowIn) -> None:
+        cursor = db.execute(
+            """INSERT OR IGNORE INTO windows
+                   (id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted)
+               VALUES (:id, :name, :system_prompt, :user_name, :ai_name, :settings, :created, :modified, :deleted)""",
+            {**window.model_dump(), "settings": pack_json(window.settings)},
+        )
+        self._counts["windows"] += cursor.rowcount
+
+    def _bring_turns(self, db: sqlite3.Connection, turn: TurnIn) -> None:
+        memory, first_turn, mark = turn.first_known_as(self._source)
+        row = db.execute(
+            "SELECT here FROM imported WHERE source = ? AND turn = ? AND mark = ?", (memory, first_turn, mark)
+        ).fetchone()
+        if row is None and memory == self._own:
+            row = db.execute(
+                "SELECT id FROM turns WHERE id = ? AND role = ? AND said = ?",
+                (first_turn, turn.role, turn.said),
+            ).fetchone()
+        if row is None:
+            shift = self._ids.shift(turn, _Ledger(db))
+            here = turn.turn + shift.turns
+            self._insert(db, turn, here, shift.positions)
+            if (memory, first_turn) != (self._own, here):
+                db.execute(
+                    "INSERT INTO imported (source, turn, mark, here, shift) VALUES (?, ?, ?, ?, ?)",
+                    (memory, first_turn, mark, here, shift.positions),
+                )
+        else:
+            here = row[0]
+            self._counts["known_turns"] += 1
+        db.execute("INSERT OR REPLACE INTO arrived (turn, here) VALUES (?, ?)", (turn.turn, here))
+
+    def _insert(self, db: sqlite3.Connection, turn: TurnIn, here: int, shift: int) -> None:
+        answers = None if turn.answers is None else _here(db, turn.answers)
+        db.execute(
+            "INSERT INTO turns (id, window, role, answers, speaker, said) VALUES (?, ?, ?, ?, ?, ?)",
+            (here, turn.window, turn.role, answers, turn.speaker, turn.said),
+        )
+        numbers: dict[int | None, int | None] = {None: None}  # of the turn's chunks
+        present: list[int] = []
+        for chunk in turn.chunks:
+            number = _insert_chunk(db, here, turn.window, chunk, shift, numbers[chunk.merged_into])
+            numbers[chunk.chunk] = number
+            note_changed(db, [number])
+            if chunk.deleted is None and chunk.merged is None:
+                present.append(number)
+            if chunk.merged is None:
+                self._counts["tokens"] += len(chunk.ids)
+        write_words(db, present)
+        want_vectors(db, present)
+        self._counts["turns"] += 1
+        self._counts["chunks"] += len(turn.chunks)
+
+    # What windows know
+
+    def _bring_live(self, db: sqlite3.Connection, held: LiveIn) -> None:
+        place = _free_place(db, held)
+        if place is None:
+            return
+        number, start, gone = place
+        if gone:
+            _insert_asleep(db, held, number, start, gone, held.since, '{"why":"deleted"}')
+            return
+        woken = (
+            None if held.woken is None else pack_json(reason_here(held.woken, lambda turn: _here(db, turn)))
+        )
+        db.execute(
+            """INSERT INTO live (window, start, chunk, pinned, since, woken, brightness, tokenizer, ids, lengths, raw)
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+            (
+                held.window,
+                start,
+                number,
+                held.pinned,
+                held.since,
+                woken,
+                held.brightness,
+                *_reading(db, held),
+            ),
+        )
+
+    def _bring_asleep(self, db: sqlite3.Connection, held: AsleepIn) -> None:
+        place = _free_place(db, held)
+        if place is not None:
+            reason = pack_json(reason_here(held.reason, lambda turn: _here(db, turn)))
+            _insert_asleep(db, held, *place, held.slept, reason)
+
+    def _bring_history(self, db: sqlite3.Connection, event: EventIn) -> None:
+        # An event is the same with another hit: one file may hold the turn of the hit, and another not.
+        db.execute(
+            """INSERT INTO history (window, chunk, happened, event, detail)
+               SELECT :window, c.number, :happened, :event, :detail FROM arrived a JOIN chunks c ON c.turn = a.here
+               WHERE a.turn = :turn AND c.chunk = :chunk
+               AND (:window IS NULL OR EXISTS (SELECT 1 FROM windows WHERE id = :window))
+               AND NOT EXISTS (SELECT 1 FROM history h WHERE h.chunk = c.number AND h.window IS :window
+                               AND h.happened = :happened AND h.event = :event
+                               AND json_remove(h.detail, '$.hit') = json_remove(:detail, '$.hit'))""",
+            {
+                **event.model_dump(),
+                "detail": pack_json(reason_here(event.detail, lambda turn: _here(db, turn))),
+            },
+        )
+
+    # Keepsakes
+
+    def _bring_entries(self, db: sqlite3.Connection, entry: EntryIn) -> None:
+        if db.execute(
+            "SELECT 1 FROM entries WHERE path = ?1 UNION SELECT 1 FROM entry_versions WHERE path = ?1",
+            (entry.path,),
+        ).fetchone():
+            return
+        parent, _, heading = entry.path.rpartition("/")
+        for version in entry.versions:
+            snapshot = snapshot_here(version.snapshot, lambda turn: _here(db, turn))
+            values = {
+                **version.model_dump(),
+                "path": entry.path,
+                "content": pack_json(version.content),
+                "snapshot": pack_json(snapshot),
+                "parent": parent,
+                "heading": heading,
+            }
+            if version.ended is None:
+                db.execute(
+                    """INSERT INTO entries (path, version, content, snapshot, model, vectors, created, modified, accessed,
+                           parent, heading)
+                       VALUES (:path, :version, :content, :snapshot, :model, :vectors, :created, :modified, :accessed,
+                           :parent, :heading)""",
+                    values,
+                )
+            else:
+                db.execute(
+                    """INSERT INTO entry_versions (path, version, content, snapshot, model, vectors, created, modified,
+                           accessed, ended)
+                       VALUES (:path, :version, :content, :snapshot, :model, :vectors, :created, :modified, :accessed,
+                           :ended)""",
+                    values,
+                )
+        self._counts["entries"] += 1
+
+    def _bring_notes(self, db: sqlite3.Connection, note: NoteIn) -> None:
+        cursor = db.execute(
+            "INSERT OR IGNORE INTO notes (name, content, created, modified) VALUES (?, ?, ?, ?)",
+            (note.name, pack_json(note.content), note.created, note.modified),
+        )
+        self._counts["notes"] += cursor.rowcount
+
+    def _bring_settings(self, db: sqlite3.Connection, setting: SettingIn) -> None:
+        db.execute(
+            "INSERT OR IGNORE INTO settings (key, value, modified) VALUES (?, ?, ?)",
+            (setting.key, pack_json(setting.value), setting.modified),
+        )
+
+    # Vectors serve if they are of the embedder that serves here, or if there is none yet.
+
+    def _bring_generations(self, db: sqlite3.Connection, generation: GenerationIn) -> None:
+        if db.execute("SELECT 1 FROM generations WHERE state = 'current'").fetchone() is None:
+            number = db.execute(
+                """INSERT INTO generations (model, dimension, state, created, completed)
+                   VALUES (:model, :dimension, 'current', :created, :completed) RETURNING id""",
+                generation.model_dump(),
+            ).fetchone()
+            db.execute(
+                """INSERT INTO wanted (generation, chunk, sequence) SELECT ?, c.number, n.sequence
+                   FROM chunks c JOIN changes n ON n.chunk = c.number WHERE c.deleted IS NULL AND c.merged IS NULL""",
+                number,
+            )
+        row = db.execute(
+            "SELECT id FROM generations WHERE state = 'current' AND model = ? AND dimension = ?",
+            (generation.model, generation.dimension),
+        ).fetchone()
+        self._generation, self._dimension = (row[0], generation.dimension) if row else (None, 0)
+
+    def _bring_vectors(self, db: sqlite3.Connection, found: VectorIn) -> None:
+        if self._generation is None or not found.vector or len(found.vector) % (4 * self._dimension):
+            return
+        row = db.execute(
+            """SELECT c.number FROM arrived a JOIN chunks c ON c.turn = a.here WHERE a.turn = ? AND c.chunk = ?
+               AND c.deleted IS NULL AND c.merged IS NULL
+               AND NOT EXISTS (SELECT 1 FROM vectors v WHERE v.generation = ? AND v.chunk = c.number)""",
+            (found.turn, found.chunk, self._generation),
+        ).fetchone()
+        if row is None:
+            return
+        db.execute(
+            "INSERT INTO vectors (generation, chunk, vector) VALUES (?, ?, ?)",
+            (self._generation, row[0], found.vector),
+        )
+        note_changed(db, row)
+        if not found.stale:
+            db.execute("DELETE FROM wanted WHERE generation = ? AND chunk = ?", (self._generation, row[0]))
+
+
+def _here(db: sqlite3.Connection, turn: int) -> int | None:
+    """The id here of a turn of the file."""
+    row = db.execute("SELECT here FROM arrived WHERE turn = ?", (turn,)).fetchone()
+    return row[0] if row else None
+
+
+def _free_place(db: sqlite3.Connection, held: LiveIn | AsleepIn) -> tuple[int, int, bool] | None:
+    """Number, start and whether it is deleted, of a chunk that its window does not hold yet."""
+    row = db.execute(
+        """SELECT c.number, c.start, c.deleted IS NOT NULL, c.span FROM arrived a JOIN chunks c ON c.turn = a.here
+           JOIN windows w ON w.id = :window WHERE a.turn = :turn AND c.chunk = :chunk AND c.merged IS NULL
+           AND NOT EXISTS (SELECT 1 FROM live WHERE window = :window AND start = c.start)
+           AND NOT EXISTS (SELECT 1 FROM asleep WHERE window = :window AND start = c.start)""",
+        {"window": held.window, "turn": held.turn, "chunk": held.chunk},
+    ).fetchone()
+    if row is None or (held.reading is None and len(held.brightness) != 4 * row[3]):
+        return None
+    return row[0], row[1], bool(row[2])
+
+
+def _reading(db: sqlite3.Connection, held: LiveIn | AsleepIn) -> tuple[Any, ...]:
+    if held.reading is None:
+        return (None,) * 4
+    return tokenizer_of(db, held.reading.tokenizer), *pack_tokens(held.reading.tokens)
+
+
+def _insert_asleep(
+    db: sqlite3.Connection,
+    held: LiveIn | AsleepIn,
+    number: int,
+    start: int,
+    gone: bool,
+    slept: int,
+    reason: str,
+) -> None:
+    peak = float(unpack_floats(held.brightness).max())
+    db.execute(
+        """INSERT INTO asleep
+               (window, start, chunk, gone, peak, slept, reason, brightness, tokenizer, ids, lengths, raw)
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (held.window, start, number, gone, peak, slept, reason, held.brightness, *_reading(db, held)),
+    )
+
+
+def _insert_chunk(
+    db: sqlite3.Connection, turn: int, window: str, chunk: ChunkIn, shift: int, merged_into: int | None
+) -> int:
+    cursor = db.execute(
+        """INSERT INTO chunks (turn, chunk, window, start, span, tokenizer, deleted, undeleted, merged, merged_into, tags,
+               ids, lengths, raw) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (
+            turn,
+            chunk.chunk,
+            window,
+            chunk.start + shift,
+            len(chunk.ids),
+            tokenizer_of(db, chunk.tokenizer),
+            chunk.deleted,
+            chunk.undeleted,
+            chunk.merged,
+            merged_into,
+            pack_json(chunk.tags) if chunk.tags else None,
+            *pack_tokens(chunk.tokens),
+        ),
+    )
+    return int(cursor.lastrowid or 0)

@@ -1,0 +1,149 @@
+"""A chunk, and what a user can do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.errors import BadInput, UnknownChunk
+from halo_weave.records import ChunkRecord, Event
+from halo_weave.weave.events import WokenChunk
+from halo_weave.weave.system import System
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything there is to say of a chunk in a window."""
+
+    key: ChunkKey
+    text: str
+    tokens: int
+    live: bool
+    pinned: bool
+    peak: float | None
+    mean: float | None
+    said: datetime
+    window: str
+    speaker: str
+    history: tuple[Event, ...]  # newest first
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What goes, or went, with a chunk that is deleted."""
+
+    keys: tuple[ChunkKey, ...]
+    turns: int
+    chunks: int
+    tokens: int
+    text: str | None  # the user's words, when their newest answer goes: they return to the input
+    windows: tuple[str, ...] = ()  # where something of it was live
+
+
+class WeaveChunks:
+    """`weave.chunks`."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+
+    def get(self, key: ChunkKey) -> ChunkRecord:
+        return self._system.store.chunk(key)
+
+    def why(self, window_id: str, key: ChunkKey) -> Explanation:
+        store = self._system.store
+        desk, record = self._system.desk(window_id), store.chunk(key)
+        live = key in desk.window
+        brightness = desk.window.at(key).brightness if live else None
+        if not live:
+            with suppress(UnknownChunk):
+                brightness = store.sleeping(window_id, key).brightness
+        return Explanation(
+            key,
+            record.chunk.text,
+            len(record.chunk),
+            live,
+            key in desk.window.pinned,
+            None if brightness is None else float(brightness.max()),
+            None if brightness is None else float(brightness.mean()),
+            record.said,
+            record.window,
+            record.speaker,
+            tuple(store.history(window=window_id, key=key)),
+        )
+
+    def pin(self, window_id: str, key: ChunkKey) -> None:
+        system = self._system
+        with system.alone(window_id):
+            bright = system.settings(system.window(window_id)).initial_brightness
+            system.store.pin(window_id, key, now=system.now(), brightness=bright)
+        system.changed([window_id])
+
+    def unpin(self, window_id: str, key: ChunkKey) -> None:
+        with self._system.alone(window_id):
+            self._system.window(window_id)
+            self._system.store.unpin(window_id, key, now=self._system.now())
+        self._system.changed([window_id])
+
+    def sleep(self, window_id: str, key: ChunkKey) -> None:
+        with self._system.alone(window_id):
+            self._system.desk_to_change(window_id).sleep(key, now=self._system.now())
+        self._system.changed([window_id])
+
+    def wake(self, window_id: str, key: ChunkKey) -> WokenChunk:
+        """Back to its place, brightest, and pinned."""
+        with self._system.alone(window_id):
+            desk = self._system.desk_to_change(window_id)
+            if key in desk.window:
+                raise BadInput(f"Chunk {key} is awake already.")
+            woken = desk.wake_by_hand(key, now=self._system.now())
+        self._system.changed([window_id])
+        return woken
+
+    def merge(self, window_id: str, key: ChunkKey) -> ChunkKey:
+        """Into the chunk before it; returns that one's key."""
+        with self._system.alone(window_id):
+            self._system.window(window_id)
+            into = self._system.store.merge(window_id, key, now=self._system.now())
+        self._system.recall.note_said()
+        self._system.changed([window_id])
+        return into
+
+    def would_delete(self, window_id: str, key: ChunkKey) -> Deletion:
+        """What deleting it would take along."""
+        store = self._system.store
+        live = self._system.desk(window_id).live_keys
+        records = [one for one in store.chunks_by_key(store.deletion_of(key)) if not one.gone]
+        text = None
+        if max((key.turn_id for key in live), default=None) in {record.key.turn_id for record in records}:
+            # The newest exchange goes: what the user said is given back, also what of it sleeps.
+            said = [record.chunk for record in records if record.key.role is Role.USER]
+            said.sort(key=lambda chunk: chunk.start)
+            if said and said[0].key.chunk_id == 0:
+                text = b"".join(chunk.tokens.raw for chunk in said).decode("utf-8", errors="replace")
+        return Deletion(
+            tuple(record.key for record in records),
+            len({record.key.turn_id for record in records}),
+            len(records),
+            sum(len(record.chunk) for record in records),
+            text,
+        )
+
+    def delete(self, window_id: str, key: ChunkKey) -> Deletion:
+        """Out of search for ever, unless undeleted; what goes along is said."""
+        with self._system.alone(window_id):
+            would = self.would_delete(window_id, key)
+            gone = replace(would, windows=self._system.store.delete(would.keys, now=self._system.now()))
+        self._system.changed({window_id, *gone.windows})
+        return gone
+
+    def undelete(self, window_id: str, keys: Sequence[ChunkKey]) -> tuple[str, ...]:
+        """Deleted chunks can be found again, and are in every window what they were. Returns where they are live."""
+        with self._system.alone(window_id):
+            self._system.window(window_id)
+            windows = self._system.store.undelete(keys, now=self._system.now())
+        self._system.recall.note_said()
+        self._system.changed({window_id, *windows})
+        return windows

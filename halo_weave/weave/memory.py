@@ -1,0 +1,190 @@
+"""What was ever said, in all windows: searched, exported, imported, embedded, cleared."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import IO, Any, Literal
+
+from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
+from halo_weave.core.tokens import ChunkKey
+from halo_weave.errors import EmbedderOff, HaloWeaveError, WindowBusy
+from halo_weave.ports import ModelInfo
+from halo_weave.records import ChunkRecord, Imported, Stats, Subset
+from halo_weave.weave.events import INTERNAL
+from halo_weave.weave.system import System
+from halo_weave.weave.turns import plain
+
+log = logging.getLogger(__name__)
+EmbedAnew = Callable[[Callable[[int, int], None]], None]  # told how many chunks are done, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A hit of a search with the chunk it found."""
+
+    hit: RecallHit
+    record: ChunkRecord
+    live: bool  # in the window that asked
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What would wake up if this were said."""
+
+    plan: ResurrectionPlan
+    hits: Mapping[ChunkKey, RecallHit]
+    texts: Mapping[ChunkKey, str]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingState:
+    """How many chunks have the vector they should have."""
+
+    state: Literal["idle", "running", "off", "failed"]
+    model: str
+    done: int
+    total: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class SystemStatus:
+    """The parts of the system and how they are."""
+
+    model: ModelInfo
+    embedder: Mapping[str, Any]
+    memory: Stats
+
+
+class WeaveMemory:
+    """`weave.memory`."""
+
+    def __init__(self, system: System, embed_anew: EmbedAnew | None) -> None:
+        """`embed_anew` makes all vectors by the embedder that was chosen; None if there is none."""
+        self._system, self._embed_anew = system, embed_anew
+        self._embedding: EmbeddingState | None = None  # by another embedder, under way or failed
+
+    # Looking
+
+    def search(
+        self, text: str, *, window_id: str | None = None, only_window: bool = False, limit: int = 50
+    ) -> list[Found]:
+        """All of memory, or what was said in one window."""
+        system = self._system
+        settings = system.settings(system.window(window_id) if window_id else None)
+        hits = system.recall.search(
+            plain(text),
+            window=window_id if only_window else None,
+            limit=limit,
+            now=system.now(),
+            user_weight=settings.user_weight,
+            mmr_lambda=settings.mmr_lambda,
+        )
+        live = system.desk(window_id).live_keys if window_id else frozenset()
+        records = {record.key: record for record in system.store.chunks_by_key([hit.key for hit in hits])}
+        return [Found(hit, records[hit.key], hit.key in live) for hit in hits if hit.key in records]
+
+    def preview(self, window_id: str, text: str) -> Preview:
+        """What would wake up for this text, while it is being typed. Nothing is changed."""
+        text, desk = plain(text), self._system.desk(window_id)
+        room = desk.room(len(self._system.engine.tokenize(text)))
+        if room <= 0 or not text.strip():
+            return Preview(ResurrectionPlan(max(0, room), 0, ()), {}, {})
+        hits, plan = desk.plan_recall(text, room, recall=self._system.recall, now=self._system.now())
+        texts = {one.key: one.chunk.text for one in self._system.store.chunks_by_key(plan.keys)}
+        return Preview(plan, hits, texts)
+
+    def stats(self) -> Stats:
+        return self._system.store.stats()
+
+    def status(self) -> SystemStatus:
+        system = self._system
+        return SystemStatus(system.engine.info, system.recall.status(), system.store.stats())
+
+    # Out of and into files
+
+    @property
+    def folder(self) -> Path:
+        """Where the store lies: a place for files that are on their way."""
+        return self._system.store.folder
+
+    def export(self, write: Callable[[str], object], *, subset: Subset, vectors: bool) -> None:
+        """The memory, or a part of it, as JSON."""
+        self._system.store.export(write, now=self._system.now(), subset=subset, vectors=vectors)
+
+    def import_file(self, source: IO[bytes]) -> Imported:
+        """Add what an export holds. What is here already stays as it is."""
+        brought = self._system.store.import_open_file(source, now=self._system.now())
+        self._system.recall.note_said()
+        return brought
+
+    def clear(self) -> None:
+        """Delete everything, unless something is being said."""
+        system = self._system
+        windows = [record.id for record in system.store.windows()]
+        with ExitStack() as held:
+            try:
+                for window_id in windows:
+                    held.enter_context(system.alone(window_id))
+            except WindowBusy:
+                raise WindowBusy("A reply is being written. Stop it first.") from None
+            system.store.clear(confirm=True)
+            for window_id in windows:
+                system.engine.forget(window_id)
+        system.recall.forget()
+        for window_id in windows:
+            system.hubs.drop(window_id)
+
+    # Vectors
+
+    def embedding(self) -> EmbeddingState:
+        """How far embedding is."""
+        if self._embedding is not None:
+            return self._embedding
+        now, total = self._system.recall.status(), self._system.store.stats().chunks
+        state, wanted = now["state"], now.get("wanted", 0)
+        busy = state == "loading" or wanted > 0
+        return EmbeddingState(
+            "off" if state == "off" else "running" if busy else "idle",
+            now.get("model", ""),
+            max(0, total - wanted),
+            total,
+            now.get("sentence", ""),
+        )
+
+    def embed_anew(self) -> EmbeddingState:
+        """Every chunk is embedded again, in the background; search goes on with the vectors that are there."""
+        now = self.embedding()
+        if now.state == "running":
+            return now
+        if now.state == "idle":
+            store = self._system.store
+            store.want_again(place.number for place in store.outline())
+            self._system.recall.note_said()
+            return self.embedding()
+        if self._embed_anew is None:
+            raise EmbedderOff(now.sentence or "There is no embedder: search goes by words.")
+        self._embedding = EmbeddingState("running", "", 0, now.total, "")
+        Thread(target=self._build, args=(self._embed_anew,), name="reindex", daemon=True).start()
+        return self._embedding
+
+    def _build(self, embed_anew: EmbedAnew) -> None:
+        """The vectors of another embedder; once they are there, they serve."""
+
+        def progress(done: int, total: int) -> None:
+            self._embedding = EmbeddingState("running", "", done, total, "")
+
+        try:
+            embed_anew(progress)
+            self._system.recall.reopen()
+            self._embedding = None
+        except Exception as error:
+            known = isinstance(error, HaloWeaveError)
+            if not known:
+                log.exception("Embedding failed.")
+            self._embedding = EmbeddingState("failed", "", 0, 0, str(error) if known else INTERNAL)

@@ -1,0 +1,134 @@
+"""What a window looks like: the active context with its brightness, its gaps and its budget, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What sleeps in this window between two live chunks."""
+
+    chunks: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """All that sleeps in a window, by where it stands among the live chunks."""
+
+    before: Mapping[ChunkKey, Gap]  # of the live chunks that something sleeps right before
+    tail: Gap | None  # after the last live chunk
+    whole: Gap
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SeenChunk:
+    """A live chunk with all that is shown of it."""
+
+    chunk: Chunk
+    brightness: Brightness
+    pinned: bool
+    woken: Mapping[str, Any] | None  # why it woke up, if it slept
+    tool: bool = False  # the answer of a tool stands in it
+    gap: Gap | None = None  # what sleeps right before it
+
+    @property
+    def key(self) -> ChunkKey:
+        return self.chunk.key
+
+    @property
+    def start(self) -> int:
+        return self.chunk.start
+
+    @property
+    def tokens(self) -> int:
+        return len(self.chunk)
+
+    @property
+    def text_pieces(self) -> list[str]:
+        """One for each token; the one that ends a character carries it."""
+        return self.chunk.tokens.spelled()
+
+    @property
+    def peak(self) -> float:
+        return float(self.brightness.max())
+
+    @property
+    def mean(self) -> float:
+        return float(self.brightness.mean())
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTurn:
+    """A turn that has live chunks."""
+
+    turn_id: int
+    role: Role
+    speaker: str
+    said: datetime
+    window: str  # where it was said
+    window_name: str
+    chunks: tuple[SeenChunk, ...]
+    cut: bool = False  # the program ended before the reply did
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SeenReply:
+    """The reply in progress."""
+
+    turn_id: int
+    position: int  # of its first token
+    tokens: Tokens
+    brightness: Brightness
+    tool: list[bool]  # for each token, whether a tool said it
+
+    @property
+    def text_pieces(self) -> list[str]:
+        return self.tokens.spelled(ended=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Where the tokens of the context go."""
+
+    max_context_tokens: int
+    model_context: int
+    system: int
+    pinned: int
+    live: int  # without the pinned
+    frames: int
+    reserve: int  # for the reply
+    free: int
+
+    @property
+    def used(self) -> int:
+        return self.system + self.pinned + self.live + self.frames
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the model reads in a window, in time order, and what sleeps around it."""
+
+    window: str
+    turns: tuple[SeenTurn, ...]
+    gaps: Gaps
+    reply: SeenReply | None
+    budget: Budget
+    last_event: str  # events after this one are not, or not all, in this context
+    last_turn: Mapping[str, Any]  # what the last turn came to
+
+    @property
+    def brightness(self) -> Brightness:
+        """Of all live tokens, the reply's included; one 0 if nothing is live."""
+        rows = [one.brightness for turn in self.turns for one in turn.chunks]
+        if self.reply is not None and len(self.reply.brightness):
+            rows.append(self.reply.brightness)
+        return np.concatenate(rows) if rows else np.zeros(1, np.float32)

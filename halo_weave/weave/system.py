@@ -1,0 +1,164 @@
+"""What the parts of a Weave share: engine, store, recall and tools, the settings, and the windows at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import datetime
+from threading import Lock
+
+import numpy as np
+
+from halo_weave.core.tokens import Role
+from halo_weave.core.window import Live, chunk_turn
+from halo_weave.errors import BadInput, StoreError, UnknownWindow, WindowBusy
+from halo_weave.ports import Engine
+from halo_weave.records import WindowRecord
+from halo_weave.settings import SHARED, Settings
+from halo_weave.store import Store
+from halo_weave.weave.desk import CUT, Desk
+from halo_weave.weave.events import WindowChanged
+from halo_weave.weave.hub import Hubs
+from halo_weave.weave.ports import RecallPort, ToolboxPort
+from halo_weave.weave.prompt import Scribe
+
+MOST_DESKS = 16  # working sets that are kept between turns
+
+
+class System:
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        recall: RecallPort,
+        toolbox: ToolboxPort | None,
+        *,
+        defaults: Settings,
+        now: Callable[[], datetime],
+    ) -> None:
+        self.engine, self.store, self.recall, self.toolbox = engine, store, recall, toolbox
+        self.now = now
+        self.hubs = Hubs()
+        self.scribe = Scribe(engine)
+        self.pen = ThreadPoolExecutor(1, "halo-weave-drafts")
+        self.at_work: dict[str, Desk] = {}  # of the turns under way
+        self._defaults = defaults
+        self._locks: dict[str, Lock] = {}
+        self._desks: dict[str, tuple[int, Desk]] = {}  # with the store's version they were loaded from
+
+    def close(self) -> None:
+        for lock in list(self._locks.values()):
+            if lock.acquire(timeout=30):
+                lock.release()
+        self.pen.shutdown()
+        if self.toolbox:
+            self.toolbox.close()
+        self.recall.close()
+        self.engine.close()
+        self.store.close()
+
+    # Windows
+
+    def window(self, window_id: str) -> WindowRecord:
+        """A window that was not deleted."""
+        record = self.store.window(window_id)
+        if record.deleted is not None:
+            raise UnknownWindow(f"Window {record.name!r} was deleted.")
+        return record
+
+    def names(self) -> dict[str, str]:
+        """The names of all windows that ever were, by id."""
+        return self.store.window_names()
+
+    def settings(self, window: WindowRecord | None = None) -> Settings:
+        """What holds for all windows, or in one."""
+        return stored_settings(self.store, window, self._defaults)
+
+    @contextmanager
+    def alone(self, window_id: str) -> Iterator[None]:
+        """One turn or change at a time in a window. Nobody waits: the user is told."""
+        lock = self._locks.setdefault(window_id, Lock())
+        if not lock.acquire(blocking=False):
+            raise WindowBusy("This window is being written to. Stop the reply first, or wait for it.")
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def changed(self, windows: Iterable[str]) -> None:
+        """Tell those who watch these windows that they are not what they last saw."""
+        for window_id in windows:
+            self.hubs.of(window_id).publish(WindowChanged())
+
+    # Desks
+
+    def desk(self, window_id: str) -> Desk:
+        """The window's working set, to look at: of the turn under way, or the one loaded last if it still holds."""
+        at_work = self.at_work.get(window_id)
+        if at_work is not None:
+            return at_work
+        version = self.store.version()
+        known, desk = self._desks.get(window_id, (None, None))
+        if desk is None or known != version:
+            desk = self._open(window_id)
+            self._desks.pop(window_id, None)
+            self._desks[window_id] = version, desk
+            for oldest in list(self._desks)[:-MOST_DESKS]:
+                self._desks.pop(oldest, None)
+        return desk
+
+    def desk_to_change(self, window_id: str) -> Desk:
+        """The window's working set for whoever has it `alone`. Nobody else gets this desk any more."""
+        desk = self.desk(window_id)
+        self._desks.pop(window_id, None)
+        desk.begin(now=self.now())
+        return desk
+
+    def _open(self, window_id: str) -> Desk:
+        record = self.window(window_id)
+        settings, prompt = self.settings(record), record.system_prompt
+        if self.toolbox and settings.memory_tree_in_prompt and settings.tool_rounds:
+            prompt = f"{prompt}\n\n{self.toolbox.instructions()}".strip()
+        return Desk.open(
+            record,
+            settings,
+            prompt,
+            store=self.store,
+            engine=self.engine,
+            scribe=self.scribe,
+            names=self.names(),
+        )
+
+    # Replies that were never finished
+
+    def recover(self, held: str | None = None) -> None:
+        """Replies that a killed process left unfinished become turns, as far as they were stored.
+
+        `held`: also those of this process in a window where nothing is being said, because the store refused the end.
+        """
+        for draft in self.store.drafts(now=self.now(), held=held):
+            try:
+                settings = self.settings(self.store.window(draft.window))
+                chunks = chunk_turn(
+                    draft.tokens,
+                    draft.turn_id,
+                    Role.ASSISTANT,
+                    draft.start,
+                    draft.answers,
+                    min_chunk_tokens=settings.min_chunk_tokens,
+                )
+                bright = settings.initial_brightness
+                live = [Live(chunk, np.full(len(chunk), bright, np.float32)) for chunk in chunks]
+                cut = {chunk.key: [CUT] for chunk in chunks}
+                self.store.append(draft.window, live, tokenizer=draft.tokenizer, now=draft.saved, tags=cut)
+            except (StoreError, UnknownWindow):
+                continue  # it stays a draft, for the next time
+            except BadInput:
+                self.store.drop_draft(draft.turn_id)  # another process was faster
+
+
+def stored_settings(store: Store, window: WindowRecord | None, defaults: Settings) -> Settings:
+    """The defaults, changed by what is stored for all windows, then by what one window sets itself."""
+    shared = defaults.restored(store.settings().get(SHARED))
+    return shared if window is None else shared.restored(window.settings)

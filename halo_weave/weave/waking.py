@@ -1,0 +1,65 @@
+"""What wakes up for a text: one search and one plan, for the turn, the preview and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+
+from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, choose_resurrections
+from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.settings import Settings
+from halo_weave.store import Store
+from halo_weave.weave.ports import RecallPort
+
+MOST_HITS = 200  # what a search gives the plan to choose from
+
+
+def hits_for(room: int) -> int:
+    """As many as could wake up if all were a few words long."""
+    return min(MOST_HITS, 16 + room // 8)
+
+
+def plan_waking(
+    text: str,
+    room: int,
+    settings: Settings,
+    *,
+    store: Store,
+    recall: RecallPort,
+    now: datetime,
+    window_id: str = "",
+    scope: str | None = None,
+    live: Collection[ChunkKey] = (),
+    before: int | None = None,
+    frame_tokens: Mapping[Role, int] | None = None,
+    stamp: Callable[[str], int] = lambda window: 0,
+) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
+    """The hits by key, and the plan that fits the room. Nothing is changed.
+
+    `window_id`: where they would wake up; without one, nothing is live. `scope`: only what was said in that window.
+    `before`: only what stands before this position. `stamp`: tokens by which the model is told of another window.
+    """
+    found = recall.search(
+        text,
+        window=scope,
+        limit=hits_for(room) + len(live),  # what is live may well fit best
+        now=now,
+        user_weight=settings.user_weight,
+        mmr_lambda=settings.mmr_lambda,
+    )
+    found = [hit for hit in found if hit.matters(settings.relevance_floor)]
+    sleepers = store.sleepers(window_id, [hit.key for hit in found if hit.key not in live])
+    if before is not None:
+        # What another window said after this turn began stands after it in time, and can wake up next turn.
+        sleepers = {key: sleeper for key, sleeper in sleepers.items() if sleeper.start < before}
+    hits = {hit.key: hit for hit in found if hit.key in sleepers}
+    plan = choose_resurrections(
+        hits.values(),
+        sleepers,
+        room,
+        live=live,
+        frame_tokens=frame_tokens,
+        stamps={window: stamp(window) for window in {one.window for one in sleepers.values()}},
+        pairs=settings.pairs,
+    )
+    return hits, plan

@@ -1,0 +1,240 @@
+"""Windows: made, changed, deleted, listed; their settings, and what is live and asleep in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from typing import Any, Literal
+
+from halo_weave.core.tokens import Role
+from halo_weave.errors import BadInput, UnknownWindow
+from halo_weave.records import GraveyardPage, Sleeping, WindowRecord, WindowStats
+from halo_weave.settings import SHARED, Settings, checked, known, usable
+from halo_weave.weave.desk import CUT
+from halo_weave.weave.seen import Context, Gap, SeenReply, SeenTurn
+from halo_weave.weave.system import System
+from halo_weave.weave.turns import WeaveTurns, plain
+
+DEFAULT_PROMPT = "You are a helpful assistant with a long memory. Answer plainly and briefly."
+LAST_TEXT = 120  # characters of a window's last words in a list
+
+
+@dataclass(frozen=True, slots=True)
+class WindowState(WindowStats):
+    """A window with what a list of windows shows of it."""
+
+    effective: Settings = field(default_factory=Settings)
+    generating: bool = False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the window sets itself, as far as this version knows it."""
+        return usable(self.window.settings)
+
+    @property
+    def modified(self) -> datetime:
+        """When it was last changed or spoken in."""
+        return max(self.window.modified, self.last_said or self.window.modified)
+
+    @property
+    def last_words(self) -> str:
+        return " ".join(self.last_text.split())[:LAST_TEXT]
+
+
+class WeaveWindows:
+    """`weave.windows`."""
+
+    def __init__(self, system: System, turns: WeaveTurns) -> None:
+        self._system, self._turns = system, turns
+
+    # Windows and settings
+
+    def list(self) -> list[WindowState]:
+        found = []
+        for record in self._system.store.windows():
+            with suppress(UnknownWindow):  # cleared meanwhile
+                found.append(self._state(record))
+        return found
+
+    def state(self, window_id: str) -> WindowState:
+        """A window with its figures."""
+        return self._state(self._system.window(window_id))
+
+    def _state(self, record: WindowRecord) -> WindowState:
+        stats = self._system.store.window_stats(record.id)
+        return WindowState(
+            stats.window,
+            stats.live_chunks,
+            stats.live_tokens,
+            stats.asleep_chunks,
+            stats.said_tokens,
+            stats.last_text,
+            stats.last_said,
+            self._system.settings(record),
+            record.id in self._turns.generating(),
+        )
+
+    def get(self, window_id: str) -> WindowRecord:
+        return self._system.window(window_id)
+
+    def find(self, name: str) -> WindowRecord:
+        """By its id, or by its name if only one has it."""
+        return find_window(self._system.store.windows(), name)
+
+    def names(self) -> dict[str, str]:
+        """The names of all windows that ever were, by id."""
+        return self._system.names()
+
+    def create(
+        self,
+        name: str,
+        *,
+        system_prompt: str = DEFAULT_PROMPT,
+        user_name: str = "User",
+        ai_name: str = "AI",
+        settings: Mapping[str, Any] | None = None,
+    ) -> WindowRecord:
+        return self._system.store.create_window(
+            _named(name),
+            now=self._system.now(),
+            system_prompt=plain(system_prompt),
+            user_name=_named(user_name),
+            ai_name=_named(ai_name),
+            settings=_checked(settings or {}),
+        )
+
+    def change(
+        self,
+        window_id: str,
+        *,
+        name: str | None = None,
+        system_prompt: str | None = None,
+        user_name: str | None = None,
+        ai_name: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        reset: Sequence[str] = (),
+    ) -> WindowRecord:
+        """Change what is given. Settings to `reset` go back to those that all windows share."""
+        self._system.window(window_id)
+        record = self._system.store.change_window(
+            window_id,
+            now=self._system.now(),
+            name=None if name is None else _named(name),
+            system_prompt=None if system_prompt is None else plain(system_prompt),
+            user_name=None if user_name is None else _named(user_name),
+            ai_name=None if ai_name is None else _named(ai_name),
+            settings=_checked(settings or {}, reset),
+            reset=reset,
+        )
+        self._system.changed([window_id])
+        return record
+
+    def delete(self, window_id: str) -> None:
+        """The window goes; what was said in it stays in memory."""
+        system = self._system
+        with system.alone(window_id):
+            system.window(window_id)
+            system.store.delete_window(window_id, now=system.now())
+            system.engine.forget(window_id)
+        system.hubs.drop(window_id)
+
+    def settings(self, window_id: str | None = None) -> Settings:
+        """What holds for all windows, or in one."""
+        return self._system.settings(None if window_id is None else self._system.window(window_id))
+
+    def change_settings(self, changes: Mapping[str, Any], reset: Sequence[str] = ()) -> Settings:
+        """Settings for all windows that do not have their own."""
+        system = self._system
+        system.store.change_settings(SHARED, _checked(changes, reset), reset, now=system.now())
+        return system.settings()
+
+    # What is in them
+
+    def context(self, window_id: str) -> Context:
+        """What the model reads in the window, as it is now."""
+        last = self._turns.hub(
+            window_id
+        ).last  # before all else: events after it may already be in the context
+        desk = self._system.desk(window_id)
+        gaps = desk.gaps()
+        with desk.guard:
+            seen = [desk.seen(chunk.key, gaps.before.get(chunk.key)) for chunk in desk.window.chunks]
+            about, budget, reply = dict(desk.about), desk.budget(), desk.window.reply
+            in_progress = None
+            if reply is not None:
+                brightness = desk.window.brightness[desk.window.offsets[-1] :].copy()
+                tool = [reply.start + i in desk.tooled for i in range(len(reply.ids))]
+                in_progress = SeenReply(reply.turn_id, reply.start, reply.tokens, brightness, tool)
+        turns = []
+        for (turn_id, role), group in groupby(seen, key=lambda one: (one.key.turn_id, one.key.role)):
+            chunks = tuple(group)
+            its = about[chunks[0].key]
+            name = desk.names.get(its.window, "")
+            cut = CUT in its.tags
+            turns.append(SeenTurn(turn_id, role, its.speaker, its.said, its.window, name, chunks, cut))
+        return Context(
+            window_id,
+            tuple(turns),
+            gaps,
+            in_progress,
+            budget,
+            last,
+            self._turns.last(window_id),
+        )
+
+    def graveyard(
+        self,
+        window_id: str,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        sort: Literal["position", "slept", "peak", "tokens"] = "slept",
+        descending: bool = True,
+        role: Role | None = None,
+        text: str | None = None,
+    ) -> GraveyardPage:
+        """What sleeps in the window, by page."""
+        self._system.window(window_id)
+        return self._system.store.graveyard(
+            window_id, offset=offset, limit=limit, sort=sort, descending=descending, role=role, text=text
+        )
+
+    def gap(
+        self, window_id: str, after: int, before: int, *, offset: int = 0, limit: int = 200
+    ) -> tuple[Gap, Sequence[Sleeping]]:
+        """What sleeps between two positions: how much, and some of it in time order."""
+        self._system.window(window_id)
+        starts, sizes = self._system.store.asleep_places(window_id)
+        inside = (starts >= after) & (starts < before)
+        first = starts[inside][offset : offset + 1]
+        found = (
+            self._system.store.asleep_between(window_id, int(first[0]), before, limit) if len(first) else []
+        )
+        return Gap(int(inside.sum()), int(sizes[inside].sum())), found
+
+
+def find_window(windows: Sequence[WindowRecord], name: str) -> WindowRecord:
+    """By its id, or by its name if only one has it."""
+    found = [one for one in windows if one.id == name] or [one for one in windows if one.name == name]
+    if len(found) > 1:
+        ids = ", ".join(window.id for window in found)
+        raise BadInput(f"{len(found)} windows are called {name!r}. Name one by its id: {ids}.")
+    if not found:
+        raise UnknownWindow(f"There is no window {name!r}. To see them: halo-weave windows")
+    return found[0]
+
+
+def _checked(changes: Mapping[str, Any], reset: Sequence[str] = ()) -> dict[str, Any]:
+    for name in reset:
+        known(name)
+    return {name: checked(name, value) for name, value in changes.items()}
+
+
+def _named(name: str) -> str:
+    name = " ".join(plain(name).split())
+    if not 1 <= len(name) <= 200:
+        raise BadInput("A name has 1 to 200 characters.")
+    return name
