@@ -12,11 +12,11 @@ PACKAGE = Path(__file__).parents[1] / "halo_weave"
 # From the bottom up. A part may import those below it, and itself.
 LAYERS = [
     {"errors"},
-    {"core"},
+    {"core", "templates"},
     {"records"},
     {"ports", "store", "places", "settings"},
     {"config"},
-    {"llama", "templates"},  # shared by adapters: the binding of llama.cpp, and chat templates
+    {"llama"},  # the binding of llama.cpp, shared by engine and embedder
     {"engines", "embedders", "index", "stores", "memory", "weave"},
     {"assemble"},
     {"server"},

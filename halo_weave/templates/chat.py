@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,7 @@ _LONGEST_DIFFERENCE = 20_000  # characters that are looked at closely
 _AROUND = "\n\t\n"
 _MARK = re.compile(r"(\n\t\n|\t\n|\\n\\t\\n|)qzMark(\d+)([ct])krazq(\n\t\n|\n\t|\\n\\t\\n|)", re.IGNORECASE)
 
-Part = Literal["header", "content", "thought", "footer", "prompt"]
+Part = Literal["begin", "header", "content", "thought", "footer", "prompt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class ChatMessage:
 class Piece:
     """A stretch of the prompt. Headers and footers are the template's; content and thoughts were said.
 
-    What was said is never read as control tokens, and `start` tells where in the message's content the text stands, or is -1
+    `begin` stands once, before the first turn's own header: a token that begins a text, or words of the template. What was said is never read as control tokens, and `start` tells where in the message's content the text stands, or is -1
     if the template writes it otherwise than it was said.
     """
 
@@ -123,6 +124,7 @@ class ChatTemplate:
         self._headers: dict[str, str] = {}
         self._learn_borders()
         self._known: OrderedDict[Any, ChatPrompt] = OrderedDict()
+        self._lock = threading.Lock()
         self._way = (0, 0, 0)  # how the last conversation was rearranged that had to be
 
     def write(
@@ -137,14 +139,15 @@ class ChatTemplate:
         """The conversation with the generation prompt. Raises TemplateUnusable."""
         asked = dict(variables or {})
         key = (repr(messages), json.dumps([tools, asked], default=str), now, answer_follows)
-        if key in self._known:
-            self._known.move_to_end(key)
-            return self._known[key]
-        prompt = self._write(messages, tools, asked, now or self.now, answer_follows)
-        self._known[key] = prompt
-        if len(self._known) > _KEPT:
-            self._known.popitem(last=False)
-        return prompt
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key]
+            prompt = self._write(messages, tools, asked, now or self.now, answer_follows)
+            self._known[key] = prompt
+            if len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+            return prompt
 
     def render(
         self, conversations: Sequence[Sequence[ChatMessage]], *, now: datetime | None = None, **variables: Any
@@ -227,7 +230,8 @@ class ChatTemplate:
         needed = {
             i
             for i, message in enumerate(messages)
-            if message.content.strip() and not (message.role == "system" and self.shape.takes_system)
+            if message.content.strip()
+            and not (i == 0 and message.role == "system" and self.shape.takes_system)
         }
         best: tuple[int, ChatPrompt] | None = None
         refusal = ""
@@ -334,7 +338,13 @@ class ChatTemplate:
             before = next((owner for owner in reversed(owners[:i]) if owner is not None), None)
             after = next((owner for owner in owners[i + 1 :] if owner is not None), end)
             footer = 0
-            if before is not None and before != after:
+            if before is None and after != end:
+                header = self._headers.get(messages[after].role)
+                begin = piece.text.removesuffix(header) if header and piece.text.endswith(header) else ""
+                if begin:
+                    yield Piece(begin, "begin", after)
+                    piece = Piece(piece.text[len(begin) :], "header", after)
+            elif before is not None and before != after:
                 footer = self._border(
                     piece.text, messages[before].role, "" if after == end else messages[after].role
                 )
@@ -444,7 +454,13 @@ def _arranged(messages: Sequence[ChatMessage], way: tuple[int, int, int]) -> tup
             slots = [replace(rest[0], content=(*first.content, "\n\n", *rest[0].content)), *rest[1:]]
         else:
             slots = [_Slot("user", first.content), *rest]
+        slots = [_Slot("user", slot.content) if slot.role == "system" else slot for slot in slots]
         notes.append("The template has no place for a system prompt, so it opens the first user turn.")
+    elif system and any(slot.role == "system" for slot in slots):
+        slots = [_Slot("user", slot.content) if slot.role == "system" else slot for slot in slots]
+        notes.append(
+            "The template has no place for words of the system among the turns, so the user says them."
+        )
     if order == 1:
         filled = list(_filled(slots))
         if len(filled) > len(slots):

@@ -74,13 +74,12 @@ class ModelTemplate:
     def _chatml(self, messages: Sequence[ChatMessage]) -> list[Piece]:
         pieces = []
         for i, message in enumerate(messages):
-            begin = self._begin if i == 0 else ""
-            pieces.append(Piece(f"{begin}<|im_start|>{message.role}\n", "header", i))
+            pieces.append(Piece(f"<|im_start|>{message.role}\n", "header", i))
             if message.content:
                 pieces.append(Piece(message.content, "content", i))
             pieces.append(Piece("<|im_end|>\n", "footer", i))
-        begin = "" if messages else self._begin
-        return [*pieces, Piece(f"{begin}<|im_start|>assistant\n", "prompt", len(messages))]
+        begin = [Piece(self._begin, "begin", 0)] if self._begin else []
+        return [*begin, *pieces, Piece("<|im_start|>assistant\n", "prompt", len(messages))]
 
 
 def _with_words(messages: Sequence[ChatMessage], words: str) -> list[ChatMessage]:
