@@ -62,7 +62,8 @@ class WindowPrompt(Prompt):
 
     unread: npt.NDArray[np.intp] = field(
         default_factory=lambda: np.zeros(0, np.intp)
-    )  # before which read chunk token
+    )  # how many of the chunk tokens that are read stand before each
+    unread_before: int = 0  # how many of them stand before the turn that is answered
 
     def whole(self, row: AttentionRow | None) -> AttentionRow | None:
         """A row over all live tokens: nobody looked at those that were not read."""
@@ -77,8 +78,8 @@ class WindowPrompt(Prompt):
         if not len(self.unread):
             return surprisal
         read = sum(len(segment.labels) for segment in self.segments if segment.kind == "chunk")
-        at = self.unread - (read - len(surprisal))
-        return np.insert(surprisal, at[at >= 0], np.nan)
+        at = self.unread[self.unread_before :] - (read - len(surprisal))
+        return np.insert(surprisal, np.clip(at, 0, len(surprisal)), np.nan)
 
 
 class Scribe:
@@ -157,7 +158,10 @@ class Scribe:
             labels = np.arange(reply.start, reply.start + len(reply.ids), dtype=np.int64)
             writer.segments.append(Segment("chunk", labels, np.array(reply.ids, np.int32)))
         read_from = next((first for turn_id, first in writer.firsts if turn_id == reply.answers), None)
-        return WindowPrompt(writer.segments, reply.start + len(reply.ids), read_from, unread)
+        before = sum(len(chunk) for turn in turns for chunk in turn.chunks if turn.id != reply.answers)
+        return WindowPrompt(
+            writer.segments, reply.start + len(reply.ids), read_from, unread, int(missing[:before].sum())
+        )
 
     def frame_ids(self, text: str) -> Ids:
         """The template's own words, with its control tokens."""
