@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from halo_weave.core.tokens import Ids, Role
+from halo_weave.core.tokens import Ids
 from halo_weave.engines.llama import LlamaEngine
 from halo_weave.llama import catalogue
 from halo_weave.ports import Capture, Prompt, Read, Sampling, Segment, Step
@@ -302,7 +302,6 @@ def main() -> None:
     options = parser.parse_args()
     result: dict[str, Any] = {}
     with LlamaEngine(options.model or catalogue.ensure(catalogue.CHAT)) as engine:
-        engine.frame(Role.USER, first=True)
         if options.only in (None, "capture"):
             note("capture_ratio")
             ratios = capture_ratio(engine, options.rounds)

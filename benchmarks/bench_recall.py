@@ -31,6 +31,7 @@ from halo_weave.llama import catalogue
 from halo_weave.ports import Embedder, Engine, Vectors
 from halo_weave.settings import Settings
 from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.weave.prompt import Scribe
 from halo_weave.weave.waking import hits_for
 
 BUDGETS = (512, 1024, 2048)
@@ -238,7 +239,7 @@ def measure(
     folder: Path, ways: dict[str, Way], engine: Engine, embedder: Embedder, captions: bool
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, list[int]], dict[str, Any]]:
     """For each way, what each question got and what each small message woke; and how long things took."""
-    frames = {role: sum(map(len, engine.frame(role, first=False))) for role in (Role.USER, Role.ASSISTANT)}
+    frames = Scribe(engine).frame_tokens(stamps=False)
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
     woken: dict[str, list[int]] = {name: [] for name in ways}
     ingest_seconds = embed_seconds = 0.0

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.brightness import Capture as Capture
-from halo_weave.core.tokens import Ids, Positions, Role, Tokens
+from halo_weave.core.tokens import Ids, Positions, Tokens
 from halo_weave.errors import BadSetting
+from halo_weave.templates.chat import ChatMessage, ChatPrompt
 
 Vectors = npt.NDArray[np.float32]  # (n, dimension), each of length 1
 
@@ -40,6 +41,7 @@ class ModelInfo:
     special: dict[str, int]  # "bos", "eos", "eot", ... as far as the model has them
     tokenizer: str  # fingerprint: chunks with the same one share token ids
     template: Literal["model", "chatml"]  # where the chat template comes from
+    template_note: str = ""  # why the model's own template is not used
     abilities: Abilities = Abilities()
     file: str = ""
     size_bytes: int = 0
@@ -153,8 +155,8 @@ class Engine(Protocol):
     def pieces(self, ids: Ids) -> Tokens:
         """Token ids back to their bytes."""
 
-    def frame(self, role: Role, *, first: bool) -> tuple[Tokens, Tokens]:
-        """The chat template's header and footer around a turn. `first`: nothing stands before it."""
+    def chat(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
+        """A conversation as the model's chat template writes it, up to the place where the model goes on."""
 
     def generate(
         self,

@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from halo_weave.core.tokens import Ids, Role, Tokens
+from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.engines.cache import NEVER, Cache, Observation, Shape
 from halo_weave.engines.capture import is_native
 from halo_weave.engines.cells import plan_reading
@@ -22,7 +22,6 @@ from halo_weave.engines.prompts import FlatPrompt
 from halo_weave.engines.sampling import Sampler
 from halo_weave.engines.scheduler import FairScheduler
 from halo_weave.engines.stops import Stops
-from halo_weave.engines.template import CHATML, Frames, TemplateUnusable, frames_of
 from halo_weave.errors import EngineError, ModelUnusable
 from halo_weave.llama import abi, library
 from halo_weave.llama.footprint import KvType, cache_bytes
@@ -42,6 +41,9 @@ from halo_weave.ports import (
     Sampling,
     Step,
 )
+from halo_weave.templates.chat import ChatMessage, ChatPrompt
+from halo_weave.templates.model import ModelTemplate
+from halo_weave.templates.renderer import TemplateRenderer
 
 Mode = Literal["splice", "exact"]
 
@@ -77,11 +79,11 @@ class LlamaEngine:
                 f"{path} is an embedding model. Use it with --embedder, and a chat model here."
             )
         self.model = Model(path, header, library.load(lib), gpu_layers=limits.gpu_layers)
+        self.renderer = TemplateRenderer()
         try:
             _check_that_it_writes(self.model)
             self.limits = limits
-            self.template: Literal["model", "chatml"]
-            self.frames, self.template = _frames_for(self.model, header)
+            self.template = _template_of(self.model, header, self.renderer)
             trained = self.model.trained_context or limits.context
             self.shape = Shape(
                 threads=limits.threads or cores(),
@@ -94,12 +96,14 @@ class LlamaEngine:
             )
             self._info = self._describe(header, min(trained, limits.context))
         except BaseException:
+            self.renderer.close()
             self.model.close()
             raise
         self.caches: OrderedDict[str, Cache] = OrderedDict()
         self.active: set[str] = set()
         self.doomed: set[str] = set()
         self.has_state = _has_state(self.model)
+        self._now = datetime.now()
         self.misfits = 0  # how often the map of cells did not fit what the model looked at
         self.scheduler: FairScheduler[GenerationEvent] = FairScheduler("halo-weave engine")
         atexit.register(self.close)
@@ -116,6 +120,7 @@ class LlamaEngine:
         for cache in self.caches.values():
             cache.close()
         self.caches.clear()
+        self.renderer.close()
         self.model.close()
 
     @property
@@ -128,9 +133,11 @@ class LlamaEngine:
     def pieces(self, ids: Ids) -> Tokens:
         return self.model.pieces(ids)
 
-    def frame(self, role: Role, *, first: bool) -> tuple[Tokens, Tokens]:
-        frame = self.frames.frame(role, first=first)
-        return self.tokenize(frame.header, special=True), self.tokenize(frame.footer, special=True)
+    def chat(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
+        today = datetime.now()
+        if today.date() != self._now.date():  # templates tell the date: on a new day all is read anew, once
+            self._now = today
+        return self.template.write(messages, now=self._now)
 
     def generate(
         self,
@@ -357,7 +364,8 @@ class LlamaEngine:
             context=context,
             special=model.special(),
             tokenizer=header.tokenizer,
-            template=self.template,
+            template=self.template.origin,
+            template_note=self.template.reason,
             abilities=Abilities(
                 attention=not c.llama_model_is_recurrent(model.handle), cuts=_can_cut(model, self.shape)
             ),
@@ -391,15 +399,17 @@ def _can_cut(model: Model, shape: Shape) -> bool:
         return bool(c.llama_memory_can_shift(cache.memory))
 
 
-def _frames_for(model: Model, header: Header) -> tuple[Frames, Literal["model", "chatml"]]:
-    special = model.special()
-    bos, eos = (
-        model.piece(special[name]).decode("utf-8", errors="replace") if name in special else ""
-        for name in ("bos", "eos")
+def _template_of(model: Model, header: Header, renderer: TemplateRenderer) -> ModelTemplate:
+    specials = {
+        f"{name}_token": model.piece(id).decode("utf-8", errors="replace")
+        for name, id in model.special().items()
+        if name in ("bos", "eos", "sep", "pad", "mask")
+    }
+    source = header.values.get("tokenizer.chat_template")
+    return ModelTemplate(
+        source if isinstance(source, str) else None,
+        renderer,
+        specials={"bos_token": "", "eos_token": "", **specials},
+        adds_bos=model.adds_bos,
+        now=datetime.now(),
     )
-    now = datetime.now()
-    template = header.values.get("tokenizer.chat_template")
-    if template:
-        with contextlib.suppress(TemplateUnusable):
-            return frames_of(template, bos=bos, eos=eos, adds_bos=model.adds_bos, now=now), "model"
-    return frames_of(CHATML, bos=bos, eos=eos, adds_bos=model.adds_bos, now=now), "chatml"

@@ -9,7 +9,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -35,6 +35,7 @@ from halo_weave.ports import (
     Sampling,
     Step,
 )
+from halo_weave.templates.chat import ChatMessage, ChatPrompt, Piece
 
 WORD = re.compile(r"\s?\w+|\s+|[^\w\s]+", re.UNICODE)
 CONTROLS = ("<|begin|>", "<|turn|>", "<|end|>")
@@ -135,9 +136,15 @@ class ScriptedEngine:
     def pieces(self, ids: Ids) -> Tokens:
         return Tokens.of(ids, [_piece(id) for id in ids.tolist()])
 
-    def frame(self, role: Role, *, first: bool) -> tuple[Tokens, Tokens]:
-        header = ("<|begin|>" if first else "") + f"<|turn|>{role}\n"
-        return self.tokenize(header, special=True), self.tokenize("<|end|>\n", special=True)
+    def chat(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
+        pieces = [Piece("<|begin|>", "begin", 0)]
+        for i, message in enumerate(messages):
+            pieces += [
+                Piece(f"<|turn|>{message.role}\n", "header", i),
+                Piece(message.content, "content", i),
+                Piece("<|end|>\n", "footer", i),
+            ]
+        return ChatPrompt((*pieces, Piece(f"<|turn|>{Role.ASSISTANT}\n", "prompt", len(messages))))
 
     def generate(
         self,

@@ -20,12 +20,13 @@ from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ConfigDict, Field, RootModel, ValidationError
 
-from halo_weave.core.tokens import Ids, Role, Tokens
+from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.ports import Capture, Done, Engine, ModelInfo, Prompt, Read, Reason, Sampling, Segment, Step
 from halo_weave.server.refusals import Refusal, json_bytes
 from halo_weave.server.schema import WHOLE, Input, Output
 from halo_weave.server.sse import EventStream, described, hopping
+from halo_weave.templates.chat import ChatMessage
 
 _MOST_AT_ONCE = 4
 _MOST_IDS = 200_000
@@ -223,10 +224,10 @@ def _tokenize(engine: Engine, asked: Tokenize) -> Tokenized:
 
 def _beginning(engine: Engine) -> Tokens:
     """The token that the model's texts begin with, if its template puts one before the first turn and no other."""
-    first, _ = engine.frame(Role.USER, first=True)
-    later, _ = engine.frame(Role.USER, first=False)
-    opens = np.array_equal(first.ids[1:], later.ids) and first.ids[0] == engine.info.special.get("bos")
-    return first.part(0, 1 if opens else 0)
+    first = engine.chat([ChatMessage("user", "a")]).pieces[0]
+    begin = engine.tokenize(first.text if first.part == "begin" else "", special=True)
+    opens = len(begin) == 1 and begin.ids[0] == engine.info.special.get("bos")
+    return begin if opens else begin.part(0, 0)
 
 
 def _known_ids(engine: Engine, ids: Sequence[int]) -> Ids:

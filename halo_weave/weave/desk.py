@@ -21,7 +21,7 @@ from halo_weave.core.resurrection import (
     choose_resurrections,
     room_for,
 )
-from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Ids, Role
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
 from halo_weave.ports import Engine
@@ -30,7 +30,7 @@ from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
 from halo_weave.weave.ports import RecallPort
-from halo_weave.weave.prompt import Origin, Scribe
+from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
 from halo_weave.weave.waking import plan_waking
 
@@ -64,7 +64,7 @@ class Desk:
     record: WindowRecord
     settings: Settings
     window: Window
-    system: Ids
+    system: SystemPrompt
     store: Store
     engine: Engine
     scribe: Scribe

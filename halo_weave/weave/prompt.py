@@ -1,26 +1,35 @@
-"""The working set as the model reads it: system prompt, then each turn's chunks inside its frame."""
+"""The working set as the model reads it: what its chat template writes for the live turns, with labels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
+from itertools import groupby
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
+from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Chunk, Ids, Positions, Role, Tokens
-from halo_weave.core.window import FramePart, Window
+from halo_weave.core.window import Window
 from halo_weave.ports import Engine, Prompt, Segment
+from halo_weave.templates.chat import ChatMessage, Piece
 
 # What has no position is labelled below zero: the system prompt, frames by their turn, and chunks that this window
 # reads with another tokenizer than they were said with.
 SYSTEM_LABELS = -1
 FRAME_LABELS = -(2**24)
-FRAME_ROOM = 1024  # labels kept for each half of a frame
-LONGEST_NAME = 48  # bytes of a window's name that the model is told
+FRAME_ROOM = 1024  # labels kept for each part of a turn's frame
+LONG_LABELS = -(2**61)  # of a part that needs more
 FOREIGN_LABELS = -(2**62)
 FOREIGN_ROOM = 2**12
+LONGEST_NAME = 48  # bytes of a window's name that the model is told
+
+_Slot = Literal["header", "footer", "left", "right", "rewritten"]  # parts of a frame with labels of their own
+_SLOTS: tuple[_Slot, ...] = ("header", "footer", "left", "right", "rewritten")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,73 +45,218 @@ class Origin:
         return f"[{when}, in {_shortened(self.window)}] " if self.window else f"[{when}] "
 
 
+@dataclass(frozen=True, slots=True)
+class SystemPrompt:
+    """The system prompt with an estimate of how many tokens it takes in its frame."""
+
+    text: str
+    tokens: int
+
+    def __len__(self) -> int:
+        return self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPrompt(Prompt):
+    """A prompt of a window, some of whose live tokens the template may leave out, as white space at the end of a turn."""
+
+    unread: npt.NDArray[np.intp] = field(
+        default_factory=lambda: np.zeros(0, np.intp)
+    )  # how many of the chunk tokens that are read stand before each
+    unread_before: int = 0  # how many of them stand before the turn that is answered
+
+    def whole(self, row: AttentionRow | None) -> AttentionRow | None:
+        """A row over all live tokens: nobody looked at those that were not read."""
+        if row is None or not len(self.unread):
+            return row
+        at = self.unread[self.unread <= len(row.tokens)]
+        raw = None if row.raw is None else np.insert(row.raw, at, 0, axis=-1)
+        return replace(row, tokens=np.insert(row.tokens, at, 0), raw=raw)
+
+    def whole_surprisal(self, surprisal: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Surprisal of all tokens from `read_from` on; that of tokens that were not read is not known."""
+        if not len(self.unread):
+            return surprisal
+        read = sum(len(segment.labels) for segment in self.segments if segment.kind == "chunk")
+        at = self.unread[self.unread_before :] - (read - len(surprisal))
+        return np.insert(surprisal, np.clip(at, 0, len(surprisal)), np.nan)
+
+
 class Scribe:
     """Writes prompts for one engine. Frames are tokenized once."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._frame = lru_cache(engine.frame)
-        self._stamp = lru_cache(4096)(engine.tokenize)
+        self._frame = lru_cache(4096)(lambda text: engine.tokenize(text, special=True))
+        self._plain = lru_cache(4096)(engine.tokenize)
+        self.system = lru_cache(64)(self._system)
+        self._sizes: dict[Role, int] = {}
 
-    def system(self, text: str) -> Ids:
-        """The system prompt in its frame; only what begins a context if there is none."""
-        header, footer = self._frame(Role.SYSTEM, first=True)
-        if not text:
-            with_start, without = (
-                self._frame(Role.USER, first=True)[0],
-                self._frame(Role.USER, first=False)[0],
-            )
-            return with_start.ids[: len(with_start) - len(without)]
-        return np.concatenate([header.ids, self._engine.tokenize(text).ids, footer.ids])
+    def _system(self, text: str) -> SystemPrompt:
+        """The system prompt; of an empty one only what begins a context is counted."""
+        told = [ChatMessage("system", text)] if text else []
+        pieces = self._engine.chat([*told, *_SAMPLE]).pieces
+        own = [piece for piece in pieces if piece.part == "begin" or (told and piece.message == 0)]
+        return SystemPrompt(
+            text, sum(len(self._plain(p.text) if p.said else self._frame(p.text)) for p in own)
+        )
 
     def frame_tokens(self, *, stamps: bool) -> dict[Role, int]:
-        """How many tokens a turn's frame takes, at most for those with a stamp."""
-        stamp = len(self._stamp(Origin(datetime(2026, 12, 30, 23, 59)).stamp)) if stamps else 0
-        sizes = {}
-        for role in (Role.USER, Role.ASSISTANT):
-            header, footer = self._frame(role, first=False)
-            sizes[role] = len(header) + len(footer) + (stamp if role is Role.USER else 0)
-        return sizes
+        """How many tokens a turn's frame takes, about; at most for those with a stamp."""
+        if not self._sizes:
+            pieces = self._engine.chat(_SAMPLE).pieces
+            size = {(p.message, p.part): len(self._frame(p.text)) for p in pieces if not p.said}
+            answer = max(size.get((1, "header"), 0), size.get((3, "prompt"), 0)) + size.get((1, "footer"), 0)
+            user = size.get((2, "header"), 0) + size.get((2, "footer"), 0)
+            self._sizes = {Role.USER: user, Role.ASSISTANT: answer}
+        stamp = len(self._plain(Origin(datetime(2026, 12, 30, 23, 59)).stamp)) if stamps else 0
+        return {**self._sizes, Role.USER: self._sizes[Role.USER] + stamp}
 
     def stamp_tokens(self, name: str) -> int:
         """How many tokens more a frame takes that names a window."""
         said = datetime(2026, 12, 30, 23, 59)
-        return len(self._stamp(Origin(said, name).stamp)) - len(self._stamp(Origin(said).stamp))
+        return len(self._plain(Origin(said, name).stamp)) - len(self._plain(Origin(said).stamp))
 
     def prompt(
         self,
         window: Window,
-        system: Ids,
+        system: SystemPrompt,
         origins: Mapping[int, Origin],
         foreign: frozenset[int] = frozenset(),
-    ) -> Prompt:
+    ) -> WindowPrompt:
         """What should be live. A reply in progress stands last, after the header of its turn.
 
         `origins` holds the turns that get a stamp, `foreign` the starts of chunks under another tokenizer.
         """
-        segments = [Segment("system", _labels(SYSTEM_LABELS, len(system)), system)] if len(system) else []
-        for item in window.layout():
-            if isinstance(item, FramePart):
-                segments.append(self._framing(item, origins.get(item.turn_id)))
-            else:
-                segments.append(Segment("chunk", _chunk_labels(item, item.start in foreign), item.tokens.ids))
         reply = window.reply
         if reply is None:
             raise AssertionError("A prompt is written for a reply.")
-        segments.append(self._framing(FramePart(reply.turn_id, Role.ASSISTANT, "header"), None))
+        turns = [
+            _LiveTurn(turn_id, role, tuple(chunks), origins[turn_id].stamp if turn_id in origins else "")
+            for (turn_id, role), chunks in groupby(
+                window.chunks, key=lambda chunk: (chunk.key.turn_id, chunk.key.role)
+            )
+        ]
+        told = [ChatMessage("system", system.text)] if system.text else []
+        pieces = self._engine.chat([*told, *(turn.message for turn in turns)]).pieces
+        writer = _Writer(self, foreign)
+        for piece in pieces:
+            number = piece.message - len(told)
+            if piece.part == "prompt":
+                writer.frame(piece.text, reply.turn_id, "header")
+            elif piece.part == "begin" or number < 0:
+                writer.system(piece)
+            elif piece.part == "content":
+                writer.content(turns[number], piece)
+            else:
+                writer.frame(piece.text, turns[number].id, "footer" if piece.part == "footer" else "header")
+        read = np.concatenate([[], *(s.labels for s in writer.segments if s.kind == "chunk")])
+        live = [_chunk_labels(chunk, chunk.start in foreign) for turn in turns for chunk in turn.chunks]
+        missing = ~np.isin(np.concatenate([[], *live]), read)
+        unread = np.flatnonzero(missing) - np.arange(int(missing.sum()))
         if reply.ids:
             labels = np.arange(reply.start, reply.start + len(reply.ids), dtype=np.int64)
-            segments.append(Segment("chunk", labels, np.array(reply.ids, np.int32)))
-        read_from = next((c.start for c in window.chunks if c.key.turn_id == reply.answers), None)
-        return Prompt(segments, reply.start + len(reply.ids), read_from)
+            writer.segments.append(Segment("chunk", labels, np.array(reply.ids, np.int32)))
+        read_from = next((first for turn_id, first in writer.firsts if turn_id == reply.answers), None)
+        before = sum(len(chunk) for turn in turns for chunk in turn.chunks if turn.id != reply.answers)
+        return WindowPrompt(
+            writer.segments, reply.start + len(reply.ids), read_from, unread, int(missing[:before].sum())
+        )
 
-    def _framing(self, frame: FramePart, origin: Origin | None) -> Segment:
-        header, footer = self._frame(frame.role, first=False)
-        tokens: Tokens = header if frame.part == "header" else footer
-        if origin and frame.part == "header":
-            tokens = tokens + self._stamp(origin.stamp)
-        first = FRAME_LABELS - FRAME_ROOM * (2 * frame.turn_id + (frame.part == "footer"))
-        return Segment("frame", _labels(first, len(tokens)), tokens.ids)
+    def frame_ids(self, text: str) -> Ids:
+        """The template's own words, with its control tokens."""
+        return self._frame(text).ids
+
+    def said_ids(self, text: str) -> Ids:
+        """What somebody said: control tokens in it are only words."""
+        return self._plain(text.encode(errors="surrogateescape").decode(errors="replace")).ids
+
+
+_SAMPLE = (ChatMessage("user", "a"), ChatMessage("assistant", "b"), ChatMessage("user", "c"))
+
+
+@dataclass(frozen=True, slots=True)
+class _LiveTurn:
+    id: int
+    role: Role
+    chunks: tuple[Chunk, ...]
+    stamp: str
+
+    @property
+    def message(self) -> ChatMessage:
+        """Bytes that are no text on their own, as a chunk may end within a character, go through unchanged."""
+        said = b"".join(chunk.tokens.raw for chunk in self.chunks).decode(errors="surrogateescape")
+        return ChatMessage(self.role.value, self.stamp + said)
+
+
+class _Writer:
+    """Pieces of the template become segments with labels that stay the same from turn to turn."""
+
+    def __init__(self, scribe: Scribe, foreign: frozenset[int]) -> None:
+        self.scribe, self.foreign = scribe, foreign
+        self.segments: list[Segment] = []
+        self.firsts: list[tuple[int, int]] = []  # the first label that is read of each turn's chunks
+        self._system = self._long = 0
+        self._used: dict[tuple[int, _Slot], int] = {}
+
+    def system(self, piece: Piece) -> None:
+        ids = self.scribe.said_ids(piece.text) if piece.said else self.scribe.frame_ids(piece.text)
+        self._add("system", SYSTEM_LABELS - self._system, ids)
+        self._system += len(ids)
+
+    def frame(self, text: str, turn_id: int, slot: _Slot) -> None:
+        self._add_part(self.scribe.frame_ids(text), turn_id, slot)
+
+    def content(self, turn: _LiveTurn, piece: Piece) -> None:
+        """The chunks of a turn, as far as the template writes them as they were said."""
+        if piece.start < 0:
+            self._add_part(self.scribe.said_ids(piece.text), turn.id, "rewritten")
+            return
+        whole = turn.message.content
+        first = len(whole[: piece.start].encode(errors="surrogateescape"))
+        last = first + len(piece.text.encode(errors="surrogateescape"))
+        at = len(turn.stamp.encode())
+        if first < at:
+            self._add_part(self.scribe.said_ids(turn.stamp[piece.start :]), turn.id, "header")
+        for chunk in turn.chunks:
+            self._add_chunk(turn.id, chunk, max(0, first - at), last - at)
+            at += len(chunk.tokens.raw)
+
+    def _add_chunk(self, turn_id: int, chunk: Chunk, first: int, last: int) -> None:
+        """The tokens of bytes `first` to `last`. A token that is cut is read as what is left of it."""
+        tokens: Tokens = chunk.tokens
+        if last <= 0 or first >= len(tokens.raw):
+            return
+        starts = np.concatenate([[0], tokens.ends[:-1]])
+        inside = np.flatnonzero((starts >= first) & (tokens.ends <= last))
+        left = tokens.raw[first : int(starts[inside[0]]) if len(inside) else last]
+        right = tokens.raw[int(tokens.ends[inside[-1]]) : last] if len(inside) else b""
+        self._add_rest(left, turn_id, "left")
+        if len(inside):
+            part = slice(int(inside[0]), int(inside[-1]) + 1)
+            labels = _chunk_labels(chunk, chunk.start in self.foreign)[part]
+            self.firsts.append((turn_id, int(labels[0])))
+            self.segments.append(Segment("chunk", labels, tokens.ids[part]))
+        self._add_rest(right, turn_id, "right")
+
+    def _add_rest(self, raw: bytes, turn_id: int, slot: _Slot) -> None:
+        if raw:
+            self._add_part(self.scribe.said_ids(raw.decode(errors="surrogateescape")), turn_id, slot)
+
+    def _add_part(self, ids: Ids, turn_id: int, slot: _Slot) -> None:
+        """Labels of a turn's own as far as there is room, else some that are only unique."""
+        used = self._used.get((turn_id, slot), 0)
+        if used + len(ids) <= FRAME_ROOM:
+            self._used[turn_id, slot] = used + len(ids)
+            first = FRAME_LABELS - FRAME_ROOM * (len(_SLOTS) * turn_id + _SLOTS.index(slot)) - used
+        else:
+            first = LONG_LABELS - self._long
+            self._long += len(ids)
+        self._add("frame", first, ids)
+
+    def _add(self, kind: Literal["system", "frame"], first: int, ids: Ids) -> None:
+        if len(ids):
+            self.segments.append(Segment(kind, _labels(first, len(ids)), ids))
 
 
 def _shortened(name: str) -> str:

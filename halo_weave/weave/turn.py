@@ -231,7 +231,9 @@ class Turn:
         capture = window.strategy.capture
         if not first:
             capture = replace(capture, reading_surprisal=False)
-        prompt = self.scribe.prompt(window, self.desk.system, self.desk.origins, frozenset(self.desk.foreign))
+        self.prompt = prompt = self.scribe.prompt(
+            window, self.desk.system, self.desk.origins, frozenset(self.desk.foreign)
+        )
         self.clock.handed = time.perf_counter()
         self.clock.before = self.clock.before or self.clock.handed - self.clock.began
         return self.engine.generate(
@@ -253,15 +255,15 @@ class Turn:
         self.clock.reading += read.seconds
         window = self.desk.window
         if read.surprisal is not None and window.reply is not None and window.reply.answers is not None:
-            window.learn_surprisal(window.reply.answers, read.surprisal)
-        window.learn_rows(read.rows)
+            window.learn_surprisal(window.reply.answers, self.prompt.whole_surprisal(read.surprisal))
+        window.learn_rows([row for row in map(self.prompt.whole, read.rows) if row])
         return events.PromptRead(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
 
     def _take(self, step: Step) -> Iterator[events.TurnEvent]:
         window = self.desk.window
         with self.desk.guard:
             if window.strategy.capture.reply and self.engine.info.abilities.attention:
-                window.update(step.row, score_reply=self.settings.score_current_turn)
+                window.update(self.prompt.whole(step.row), score_reply=self.settings.score_current_turn)
             window.say(step.id, step.piece, step.surprisal)
         self.stats["tokens"] += 1
         now = time.perf_counter()

@@ -9,6 +9,7 @@ import numpy as np
 
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.ports import Capture, Done, Engine, Prompt, Read, Sampling, Segment, Step
+from halo_weave.templates.chat import ChatMessage
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=6)
 
@@ -31,8 +32,7 @@ class Talk:
 
     def __init__(self, engine: Engine, window: str, system: str = "You are helpful.") -> None:
         self.engine, self.window = engine, window
-        header, footer = engine.frame(Role.SYSTEM, first=True)
-        self.system = header + engine.tokenize(system) + footer
+        self.system = system
         self.turns: list[tuple[Role, int, Tokens]] = []
         self.asleep: set[int] = set()
         self.next = 0
@@ -55,16 +55,26 @@ class Talk:
         return sum(len(tokens) for _, _, _, tokens in self.live())
 
     def prompt(self, *, read_from: int | None = None) -> Prompt:
-        segments = [Segment("system", down(-1, len(self.system)), self.system.ids)]
-        for number, role, start, tokens in self.live():
-            header, footer = self.engine.frame(role, first=False)
-            segments += [
-                Segment("frame", down(-1000 - 100 * number, len(header)), header.ids),
-                Segment("chunk", np.arange(start, start + len(tokens), dtype=np.int64), tokens.ids),
-                Segment("frame", down(-1050 - 100 * number, len(footer)), footer.ids),
-            ]
-        header, _ = self.engine.frame(Role.ASSISTANT, first=False)
-        segments.append(Segment("frame", down(-1000 - 100 * len(self.turns), len(header)), header.ids))
+        live = list(self.live())
+        told = [ChatMessage("system", self.system)] if self.system else []
+        messages = [ChatMessage(role.value, tokens.text) for _, role, _, tokens in live]
+        segments: list[Segment] = []
+        system = 0
+        for piece in self.engine.chat([*told, *messages]).pieces:
+            tokens = self.engine.tokenize(piece.text, special=not piece.said)
+            turn = piece.message - len(told)
+            if piece.part == "begin" or turn < 0:
+                if told:  # without a system prompt not even the token that begins a text is there
+                    segments.append(Segment("system", down(-1 - system, len(tokens)), tokens.ids))
+                    system += len(tokens)
+            elif piece.said:
+                _, _, start, said = live[turn]
+                labels = np.arange(start, start + len(said), dtype=np.int64)
+                segments.append(Segment("chunk", labels, said.ids))
+            else:
+                number = live[turn][0] if turn < len(live) else len(self.turns)
+                first = -1050 if piece.part == "footer" else -1000
+                segments.append(Segment("frame", down(first - 100 * number, len(tokens)), tokens.ids))
         return Prompt(segments, self.next, read_from)
 
     def hear(

@@ -10,8 +10,8 @@ import pytest
 
 from halo_weave.core.tokens import Role
 from halo_weave.engines.llama import LlamaEngine
-from halo_weave.engines.template import CHATML
 from halo_weave.ports import Capture, Sampling
+from halo_weave.templates.chat import CHATML, ChatMessage
 from tests.contract.talks import Talk
 from tests.engines.tiny import write
 
@@ -33,18 +33,21 @@ def test_what_the_cache_allows_is_said(engine: LlamaEngine) -> None:
 
 def test_a_model_without_a_template_gets_chatml_and_says_so(engine: LlamaEngine) -> None:
     assert engine.info.template == "chatml"
-    header, footer = engine.frame(Role.USER, first=False)
-    assert (header.text, footer.text) == ("<|im_start|>user\n", "<|im_end|>\n")
-    assert header.ids[0] == 256
+    assert engine.info.template_note == "The model file has no chat template, so ChatML is used."
+    header, _, footer, _ = (piece.text for piece in engine.chat([ChatMessage("user", "a")]).pieces)
+    assert (header, footer) == ("<|im_start|>user\n", "<|im_end|>\n")
+    assert engine.tokenize(header, special=True).ids[0] == 256
 
 
 def test_a_model_with_a_template_uses_it(tmp_path: Path) -> None:
     shout = CHATML.replace("message['role'] +", "message['role'] | upper +")
     with LlamaEngine(write(tmp_path / "t.gguf", "llama", template=shout)) as engine:
         assert engine.info.template == "model"
-        assert engine.frame(Role.USER, first=False)[0].text == "<|im_start|>USER\n"
+        assert engine.chat([ChatMessage("user", "a")]).pieces[0].text == "<|im_start|>USER\n"
+        assert engine.info.template_note == ""
     with LlamaEngine(write(tmp_path / "b.gguf", "llama", template="{% broken")) as engine:
         assert engine.info.template == "chatml"
+        assert engine.info.template_note.startswith("The model's chat template cannot be used, so ChatML is.")
 
 
 def test_prune_and_resurrect_give_the_same_text_as_reading_anew(engine: LlamaEngine) -> None:

@@ -71,7 +71,7 @@ def test_the_beginning_can_leave(talk: Talk) -> None:
     talk.add(Role.USER, "What is my dog's name?")
     talk.hear()
     talk.asleep = {0, 1}
-    talk.system = talk.engine.tokenize("")
+    talk.system = ""
     heard = talk.hear(capture=Capture())
     assert heard.steps[0].row is not None
     assert heard.steps[0].row.fault(talk.chunk_tokens) is None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from halo_weave.core.tokens import Role
 from halo_weave.errors import BadInput
 from halo_weave.ports import Engine
+from halo_weave.templates.chat import ChatMessage
 
 ABILITY = "token_ids"
 SPELLABLE = (
@@ -45,19 +46,23 @@ def test_half_a_character_is_refused(engine: Engine) -> None:
 
 
 def test_control_tokens_in_a_text_are_plain_text_unless_asked_for(engine: Engine) -> None:
-    header, _ = engine.frame(Role.USER, first=False)
-    assert engine.tokenize(header.text, special=True) == header
+    pieces = engine.chat([ChatMessage("user", "a"), ChatMessage("user", "b")]).pieces
+    text = next(piece.text for piece in pieces if piece.part == "header" and piece.message == 1)
+    header = engine.tokenize(text, special=True)
+    assert header.text == text
     plain = engine.tokenize(header.text)
     assert plain.text == header.text
     assert len(plain) > len(header)
 
 
-def test_every_role_has_a_frame_and_the_first_one_may_hold_more(engine: Engine) -> None:
-    for role in Role:
-        header, footer = engine.frame(role, first=False)
-        first, _ = engine.frame(role, first=True)
-        assert len(header) + len(footer)
-        assert first.text.endswith(header.text)
+def test_every_turn_has_a_frame_and_the_prompt_ends_where_the_model_goes_on(engine: Engine) -> None:
+    talk = [ChatMessage(role.value, f"said by {role}") for role in Role]
+    pieces = engine.chat([*talk, ChatMessage("user", "and now?")]).pieces
+    said = [(piece.message, piece.text) for piece in pieces if piece.said]
+    assert said == [*enumerate(message.content for message in talk), (len(talk), "and now?")]
+    for number in range(len(talk) + 1):
+        assert any(piece.text for piece in pieces if piece.message == number and not piece.said)
+    assert pieces[-1].part == "prompt"
 
 
 def test_an_unknown_token_is_refused(engine: Engine) -> None:

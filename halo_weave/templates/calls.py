@@ -1,0 +1,349 @@
+"""Tool calls in the model's own format: learned from how its template writes a past call, and read while a reply streams.
+
+No format is known by name. The template writes a call whose name and arguments are marks; what stands around them is the
+format: JSON with the name inside or before it, Python-like calls, a mapping with quotes of its own, or tags around each argument.
+"""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, Literal
+
+from halo_weave.templates.chat import NativeCall, common_start
+
+PROBE = NativeCall("qzTool", {"qzText": "qzValue", "qzWhole": 731})
+_TEXT, _WHOLE = "qzValue", "731"
+_LONGEST = 100_000  # characters of a reply that are searched for calls
+_NAME = r"[\w.\-]+"
+_DECODER = json.JSONDecoder(strict=False)
+TAG = re.compile(r"<[^<>\s][^<>\n]{0,80}>|<[|｜][^<>\n]{0,80}[|｜]>|\[/?[A-Z_]{2,}\]")
+
+Style = Literal["json", "python", "mapping", "tags"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """How a model writes a tool call."""
+
+    style: Style
+    open: str  # the last mark before a call; empty if a call is the whole reply
+    name_key: str = ""  # JSON: where the name stands; empty: before the JSON, or as the only key
+    arguments_key: str = ""
+    name_first: bool = False  # JSON: the name stands before the arguments
+    quote: str = ""  # mapping: what stands around texts
+    key_open: str = ""  # tags: before a key,
+    between: tuple[str, str] = ("", "")  # between key and value: of a text, of anything else,
+    value_close: str = ""  # after a value,
+    close: str = ""  # and after the last one
+    ids: str = ""  # how calls are numbered, if the template writes no name but the number
+
+
+def learn_format(call: str, ids: str = "") -> ToolFormat | None:
+    """The format, from what a template writes between the header of an answer and its end for `PROBE`."""
+    return _learn_json(call, ids) or _learn_other(call)
+
+
+class CallReader:
+    """Feed it a reply piece by piece; it tells of each call as soon as it is complete."""
+
+    def __init__(self, format: ToolFormat, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+        """`tools`: as they are declared to the template. Calls of others are not meant."""
+        self._format = format
+        self._declared = {function["name"]: function for function in map(_function, tools)}
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._text = ""
+        self._at = 0
+        self._made = 0
+
+    def feed(self, piece: str | bytes) -> tuple[NativeCall, ...]:
+        text = self._decoder.decode(piece) if isinstance(piece, bytes) else piece
+        if len(self._text) > _LONGEST:
+            return ()
+        self._text += text
+        # Only these characters end a call.
+        return tuple(self._calls()) if any(end in text for end in ")}]>") or _ends(text, self._format) else ()
+
+    def _calls(self) -> Iterator[NativeCall]:
+        while True:
+            start = self._start()
+            if start < 0:
+                return
+            found = _READERS[self._format.style](self._format, self._text, start, self._types)
+            if found is None:
+                return
+            calls, end = found
+            self._at = max(end, self._at + 1)
+            for name, arguments in calls:
+                if self._declared and name not in self._declared:
+                    continue
+                self._made += 1
+                yield NativeCall(name, arguments, self._id(name))
+
+    def _start(self) -> int:
+        """Where the next call begins, after its opening mark."""
+        mark = self._format.open
+        if not mark:
+            space = len(self._text) - len(self._text.lstrip())
+            return space if self._at == 0 else -1
+        at = self._text.find(mark, self._at)
+        return at + len(mark) if at >= 0 else -1
+
+    def _types(self, name: str) -> Mapping[str, Any]:
+        parameters = self._declared.get(name, {}).get("parameters") or {}
+        properties = parameters.get("properties") or {}
+        return properties if isinstance(properties, dict) else {}
+
+    def _id(self, name: str) -> str:
+        number = self._made - 1
+        if self._format.ids:
+            return self._format.ids.format(name=name, number=number)
+        return f"call{number:05d}"
+
+
+_Found = tuple[list[tuple[str, dict[str, Any]]], int] | None
+
+
+def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = tool.get("function", tool)
+    return function if isinstance(function, Mapping) else {"name": ""}
+
+
+def _ends(text: str, format: ToolFormat) -> bool:
+    return bool(format.close) and format.close[-1] in text
+
+
+# JSON
+
+
+def _learn_json(call: str, ids: str) -> ToolFormat | None:
+    for match in re.finditer(r"[\[{]", call):
+        try:
+            value, _ = _DECODER.raw_decode(call, match.start())
+        except ValueError:
+            continue
+        entry = value[0] if isinstance(value, list) and value else value
+        if not isinstance(entry, dict):
+            continue
+        before = call[: match.start()]
+        if entry == PROBE.arguments:
+            at = before.rfind(PROBE.name)
+            if at < 0:
+                return None
+            return ToolFormat("json", _last_mark(before[:at]), name_first=True, ids=ids)
+        name_key = next((key for key, inner in entry.items() if inner == PROBE.name), "")
+        arguments_key = next(
+            (key for key, inner in entry.items() if _as_mapping(inner) == PROBE.arguments), ""
+        )
+        if arguments_key:
+            alone = arguments_key == PROBE.name
+            return ToolFormat(
+                "json", _last_mark(before), "" if alone else name_key, "" if alone else arguments_key
+            )
+    return None
+
+
+def _read_json(format: ToolFormat, text: str, start: int, types: Any) -> _Found:
+    if format.name_first:
+        head = re.compile(rf"\s*({_NAME}?)(?::\d+)?(?=[^\w.\-]|$)[^{{]{{0,120}}").match(text, start)
+        if not text[start:].strip() or (head and head.end() == len(text)):
+            return None  # it goes on
+        if head is None or text[head.end()] != "{":
+            return [], start
+        name, at = head[1], head.end()
+    else:
+        opening = re.compile(r"\s*(?=[\[{])").match(text, start)
+        if opening is None:
+            return None if not text[start:].strip() else ([], start)
+        name, at = "", opening.end()
+    try:
+        value, end = _DECODER.raw_decode(text, at)
+    except ValueError:
+        return None  # it goes on, or it never becomes JSON
+    if format.name_first:
+        return [(name, value)], end
+    calls = []
+    for entry in value if isinstance(value, list) else [value]:
+        if not isinstance(entry, dict):
+            continue
+        if format.name_key:
+            called, arguments = entry.get(format.name_key), _as_mapping(entry.get(format.arguments_key, {}))
+        else:
+            called, arguments = next(((key, _as_mapping(inner)) for key, inner in entry.items()), ("", None))
+        if isinstance(called, str) and called and arguments is not None:
+            calls.append((called, arguments))
+    return calls, end
+
+
+def _as_mapping(value: Any) -> dict[str, Any] | None:
+    """Arguments may be written as JSON within JSON."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value, strict=False)
+        except ValueError:
+            return None
+    return value if isinstance(value, dict) else None
+
+
+# Python-like calls, mappings with quotes of their own, and tags
+
+
+def _learn_other(call: str) -> ToolFormat | None:
+    keys = sorted((call.rfind(key), key) for key in PROBE.arguments)
+    name = call.rfind(PROBE.name, 0, max(0, keys[0][0]))
+    if name < 0 or keys[0][0] < 0:
+        return None
+    values = {"qzText": _TEXT, "qzWhole": _WHOLE}
+    spans = []
+    for at, key in keys:
+        value = call.find(values[key], at + len(key))
+        if value < 0:
+            return None
+        spans.append((key, at, at + len(key), value, value + len(values[key])))
+    before_name = call[:name].rpartition(PROBE.name)[2]
+    first = call[name + len(PROBE.name) : spans[0][1]]
+    between = {key: call[key_end:value] for key, _, key_end, value, _ in spans}
+    separator = call[spans[0][4] : spans[1][1]]
+    rest = call[spans[1][4] :]
+    if first.strip() == "(":
+        return ToolFormat("python", _last_mark(before_name.rstrip().removesuffix("[")))
+    if first.strip() == "{":
+        quote = between["qzText"].strip().removeprefix(between["qzWhole"].strip())
+        return ToolFormat("mapping", _last_mark(before_name), quote=quote)
+    shared = _common_end(first, separator)
+    value_close = separator.removesuffix(shared).strip() if shared else separator.strip()
+    key_open = shared[shared.find("<") :] if "<" in shared else shared
+    if not (key_open.strip() and value_close):
+        return None
+    return ToolFormat(
+        "tags",
+        _last_mark(before_name),
+        key_open=key_open.strip(),
+        between=(between["qzText"].strip(), between["qzWhole"].strip()),
+        value_close=value_close,
+        close=_closing(rest.strip(), value_close, shared.strip()),
+    )
+
+
+def _closing(rest: str, value_close: str, shared: str) -> str:
+    """What ends a call: the first mark after its last value that does not also stand between two arguments."""
+    rest = rest.removeprefix(value_close)
+    body = value_close + shared
+    units = re.findall(r"<[^<>\s][^<>\n]{0,80}>|\w+|\s+|.", rest, re.DOTALL)
+    for unit, following in zip_longest(units, units[1:], fillvalue=""):
+        if TAG.fullmatch(unit):
+            if unit not in body:
+                return unit
+            if following.isalnum() and unit + following not in body:
+                return unit + following
+    return ""
+
+
+def _read_python(format: ToolFormat, text: str, start: int, types: Any) -> _Found:
+    for end in (match.end() for match in re.finditer(r"\)\s*\]?", text[start:])):
+        source = text[start : start + end].strip()
+        if source.startswith("[") and not source.endswith("]"):
+            continue
+        try:  # models write line ends within quotes as they are
+            body = ast.parse(source.replace("\n", "\\n"), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        nodes = body.elts if isinstance(body, ast.List) else [body]
+        calls = []
+        for node in nodes:
+            if isinstance(node, ast.Call):
+                values = {word.arg: _literal(word.value) for word in node.keywords if word.arg}
+                calls.append((ast.unparse(node.func), values))
+        return calls, start + end
+    return None
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        word = ast.unparse(node)
+        return {"true": True, "false": False, "null": None}.get(word, word)
+
+
+def _read_mapping(format: ToolFormat, text: str, start: int, types: Any) -> _Found:
+    head = re.compile(rf"\s*({_NAME})\s*(?={{)").match(text, start)
+    if head is None:
+        return None if re.fullmatch(rf"\s*({_NAME})?\s*", text[start:]) else ([], start)
+    parts = text[head.end() :].split(format.quote) if format.quote else [text[head.end() :]]
+    written, sizes = "", []
+    for number, part in enumerate(parts):
+        quoted = number % 2 == 1
+        if quoted and number == len(parts) - 1:
+            return None  # a text that goes on
+        new = json.dumps(part) if quoted else re.sub(r"([A-Za-z_][\w\-]*)\s*:", r'"\1":', part)
+        sizes.append((len(written), len(part)))
+        written += new
+        try:
+            value, end = _DECODER.raw_decode(written)
+        except ValueError:
+            continue
+        # The closing brace stands in the last part that was read; what follows it is as long as before.
+        left = len(written) - end
+        read = sum(size for _, size in sizes) + number * len(format.quote)
+        return [(head[1], value)], head.end() + read - min(left, len(part))
+    return None
+
+
+def _read_tags(format: ToolFormat, text: str, start: int, types: Any) -> _Found:
+    end = text.find(format.close, start) if format.close else -1
+    if end < 0:
+        return None
+    head = re.compile(rf"\s*({_NAME})").match(text, start)
+    if head is None or head.end() > end:
+        return [], start
+    name, body = head[1], text[head.end() : end]
+    known = types(name)
+    prefix = common_start(*format.between)
+    hint, other = (text.removeprefix(prefix) for text in format.between)
+    suffix, same = _common_end(hint, other), hint == other
+    hint = hint.removesuffix(suffix) if suffix else hint
+    middle = _loose(prefix) if same else f"{_loose(prefix)}([^<>]*?){_loose(suffix)}"
+    pattern = rf"{_loose(format.key_open)}\s*({_NAME}?)\s*{middle}\s?(.*?)\s?{_loose(format.value_close)}"
+    arguments: dict[str, Any] = {}
+    for match in re.finditer(pattern, body, re.DOTALL):
+        key, value = match[1], match[match.lastindex or 1]
+        value = value.removeprefix("<![CDATA[").removesuffix("]]>")
+        kind = known.get(key, {}).get("type") if isinstance(known.get(key), dict) else None
+        is_text = kind == "string" if kind else not same and match[2] == hint
+        arguments[key] = value if is_text else _value(value)
+    return [(name, arguments)], end + len(format.close)
+
+
+_READERS = {"json": _read_json, "python": _read_python, "mapping": _read_mapping, "tags": _read_tags}
+
+
+def _value(text: str) -> Any:
+    """JSON as far as it is; some models write Python's words for truth and nothing."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+            continue
+    return text
+
+
+def _loose(text: str) -> str:
+    """As a pattern in which white space may be more or less."""
+    return r"\s*".join(re.escape(word) for word in re.split(r"\s+", text))
+
+
+def _last_mark(text: str) -> str:
+    """What a call is found by: from the last tag on, or all of it."""
+    text = text.strip()
+    opening = max(text.rfind("<"), *(match.start() for match in re.finditer(r"\[[A-Z_]{2,}\]", text)), -1)
+    return text[opening:] if opening >= 0 else text
+
+
+def _common_end(a: str, b: str) -> str:
+    return common_start(a[::-1], b[::-1])[::-1]

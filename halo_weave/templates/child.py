@@ -1,0 +1,167 @@
+"""Renders chat templates in a process of its own: started by `renderer`, it never imports the package.
+
+It reads lines of JSON, `{"template": text, "now": ISO time, "limit": characters, "seconds": number, "renders": [variables]}`, and
+answers each with one: `{"names": [variables that the template asks for], "results": [{"text": …} or {"error": …}]}`, or
+`{"error": sentence}` if the template cannot be compiled. Its first line holds the folders of jinja2 and its limits.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import pprint  # noqa: F401  jinja2 asks for it later, when no file can be opened any more
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_WARM_UP = (
+    "{{ x.y.z }}",
+    "{% if %}",
+    r"{{ strftime_now('%d\té') }}{{ 'é\n' | tojson | urlize | title | pprint | safe }}{{ 1 / 0 }}",
+)
+
+
+def confine(memory: int) -> None:
+    """As far as the system can: little memory, no new file, process or dump."""
+    try:
+        import resource
+    except ImportError:  # not a POSIX system: the parent's time limit alone holds
+        return
+    limits = {
+        "RLIMIT_AS": memory,
+        "RLIMIT_FSIZE": 0,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_NPROC": 0,
+        "RLIMIT_NOFILE": 3,  # the three that are open: no file can be opened any more
+    }
+    for name, limit in limits.items():
+        try:
+            resource.setrlimit(getattr(resource, name), (limit, limit))
+        except (AttributeError, OSError, ValueError):  # this system does not know it
+            continue
+
+
+def alarm(seconds: float) -> None:
+    """End this process after so many seconds even if the parent is gone; 0 calls it off."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def load() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The function that answers one request. jinja2 is imported here, once its folder is known."""
+    import jinja2
+    import jinja2.debug
+    import jinja2.ext
+    import jinja2.meta
+    from jinja2 import nodes, parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Environment(ImmutableSandboxedEnvironment):
+        """Lists and mappings may change, as some publishers' templates need: all that they hold is a copy."""
+
+        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+            changes = (isinstance(obj, list) and attr in ("append", "extend", "insert", "pop")) or (
+                isinstance(obj, dict) and attr == "update"
+            )
+            return changes or super().is_safe_attribute(obj, attr, value)
+
+    class Generation(jinja2.ext.Extension):
+        """`{% generation %}` marks what an assistant wrote, for training; it is written as it stands."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: parser.Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("_write"), [], [], body).set_lineno(line)
+
+        def _write(self, caller: Callable[[], str]) -> str:
+            return caller()
+
+    def refuse(message: object = "no reason given") -> None:
+        raise jinja2.TemplateError(str(message))
+
+    def tojson(
+        value: object,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        return json.dumps(
+            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        )
+
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = refuse
+    compiled: dict[str, tuple[jinja2.Template, list[str]]] = {}
+
+    def compile(source: str) -> tuple[jinja2.Template, list[str]]:
+        if source not in compiled:
+            names = sorted(jinja2.meta.find_undeclared_variables(environment.parse(source)))
+            while len(compiled) > 8:
+                del compiled[next(iter(compiled))]
+            compiled[source] = environment.from_string(source), names
+        return compiled[source]
+
+    def written(template: jinja2.Template, variables: dict[str, Any], limit: int) -> dict[str, str]:
+        try:
+            parts, size = [], 0
+            for part in template.generate(variables):
+                size += len(part)
+                if size > limit:
+                    return {"error": f"it writes more than {limit} characters"}
+                parts.append(part)
+            return {"text": "".join(parts)}
+        except MemoryError:
+            return {"error": "it needs too much memory"}
+        except RecursionError:
+            return {"error": "it calls itself without end"}
+        except jinja2.TemplateError as error:
+            return {"error": str(error.message or "no reason given")[:500]}
+        except Exception as error:  # a template may fail in any way
+            return {"error": f"{type(error).__name__}: {error}"[:500]}
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        now = datetime.datetime.fromisoformat(request["now"])
+        environment.globals["strftime_now"] = now.strftime
+        try:
+            template, names = compile(request["template"])
+        except jinja2.TemplateSyntaxError as error:
+            return {"error": f"line {error.lineno}: {error.message}"[:500]}
+        except MemoryError:
+            return {"error": "it needs too much memory"}
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"[:500]}
+        limit = request["limit"]
+        return {"names": names, "results": [written(template, each, limit) for each in request["renders"]]}
+
+    return answer
+
+
+def main() -> None:
+    os.environ.clear()
+    setup = json.loads(sys.stdin.buffer.readline())
+    sys.path[:0] = setup["folders"]
+    answer = load()
+    for (
+        template
+    ) in _WARM_UP:  # jinja2 and Python import some modules when they need them; later no file can be opened
+        answer({"now": "2026-01-01", "template": template, "limit": 100, "renders": [{}]})
+    confine(setup["memory"])
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        alarm(request["seconds"] + 1)
+        reply = json.dumps(answer(request)).encode("ascii")
+        alarm(0)
+        sys.stdout.buffer.write(reply + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

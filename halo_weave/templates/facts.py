@@ -1,0 +1,296 @@
+"""What a template tells about its model: the marks of thoughts, how to switch them, whether and how it calls tools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from halo_weave.templates.calls import PROBE, TAG, ToolFormat, learn_format
+from halo_weave.templates.chat import ChatMessage, ChatTemplate, NativeCall
+from halo_weave.templates.thoughts import ThoughtMarks
+
+_UNIT = re.compile(rf"{TAG.pattern}|\w+|\s+|.", re.DOTALL)
+_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
+_SWITCH = re.compile(r"think|reason", re.IGNORECASE)
+_NO_SWITCH = re.compile(
+    r"content|part|text|block|keep|preserv|clear|drop|skip|past|history|budget|trunc|effort|strength|level|mode|start|end$"
+)
+_EFFORT = re.compile(r"effort|strength|level|mode")
+_EFFORTS = ("none", "no_think", "off", "minimal", "low", "medium", "high", "max")
+_OFF = ("none", "no_think", "off")
+_KEEPS = re.compile(r"keep|preserv|include")
+_DROPS = re.compile(r"clear|drop|trunc|strip")
+_THINKS = re.compile(r"think|thought|reason|inner", re.IGNORECASE)
+_TOLD = re.compile(r"<\|?tool_?calls?\|?>", re.IGNORECASE)
+_PAIRS = (("START", "END"), ("start", "end"), ("begin", "end"), ("open", "close"), ("prefix", "suffix"))
+_TOOLS: tuple[Mapping[str, Any], ...] = (
+    {
+        "type": "function",
+        "function": {
+            "name": PROBE.name,
+            "description": "qzDescription",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "qzText": {"type": "string", "description": "a text"},
+                    "qzWhole": {"type": "integer", "description": "a number"},
+                },
+                "required": ["qzText"],
+            },
+        },
+    },
+)
+_Q, _A, _T = "qzQuestion", "qzAnswer", "qzThought"
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateFacts:
+    """Found by probing. `thinking` maps each setting that the template knows to the variables that choose it."""
+
+    marks: ThoughtMarks | None = None  # none: the template knows no thoughts
+    thinking: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # "off", "on", "low", …
+    thinking_words: Mapping[str, str] = field(default_factory=dict)  # the same by words in the system prompt
+    system: bool = True  # whether it has a place for a system prompt
+    declares_tools: bool = False
+    tools: ToolFormat | None = None  # how it writes a past call; none: it does not
+
+
+def learn_facts(template: ChatTemplate) -> TemplateFacts:
+    """Probe a template; what it needs for thoughts and calls is noted in its shape."""
+    thinking = _learn_switch(template)
+    words = {} if "off" in thinking else _learn_words(template)
+    marks = _learn_marks(template, thinking.get("on", {}))
+    declares, tools = _learn_tools(template)
+    return TemplateFacts(marks, thinking, words, template.shape.takes_system, declares, tools)
+
+
+# Switches
+
+
+def _learn_switch(template: ChatTemplate) -> dict[str, Mapping[str, Any]]:
+    question = [ChatMessage("user", _Q)]
+
+    def written(**variables: Any) -> str | None:
+        result = template.render([question], **variables)[0]
+        return None if result.refusal else result.text
+
+    names = [name for name in sorted(template.names) if _SWITCH.search(name)]
+    plain = [name for name in names if not _NO_SWITCH.search(name)]
+    works = [name for name in plain if written(**{name: True}) != written(**{name: False})]
+    switch: dict[str, Mapping[str, Any]] = {}
+    if works:
+        on, off = (dict.fromkeys(works, value) for value in (True, False))
+        if written(**on) is not None and written(**off) is not None:
+            switch = {"off": off, "on": on}
+    on = dict(switch.get("on", {}))
+    for name in names:
+        if not _EFFORT.search(name):
+            continue
+        nonsense = written(**on, **{name: "qzNonsense"})
+        values = ("low", "medium", "high") if nonsense and "qzNonsense" in nonsense else _EFFORTS
+        texts = {value: written(**on, **{name: value}) for value in values}
+        default = written(**on)
+        for value, text in texts.items():
+            if text is None or (text == nonsense and text != default):
+                continue
+            if nonsense is not None and text == nonsense:
+                continue
+            if value in _OFF:
+                switch.setdefault("off", {name: value})
+            else:
+                switch.setdefault(value, {**on, name: value})
+    return switch
+
+
+def _learn_words(template: ChatTemplate) -> dict[str, str]:
+    """Some templates look for `/no_think` in what is said."""
+    if "no_think" not in template.source:
+        return {}
+    found = {}
+    talks = [
+        [ChatMessage("system", f"S {word}"), ChatMessage("user", _Q)] for word in ("x", "/think", "/no_think")
+    ]
+    plain, on, off = (result.text.rpartition(_Q)[2] for result in template.render(talks))
+    if on != off:
+        found = {"on": "/think", "off": "/no_think"}
+    return found if plain else {}
+
+
+# Thoughts
+
+
+def _learn_marks(template: ChatTemplate, on: Mapping[str, Any]) -> ThoughtMarks | None:
+    keeps = {name: True for name in template.names if _SWITCH.search(name) and _KEEPS.search(name)}
+    keeps |= {name: False for name in template.names if _SWITCH.search(name) and _DROPS.search(name)}
+    for variables in ({}, on, {**on, **keeps}):
+        for name in _FIELDS:
+            if name not in template.source:
+                continue
+            template.shape = replace(template.shape, thought_field=name)
+            pair = _marks_shown(template, variables, on)
+            if pair:
+                return _with_answer(template, *pair, on)
+    template.shape = replace(template.shape, thought_field=_FIELDS[0])
+    known = _marks_in_source(template.source)
+    return _with_answer(template, *known, "", on) if known else None
+
+
+def _after_question(template: ChatTemplate, talk: Sequence[ChatMessage], variables: Mapping[str, Any]) -> str:
+    result = template.render([talk], **variables)[0]
+    return "" if result.refusal else result.text.partition(_Q)[2]
+
+
+def _prompts(template: ChatTemplate, on: Mapping[str, Any]) -> list[str]:
+    """The generation prompts: as it is, and with thoughts switched on and off."""
+    ask = [ChatMessage("user", _Q)]
+    ways: tuple[Mapping[str, Any], ...] = ({}, on, dict.fromkeys(on, False))
+    return [text for way in ways if (text := _after_question(template, ask, way))]
+
+
+def _marks_shown(
+    template: ChatTemplate, variables: Mapping[str, Any], on: Mapping[str, Any]
+) -> tuple[str, str, str] | None:
+    """The marks around a thought that the template writes, and what then begins the answer."""
+    ask, result = ChatMessage("user", _Q), ChatMessage("tool", "qzResult", answers=PROBE)
+    closed = {**variables, "add_generation_prompt": False}
+    plain = ChatMessage("assistant", _A)
+    others = [_after_question(template, talk, closed) for talk in ([ask, plain], [ask, plain, ask])]
+    others += _prompts(template, on)
+    for end, talk in (
+        (_A, [ask, ChatMessage("assistant", _A, _T)]),
+        (PROBE.name, [ask, ChatMessage("assistant", "", _T, (PROBE,)), result]),
+    ):
+        shown = _after_question(template, talk, closed)
+        at, stop = shown.find(_T), shown.rfind(end)
+        if 0 <= at < stop:
+            opening = _opening(shown[:at], [text for text in others if text])
+            close, rest = _closing(shown[at + len(_T) : stop], opening)
+            if opening and close:
+                return opening, close, rest if end == _A else ""
+    return None
+
+
+def _with_answer(
+    template: ChatTemplate, opening: str, close: str, rest: str, on: Mapping[str, Any]
+) -> ThoughtMarks:
+    """Thoughts' marks with those of the answer: what the template writes before and after one without thoughts."""
+    talk = [ChatMessage("user", _Q), ChatMessage("assistant", _A)]
+    silent = _after_question(template, talk, {"add_generation_prompt": False})
+    header = min((_common_units(silent, prompt) for prompt in _prompts(template, on)), default=0)
+    before, _, after = silent.rpartition(_A)
+    starts = [
+        text for text in (rest, _tidy(before[header:])) if text and opening not in text and close not in text
+    ]
+    footer = [match.group() for match in TAG.finditer(after)]
+    return ThoughtMarks(
+        opening, close, tuple(dict.fromkeys(starts)), footer[0] if starts and len(footer) > 1 else ""
+    )
+
+
+def _opening(shown: str, others: Sequence[str]) -> str:
+    """What stands before a thought, beyond what stands there anyway."""
+    start = min(_common_units(shown, other) for other in others)
+    units = _UNIT.findall(shown[start:])
+    before = _UNIT.findall(shown[:start])
+    while units and units[0].isspace():
+        units.pop(0)
+    if not "".join(units).strip():  # the header of every answer has it: the last mark is it
+        tags = list(TAG.finditer(shown))
+        return tags[-1].group() if tags else ""
+    if not TAG.fullmatch(units[0]) and before and TAG.fullmatch(before[-1]):
+        units.insert(0, before[-1])
+    return "".join(units).strip()
+
+
+def _closing(text: str, opening: str) -> tuple[str, str]:
+    """What ends a thought, and what then begins the answer."""
+    text = text.strip()
+    tag = TAG.match(text)
+    if not tag:
+        return text, ""
+    end = tag.end()
+    word = re.compile(r"\w+").match(text, end)
+    if word and word.group() in _UNIT.findall(opening):
+        following = TAG.match(text, word.end())
+        end = following.end() if following else word.end()
+    return text[:end], _tidy(text[end:])
+
+
+def _tidy(text: str) -> str:
+    """White space around marks may come or not; beside words it counts."""
+    text = text.lstrip()
+    stripped = text.rstrip()
+    return stripped if not stripped or TAG.search(stripped[-1:]) or stripped.endswith((">", "]")) else text
+
+
+def _common_units(a: str, b: str) -> int:
+    """How many characters two texts share at the start, whole marks and words only."""
+    size = 0
+    for x, y in zip(_UNIT.finditer(a), _UNIT.finditer(b), strict=False):
+        if x.group() != y.group():
+            break
+        size = x.end()
+    return size
+
+
+def _marks_in_source(source: str) -> tuple[str, str] | None:
+    """A template that never writes thoughts may still know their marks, to leave them out or to open one."""
+    tags = [tag for tag in dict.fromkeys(TAG.findall(source)) if _THINKS.search(tag)]
+    for close in tags:
+        for open in _counterparts(close):
+            if open in tags or close.startswith(("</", "[/")):
+                return open, close
+    return None
+
+
+def _counterparts(close: str) -> Iterator[str]:
+    if close.startswith(("</", "[/")):
+        yield close[0] + close[2:]
+    for start, end in _PAIRS:
+        if end in close:
+            yield close.replace(end, start)
+
+
+# Tools
+
+
+def _learn_tools(template: ChatTemplate) -> tuple[bool, ToolFormat | None]:
+    ask = [ChatMessage("user", _Q)]
+    tools = _tool_variables(template)
+    prompt = template.render([ask], **tools)[0].text
+    declares = "qzDescription" in prompt or PROBE.name in prompt
+    shape = template.shape
+    for number in ("", "functions.{name}:{number}"):
+        call = replace(PROBE, id=number.format(name=PROBE.name, number=0) or PROBE.id)
+        for silent in (False, True):
+            for as_text in (False, True):
+                template.shape = replace(shape, calls_as_text=as_text, silent_calls=silent)
+                found = _format_shown(template, call, prompt, tools, number)
+                if found:
+                    return declares, found
+    template.shape = shape
+    # Some only tell the model in words how to call, and write no past call.
+    told = _TOLD.search(prompt) if declares else None
+    return declares, ToolFormat("json", told.group(), "name", "arguments") if told else None
+
+
+def _tool_variables(template: ChatTemplate) -> dict[str, Any]:
+    return {"tools": list(_TOOLS)} | ({"functions": str(_TOOLS)} if "functions" in template.names else {})
+
+
+def _format_shown(
+    template: ChatTemplate, call: NativeCall, prompt: str, tools: Mapping[str, Any], number: str
+) -> ToolFormat | None:
+    talk = [
+        ChatMessage("user", _Q),
+        ChatMessage("assistant", "", calls=(call,)),
+        ChatMessage("tool", "qzResult", answers=call),
+    ]
+    result = template.render([talk], **tools)[0]
+    if result.refusal:
+        return None
+    text = result.text[_common_units(result.text, prompt) :]
+    text = text.partition("qzResult")[0]
+    return learn_format(text, number)
