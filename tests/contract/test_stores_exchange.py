@@ -26,7 +26,9 @@ def test_a_round_trip_loses_nothing(rich, memory, load, content):
         ours, theirs = rich.live(window.id), copy.live(window.id)
         assert [item.brightness.tobytes() for item in ours] == [item.brightness.tobytes() for item in theirs]
         assert [item.chunk.tokens for item in ours] == [item.chunk.tokens for item in theirs]
-        traces = [[one.traces is not None and one.traces.tobytes() for one in live] for live in (ours, theirs)]
+        traces = [
+            [one.traces is not None and one.traces.tobytes() for one in live] for live in (ours, theirs)
+        ]
         assert traces[0] == traces[1]
         assert rich.window(window.id) == copy.window(window.id)
     assert any(traces[0])
