@@ -208,6 +208,9 @@ class Windows(Protocol):
     def asleep_places(self, window_id: str) -> tuple[Numbers, Numbers]:
         """Starts and sizes in tokens of all sleeping chunks, in position order."""
 
+    def count_asleep(self, window_id: str, after: int, before: int) -> tuple[int, int]:
+        """How many chunks and tokens sleep from one position on and before another."""
+
     def asleep_between(self, window_id: str, after: int, before: int, limit: int) -> list[Sleeping]:
         """Sleeping chunks that start from one position on and before another, in position order."""
 

@@ -15,7 +15,7 @@ app = typer.Typer(
 )
 
 
-def show_version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"halo-weave {__version__}")
         raise typer.Exit
@@ -25,7 +25,7 @@ def show_version(wanted: bool) -> None:
 def root(
     context: typer.Context,
     version: bool = typer.Option(
-        False, "--version", callback=show_version, is_eager=True, help="Show the version."
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version."
     ),
 ) -> None:
     pass

@@ -17,34 +17,34 @@ TOP = 0.8  # of the range: above it a token stands out by itself
 TOOL = Style(color="#4ecdc4")
 
 
-def share(value: float, low: float, high: float) -> float:
+def _share(value: float, low: float, high: float) -> float:
     """Where a brightness stands between the smallest and the largest."""
     return 1.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low)))
 
 
-def between(start: tuple[int, int, int], stop: tuple[int, int, int], at: float) -> Color:
+def _between(start: tuple[int, int, int], stop: tuple[int, int, int], at: float) -> Color:
     red, green, blue = (a + (b - a) * at for a, b in zip(start, stop, strict=True))
     return Color.from_rgb(red, green, blue)
 
 
-def chunk_style(peak: float) -> Style:
+def _chunk_style(peak: float) -> Style:
     """A chunk's text, by the share of its peak: dim olive, yellow, gold."""
-    colour = between(DIM, MEDIUM, peak * 2) if peak < 0.5 else between(MEDIUM, BRIGHT, peak * 2 - 1)
+    colour = _between(DIM, MEDIUM, peak * 2) if peak < 0.5 else _between(MEDIUM, BRIGHT, peak * 2 - 1)
     return Style(color=colour)
 
 
-def token_style(at: float) -> Style | None:
+def _token_style(at: float) -> Style | None:
     """The top fifth of the range stands on a ground of its own."""
     if at < TOP:
         return None
-    return Style(color="white", bgcolor=between(*GROUND, (at - TOP) / (1 - TOP)))
+    return Style(color="white", bgcolor=_between(*GROUND, (at - TOP) / (1 - TOP)))
 
 
 def painted(tokens: Tokens, brightness: Brightness, low: float, high: float, *, tool: bool = False) -> Text:
     """A chunk in its colours. In a flat range nothing stands out."""
-    text = Text(style=TOOL if tool else chunk_style(share(float(brightness.max()), low, high)))
+    text = Text(style=TOOL if tool else _chunk_style(_share(float(brightness.max()), low, high)))
     for word, value in zip(tokens.spelled(), brightness.tolist(), strict=True):
-        text.append(visible(word), token_style(share(value, low, high)) if high > low else None)
+        text.append(visible(word), _token_style(_share(value, low, high)) if high > low else None)
     return text
 
 

@@ -42,7 +42,7 @@ def options_of(
     threads: int | None,
 ) -> Options:
     """The command line first, then what is configured."""
-    weights = expanded(model or text_of(config, "model"))
+    weights = _expanded(model or text_of(config, "model"))
     if weights is not None and not weights.is_file():
         raise ModelNotFound(f"There is no model at {weights}. Name a GGUF file, or leave --model out.")
     engine = config.get("engine", "llama")
@@ -64,16 +64,16 @@ def embedder_of(config: Mapping[str, Any], named: str | None) -> Path | Literal[
     wanted = named or text_of(config, "embedder")
     if wanted == "off":
         return "off"
-    path = expanded(wanted)
+    path = _expanded(wanted)
     return None if path is None else named_embedder(path)
 
 
 def folder_of(config: Mapping[str, Any], named: Path | None) -> Path:
     """Where the memory lies: the same for every command."""
-    return data_folder(expanded(named or text_of(config, "data")))
+    return data_folder(_expanded(named or text_of(config, "data")))
 
 
-def expanded(path: Path | str | None) -> Path | None:
+def _expanded(path: Path | str | None) -> Path | None:
     return Path(path).expanduser() if path else None
 
 

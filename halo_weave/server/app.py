@@ -1,10 +1,10 @@
-"""The HTTP application: routes, the page, one shape for errors, and the guard around it all."""
+"""The HTTP application: the routes, the page's files, the description of the API, and the guard around them."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
@@ -25,7 +25,7 @@ from halo_weave.server.sse import REF
 
 WEB = Path(__file__).parents[1] / "web"
 # Not left to the machine's own table, which may be missing or wrong.
-KINDS = {
+_KINDS = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
     ".ico": "image/x-icon",
@@ -36,50 +36,50 @@ KINDS = {
     ".webmanifest": "application/manifest+json",
     ".woff2": "font/woff2",
 }
-FAILURES: dict[int | str, dict[str, Any]] = {
+_FAILURES: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": wire.Failure, "description": "What was asked cannot be done; the sentence says why."},
     "5XX": {"model": wire.Failure, "description": "Not now, or not any more; the sentence says what to do."},
 }
-ABOUT = """One endless conversation for local models. Ids of turns and positions are decimal strings; a chunk's key is
+_ABOUT = """One endless conversation for local models. Ids of turns and positions are decimal strings; a chunk's key is
 `turn.chunk.role`. Every error is `{"error": {"code", "sentence"}}`. What is not described here is refused: fields,
 parameters, bodies. Only the prototype's addresses pass over parameters and bodies."""
 
 
-class Api(FastAPI):
+class _Api(FastAPI):
     def __init__(self, policy: Policy, **about: Any) -> None:
         super().__init__(**about)
         self.policy = policy
 
     def openapi(self) -> dict[str, Any]:
-        """The framework would describe errors of another shape, in the media type of what is not one, and no events."""
+        """What the framework describes, with errors in their own shape, the events, and the key."""
         if self.openapi_schema is None:
             schema = super().openapi()
             failure = {"application/json": {"schema": {"$ref": "#/components/schemas/Failure"}}}
             for operations in schema["paths"].values():
                 for operation in operations.values():
                     operation["responses"].pop("422", None)
-                    for status in FAILURES:
+                    for status in _FAILURES:
                         operation["responses"][status]["content"] = failure
             for name in ("HTTPValidationError", "ValidationError"):
                 schema["components"]["schemas"].pop(name, None)
-            schema["components"]["schemas"] |= events_described()
-            schema["components"]["securitySchemes"] = keys_described(self.policy)
+            schema["components"]["schemas"] |= _event_schemas()
+            schema["components"]["securitySchemes"] = _key_schemes(self.policy)
             # An empty requirement stands for none: a server without a key lets everyone in.
             schema["security"] = [
                 *([] if self.policy.key else [{}]),
-                *({name: []} for name in keys_described(self.policy)),
+                *({name: []} for name in _key_schemes(self.policy)),
             ]
         return super().openapi()
 
 
-def events_described() -> dict[str, Any]:
+def _event_schemas() -> dict[str, Any]:
     """The schemas of what events carry, by name."""
     models: list[type[BaseModel]] = [*EVENTS.values(), kobold.GeneratedMessage]
     _, told = models_json_schema([(model, "serialization") for model in models], ref_template=REF)
     return dict(told["$defs"])
 
 
-def keys_described(policy: Policy) -> dict[str, Any]:
+def _key_schemes(policy: Policy) -> dict[str, Any]:
     return {
         "key": {
             "type": "http",
@@ -95,72 +95,76 @@ def keys_described(policy: Policy) -> dict[str, Any]:
     }
 
 
-class Page(StaticFiles):
-    """The page's files, as what they are."""
+class _PageFiles(StaticFiles):
+    """The page's files, each with its media type; files that no browser loads are not served."""
 
     def file_response(self, full_path: Any, *more: Any, **named: Any) -> Response:
         answer = super().file_response(full_path, *more, **named)
-        kind = KINDS.get(Path(full_path).suffix)
+        kind = _KINDS.get(Path(full_path).suffix)
         if kind and "content-type" in answer.headers:
             answer.headers["content-type"] = kind
         return answer
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        if Path(path).suffix not in KINDS:  # sources that only the type checker reads, and the like
+        if Path(path).suffix not in _KINDS:  # sources that only the type checker reads, and the like
             raise Refusal(404, "not_found", "There is no such file.")
         return await super().get_response(path, scope)
 
 
 def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
-    """All of it, as one ASGI application."""
-    app = Api(
+    """The API and the page as one ASGI application."""
+    app = _Api(
         policy,
         title="Halo Weave",
         version=__version__,
-        description=ABOUT,
+        description=_ABOUT,
         openapi_url="/api/openapi.json",
         docs_url=None,  # they would load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
-        responses=FAILURES,
-        generate_unique_id_function=operation_name,
+        responses=_FAILURES,
+        generate_unique_id_function=_operation_name,
     )
     refusals.install(app)
-    for router in (
-        windows.routes(service),
-        chunks.routes(service),
-        keepsakes.routes(service),
-        upkeep.routes(service, policy),
-    ):
-        app.include_router(router, dependencies=[Depends(only_described)])
+    families = (windows.routes(service), chunks.routes(service), keepsakes.routes(service))
+    for router in (*families, upkeep.routes(service, policy)):
+        app.include_router(router, dependencies=[Depends(_no_unread_body), Depends(_no_unknown_parameter)])
     app.include_router(kobold.routes(service.engine))
 
     @app.get("/", include_in_schema=False)
     def index() -> Response:
-        return FileResponse(web / "index.html", media_type=KINDS[".html"])
+        return FileResponse(web / "index.html", media_type=_KINDS[".html"])
 
     @app.get("/favicon.ico", include_in_schema=False)
     def icon() -> Response:
-        return FileResponse(web / "icon.svg", media_type=KINDS[".svg"])
+        return FileResponse(web / "icon.svg", media_type=_KINDS[".svg"])
 
-    app.mount("/static", Page(directory=web, check_dir=False))
+    app.mount("/static", _PageFiles(directory=web, check_dir=False))
     return Guard(app, policy)
 
 
-async def only_described(request: Request) -> None:
-    """A misspelt parameter, or a body that nobody reads, would otherwise do nothing, without a word."""
-    sent = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
-    if not request.query_params and not sent:
-        return
+def _described(request: Request) -> dict[str, Any]:
     operation = request.app.openapi()["paths"][request.scope["route"].path_format][request.method.lower()]
-    if sent and "requestBody" not in operation and await request.body():
+    return cast(dict[str, Any], operation)
+
+
+async def _no_unread_body(request: Request) -> None:
+    """A body that nobody reads would otherwise do nothing, without a word."""
+    sent = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+    if sent and "requestBody" not in _described(request) and await request.body():
         raise Refusal(422, "bad_input", "This address takes no body. Send none.")
-    described = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
-    unknown = sorted(set(request.query_params) - set(described))
+
+
+def _no_unknown_parameter(request: Request) -> None:
+    """A misspelt parameter would otherwise do nothing, without a word."""
+    if not request.query_params:
+        return
+    known = [one["name"] for one in _described(request).get("parameters", ()) if one["in"] == "query"]
+    unknown = sorted(set(request.query_params) - set(known))
     if unknown:
-        known = f"It takes {', '.join(described)}." if described else "It takes none."
-        raise Refusal(422, "bad_input", f"This address takes no parameter {unknown[0]!r}. {known}")
+        takes = f"It takes {', '.join(known)}." if known else "It takes none."
+        raise Refusal(422, "bad_input", f"This address takes no parameter {unknown[0]!r}. {takes}")
 
 
-def operation_name(route: APIRoute) -> str:
+def _operation_name(route: APIRoute) -> str:
     return re.sub(r"\W+", "_", route.name)

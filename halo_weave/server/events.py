@@ -6,21 +6,21 @@ import base64
 from dataclasses import fields
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import AliasPath, BeforeValidator, Field, create_model
+from pydantic import BeforeValidator, Field, create_model
 
 from halo_weave.core.tokens import Brightness, ChunkKey
 from halo_weave.ports import Planned
-from halo_weave.server.asked import Told
 from halo_weave.server.refusals import json_bytes
+from halo_weave.server.schema import Output
 from halo_weave.server.wire import ChunkTold, KeyText, Number
 from halo_weave.weave import events
 from halo_weave.weave.hub import Numbered
-from halo_weave.weave.seen import Gap, SeenChunk
+from halo_weave.weave.seen import SeenChunk
 
 _IDS = {"turn_id", "reply_turn", "position"}
 
 
-class TurnStats(Told):
+class TurnStats(Output):
     """What a turn came to."""
 
     tokens: int
@@ -41,7 +41,9 @@ def _packed(row: Brightness) -> str:
     return base64.b64encode(row.astype("<f4").tobytes()).decode()
 
 
-def _made(name: str, kind: type, base: type[Told] = Told, leave_out: str = "", **about: Any) -> type[Told]:
+def _made(
+    name: str, kind: type, base: type[Output] = Output, leave_out: str = "", **about: Any
+) -> type[Output]:
     """A model of an event with the event's own fields. `about`: a description, or another type with one."""
     made: dict[str, Any] = {}
     hints = get_type_hints(kind)
@@ -128,19 +130,6 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         "done",
         events.TurnEnded,
         {
-            "leave_out": "gaps",
-            "gaps": (
-                Annotated[dict[str, Gap], BeforeValidator(lambda gaps: {str(k): v for k, v in gaps.items()})],
-                Field(
-                    validation_alias=AliasPath("gaps", "before"),
-                    description="What sleeps before live chunks, by key.",
-                ),
-            ),
-            "tail_gap": (Gap | None, Field(validation_alias=AliasPath("gaps", "tail"))),
-            "asleep": (
-                Gap,
-                Field(validation_alias=AliasPath("gaps", "whole"), description="All that sleeps here."),
-            ),
             "stats": (TurnStats, ...),
         },
     ),
@@ -153,7 +142,7 @@ _MODELS = {
     kind: (name, _made("".join(part.title() for part in name.split("_")) + "Event", kind, **about))
     for name, kind, about in _ABOUT
 }
-EVENTS: dict[str, type[Told]] = dict(_MODELS.values())
+EVENTS: dict[str, type[Output]] = dict(_MODELS.values())
 
 
 def rendered(numbered: Numbered) -> bytes:

@@ -1,6 +1,6 @@
-"""Inference as the prototype's clients know it: tokenize, detokenize, generate with attention, abort.
+"""The addresses of the prototype's inference server: tokenize, detokenize, generate with attention, abort.
 
-These speak to the engine alone: no window, no memory. The fields are those of the KoboldAI family of servers.
+They use the engine alone, without windows or memory. Their fields are those of the KoboldAI family of servers.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ import anyio.to_thread
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import Field, RootModel, ValidationError
+from pydantic import ConfigDict, Field, RootModel, ValidationError
 
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.ports import Capture, Done, Engine, ModelInfo, Prompt, Read, Reason, Sampling, Segment, Step
-from halo_weave.server.asked import WHOLE, Asked, Told
 from halo_weave.server.refusals import Refusal, json_bytes
+from halo_weave.server.schema import WHOLE, Input, Output
 from halo_weave.server.sse import EventStream, described, hopping
 from halo_weave.templates.chat import ChatMessage
 
-MOST_AT_ONCE = 4
-MOST_IDS = 200_000
-Text = Annotated[str, Field(max_length=900_000, pattern=WHOLE)]
-TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MOST_IDS)]
+_MOST_AT_ONCE = 4
+_MOST_IDS = 200_000
+_Text = Annotated[str, Field(max_length=900_000, pattern=WHOLE)]
+_TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=_MOST_IDS)]
+_WITHOUT_EFFECT = Field(default=None, description="Without effect.")
 
 
-class KoboldModel(Told):
+class KoboldModel(Output):
     result: str = Field(description="The model's name, as KoboldAI's clients ask for it.")
     model_name: str
     architecture: str
@@ -46,37 +47,37 @@ class KoboldModel(Told):
     special_tokens: dict[str, int]
 
 
-class TextToken(Told):
+class TextToken(Output):
     token_id: int
     text: str = Field(description="Whole characters only: the token that ends a character carries it.")
 
 
-class Tokenize(Asked):
-    text: Text
+class Tokenize(Input):
+    text: _Text
     add_special_tokens: bool = Field(
         default=False, description="Begin as the model's texts begin, if they begin specially."
     )
 
 
-class Tokenized(Told):
+class Tokenized(Output):
     tokens: list[TextToken]
     token_ids: list[int]
     token_count: int
 
 
-class Detokenize(Asked):
-    token_ids: TokenIds = Field(alias="token_ids", examples=[[1, 2, 3]])
+class Detokenize(Input):
+    token_ids: _TokenIds = Field(examples=[[1, 2, 3]])
 
 
-class Detokenized(Told):
+class Detokenized(Output):
     text: str
 
 
-class Generate(Asked):
+class Generate(Input):
     """Either `prompt` or `input_ids`."""
 
-    prompt: Text | None = None
-    input_ids: TokenIds | None = None
+    prompt: _Text | None = None
+    input_ids: _TokenIds | None = None
     max_length: int = Field(default=256, ge=1, le=32_768)
     temperature: float = Field(default=0.7, ge=0, le=5, allow_inf_nan=False)
     top_p: float = Field(default=0.9, gt=0, le=1)
@@ -93,22 +94,20 @@ class Generate(Asked):
         description="One row, the mean over layers and heads; or all rows, layers × heads × context.",
     )
     request_id: str | None = Field(default=None, max_length=200, pattern=WHOLE)
-    # Sent by clients of the family; they have no effect here.
-    max_context_length: Any = Field(
-        default=None, description="Without effect: the model's own context holds."
-    )
     genkey: str | None = Field(
         default=None, max_length=200, pattern=WHOLE, description="Another name of request_id."
     )
-    rep_pen_range: Any = Field(default=None, description="Without effect.")
-    rep_pen_slope: Any = Field(default=None, description="Without effect.")
-    top_a: Any = Field(default=None, description="Without effect.")
-    typical: Any = Field(default=None, description="Without effect.")
-    tfs: Any = Field(default=None, description="Without effect.")
-    n: Any = Field(default=None, description="Without effect: one text is generated.")
-    quiet: Any = Field(default=None, description="Without effect.")
-    trim_stop: Any = Field(default=None, description="Without effect.")
-    sampler_order: Any = Field(default=None, description="Without effect.")
+    # Sent by clients of the family; they have no effect here.
+    max_context_length: Any = Field(None, description="Without effect: the model's own context holds.")
+    n: Any = Field(None, description="Without effect: one text is generated.")
+    rep_pen_range: Any = _WITHOUT_EFFECT
+    rep_pen_slope: Any = _WITHOUT_EFFECT
+    top_a: Any = _WITHOUT_EFFECT
+    typical: Any = _WITHOUT_EFFECT
+    tfs: Any = _WITHOUT_EFFECT
+    quiet: Any = _WITHOUT_EFFECT
+    trim_stop: Any = _WITHOUT_EFFECT
+    sampler_order: Any = _WITHOUT_EFFECT
 
     @property
     def name(self) -> str:
@@ -129,18 +128,18 @@ class Generate(Asked):
         )
 
 
-class Abort(Asked):
+class Abort(Input):
     request_id: str | None = Field(
         default=None, max_length=200, description="Without one, all of these are stopped."
     )
     genkey: str | None = Field(default=None, max_length=200)
 
 
-class Aborted(Told):
+class Aborted(Output):
     success: bool = Field(description="Whether anything was there to stop.")
 
 
-class Attention(Told):
+class Attention(Output):
     """What a token looked at: the rows as little-endian float32."""
 
     format: Literal["aggregated", "per_layer"]
@@ -151,21 +150,23 @@ class Attention(Told):
     data: str = Field(json_schema_extra={"contentEncoding": "base64"})
 
 
-class TokenMessage(Told):
+class TokenMessage(Output):
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
+
     type: Literal["token"]
     token: TextToken
     attention: Attention | None = Field(
-        default=None, description="With output_attentions; null when the engine had none to give."
+        default=None, description="Only with output_attentions; null when the engine had none to give."
     )
 
 
-class DoneMessage(Told):
+class DoneMessage(Output):
     type: Literal["done"]
     finish_reason: Reason
     total_tokens: int
 
 
-class ErrorMessage(Told):
+class ErrorMessage(Output):
     type: Literal["error"]
     message: str
 
@@ -175,15 +176,15 @@ class GeneratedMessage(RootModel[TokenMessage | DoneMessage | ErrorMessage]):
 
 
 @dataclass(slots=True)
-class Desks:
-    """Generations under way, each in an engine window of its own.
+class _Generations:
+    """Generations under way, each in a window of the engine that no other uses meanwhile.
 
-    A window is used again, so that a client that sends the same beginning does not wait for it twice.
+    The windows are used again, so that a client that sends the same beginning does not wait for it to be read twice.
     """
 
     lock: Lock = field(default_factory=Lock)
     running: dict[str, Event] = field(default_factory=dict)
-    free: list[str] = field(default_factory=lambda: [f"prototype {i}" for i in range(MOST_AT_ONCE)])
+    free: list[str] = field(default_factory=lambda: [f"prototype {i}" for i in range(_MOST_AT_ONCE)])
 
     @contextlib.contextmanager
     def take(self, name: str) -> Iterator[tuple[str, Event]]:
@@ -194,7 +195,7 @@ class Desks:
                 )
             if not self.free:
                 raise Refusal(
-                    503, "busy", f"{MOST_AT_ONCE} texts are being generated already. Try again soon."
+                    503, "busy", f"{_MOST_AT_ONCE} texts are being generated already. Try again soon."
                 )
             window, stop = self.free.pop(), Event()
             self.running[name] = stop
@@ -214,31 +215,16 @@ class Desks:
         return bool(stops)
 
 
-def model(engine: Engine) -> KoboldModel:
-    info = engine.info
-    return KoboldModel(
-        result=info.name,
-        model_name=info.name,
-        architecture=info.architecture,
-        num_layers=info.layers,
-        num_attention_heads=info.heads,
-        num_key_value_heads=info.kv_heads,
-        vocab_size=info.vocabulary,
-        max_context_length=info.context,
-        special_tokens=info.special,
-    )
-
-
-def tokenize(engine: Engine, asked: Tokenize) -> Tokenized:
+def _tokenize(engine: Engine, asked: Tokenize) -> Tokenized:
     tokens = engine.tokenize(asked.text, special=True)
     if asked.add_special_tokens:
-        tokens = beginning(engine) + tokens
+        tokens = _beginning(engine) + tokens
     ids = tokens.ids.tolist()
     pairs = [TextToken(token_id=id, text=text) for id, text in zip(ids, tokens.spelled(), strict=True)]
     return Tokenized(tokens=pairs, token_ids=ids, token_count=len(ids))
 
 
-def beginning(engine: Engine) -> Tokens:
+def _beginning(engine: Engine) -> Tokens:
     """The token that the model's texts begin with, if its template puts one before the first turn and no other."""
     first = engine.chat([ChatMessage("user", "a")]).pieces[0]
     begin = engine.tokenize(first.text if first.part == "begin" else "", special=True)
@@ -246,18 +232,18 @@ def beginning(engine: Engine) -> Tokens:
     return begin if opens else begin.part(0, 0)
 
 
-def known_ids(engine: Engine, ids: Sequence[int]) -> Ids:
+def _known_ids(engine: Engine, ids: Sequence[int]) -> Ids:
     wrong = next((id for id in ids if id >= engine.info.vocabulary), None)
     if wrong is not None:
         raise BadInput(f"Token {wrong} is not in the model's vocabulary of {engine.info.vocabulary}.")
     return np.array(ids, np.int32)
 
 
-def prompt_of(engine: Engine, asked: Generate) -> Prompt:
+def _prompt_of(engine: Engine, asked: Generate) -> Prompt:
     if (asked.prompt is None) == (asked.input_ids is None):
         raise BadInput("Send either prompt or input_ids.")
     ids = (
-        known_ids(engine, asked.input_ids)
+        _known_ids(engine, asked.input_ids)
         if asked.input_ids is not None
         else engine.tokenize(asked.prompt or "", special=True).ids
     )
@@ -268,7 +254,7 @@ def prompt_of(engine: Engine, asked: Generate) -> Prompt:
     return Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids))
 
 
-def attention(step: Step, form: str, model: ModelInfo) -> dict[str, Any] | None:
+def _attention(step: Step, form: str, model: ModelInfo) -> dict[str, Any] | None:
     """One step's rows as the prototype sends them; None when the engine had none to give."""
     row = step.row
     values = None if row is None else row.raw if form == "per_layer" else row.tokens
@@ -286,15 +272,17 @@ def attention(step: Step, form: str, model: ModelInfo) -> dict[str, Any] | None:
     }
 
 
-def message(data: dict[str, Any]) -> bytes:
+def _message(data: dict[str, Any]) -> bytes:
     return b"event: message\ndata: %b\n\n" % json_bytes(data)
 
 
-def generated(engine: Engine, desks: Desks, asked: Generate, prompt: Prompt) -> Generator[bytes, None, None]:
+def _generated(
+    engine: Engine, running: _Generations, asked: Generate, prompt: Prompt
+) -> Generator[bytes, None, None]:
     """The text as server-sent events, token by token."""
     capture = Capture(raw=asked.attention_format == "per_layer") if asked.output_attentions else None
     decoder = getincrementaldecoder("utf-8")("replace")
-    with desks.take(asked.name) as (window, stop):
+    with running.take(asked.name) as (window, stop):
         yield b": reading\n\n"
         steps = engine.generate(window, prompt, asked.sampling, capture, mode="exact", stopped=stop.is_set)
         try:
@@ -304,23 +292,23 @@ def generated(engine: Engine, desks: Desks, asked: Generate, prompt: Prompt) -> 
                         token = {"token_id": step.id, "text": decoder.decode(step.piece)}
                         said: dict[str, Any] = {"type": "token", "token": token}
                         if asked.output_attentions:
-                            said["attention"] = attention(step, asked.attention_format, engine.info)
-                        yield message(said)
+                            said["attention"] = _attention(step, asked.attention_format, engine.info)
+                        yield _message(said)
                     case Done():
-                        yield message(
+                        yield _message(
                             {"type": "done", "finish_reason": step.reason, "total_tokens": step.tokens}
                         )
                     case Read():
                         yield b": read\n\n"
         except HaloWeaveError as error:
-            yield message({"type": "error", "message": str(error)})
+            yield _message({"type": "error", "message": str(error)})
         finally:
             close = getattr(steps, "close", None)
             if close:
                 close()
 
 
-async def text_asked(request: Request) -> Tokenize:
+async def _text_asked(request: Request) -> Tokenize:
     """The request as JSON, or the text itself as text/plain."""
     plain = request.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/plain"
     try:
@@ -336,8 +324,8 @@ async def text_asked(request: Request) -> Tokenize:
         raise RequestValidationError(wrong) from None
 
 
-EXAMPLE = 'event: message\ndata: {"type":"token","token":{"token_id":260,"text":" Mochi"}}\n\n'
-TEXT_BODY = {
+_EXAMPLE = 'event: message\ndata: {"type":"token","token":{"token_id":260,"text":" Mochi"}}\n\n'
+_TEXT_BODY = {
     "requestBody": {
         "required": True,
         "content": {
@@ -351,24 +339,35 @@ TEXT_BODY = {
 def routes(engine: Callable[[], Engine]) -> APIRouter:
     """The prototype's addresses. `engine` raises while there is none."""
     router = APIRouter(tags=["Prototype"])
-    desks = Desks()
+    running = _Generations()
 
     @router.get("/api/v1/model", summary="The model")
     def describe_model() -> KoboldModel:
-        return model(engine())
+        info = engine().info
+        return KoboldModel(
+            result=info.name,
+            model_name=info.name,
+            architecture=info.architecture,
+            num_layers=info.layers,
+            num_attention_heads=info.heads,
+            num_key_value_heads=info.kv_heads,
+            vocab_size=info.vocabulary,
+            max_context_length=info.context,
+            special_tokens=info.special,
+        )
 
     @router.post(
         "/api/v1/tokenize",
         summary="Text to tokens",
-        openapi_extra=TEXT_BODY,
+        openapi_extra=_TEXT_BODY,
     )
     async def tokenize_text(request: Request) -> Tokenized:
-        asked = await text_asked(request)
-        return await anyio.to_thread.run_sync(tokenize, engine(), asked)
+        asked = await _text_asked(request)
+        return await anyio.to_thread.run_sync(_tokenize, engine(), asked)
 
     @router.post("/api/v1/detokenize", summary="Tokens to text")
     def detokenize_ids(asked: Detokenize) -> Detokenized:
-        ids = known_ids(engine(), asked.token_ids)
+        ids = _known_ids(engine(), asked.token_ids)
         return Detokenized(text=engine().pieces(ids).text)
 
     @router.post(
@@ -376,12 +375,12 @@ def routes(engine: Callable[[], Engine]) -> APIRouter:
         summary="Generate, token by token, with attention",
         response_class=EventStream,
         status_code=200,
-        responses={200: described([("message", GeneratedMessage)], EXAMPLE, numbered=False)},
+        responses={200: described([("message", GeneratedMessage)], _EXAMPLE, numbered=False)},
     )
     async def generate_text(asked: Generate) -> EventStream:
         def begin() -> tuple[Generator[bytes, None, None], bytes]:
-            prompt = prompt_of(engine(), asked)
-            lines = generated(engine(), desks, asked, prompt)
+            prompt = _prompt_of(engine(), asked)
+            lines = _generated(engine(), running, asked, prompt)
             return lines, next(lines)
 
         return EventStream(hopping(*await anyio.to_thread.run_sync(begin)))
@@ -389,6 +388,6 @@ def routes(engine: Callable[[], Engine]) -> APIRouter:
     @router.post("/api/extra/abort", summary="Stop generating")
     def stop_generating(asked: Abort | None = None) -> Aborted:
         name = (asked.request_id or asked.genkey) if asked else None
-        return Aborted(success=desks.stop(name))
+        return Aborted(success=running.stop(name))
 
     return router

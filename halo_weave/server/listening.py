@@ -1,4 +1,4 @@
-"""The server on its socket, from the first request to a clean end."""
+"""The server on its socket: how it listens, whom it answers, and how it ends."""
 
 from __future__ import annotations
 
@@ -19,24 +19,21 @@ import uvicorn
 
 from halo_weave.errors import BadSetting
 from halo_weave.server.app import WEB, create_app
-from halo_weave.server.refusals import refuse
+from halo_weave.server.refusals import Refusal, refused
 from halo_weave.server.security import Policy
 from halo_weave.server.service import Service
 
-PATIENCE = 3  # seconds that requests under way get to end
+_PATIENCE = 3  # seconds that requests under way get to end
 
 
-class NoWebSocket(asyncio.Protocol):
+class _NoWebSocket(asyncio.Protocol):
     """Takes over a connection that asks for a WebSocket, and refuses it. Without one, uvicorn would log what to install."""
 
     def __init__(self, **_: object) -> None: ...
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        answer = refuse(
-            400,
-            "bad_input",
-            "There are no WebSockets here. Events come from /api/windows/{window_id}/events.",
-        )
+        sentence = "There are no WebSockets here. Events come from /api/windows/{window_id}/events."
+        answer = refused(Refusal(400, "bad_input", sentence))
         headers = b"".join(b"%b: %b\r\n" % one for one in answer.raw_headers)
         writing = cast(asyncio.WriteTransport, transport)
         writing.write(
@@ -54,7 +51,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 create_app(service, policy, web=web),
                 http="h11",
-                ws=NoWebSocket,
+                ws=_NoWebSocket,
                 loop="asyncio",
                 lifespan="off",
                 log_config=None,
@@ -62,7 +59,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=30,
-                timeout_graceful_shutdown=PATIENCE,
+                timeout_graceful_shutdown=_PATIENCE,
             )
         )
 
@@ -102,7 +99,7 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def is_loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -114,7 +111,7 @@ def policy_for(
 ) -> Policy:
     """Loopback needs no key; every other address does."""
     own = {name.lower() for name in names}
-    if not is_loopback(host):
+    if not _is_loopback(host):
         if not key:
             raise BadSetting(
                 f"Listening on {host} lets others in, so it needs a key: --key, or HALO_WEAVE_KEY. "
@@ -122,7 +119,7 @@ def policy_for(
             )
         machine = socket.gethostname().lower()
         own |= {host.lower(), machine, f"{machine}.local"}
-    return Policy(port, key, frozenset(own), not is_loopback(host), frozenset(origins))
+    return Policy(port, key, frozenset(own), not _is_loopback(host), frozenset(origins))
 
 
 @contextmanager

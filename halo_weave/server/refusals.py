@@ -1,4 +1,4 @@
-"""One shape for every error: a status, a code for programs, a sentence for people."""
+"""Errors as answers: one shape with a status, a code for programs and a sentence for people."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from starlette.responses import Response
 
 from halo_weave import errors
 from halo_weave.records import WINDOW_ID
-from halo_weave.server.asked import DAY, ID, KEY, SAID, WHOLE
+from halo_weave.server.schema import DAY, ID, KEY, SAID, WHOLE
+from halo_weave.weave.events import INTERNAL
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 # The nearest of an error's classes decides.
-KNOWN: dict[type[Exception], tuple[int, str]] = {
+_KNOWN: dict[type[Exception], tuple[int, str]] = {
     errors.BadInput: (422, "bad_input"),
     errors.BadSetting: (422, "bad_setting"),
     errors.UnknownChunk: (404, "unknown_chunk"),
@@ -36,14 +37,14 @@ KNOWN: dict[type[Exception], tuple[int, str]] = {
     errors.ImportRefused: (422, "import_refused"),
     errors.HaloWeaveError: (500, "failed"),
 }
-BY_STATUS = {
+_BY_STATUS = {
     400: ("bad_input", "The request could not be read. Send what /api/openapi.json describes."),
     404: ("not_found", "There is nothing at this address. /api/openapi.json names all addresses."),
     405: ("method_not_allowed", "This address does not take that method. See /api/openapi.json."),
     413: ("too_large", "The request is larger than this address takes."),
 }
 # What a pattern of the description asks for, in words.
-EXPECTED = {
+_EXPECTED = {
     SAID: "write something; blanks alone are not enough",
     WHOLE: "leave out the character NUL: it cannot be stored",
     KEY: "a key looks like 12.0.user",
@@ -51,11 +52,10 @@ EXPECTED = {
     WINDOW_ID: "this is not the id of a window",
     DAY: "write a time like 2026-01-31 or 2026-01-31T12:00Z",
 }
-INTERNAL = "Something went wrong inside Halo Weave; its log has the details. What was stored is safe."
 
 
 class Refusal(errors.HaloWeaveError):
-    """The server's own word that a request is not answered."""
+    """A request that the server itself refuses."""
 
     def __init__(self, status: int, code: str, sentence: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(sentence)
@@ -69,32 +69,33 @@ def json_bytes(value: Any) -> bytes:
     )
 
 
-def refuse(status: int, code: str, sentence: str, headers: dict[str, str] | None = None) -> Response:
+def refused(error: errors.HaloWeaveError) -> Response:
+    """The answer to an error the user can be told about."""
+    if isinstance(error, Refusal):
+        return _answer(error.status, error.code, str(error), error.headers)
+    status, code = kind(error)
+    if status == 500:
+        _log.error("%s", error, exc_info=error)
+    return _answer(status, code, str(error))
+
+
+def _answer(status: int, code: str, sentence: str, headers: dict[str, str] | None = None) -> Response:
     body = {"error": {"code": code, "sentence": sentence}}
     return Response(json_bytes(body), status, headers, media_type="application/json")
 
 
-def refused(error: errors.HaloWeaveError) -> Response:
-    """The answer to an error the user can be told about."""
-    if isinstance(error, Refusal):
-        return refuse(error.status, error.code, str(error), error.headers)
-    status, code = kind(error)
-    if status == 500:
-        log.error("%s", error, exc_info=error)
-    return refuse(status, code, str(error))
-
-
 def kind(error: errors.HaloWeaveError) -> tuple[int, str]:
-    return next(KNOWN[ancestor] for ancestor in type(error).__mro__ if ancestor in KNOWN)
+    """Status and code of an error."""
+    return next(_KNOWN[ancestor] for ancestor in type(error).__mro__ if ancestor in _KNOWN)
 
 
-def sentence_of(error: RequestValidationError) -> str:
+def _sentence(error: RequestValidationError) -> str:
     """What is wrong with a request, field by field."""
     found = []
     for one in error.errors()[:5]:
         # The first part says where it stood: in the body, the query, the path or a header.
         place = ".".join(str(part) for part in one["loc"][1:])[:200]
-        message = spoken(one)
+        message = _complaint(one)
         if place and not one["type"].startswith("json"):
             found.append(f"{place}: {message}")
         else:
@@ -102,20 +103,22 @@ def sentence_of(error: RequestValidationError) -> str:
     return "; ".join(found) + "."
 
 
-def spoken(one: dict[str, Any]) -> str:
+def _complaint(one: dict[str, Any]) -> str:
     """One complaint of the validator, in words that say what to do."""
     about = one.get("ctx") or {}
     match one["type"]:
         case "string_pattern_mismatch" if about.get("pattern") == SAID and "\0" in str(one.get("input")):
-            return EXPECTED[WHOLE]
+            return _EXPECTED[WHOLE]
         case "string_pattern_mismatch":
-            return EXPECTED.get(about.get("pattern", ""), "this is not in the form that is described")
+            return _EXPECTED.get(about.get("pattern", ""), "this is not in the form that is described")
         case "missing" if len(one["loc"]) < 2:
             return "send a JSON object as the body"
         case "missing":
             return "this is needed"
         case _ if one.get("input", "") is None:
             return "this cannot be empty"
+        case "extra_forbidden" if one["loc"][0] == "query":
+            return "this address takes no such parameter"
         case "extra_forbidden":
             return "there is no such field"
         case "json_invalid":
@@ -131,13 +134,13 @@ def spoken(one: dict[str, Any]) -> str:
         case "float_type" | "float_parsing" | "finite_number":
             return "use a number"
         case "greater_than_equal":
-            return f"use at least {figure(about['ge'])}"
+            return f"use at least {_figure(about['ge'])}"
         case "less_than_equal":
-            return f"use at most {figure(about['le'])}"
+            return f"use at most {_figure(about['le'])}"
         case "greater_than":
-            return f"use more than {figure(about['gt'])}"
+            return f"use more than {_figure(about['gt'])}"
         case "less_than":
-            return f"use less than {figure(about['lt'])}"
+            return f"use less than {_figure(about['lt'])}"
         case "literal_error" | "enum":
             return f"use {about['expected']}"
         case "bool_type" | "bool_parsing":
@@ -154,7 +157,7 @@ def spoken(one: dict[str, Any]) -> str:
             return str(one["msg"]).removeprefix("Value error, ").rstrip(".")
 
 
-def figure(limit: float) -> str:
+def _figure(limit: float) -> str:
     return f"{int(limit) if limit == int(limit) else limit:,}"
 
 
@@ -167,13 +170,13 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return refuse(422, "bad_input", sentence_of(error))
+        return _answer(422, "bad_input", _sentence(error))
 
     @app.exception_handler(HTTPException)
     async def framework(request: Request, error: HTTPException) -> Response:
-        code, sentence = BY_STATUS.get(error.status_code, ("failed", str(error.detail)))
-        return refuse(error.status_code, code, sentence, dict(error.headers or {}))
+        code, sentence = _BY_STATUS.get(error.status_code, ("failed", str(error.detail)))
+        return _answer(error.status_code, code, sentence, dict(error.headers or {}))
 
     @app.exception_handler(Exception)
     async def unknown(request: Request, error: Exception) -> Response:
-        return refuse(500, "internal", INTERNAL)
+        return _answer(500, "internal", INTERNAL)

@@ -11,7 +11,7 @@ from halo_weave.core.tokens import ID_LIMIT
 from halo_weave.errors import BadInput
 from halo_weave.memory.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
 from halo_weave.records import WINDOW_ID
-from halo_weave.server.asked import DAY, KEY, SAID, WHOLE, Asked, Id, Json
+from halo_weave.server.schema import DAY, KEY, SAID, WHOLE, Id, Input, Json
 from halo_weave.settings import described
 
 LONGEST_SAID = 200_000
@@ -59,15 +59,15 @@ _SHARED: dict[str, Any] = {
 }
 SettingNames: Any = list[Literal[tuple(_OWN)]]  # type: ignore[misc]
 
-OwnSettings: type[Asked] = create_model(
+OwnSettings: type[Input] = create_model(
     "OwnSettings",
-    __base__=Asked,
+    __base__=Input,
     __doc__="Settings of one window. Null empties a setting that may be empty; others go back to that for all.",
     **_OWN,
 )
-SettingsChange: type[Asked] = create_model(
+SettingsChange: type[Input] = create_model(
     "SettingsChange",
-    __base__=Asked,
+    __base__=Input,
     __doc__="Settings for all windows. Null empties a setting that may be empty; `reset` goes back to the defaults.",
     reset=(SettingNames, Field([])),
     **_SHARED,
@@ -82,7 +82,7 @@ def given(asked: BaseModel) -> dict[str, Any]:
 # The rest
 
 
-class WindowChange(Asked):
+class WindowChange(Input):
     name: Name | None = None
     system_prompt: Prompt | None = None
     user_name: Name | None = None
@@ -91,7 +91,7 @@ class WindowChange(Asked):
     reset: SettingNames = Field(default=[], description="Settings that go back to those for all windows.")
 
 
-class NewWindow(Asked):
+class NewWindow(Input):
     name: Name
     system_prompt: Prompt | None = None
     user_name: Name | None = None
@@ -99,15 +99,15 @@ class NewWindow(Asked):
     settings: OwnSettings | None = None  # type: ignore[valid-type]
 
 
-class Say(Asked):
+class Say(Input):
     text: Annotated[str, Field(max_length=LONGEST_SAID, pattern=SAID, examples=["My cat is called Mochi."])]
 
 
-class Undelete(Asked):
+class Undelete(Input):
     keys: Annotated[list[Key], Field(min_length=1, max_length=10_000)]
 
 
-class Keep(Asked):
+class Keep(Input):
     path: Path
     content: Json
     context_tokens: int = Field(
@@ -115,11 +115,11 @@ class Keep(Asked):
     )
 
 
-class Inject(Asked):
+class Inject(Input):
     path: Path
 
 
-class NotesChange(Asked):
+class NotesChange(Input):
     content: dict[str, Json]
     version: Id | None = Field(
         default=None,
@@ -127,5 +127,5 @@ class NotesChange(Asked):
     )
 
 
-class Clear(Asked):
+class Clear(Input):
     confirm: Literal["delete everything"]

@@ -10,7 +10,8 @@ from halo_weave import __version__
 from halo_weave.errors import HaloWeaveError
 from halo_weave.ports import Engine
 from halo_weave.server import wire
-from halo_weave.server.refusals import INTERNAL, Refusal, kind
+from halo_weave.server.refusals import Refusal, kind
+from halo_weave.weave.events import INTERNAL
 from halo_weave.weave.weave import Weave
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from pydantic import AliasPath, BeforeValidator, ConfigDict, Field, ValidationIn
 from halo_weave.core.tokens import Role
 from halo_weave.ports import ModelInfo
 from halo_weave.records import Generation
-from halo_weave.server.asked import ID, Id, Told
+from halo_weave.server.schema import ID, Id, Output
 from halo_weave.settings import Settings
 from halo_weave.weave.memory import Preview
 from halo_weave.weave.seen import Budget, Context, Gap
@@ -45,12 +45,12 @@ WindowName = Annotated[str, BeforeValidator(_named)]
 # Errors
 
 
-class Problem(Told):
+class Problem(Output):
     code: str = Field(examples=["unknown_window"])
     sentence: str = Field(examples=["There is no window 'x'."])
 
 
-class Failure(Told):
+class Failure(Output):
     """Every error has this shape."""
 
     error: Problem
@@ -59,7 +59,7 @@ class Failure(Told):
 # Settings
 
 
-class Described(Told):
+class Described(Output):
     name: str
     group: str
     type: Literal["integer", "number", "boolean", "choice"]
@@ -71,7 +71,7 @@ class Described(Told):
     meaning: str
 
 
-class SettingsTold(Told):
+class SettingsTold(Output):
     described: list[Described]
     values: dict[str, SettingValue]
 
@@ -79,7 +79,7 @@ class SettingsTold(Told):
 # Status
 
 
-class ModelTold(Told):
+class ModelTold(Output):
     state: Literal["ready", "loading", "missing"]
     sentence: str = Field(description="What the state means, and what to do.")
     progress: float | None = Field(default=None, description="0 to 1, while weights are downloaded.")
@@ -103,7 +103,7 @@ class ModelTold(Told):
         return cls(state="ready", sentence=f"{info.name} is ready.", kv=kv, **known)
 
 
-class EmbedderTold(Told):
+class EmbedderTold(Output):
     model_config = ConfigDict(extra="ignore")
 
     state: Literal["ready", "loading", "off"] = "loading"
@@ -112,7 +112,7 @@ class EmbedderTold(Told):
     wanted: int = Field(default=0, description="Chunks that are not embedded yet.")
 
 
-class MemoryTold(Told):
+class MemoryTold(Output):
     chunks: int = 0
     tokens: int = 0
     windows: int = 0
@@ -120,7 +120,7 @@ class MemoryTold(Told):
     bytes: int = 0
 
 
-class Status(Told):
+class Status(Output):
     version: str
     model: ModelTold
     embedder: EmbedderTold = EmbedderTold()
@@ -131,7 +131,7 @@ class Status(Told):
 # Windows
 
 
-class WindowTold(Told):
+class WindowTold(Output):
     id: str = _at("window", "id")
     name: str = _at("window", "name")
     system_prompt: str = _at("window", "system_prompt")
@@ -150,28 +150,28 @@ class WindowTold(Told):
     generating: bool
 
 
-class WindowsTold(Told):
+class WindowsTold(Output):
     windows: list[WindowTold]
 
 
 # The turn
 
 
-class Saying(Told):
+class Saying(Output):
     turn: Id = Field(description="The user's turn: it is stored.")
     reply_turn: Id
     last_event: str = Field(description="The newest event before this turn.")
     stream: str = Field(description="Where the turn's events are, from the first on.")
 
 
-class Stopped(Told):
+class Stopped(Output):
     stopped: bool = Field(description="Whether there was a reply to stop.")
 
 
 # The context
 
 
-class ChunkTold(Told):
+class ChunkTold(Output):
     key: KeyText
     start: Number
     pinned: bool
@@ -185,7 +185,7 @@ class ChunkTold(Told):
     gap: Gap | None = Field(description="What sleeps right before it.")
 
 
-class TurnTold(Told):
+class TurnTold(Output):
     turn_id: Number
     role: Role
     said: datetime
@@ -196,13 +196,13 @@ class TurnTold(Told):
     chunks: list[ChunkTold]
 
 
-class RangeTold(Told):
+class RangeTold(Output):
     low: float
     high: float
     mean: float
 
 
-class ReplyTold(Told):
+class ReplyTold(Output):
     turn_id: Number
     position: Number = Field(description="Of the reply's first token.")
     text_pieces: list[str]
@@ -210,7 +210,7 @@ class ReplyTold(Told):
     tool: list[bool]
 
 
-class ContextStats(Told):
+class ContextStats(Output):
     asleep_chunks: int
     asleep_tokens: int
     woken_last_turn: int
@@ -218,7 +218,7 @@ class ContextStats(Told):
     tokens_per_second: float | None
 
 
-class ContextTold(Told):
+class ContextTold(Output):
     """Exactly what the model sees, in time order."""
 
     window: str
@@ -259,7 +259,7 @@ class ContextTold(Told):
         )
 
 
-class SleepingTold(Told):
+class SleepingTold(Output):
     key: KeyText
     role: Role = _at("key", "role")
     turn_id: Number = _at("key", "turn_id")
@@ -275,7 +275,7 @@ class SleepingTold(Told):
     text: str = _at("record", "chunk", "text")
 
 
-class GraveyardTold(Told):
+class GraveyardTold(Output):
     total: int
     items: list[SleepingTold]
 
@@ -287,13 +287,13 @@ class GapItems(GraveyardTold):
 # A chunk
 
 
-class Acted(Told):
+class Acted(Output):
     key: KeyText = Field(description="The chunk; after a merge the one it became part of.")
     live: bool
     pinned: bool
 
 
-class Happened(Told):
+class Happened(Output):
     event: str
     happened: datetime
     window: str | None
@@ -301,7 +301,7 @@ class Happened(Told):
     detail: dict[str, Any]
 
 
-class WhyTold(Told):
+class WhyTold(Output):
     key: KeyText
     text: str
     tokens: int
@@ -316,7 +316,7 @@ class WhyTold(Told):
     history: list[Happened] = Field(description="The newest first.")
 
 
-class DeletionTold(Told):
+class DeletionTold(Output):
     keys: list[KeyText]
     turns: int
     chunks: int
@@ -326,14 +326,14 @@ class DeletionTold(Told):
     )
 
 
-class Undeleted(Told):
+class Undeleted(Output):
     keys: list[str]
 
 
 # Search
 
 
-class HitTold(Told):
+class HitTold(Output):
     key: KeyText = _at("record", "key")
     text: str = _at("record", "chunk", "text")
     role: Role = _at("record", "key", "role")
@@ -348,11 +348,11 @@ class HitTold(Told):
     tokens: Size = _at("record", "chunk")
 
 
-class SearchTold(Told):
+class SearchTold(Output):
     hits: list[HitTold]
 
 
-class WakingTold(Told):
+class WakingTold(Output):
     key: str
     part: Literal["hit", "question", "answer", "anchor"]
     hit: str
@@ -362,7 +362,7 @@ class WakingTold(Told):
     text: str
 
 
-class PreviewTold(Told):
+class PreviewTold(Output):
     room: int
     cost: int
     wakes: list[WakingTold]
@@ -389,7 +389,15 @@ class PreviewTold(Told):
 # The AI's own memory
 
 
-class KeptTold(Told):
+class BranchTold(Output):
+    heading: str
+    path: str
+    version: int | None = Field(description="Null: a heading without an entry of its own.")
+    modified: datetime | None
+    children: list[BranchTold]
+
+
+class KeptTold(Output):
     key: Annotated[str | None, BeforeValidator(lambda key: key and str(key))] = Field(
         description="Null if an import brought the memory without this chunk."
     )
@@ -399,7 +407,7 @@ class KeptTold(Told):
     said: str | None
 
 
-class EntryTold(Told):
+class EntryTold(Output):
     path: str
     content: Any
     snapshot: list[KeptTold]
@@ -410,32 +418,32 @@ class EntryTold(Told):
     ended: datetime | None
 
 
-class VersionsTold(Told):
+class VersionsTold(Output):
     versions: list[EntryTold]
 
 
-class MatchTold(Told):
+class MatchTold(Output):
     entry: EntryTold
     score: float
     similarity: float
     recency: float
 
 
-class MatchesTold(Told):
+class MatchesTold(Output):
     matches: list[MatchTold]
 
 
-class Forgotten(Told):
+class Forgotten(Output):
     deleted: int
 
 
-class Injected(Told):
+class Injected(Output):
     keys: list[str]
     cost: int
     asleep: list[str] = Field(description="What fell asleep to make room.")
 
 
-class NotesTold(Told):
+class NotesTold(Output):
     content: dict[str, Any]
     version: Id = Field(description="Send it back with the change.")
 
@@ -443,7 +451,7 @@ class NotesTold(Told):
 # Upkeep
 
 
-class StatsTold(Told):
+class StatsTold(Output):
     id: str
     created: datetime
     next_turn: Number

@@ -100,7 +100,7 @@ class Desk:
         for one in store.live(record.id):
             item: Live = one
             if engine.info.tokenizer not in ("", one.tokenizer):
-                chunk = retokenized(one.chunk, engine)
+                chunk = _retokenized(one.chunk, engine)
                 item = Live(chunk, np.full(len(chunk), one.peak, np.float32), one.pinned)
                 desk.anew.append(item)
             live.append(item)
@@ -272,7 +272,7 @@ class Desk:
             record, earned = found[key].record, found[key].brightness
             chunk, foreign = record.chunk, record.tokenizer != self.engine.info.tokenizer
             if foreign:
-                chunk = retokenized(chunk, self.engine)
+                chunk = _retokenized(chunk, self.engine)
                 earned = None if earned is None else np.full(len(chunk), earned.max(), np.float32)
             readings[key] = _Reading(record, chunk, earned, foreign)
         return readings
@@ -318,6 +318,7 @@ class Desk:
             seen.pinned,
             seen.woken,
             seen.tool,
+            self._gap_before(waking.key),
             part=waking.part,
             hit=waking.hit,
             similarity=waking.similarity,
@@ -337,6 +338,13 @@ class Desk:
         """A live chunk as it is now."""
         live, about = self.window.at(key), self.about[key]
         return SeenChunk(live.chunk, live.brightness, live.pinned, about.woken, TOOL in about.tags, gap)
+
+    def _gap_before(self, key: ChunkKey) -> Gap | None:
+        starts = [chunk.start for chunk in self.window.chunks]
+        at = self.window.at(key).chunk.start
+        place = starts.index(at)
+        chunks, tokens = self.store.count_asleep(self.record.id, starts[place - 1] if place else 0, at)
+        return Gap(chunks, tokens) if chunks else None
 
     def gaps(self) -> Gaps:
         """What sleeps between the live chunks."""
@@ -376,6 +384,6 @@ class Desk:
         )
 
 
-def retokenized(chunk: Chunk, engine: Engine) -> Chunk:
+def _retokenized(chunk: Chunk, engine: Engine) -> Chunk:
     """The chunk's text in another model's tokens, at the same place in time."""
     return replace(chunk, tokens=engine.tokenize(chunk.text), span=chunk.span)

@@ -11,7 +11,7 @@ from halo_weave.core.pruning import SleepReason
 from halo_weave.core.resurrection import WakeReason
 from halo_weave.core.tokens import Brightness, ChunkKey
 from halo_weave.ports import Planned, Reason
-from halo_weave.weave.seen import Budget, Gaps, SeenChunk
+from halo_weave.weave.seen import Budget, SeenChunk
 
 INTERNAL = "Something went wrong inside Halo Weave; its log has the details. What was stored is safe."
 
@@ -142,7 +142,6 @@ class TurnEnded:
 
     reason: Reason
     budget: Budget
-    gaps: Gaps
     stats: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -44,7 +44,7 @@ class CallPort(Protocol):
     def command(self) -> str: ...
 
 
-class AnswerPort(Protocol):
+class _AnswerPort(Protocol):
     """What a tool says, as it stands in the reply; and the chunks it wants awake."""
 
     @property
@@ -55,7 +55,7 @@ class AnswerPort(Protocol):
     def wake(self) -> Sequence[ChunkKey]: ...
 
 
-class DetectorPort(Protocol):
+class _DetectorPort(Protocol):
     def feed(self, piece: bytes) -> Sequence[CallPort]:
         """The calls that are complete with this piece of the reply."""
 
@@ -69,8 +69,8 @@ class ToolboxPort(Protocol):
 
     @property
     def notes(self) -> Any: ...
-    def detector(self) -> DetectorPort: ...
-    def run(self, call: Any, *, now: datetime, within: str | None = None) -> AnswerPort:
+    def detector(self) -> _DetectorPort: ...
+    def run(self, call: Any, *, now: datetime, within: str | None = None) -> _AnswerPort:
         """Do what a call asks. `within`: a window that recalls only its own."""
 
     def instructions(self) -> str:

@@ -42,7 +42,7 @@ class Origin:
     @property
     def stamp(self) -> str:
         when = self.said.astimezone().strftime("%Y-%m-%d %H:%M")
-        return f"[{when}, in {shortened(self.window)}] " if self.window else f"[{when}] "
+        return f"[{when}, in {_shortened(self.window)}] " if self.window else f"[{when}] "
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +150,10 @@ class Scribe:
                 writer.content(turns[number], piece)
             else:
                 writer.frame(piece.text, turns[number].id, "footer" if piece.part == "footer" else "header")
-        read = np.concatenate([[], *(s.labels for s in writer.segments if s.kind == "chunk")])
-        live = [chunk_labels(chunk, chunk.start in foreign) for turn in turns for chunk in turn.chunks]
-        missing = ~np.isin(np.concatenate([[], *live]), read)
+        none = np.zeros(0, np.int64)
+        read = np.concatenate([none, *(s.labels for s in writer.segments if s.kind == "chunk")])
+        live = [_chunk_labels(chunk, chunk.start in foreign) for turn in turns for chunk in turn.chunks]
+        missing = ~np.isin(np.concatenate([none, *live]), read)
         unread = np.flatnonzero(missing) - np.arange(int(missing.sum()))
         if reply.ids:
             labels = np.arange(reply.start, reply.start + len(reply.ids), dtype=np.int64)
@@ -234,7 +235,7 @@ class _Writer:
         self._add_rest(left, turn_id, "left")
         if len(inside):
             part = slice(int(inside[0]), int(inside[-1]) + 1)
-            labels = chunk_labels(chunk, chunk.start in self.foreign)[part]
+            labels = _chunk_labels(chunk, chunk.start in self.foreign)[part]
             self.firsts.append((turn_id, int(labels[0])))
             self.segments.append(Segment("chunk", labels, tokens.ids[part]))
         self._add_rest(right, turn_id, "right")
@@ -259,12 +260,12 @@ class _Writer:
             self.segments.append(Segment(kind, _labels(first, len(ids)), ids))
 
 
-def shortened(name: str) -> str:
+def _shortened(name: str) -> str:
     whole = name.encode()
     return name if len(whole) <= LONGEST_NAME else whole[:LONGEST_NAME].decode(errors="ignore").rstrip() + "…"
 
 
-def chunk_labels(chunk: Chunk, foreign: bool) -> Positions:
+def _chunk_labels(chunk: Chunk, foreign: bool) -> Positions:
     if foreign:
         return _labels(FOREIGN_LABELS + FOREIGN_ROOM * (chunk.start + 1), len(chunk))
     return np.arange(chunk.start, chunk.start + len(chunk), dtype=np.int64)

@@ -84,11 +84,12 @@ class Turn:
             self.clock.ended = time.perf_counter()
             # Also when the model failed or nobody listens any more: what was said is kept.
             spoken = self._keep_reply()
+        yield events.Brightened(self.desk.window.brightness.copy())
         yield spoken
         yield from self._fall_asleep(ids)
         self.recall.note_said()
         seconds = time.perf_counter() - self.clock.began
-        yield events.TurnEnded(self.reason, self.desk.budget(), self.desk.gaps(), self._sum_up(seconds))
+        yield events.TurnEnded(self.reason, self.desk.budget(), self._sum_up(seconds))
 
     # Before the model speaks
 

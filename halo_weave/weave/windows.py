@@ -93,43 +93,34 @@ class WeaveWindows:
         name: str,
         *,
         system_prompt: str = DEFAULT_PROMPT,
-        user_name: str = "User",
-        ai_name: str = "AI",
         settings: Mapping[str, Any] | None = None,
+        **names: str,
     ) -> WindowRecord:
+        """A new window. `names`: user_name and ai_name, if they are others than User and AI."""
+        texts = _texts({"name": name, "system_prompt": system_prompt, **names})
         return self._system.store.create_window(
-            _named(name),
-            now=self._system.now(),
-            system_prompt=plain(system_prompt),
-            user_name=_named(user_name),
-            ai_name=_named(ai_name),
-            settings=_checked(settings or {}),
+            **texts, settings=_checked(settings or {}), now=self._system.now()
         )
 
     def change(
         self,
         window_id: str,
         *,
-        name: str | None = None,
-        system_prompt: str | None = None,
-        user_name: str | None = None,
-        ai_name: str | None = None,
         settings: Mapping[str, Any] | None = None,
         reset: Sequence[str] = (),
+        **texts: str | None,
     ) -> WindowRecord:
-        """Change what is given. Settings to `reset` go back to those that all windows share."""
-        self._system.window(window_id)
-        record = self._system.store.change_window(
-            window_id,
-            now=self._system.now(),
-            name=None if name is None else _named(name),
-            system_prompt=None if system_prompt is None else plain(system_prompt),
-            user_name=None if user_name is None else _named(user_name),
-            ai_name=None if ai_name is None else _named(ai_name),
-            settings=_checked(settings or {}, reset),
-            reset=reset,
+        """Change what is given: name, system_prompt, user_name, ai_name, settings.
+
+        Settings to `reset` go back to those that all windows share.
+        """
+        system = self._system
+        system.window(window_id)
+        own = _checked(settings or {}, reset)
+        record = system.store.change_window(
+            window_id, **_texts(texts), settings=own, reset=reset, now=system.now()
         )
-        self._system.changed([window_id])
+        system.changed([window_id])
         return record
 
     def delete(self, window_id: str) -> None:
@@ -233,8 +224,11 @@ def _checked(changes: Mapping[str, Any], reset: Sequence[str] = ()) -> dict[str,
     return {name: checked(name, value) for name, value in changes.items()}
 
 
-def _named(name: str) -> str:
-    name = " ".join(plain(name).split())
-    if not 1 <= len(name) <= 200:
-        raise BadInput("A name has 1 to 200 characters.")
-    return name
+def _texts(given: Mapping[str, str | None]) -> dict[str, Any]:
+    """Texts as they can be stored; names on one line."""
+    texts = {about: plain(text) for about, text in given.items() if text is not None}
+    for about in texts.keys() - {"system_prompt"}:
+        texts[about] = " ".join(texts[about].split())
+        if not 1 <= len(texts[about]) <= 200:
+            raise BadInput("A name has 1 to 200 characters.")
+    return texts

@@ -10,6 +10,9 @@ export class ApiError extends Error {
 }
 
 /** @typedef {Record<string, string | number | boolean | null | undefined>} Query */
+/** @typedef {Wire.Bodies["PATCH /api/windows/{window_id}"]} WindowChange */
+/** @typedef {"pin" | "unpin" | "sleep" | "wake" | "merge"} ChunkAct */
+/** @typedef {Wire.Answers["DELETE /api/windows/{window_id}/chunks/{key}"]} Deletion */
 
 /** A path with its parts escaped. @param {TemplateStringsArray} texts @param {...string} values */
 export function path(texts, ...values) {
@@ -44,14 +47,13 @@ export class Api {
     if (more.body !== undefined) headers["content-type"] = "application/json";
     let response;
     try {
-      response = await this.send(address, {
-        method, headers, signal: more.signal, body: more.body === undefined ? undefined : JSON.stringify(more.body), cache: "no-store",
-      });
+      const body = more.body === undefined ? undefined : JSON.stringify(more.body);
+      response = await this.send(address, { method, headers, signal: more.signal, body, cache: "no-store" });
     } catch (error) {
       if (/** @type {Error} */ (error).name === "AbortError") throw error;
       throw new ApiError(0, "unreachable", "The server cannot be reached. Is halo-weave still running?");
     }
-    if (!response.ok) throw await refusal(response);
+    if (!response.ok) throw refusal(response.status, await response.text());
     return response;
   }
 
@@ -63,40 +65,46 @@ export class Api {
 
   /** @returns {Promise<Status>} */
   status() { return this.json("GET", "/api/status"); }
+  /** @returns {Promise<Status>} */
+  retryModel() { return this.json("POST", "/api/model/retry"); }
   /** @returns {Promise<SettingsInfo>} */
   settings() { return this.json("GET", "/api/settings"); }
-  /** @param {Record<string, unknown>} changes @returns {Promise<SettingsInfo>} */
+  /** @param {Wire.Bodies["PATCH /api/settings"]} changes @returns {Promise<SettingsInfo>} */
   changeSettings(changes) { return this.json("PATCH", "/api/settings", { body: changes }); }
+  /** Trades the key for a cookie, for a link, which cannot carry the key. @returns {Promise<null>} */
+  beginSession() { return this.json("POST", "/api/session"); }
 
   /** @returns {Promise<WindowInfo[]>} */
   async windows() { return (await this.json("GET", "/api/windows")).windows; }
-  /** @param {string} id @returns {Promise<WindowInfo>} */
-  window(id) { return this.json("GET", path`/api/windows/${id}`); }
-  /** @param {Record<string, unknown>} about @returns {Promise<WindowInfo>} */
+  /** @param {Wire.Bodies["POST /api/windows"]} about @returns {Promise<WindowInfo>} */
   createWindow(about) { return this.json("POST", "/api/windows", { body: about }); }
-  /** @param {string} id @param {Record<string, unknown>} changes @returns {Promise<WindowInfo>} */
+  /** @param {string} id @param {WindowChange} changes @returns {Promise<WindowInfo>} */
   changeWindow(id, changes) { return this.json("PATCH", path`/api/windows/${id}`, { body: changes }); }
-  /** @param {string} id */
+  /** @param {string} id @returns {Promise<null>} */
   deleteWindow(id) { return this.json("DELETE", path`/api/windows/${id}`); }
 
   /** @param {string} id @param {AbortSignal} [signal] @returns {Promise<WireContext>} */
   context(id, signal) { return this.json("GET", path`/api/windows/${id}/context`, { signal }); }
-  /** @param {string} id @param {string} text @returns {Promise<{turn: string}>} */
+  /** @param {string} id @param {string} text @returns {Promise<Wire.Answers["POST /api/windows/{window_id}/say"]>} */
   say(id, text) { return this.json("POST", path`/api/windows/${id}/say`, { body: { text } }); }
-  /** @param {string} id */
+  /** @param {string} id @returns {Promise<Wire.Answers["POST /api/windows/{window_id}/abort"]>} */
   abort(id) { return this.json("POST", path`/api/windows/${id}/abort`); }
   /** @param {string} id @param {string} lastId @param {AbortSignal} signal */
   events(id, lastId, signal) {
     /** @type {Record<string, string>} */
-    const headers = lastId ? { accept: "text/event-stream", "last-event-id": lastId } : { accept: "text/event-stream" };
+    const headers = { accept: "text/event-stream" };
+    if (lastId) headers["last-event-id"] = lastId;
     return this.request("GET", path`/api/windows/${id}/events`, { signal, headers });
   }
 
-  /** @param {string} id @param {Query} query @param {AbortSignal} [signal] @returns {Promise<{total: number, items: Sleeping[]}>} */
-  graveyard(id, query, signal) { return this.json("GET", withQuery(path`/api/windows/${id}/graveyard`, query), { signal }); }
-  /** @param {string} id @param {Query} query @returns {Promise<{total: number, tokens: number, items: Sleeping[]}>} */
+  /**
+   * @param {string} id @param {Query} query
+   * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/graveyard"]>}
+   */
+  graveyard(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/graveyard`, query)); }
+  /** @param {string} id @param {Query} query @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/gap"]>} */
   gap(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/gap`, query)); }
-  /** @param {string} id @param {string} key @param {"pin" | "unpin" | "sleep" | "wake" | "merge"} act */
+  /** @param {string} id @param {string} key @param {ChunkAct} act */
   act(id, key, act) { return this.json("POST", path`/api/windows/${id}/chunks/${key}/${act}`); }
   /** @param {string} id @param {string} key @returns {Promise<Why>} */
   why(id, key) { return this.json("GET", path`/api/windows/${id}/chunks/${key}/why`); }
@@ -107,41 +115,50 @@ export class Api {
   /** @param {string} id @param {string[]} keys */
   undelete(id, keys) { return this.json("POST", path`/api/windows/${id}/chunks/undelete`, { body: { keys } }); }
 
-  /** @param {Query} query @param {AbortSignal} [signal] @returns {Promise<{hits: Hit[]}>} */
+  /** @param {Query} query @param {AbortSignal} [signal] @returns {Promise<Wire.Answers["GET /api/search"]>} */
   search(query, signal) { return this.json("GET", withQuery("/api/search", query), { signal }); }
   /** @param {string} id @param {string} text @param {AbortSignal} [signal] @returns {Promise<Preview>} */
-  preview(id, text, signal) { return this.json("GET", withQuery(path`/api/windows/${id}/preview`, { q: text }), { signal }); }
+  preview(id, text, signal) {
+    return this.json("GET", withQuery(path`/api/windows/${id}/preview`, { q: text }), { signal });
+  }
 
-  /** @param {string} [under] */
+  /** @param {string} [under] @returns {Promise<Branch>} */
   memory(under = "") { return this.json("GET", withQuery("/api/memory", { path: under })); }
-  /** @param {string} at */
+  /** @param {string} at @returns {Promise<Entry>} */
   entry(at) { return this.json("GET", withQuery("/api/memory/entry", { path: at })); }
-  /** @param {string} at @param {unknown} content */
+  /** @param {string} at @param {unknown} content @returns {Promise<Entry>} */
   saveEntry(at, content) { return this.json("PUT", "/api/memory/entry", { body: { path: at, content } }); }
-  /** @param {string} at @param {boolean} recursive */
+  /** @param {string} at @param {boolean} recursive @returns {Promise<Wire.Answers["DELETE /api/memory/entry"]>} */
   deleteEntry(at, recursive) { return this.json("DELETE", withQuery("/api/memory/entry", { path: at, recursive })); }
-  /** @param {string} at */
+  /** @param {string} at @returns {Promise<Wire.Answers["GET /api/memory/history"]>} */
   entryHistory(at) { return this.json("GET", withQuery("/api/memory/history", { path: at })); }
-  /** @param {string} under @param {string} text */
+  /** @param {string} under @param {string} text @returns {Promise<Wire.Answers["GET /api/memory/query"]>} */
   queryMemory(under, text) { return this.json("GET", withQuery("/api/memory/query", { path: under, q: text })); }
-  /** @param {string} id @param {string} at */
+  /** @param {string} id @param {string} at @returns {Promise<Wire.Answers["POST /api/windows/{window_id}/inject"]>} */
   inject(id, at) { return this.json("POST", path`/api/windows/${id}/inject`, { body: { path: at } }); }
 
+  /** @returns {Promise<Notes>} */
   notes() { return this.json("GET", "/api/notes"); }
-  /** @param {unknown} content @param {string | null} version the one it takes the place of; null: whichever there is */
+  /**
+   * @param {Notes["content"]} content
+   * @param {string | null} version the one it takes the place of; null: whichever there is
+   * @returns {Promise<Notes>}
+   */
   saveNotes(content, version) { return this.json("PUT", "/api/notes", { body: { content, version } }); }
 
-  /** @param {string} confirm */
+  /** @param {string} confirm @returns {Promise<null>} */
   clear(confirm) { return this.json("POST", "/api/clear", { body: { confirm } }); }
+  /** @returns {Promise<Wire.Answers["POST /api/reindex"]>} */
   reindex() { return this.json("POST", "/api/reindex"); }
+  /** @returns {Promise<Wire.Answers["GET /api/reindex"]>} */
   reindexing() { return this.json("GET", "/api/reindex"); }
-  stats() { return this.json("GET", "/api/stats"); }
   /** @param {Query} query */
   exportAddress(query) { return withQuery("/api/export", query); }
 
   /**
    * Sends a file as it is; `progress` hears the share that is sent.
-   * @param {File} file @param {(share: number) => void} progress @returns {Promise<Record<string, any>>}
+   * @param {File} file @param {(share: number) => void} progress
+   * @returns {Promise<Wire.Answers["POST /api/import"]>}
    */
   import(file, progress) {
     return new Promise((done, failed) => {
@@ -152,19 +169,19 @@ export class Api {
       request.upload.onprogress = (event) => progress(event.total ? event.loaded / event.total : 0);
       request.onerror = () => failed(new ApiError(0, "unreachable", "The connection broke while the file was sent."));
       request.onload = () => {
-        const answer = safely(request.responseText);
-        if (request.status < 300) done(answer ?? {});
-        else failed(new ApiError(request.status, answer?.error?.code ?? "failed", answer?.error?.sentence ?? `The server answered ${request.status}.`));
+        if (request.status < 300) done(safely(request.responseText));
+        else failed(refusal(request.status, request.responseText));
       };
       request.send(file);
     });
   }
 }
 
-/** @param {Response} response */
-async function refusal(response) {
-  const said = safely(await response.text())?.error;
-  return new ApiError(response.status, said?.code ?? "failed", said?.sentence ?? `The server answered ${response.status} and gave no reason.`);
+/** @param {number} status @param {string} text the answer's body */
+function refusal(status, text) {
+  const said = safely(text)?.error;
+  const sentence = said?.sentence ?? `The server answered ${status} and gave no reason.`;
+  return new ApiError(status, said?.code ?? "failed", sentence);
 }
 
 /** @param {string} text */

@@ -5,7 +5,7 @@ const SVG = "http://www.w3.org/2000/svg";
 /** @typedef {Node | string | number | null | undefined | false} Child */
 
 /**
- * An element. `props`: `class`, `text`, `on` (listeners), `data` (dataset), `set` (properties); the rest are attributes.
+ * An element. `props`: `class`, `text`, `on` (listeners), `data` (dataset), `set` (properties); others are attributes.
  * @template {keyof HTMLElementTagNameMap} K
  * @param {K} tag
  * @param {Record<string, any>} [props]
@@ -18,13 +18,18 @@ export function h(tag, props = {}, ...children) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "class") node.className = value;
     else if (name === "text") node.textContent = value;
-    else if (name === "on") for (const [event, listener] of Object.entries(value)) node.addEventListener(event, /** @type {EventListener} */ (listener));
+    else if (name === "on") listen(node, value);
     else if (name === "data") Object.assign(node.dataset, value);
     else if (name === "set") Object.assign(node, value);
     else node.setAttribute(name, value === true ? "" : String(value));
   }
   node.append(...nodes(children));
   return node;
+}
+
+/** @param {HTMLElement} node @param {Record<string, EventListener>} listeners */
+function listen(node, listeners) {
+  for (const [event, listener] of Object.entries(listeners)) node.addEventListener(event, listener);
 }
 
 /** @param {(Child | Child[])[]} children @returns {(Node | string)[]} */
@@ -48,7 +53,8 @@ const ICONS = {
   pin: "M9 3h6l-1 6 3 3v2H7v-2l3-3-1-6ZM12 14v7",
   merge: "M12 21V11M12 11 6 5M12 11l6-6M8 3H5.5v2.5M16 3h2.5v2.5",
   sleep: "M20 14.5A8 8 0 0 1 9.5 4 8 8 0 1 0 20 14.5Z",
-  wake: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8ZM12 2v2.5M12 19.5V22M2 12h2.5M19.5 12H22M5 5l1.8 1.8M17.2 17.2 19 19M5 19l1.8-1.8M17.2 6.8 19 5",
+  wake: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8ZM12 2v2.5M12 19.5V22M2 12h2.5M19.5 12H22M5 5l1.8 1.8M17.2 17.2 19 19" +
+    "M5 19l1.8-1.8M17.2 6.8 19 5",
   delete: "M4 7h16M9 7V4h6v3M6.5 7l1 13h9l1-13M10 11v5M14 11v5",
   copy: "M9 9h11v11H9zM5 15H4V4h11v1",
   why: "M9.2 9a2.9 2.9 0 1 1 4.3 2.6c-1 .6-1.5 1.2-1.5 2.4M12 17.5v.1M12 2.5a9.5 9.5 0 1 0 0 19 9.5 9.5 0 0 0 0-19Z",
@@ -62,10 +68,12 @@ const ICONS = {
   graveyard: "M6 21V10a6 6 0 0 1 12 0v11M3 21h18M10 11h4M12 9v5",
   memory: "M12 4v5M12 9H6v4M12 9h6v4M10 2h4v3h-4zM4 13h4v4H4zM16 13h4v4h-4zM10 18h4v3h-4zM12 9v9",
   notes: "M6 3h9l4 4v14H6zM15 3v4h4M9 12h7M9 16h5",
-  settings: "M4 7h9M17 7h3M4 17h3M11 17h9M15 4.8a2.2 2.2 0 1 0 0 4.4 2.2 2.2 0 0 0 0-4.4ZM9 14.8a2.2 2.2 0 1 0 0 4.4 2.2 2.2 0 0 0 0-4.4Z",
+  settings: "M4 7h9M17 7h3M4 17h3M11 17h9M15 4.8a2.2 2.2 0 1 0 0 4.4 2.2 2.2 0 0 0 0-4.4Z" +
+    "M9 14.8a2.2 2.2 0 1 0 0 4.4 2.2 2.2 0 0 0 0-4.4Z",
   lab: "M10 3h4M11 3v6L5.5 18.5A1.7 1.7 0 0 0 7 21h10a1.7 1.7 0 0 0 1.5-2.5L13 9V3M8.5 14.5h7",
   theme: "M12 3a9 9 0 1 0 0 18ZM12 3a9 9 0 0 1 0 18",
-  heat: "M2.5 12S6 5.5 12 5.5 21.5 12 21.5 12 18 18.5 12 18.5 2.5 12 2.5 12ZM12 9.3a2.7 2.7 0 1 0 0 5.4 2.7 2.7 0 0 0 0-5.4Z",
+  heat: "M2.5 12S6 5.5 12 5.5 21.5 12 21.5 12 18 18.5 12 18.5 2.5 12 2.5 12Z" +
+    "M12 9.3a2.7 2.7 0 1 0 0 5.4 2.7 2.7 0 0 0 0-5.4Z",
   undo: "M8 5 4 9l4 4M4 9h10a6 6 0 0 1 0 12h-3",
   download: "M12 4v11M7 11l5 5 5-5M4 20h16",
   upload: "M12 16V5M7 9l5-5 5 5M4 20h16",
@@ -85,6 +93,19 @@ export function icon(name) {
   path.setAttribute("d", ICONS[name] ?? "");
   svg.append(path);
   return svg;
+}
+
+/**
+ * A button with words.
+ * @param {string} text @param {() => void} act @param {string} [kind] further classes
+ */
+export function button(text, act, kind = "") {
+  return h("button", { type: "button", class: `button ${kind}`, text, on: { click: act } });
+}
+
+/** Keeps a form from leaving the page when it is sent. @param {() => void} act */
+export function onSubmit(act) {
+  return { submit: (/** @type {Event} */ event) => { event.preventDefault(); act(); } };
 }
 
 /**
@@ -117,7 +138,8 @@ export function sparkline(values, label) {
   const low = Math.min(...values), range = Math.max(...values) - low || 1;
   const line = document.createElementNS(SVG, "polyline");
   const step = 100 / Math.max(1, values.length - 1);
-  line.setAttribute("points", values.map((value, i) => `${(i * step).toFixed(2)},${(22 - (20 * (value - low)) / range).toFixed(2)}`).join(" "));
+  const points = values.map((value, i) => [i * step, 22 - (20 * (value - low)) / range]);
+  line.setAttribute("points", points.map(([x, y]) => `${x.toFixed(2)},${y.toFixed(2)}`).join(" "));
   svg.append(line);
   return svg;
 }

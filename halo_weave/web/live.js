@@ -5,18 +5,26 @@ import { compareIds } from "./words.js";
 
 /** @param {WireChunk} wire @param {Turn} turn @returns {LiveChunk} */
 export function liveChunk(wire, turn) {
-  const brightness = Float32Array.from(wire.brightness ?? []);
-  const pieces = wire.text_pieces ?? [];
-  return {
-    key: wire.key, turn, start: wire.start, pinned: wire.pinned, pieces, brightness,
-    peak: wire.peak ?? peakOf(brightness), mean: wire.mean ?? meanOf(brightness), woken: wire.woken ?? null,
-    tool: Boolean(wire.tool), gap: wire.gap ?? null, fresh: false, draft: false, tools: wire.tool ? toolTokens(pieces) : [],
-  };
+  const { key, start, pinned, woken, tool, gap, text_pieces: pieces } = wire;
+  const more = { tools: tool ? toolTokens(pieces) : [], fresh: false, draft: false, ...lit(wire.brightness) };
+  return { key, turn, start, pinned, pieces, woken, tool, gap, ...more };
+}
+
+/** Brightness with its peak and mean. @param {ArrayLike<number>} values */
+function lit(values) {
+  const brightness = values instanceof Float32Array ? values : Float32Array.from(values);
+  let peak = -Infinity, sum = 0;
+  for (let i = 0; i < brightness.length; i++) {
+    sum += brightness[i];
+    if (brightness[i] > peak) peak = brightness[i];
+  }
+  return brightness.length ? { brightness, peak, mean: sum / brightness.length } : { brightness, peak: 0, mean: 0 };
 }
 
 /** Which tokens are a tool's answer: the marker, the command and the rest of its line. @param {string[]} pieces */
 export function toolTokens(pieces) {
-  const ranges = [...pieces.join("").matchAll(/⚙️?【[^】]*】→[^\n]*/gu)].map((match) => [match.index, match.index + match[0].length]);
+  const answers = [...pieces.join("").matchAll(/⚙️?【[^】]*】→[^\n]*/gu)];
+  const ranges = answers.map((match) => [match.index, match.index + match[0].length]);
   if (!ranges.length) return pieces.map(() => true);
   let at = 0;
   return pieces.map((piece) => {
@@ -26,24 +34,13 @@ export function toolTokens(pieces) {
   });
 }
 
-/** @param {Float32Array} values */
-function peakOf(values) {
-  let peak = -Infinity;
-  for (let i = 0; i < values.length; i++) if (values[i] > peak) peak = values[i];
-  return values.length ? peak : 0;
-}
+const NONE = { chunks: 0, tokens: 0 };
 
-/** @param {Float32Array} values */
-function meanOf(values) {
-  let sum = 0;
-  for (let i = 0; i < values.length; i++) sum += values[i];
-  return values.length ? sum / values.length : 0;
-}
-
-/** @param {Gap | null} a @param {Gap | null} b @returns {Gap | null} */
-function gapSum(a, b) {
-  if (!a || !b) return a ?? b;
-  return { chunks: a.chunks + b.chunks, tokens: a.tokens + b.tokens };
+/** @param {Gap | null} gap @param {number} chunks @param {number} tokens so many more @returns {Gap | null} */
+function gapWith(gap, chunks, tokens) {
+  const before = gap ?? NONE;
+  const sum = { chunks: before.chunks + chunks, tokens: before.tokens + tokens };
+  return sum.chunks > 0 ? sum : null;
 }
 
 export class Live {
@@ -51,41 +48,37 @@ export class Live {
   chunks = [];
   /** The reply in progress. @type {LiveChunk | null} */
   draft = null;
-  /** @type {Gap | null} */
+  /** What sleeps after the last chunk. @type {Gap | null} */
   tailGap = null;
   low = 0;
   high = 0;
   /** Brightness reports whose length was not that of the live tokens. */
   mismatched = 0;
 
-  /** @param {WireContext} wire @param {Live} [before] what was shown until now @param {string} [speaker] who is replying */
+  /**
+   * @param {WireContext} wire @param {Live} [before] what was shown until now: what glows there goes on glowing
+   * @param {string} [speaker] who is replying
+   */
   static from(wire, before, speaker = "") {
     const live = new Live();
     const glowing = new Set(before?.chunks.filter((chunk) => chunk.fresh).map((chunk) => chunk.key));
-    for (const turn of wire.turns) {
-      const about = turnOf(turn);
-      for (const chunk of turn.chunks) {
-        const one = liveChunk(chunk, about);
-        one.fresh = glowing.has(one.key);
-        live.chunks.push(one);
-      }
+    for (const { chunks, ...turn } of wire.turns) {
+      for (const chunk of chunks) live.chunks.push({ ...liveChunk(chunk, turn), fresh: glowing.has(chunk.key) });
     }
     live.chunks.sort((a, b) => compareIds(a.start, b.start));
-    live.tailGap = wire.tail_gap ?? null;
+    live.tailGap = wire.tail_gap;
     if (wire.generating) {
       const { turn_id, position, text_pieces, brightness, tool } = wire.generating;
       live.begin(turn_id, position, { window: wire.window, speaker }); // the place of the reply's first token
-      const draft = /** @type {LiveChunk} */ (live.draft);
-      draft.pieces = [...text_pieces];
-      draft.tools = tool ? [...tool] : [];
-      draft.brightness = Float32Array.from(brightness ?? []);
+      Object.assign(live.draft ?? {}, { pieces: [...text_pieces], tools: [...tool], ...lit(brightness) });
     }
     live.rescale();
     return live;
   }
 
+  /** How many tokens are live, those of the reply in progress included. */
   get tokens() {
-    return this.chunks.reduce((sum, chunk) => sum + chunk.pieces.length, this.draft?.pieces.length ?? 0);
+    return this.all.reduce((sum, chunk) => sum + chunk.pieces.length, 0);
   }
 
   get all() {
@@ -101,8 +94,9 @@ export class Live {
     const here = this.all.filter((chunk) => chunk.turn.window === window && chunk.turn.role !== "system");
     const last = here.at(-1)?.turn;
     if (!last) return [];
-    const asked = last.role === "assistant" ? here.findLast((chunk) => chunk.turn.turn_id !== last.turn_id)?.turn : undefined;
-    const pair = asked?.role === "user" && BigInt(asked.turn_id) + 1n === BigInt(last.turn_id) ? asked.turn_id : "";
+    const before = here.findLast((chunk) => chunk.turn.turn_id !== last.turn_id)?.turn;
+    const asked = last.role === "assistant" && before?.role === "user" ? before.turn_id : "";
+    const pair = asked && BigInt(asked) + 1n === BigInt(last.turn_id) ? asked : "";
     return here.filter((chunk) => chunk.turn.turn_id === last.turn_id || chunk.turn.turn_id === pair);
   }
 
@@ -111,7 +105,12 @@ export class Live {
     return this.chunks.find((chunk) => chunk.key === key) ?? null;
   }
 
-  /** The smallest and largest brightness of now. */
+  /** The text of a turn, as far as it is live. @param {string} turnId */
+  textOf(turnId) {
+    return this.chunks.filter((chunk) => chunk.turn.turn_id === turnId).flatMap((chunk) => chunk.pieces).join("");
+  }
+
+  /** Finds the smallest and largest brightness of now. */
   rescale() {
     ({ low: this.low, high: this.high } = range(this.all.map((chunk) => chunk.brightness)));
   }
@@ -127,21 +126,46 @@ export class Live {
     this.chunks.splice(next < 0 ? this.chunks.length : next, 0, chunk);
   }
 
+  /**
+   * A chunk wakes up at its place, amid what sleeps there: what does not sleep before it sleeps after it.
+   * Of several that wake up, the earliest comes first.
+   * @param {LiveChunk} chunk @param {boolean} slept in this window
+   */
+  wake(chunk, slept) {
+    const known = this.find(chunk.key);
+    this.put(chunk);
+    if (known) return;
+    const { chunks, tokens } = gapWith(chunk.gap, slept ? 1 : 0, slept ? chunk.pieces.length : 0) ?? NONE;
+    this.#addToGap(this.chunks.indexOf(chunk) + 1, -chunks, -tokens);
+  }
+
+  /**
+   * So many more sleep before the chunk at an index; after the last, if there is none.
+   * @param {number} at @param {number} chunks @param {number} tokens
+   */
+  #addToGap(at, chunks, tokens) {
+    const next = this.chunks[at];
+    if (next) next.gap = gapWith(next.gap, chunks, tokens);
+    else this.tailGap = gapWith(this.tailGap, chunks, tokens);
+  }
+
   /** A chunk leaves; what sleeps around its place becomes one gap. @param {string} key */
   remove(key) {
     const at = this.chunks.findIndex((chunk) => chunk.key === key);
     if (at < 0) return;
-    const [gone] = this.chunks.splice(at, 1);
-    const gap = gapSum(gone.gap, { chunks: 1, tokens: gone.pieces.length });
-    if (at < this.chunks.length) this.chunks[at].gap = gapSum(this.chunks[at].gap, gap);
-    else this.tailGap = gapSum(this.tailGap, gap);
+    const [{ gap, pieces }] = this.chunks.splice(at, 1);
+    const { chunks, tokens } = gap ?? NONE;
+    this.#addToGap(at, chunks + 1, tokens + pieces.length);
   }
 
-  /** @param {string} turnId @param {string} start @param {Partial<Turn>} [about] */
+  /** A reply begins. @param {string} turnId @param {string} start @param {Partial<Turn>} [about] */
   begin(turnId, start, about = {}) {
-    const turn = { turn_id: turnId, role: /** @type {Role} */ ("assistant"), said: new Date().toISOString(), window: "", window_name: "", speaker: "", ...about };
+    const turn = {
+      turn_id: turnId, role: /** @type {Role} */ ("assistant"), said: new Date().toISOString(),
+      window: "", window_name: "", speaker: "", cut: false, ...about,
+    };
     this.draft = {
-      key: "draft", turn, start, pinned: false, pieces: [], brightness: new Float32Array(0), peak: 0, mean: 0,
+      key: "draft", turn, start, pinned: false, pieces: [], ...lit([]),
       woken: null, tool: false, gap: null, fresh: false, draft: true, tools: [],
     };
   }
@@ -162,21 +186,17 @@ export class Live {
 
   /** The brightness of all live tokens, in time order. @param {Float32Array} values */
   brighten(values) {
-    const settled = this.chunks.reduce((sum, chunk) => sum + chunk.pieces.length, 0);
-    if (values.length < settled || values.length > settled + (this.draft?.pieces.length ?? 0)) {
+    const written = this.draft?.pieces.length ?? 0;
+    const settled = this.tokens - written;
+    if (values.length < settled || values.length > settled + written) {
       this.mismatched += 1;
       return false;
     }
     let at = 0;
-    for (const chunk of this.chunks) {
-      chunk.brightness = values.subarray(at, (at += chunk.pieces.length));
-      chunk.peak = peakOf(chunk.brightness);
-      chunk.mean = meanOf(chunk.brightness);
-    }
-    if (this.draft) {
-      this.draft.brightness = values.subarray(at);
-      this.draft.peak = peakOf(this.draft.brightness);
-      this.draft.mean = meanOf(this.draft.brightness);
+    for (const chunk of this.all) {
+      const end = chunk.draft ? values.length : at + chunk.pieces.length;
+      Object.assign(chunk, lit(values.subarray(at, end)));
+      at = end;
     }
     this.rescale();
     return true;
@@ -188,9 +208,4 @@ export class Live {
     for (const chunk of chunks) this.put(chunk);
     this.rescale();
   }
-}
-
-/** @param {WireTurn} turn @returns {Turn} */
-export function turnOf({ turn_id, role, said, window, window_name, speaker, cut }) {
-  return { turn_id, role, said, window, window_name, speaker, cut };
 }

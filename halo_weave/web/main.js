@@ -1,4 +1,4 @@
-// The page begins here: views are put into their places and the app is started.
+// The page begins here: the views are put into their places and the app is started.
 
 import { App } from "./app.js";
 import { byId } from "./dom.js";
@@ -58,7 +58,7 @@ app.store.on("done", () => {
   // Read out once, whole: token by token a screen reader would stammer.
   const last = app.store.live?.chunks.at(-1)?.turn;
   if (last?.role !== "assistant") return;
-  spoken.textContent = (app.store.live?.chunks ?? []).filter((chunk) => chunk.turn.turn_id === last.turn_id).map((chunk) => chunk.pieces.join("")).join("").slice(0, 4000);
+  spoken.textContent = app.store.live?.textOf(last.turn_id).slice(0, 4000) ?? "";
 });
 
 // For the console: what the page knows and can do.

@@ -2,7 +2,15 @@
 
 const NAME = "halo-weave";
 
-/** @typedef {{theme: "auto" | "dark" | "light", heat: "readable" | "original" | "off", lit: "readable" | "original", drawer: string, text: "small" | "normal" | "large", scope: "window" | "all"}} Saved */
+/**
+ * @typedef {object} Saved
+ * @property {"auto" | "dark" | "light"} theme
+ * @property {"readable" | "original" | "off"} heat
+ * @property {"readable" | "original"} lit what heat is when it is not off
+ * @property {string} drawer
+ * @property {"small" | "normal" | "large"} text
+ * @property {"window" | "all"} scope whose settings are shown
+ */
 
 /** @type {Saved} */
 const FIRST = { theme: "auto", heat: "readable", lit: "readable", drawer: "", text: "normal", scope: "window" };
@@ -36,7 +44,8 @@ export class Preferences extends EventTarget {
   }
 
   show() {
-    Object.assign(document.documentElement.dataset, { theme: this.values.theme, heat: this.values.heat, text: this.values.text });
+    const { theme, heat, text } = this.values;
+    Object.assign(document.documentElement.dataset, { theme, heat, text });
   }
 
   /** The text not yet sent in a window. @param {string} window */

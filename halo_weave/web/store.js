@@ -2,11 +2,13 @@
 
 import { decodeFloats } from "./colour.js";
 import { Live, liveChunk } from "./live.js";
-import { parts, roleName } from "./words.js";
+import { compareIds, parts, roleName } from "./words.js";
 
 /**
- * Topics: status, windows, window (another one is shown), live (chunks came or went), token, brightness, turn,
- * budget, settings, connection, preferences.
+ * Topics of the state: status, windows, window (another one is shown), live (chunks came or went), token, brightness,
+ * turn, budget, settings, connection. Of what happened: heard, done, failed, graveyard (what sleeps is another),
+ * kept (the model's notes or structured memory may have changed), goto and woke (a chunk to show), why, compose,
+ * given-back and taken-back (the user's words), unloadable.
  */
 export class Store extends EventTarget {
   /** @type {Status | null} */
@@ -28,8 +30,6 @@ export class Store extends EventTarget {
   turn = rest();
   /** @type {Connection} */
   connection = { state: "connecting", retryAt: 0 };
-  /** Chunks woken for the exchange in progress, or for the last one. */
-  woken = 0;
 
   /** @param {string} topic @param {(detail: any) => void} heard */
   on(topic, heard) {
@@ -86,7 +86,6 @@ export class Store extends EventTarget {
     this.live = null;
     this.budget = this.stats = null;
     this.turn = rest();
-    this.woken = 0;
     this.tell("window");
     this.tell("turn");
   }
@@ -97,8 +96,8 @@ export class Store extends EventTarget {
     this.live = Live.from(wire, this.live ?? undefined, this.nameOf("assistant"));
     this.budget = wire.budget;
     this.stats = wire.stats;
-    if (wire.generating && !this.busy) this.#phase("writing", { since: Date.now() });
-    if (!wire.generating && this.busy && this.turn.phase !== "sending") this.turn = { ...this.turn, phase: "idle" };
+    if (wire.generating && !this.busy) this.turn = { ...this.turn, phase: "writing", since: Date.now() };
+    if (!wire.generating && this.turn.phase !== "sending") this.turn = { ...this.turn, phase: "idle" };
     this.tell("live");
     this.tell("budget");
     this.tell("turn");
@@ -111,163 +110,213 @@ export class Store extends EventTarget {
     this.tell("connection");
   }
 
-  /** The user's words are on their way. @param {string} text */
-  sending(text) {
-    this.turn = { ...rest(), phase: "sending", text };
-    this.tell("turn");
+  /** The user's words are on their way. */
+  sending() {
+    this.#turn({ ...rest(), phase: "sending" });
   }
 
   /** They did not arrive. */
   notSent() {
-    if (this.turn.phase !== "sending") return; // another turn is going on
-    this.turn = { ...this.turn, phase: "idle" };
+    if (this.turn.phase === "sending") this.#turn({ phase: "idle" }); // else another turn is going on
+  }
+
+  /** @param {Partial<TurnState>} changes */
+  #turn(changes) {
+    this.turn = { ...this.turn, ...changes };
     this.tell("turn");
+  }
+
+  /** @param {Partial<ContextStats>} changes */
+  #figures(changes) {
+    if (this.stats) this.stats = { ...this.stats, ...changes };
+  }
+
+  /**
+   * One event of the window's stream. True: it does not add up to what is known here, so the context has to be loaded.
+   * @param {StreamEvent} event
+   * @returns {boolean}
+   */
+  apply(event) {
+    switch (event.event) {
+      case "searching": return this.#searching();
+      case "woken": return this.#woken(event.data);
+      case "asleep": return this.#asleep(event.data);
+      case "heard": return this.#heard(event.data);
+      case "to_read": return this.#phase("reading", { toRead: event.data.computed });
+      case "reading": return this.#read(event.data);
+      case "token": return this.#token(event.data);
+      case "brightened": return this.#brightened(event.data);
+      case "tool_called": return this.#phase("tool", { command: event.data.command, tools: this.turn.tools + 1 });
+      case "tool_answered": return this.#phase("writing", { command: "" });
+      case "spoken": return this.#spoken(event.data);
+      case "done": return this.#done(event.data);
+      case "failed": return this.#failed(event.data);
+      default: return event.event === "changed" || event.event === "reset";
+    }
   }
 
   /** @param {Phase} phase @param {Partial<TurnState>} [more] */
   #phase(phase, more = {}) {
-    this.turn = { ...this.turn, ...more, phase };
-    this.tell("turn");
+    this.#turn({ ...more, phase });
+    return false;
   }
 
-  /**
-   * One event of the window's stream. True: the context has to be loaded anew.
-   * @param {StreamEvent} event
-   */
-  apply({ event, data }) {
-    const live = this.live;
-    switch (event) {
-      case "searching":
-        this.woken = 0;
-        this.turn = { ...rest(), phase: "searching", text: this.turn.phase === "sending" ? this.turn.text : "" };
-        this.tell("turn");
-        return false;
-      case "woken":
-        return this.#woken(data);
-      case "asleep":
-        for (const { key } of data.chunks) live?.remove(key);
-        live?.rescale();
-        this.#asleep(data.chunks.length);
-        this.#phase(data.before_turn ? "sleeping" : "finishing", { slept: data.chunks.length });
-        this.tell("live");
-        return false;
-      case "heard":
-        return this.#heard(data);
-      case "to_read":
-        this.#phase("reading", { toRead: data.computed });
-        return false;
-      case "reading":
-        this.#phase("writing", { since: Date.now(), tokens: this.turn.tokens, stats: { ...this.turn.stats, read: data } });
-        return false;
-      case "token":
-        return this.#token(data);
-      case "brightened":
-        if (live?.brighten(decodeFloats(data.data))) this.tell("brightness");
-        return false;
-      case "tool_called":
-        this.#phase("tool", { command: data.command });
-        return false;
-      case "tool_answered":
-        this.#phase("writing", { command: "" });
-        return false;
-      case "spoken":
-        return this.#spoken(data);
-      case "done":
-        this.turn = { ...this.turn, phase: "idle", reason: data.reason, stats: { ...this.turn.stats, ...data.stats } };
-        this.tell("turn");
-        this.tell("done", data);
-        return true;
-      case "failed":
-        this.turn = { ...this.turn, phase: "idle", reason: "error", failed: data.sentence };
-        this.tell("turn");
-        this.tell("failed", data);
-        return true;
-      case "changed":
-      case "reset":
-        return true;
-      default:
-        return false;
-    }
+  /** A turn begins; if chunks had to make room for it, they fell asleep just before. */
+  #searching() {
+    const slept = this.turn.phase === "sleeping" ? this.turn.slept : 0;
+    return this.#phase("searching", { ...rest(), slept });
   }
 
-  /** @param {any} data */
-  #woken(data) {
-    const live = this.live;
-    for (const one of data.chunks) {
-      const turn = turnOfKey(one.key, { ...one, speaker: one.speaker || this.nameOf(/** @type {Role} */ (parts(one.key).role), one.window || this.current) });
-      const chunk = liveChunk({ ...one, woken: one.woken ?? { words: one.words, similarity: one.similarity, part: one.part } }, turn);
+  /** @param {Wire.Events["woken"]} data */
+  #woken({ chunks }) {
+    for (const one of [...chunks].sort((a, b) => compareIds(a.start, b.start))) {
+      const chunk = liveChunk(one, this.#turnOf(one.key, one));
+      chunk.woken ??= { words: one.words, similarity: one.similarity, part: one.part };
       chunk.fresh = true;
-      live?.put(chunk);
+      this.live?.wake(chunk, one.slept);
     }
-    live?.rescale();
-    this.woken += data.chunks.length;
-    this.#asleep(-data.chunks.filter((/** @type {{slept: boolean}} */ one) => one.slept).length);
-    this.#phase("waking", { woken: this.turn.woken + data.chunks.length });
+    this.live?.rescale();
+    this.#sleepers(-1, chunks.filter((one) => one.slept));
+    this.#phase("waking", { woken: this.turn.woken + chunks.length });
     this.tell("live");
     return false;
   }
 
-  /** So many more chunks sleep. @param {number} more */
-  #asleep(more) {
-    if (this.stats) this.stats = { ...this.stats, asleep_chunks: this.stats.asleep_chunks + more };
+  /** @param {Wire.Events["asleep"]} data */
+  #asleep({ chunks, before_turn }) {
+    for (const { key } of chunks) this.live?.remove(key);
+    this.live?.rescale();
+    this.#sleepers(1, chunks);
+    const before = before_turn ? 0 : this.turn.slept; // such an event is the first of a turn
+    this.#phase(before_turn ? "sleeping" : "finishing", { slept: before + chunks.length });
+    this.tell("live");
+    return false;
   }
 
-  /** @param {any} data */
+  /** These sleep now, or do not any more. @param {1 | -1} sign @param {{tokens: number}[]} chunks */
+  #sleepers(sign, chunks) {
+    const tokens = chunks.reduce((sum, chunk) => sum + chunk.tokens, 0);
+    const { asleep_chunks = 0, asleep_tokens = 0 } = this.stats ?? {};
+    this.#figures({
+      asleep_chunks: asleep_chunks + sign * chunks.length, asleep_tokens: asleep_tokens + sign * tokens,
+    });
+  }
+
+  /** @param {Wire.Events["heard"]} data */
   #heard(data) {
-    const live = this.live;
+    const { live } = this;
     if (!live) return false;
-    const tokens = data.chunks.reduce((/** @type {number} */ sum, /** @type {WireChunk} */ chunk) => sum + chunk.tokens, 0);
-    for (const one of data.chunks) live.put(liveChunk(one, turnOfKey(one.key, { said: data.said, window: this.current, speaker: this.nameOf("user") })));
+    for (const one of data.chunks) live.put(liveChunk(one, this.#turnOf(one.key, data)));
     const first = live.find(data.chunks[0]?.key);
     if (first && live.tailGap) first.gap = live.tailGap;
     live.tailGap = null;
-    if (this.budget && data.frames !== undefined) this.budget = { ...this.budget, frames: data.frames };
-    const start = data.chunks.length ? String(BigInt(data.chunks[0].start) + BigInt(tokens)) : "0";
+    if (this.budget) this.budget = { ...this.budget, frames: data.frames };
     if (live.draft?.turn.turn_id !== data.reply_turn) {
-      live.begin(data.reply_turn, start, { window: this.current, speaker: this.nameOf("assistant") });
+      const tokens = data.chunks.reduce((sum, chunk) => sum + chunk.tokens, 0);
+      const start = data.chunks.length ? String(BigInt(data.chunks[0].start) + BigInt(tokens)) : "0";
+      live.begin(data.reply_turn, start, this.#turnOf(`${data.reply_turn}.0.assistant`));
     }
     live.rescale();
-    this.#phase("reading", { text: "" });
+    this.#phase("reading");
+    this.#list();
     this.tell("live");
     this.tell("heard", data);
     return false;
   }
 
-  /** @param {any} data */
-  #token(data) {
+  /** @param {Wire.Events["reading"]} data */
+  #read(data) {
+    this.#figures({ kv_reuse: reuse(data) });
+    return this.#phase("writing", { since: Date.now() });
+  }
+
+  /** @param {Wire.Events["token"]} data */
+  #token({ position, text, tool }) {
     if (!this.live) return false;
-    if (!this.live.grow(data.position, data.text, Boolean(data.tool))) return true;
-    const first = this.turn.tokens === 0;
-    this.turn = { ...this.turn, tokens: this.turn.tokens + 1, phase: this.turn.phase === "tool" && data.tool ? "tool" : "writing", since: first ? Date.now() : this.turn.since };
+    if (!this.live.grow(position, text, Boolean(tool))) return true;
+    const { turn } = this;
+    const phase = turn.phase === "tool" && tool ? "tool" : "writing";
+    this.turn = { ...turn, phase, tokens: turn.tokens + 1, since: turn.tokens ? turn.since : Date.now() };
     this.tell("token");
     return false;
   }
 
-  /** @param {any} data */
+  /** @param {Wire.Events["brightened"]} data */
+  #brightened({ data }) {
+    if (this.live?.brighten(decodeFloats(data))) this.tell("brightness");
+    return false;
+  }
+
+  /** @param {Wire.Events["spoken"]} data */
   #spoken(data) {
-    const live = this.live;
+    const { live } = this;
     if (!live) return false;
-    const turn = live.draft?.turn ?? turnOfKey(`${data.turn_id}.0.assistant`, { window: this.current, speaker: this.nameOf("assistant") });
-    live.settle(data.chunks.map((/** @type {WireChunk} */ one) => liveChunk(one, turn)));
+    const turn = this.#turnOf(`${data.turn_id}.0.assistant`, data);
+    live.settle(data.chunks.map((one) => liveChunk(one, turn)));
     this.#phase("finishing");
     this.tell("live");
     return false;
   }
+
+  /** @param {Wire.Events["done"]} data */
+  #done(data) {
+    const { stats, budget, reason } = data;
+    const { turn } = this;
+    this.#turn({ phase: "idle", reason, stats });
+    this.#figures({ woken_last_turn: stats.woken, tokens_per_second: stats.tokens_per_second, kv_reuse: reuse(stats) });
+    this.budget = budget;
+    this.#list();
+    this.tell("budget");
+    if (turn.woken || turn.slept) this.tell("graveyard");
+    if (turn.tools) this.tell("kept");
+    this.tell("done", data);
+    // If an event was missed, or one of them did not fit, what is shown here is not what the server holds.
+    const { live } = this;
+    if (!live || live.draft || live.mismatched) return true;
+    return stats.woken !== turn.woken || stats.asleep !== turn.slept || budget.live + budget.pinned !== live.tokens;
+  }
+
+  /** @param {Wire.Events["failed"]} data */
+  #failed(data) {
+    this.#turn({ phase: "idle", reason: "error", failed: data.sentence });
+    this.tell("failed", data);
+    return true;
+  }
+
+  /** What the list of windows says of this one follows from its events. */
+  #list() {
+    const { window, live, stats } = this;
+    const last = live?.chunks.findLast((chunk) => chunk.turn.window === this.current);
+    if (!window || !live || !last) return;
+    this.setWindow({
+      ...window, modified: last.turn.said, generating: this.busy, last_text: last.pieces.join(""),
+      live_chunks: live.chunks.length, live_tokens: live.tokens, asleep_chunks: stats?.asleep_chunks ?? 0,
+    });
+  }
+
+  /** The turn of a chunk that an event tells of. @param {string} key @param {Partial<Turn>} [told] @returns {Turn} */
+  #turnOf(key, told = {}) {
+    const { turn, role } = parts(key);
+    const { said = new Date().toISOString(), window = this.current, window_name = "" } = told;
+    const known = /** @type {Role} */ (role);
+    const speaker = told.speaker || this.nameOf(known, window);
+    return { turn_id: turn, role: known, said, window, window_name, speaker, cut: false };
+  }
+}
+
+/**
+ * The share of a prompt that did not have to be computed.
+ * @param {{reused: number, restored: number, computed: number}} read
+ */
+function reuse({ reused, restored, computed }) {
+  const whole = reused + restored + computed;
+  return whole ? (reused + restored) / whole : null;
 }
 
 /** @returns {TurnState} */
 function rest() {
   return {
-    phase: "idle", woken: 0, toRead: 0, tokens: 0, since: 0, command: "", reason: "",
-    stats: {}, failed: "", slept: 0, text: "",
-  };
-}
-
-/** @param {string} key @param {Partial<Turn> & Record<string, any>} about @returns {Turn} */
-function turnOfKey(key, about) {
-  const { turn, role } = parts(key);
-  return {
-    turn_id: turn, role: /** @type {Role} */ (role), said: about.said ?? new Date().toISOString(),
-    window: about.window ?? "", window_name: about.window_name ?? "", speaker: about.speaker ?? "",
+    phase: "idle", woken: 0, slept: 0, toRead: 0, tokens: 0, since: 0, command: "", tools: 0, reason: "",
+    stats: {}, failed: "",
   };
 }

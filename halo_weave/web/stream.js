@@ -33,10 +33,10 @@ export class EventParser {
         this.#event = "";
         return null;
       }
-      const event = { id: this.#id, event: this.#event || "message", data: parsed(this.#lines.join("\n")) };
+      const told = { id: this.#id, event: this.#event || "message", data: parsed(this.#lines.join("\n")) };
       this.#lines = [];
       this.#event = "";
-      return event;
+      return /** @type {StreamEvent} */ (told);
     }
     const colon = line.indexOf(":");
     const name = colon < 0 ? line : line.slice(0, colon);

@@ -1,7 +1,9 @@
-// Before the first paint: the theme that was chosen here, so that nothing flashes.
+// Before the first paint: the theme that was chosen here, so that nothing flashes. The defaults stand in index.html.
 try {
-  const saved = JSON.parse(localStorage.getItem("halo-weave") ?? "{}");
-  Object.assign(document.documentElement.dataset, { theme: saved.theme ?? "auto", heat: saved.heat ?? "readable", text: saved.text ?? "normal" });
+  const { theme, heat, text } = JSON.parse(localStorage.getItem("halo-weave") ?? "{}");
+  for (const [name, value] of Object.entries({ theme, heat, text })) {
+    if (value) document.documentElement.dataset[name] = value;
+  }
 } catch {
-  document.documentElement.dataset.theme = "auto";
+  // Nothing was kept here, or not by this page.
 }

@@ -1,102 +1,706 @@
-// Shapes of the HTTP API and of the page's state. Read by the type checker only; the browser never loads it.
+// Made by scripts/types from the description of the API; a test says when it has to be made again.
+// Read by the type checker only: the browser never loads it.
 
-interface WindowInfo {
-  id: string; name: string; system_prompt: string; user_name: string; ai_name: string;
-  settings: Record<string, SettingValue>; effective: Record<string, SettingValue>;
-  created: string; modified: string; last_text: string;
-  live_chunks: number; live_tokens: number; asleep_chunks: number; generating: boolean;
+declare namespace Wire {
+  interface Bodies {
+    "POST /api/windows": NewWindow;
+    "PATCH /api/windows/{window_id}": WindowChange;
+    "POST /api/windows/{window_id}/say": Say;
+    "POST /api/windows/{window_id}/inject": Inject;
+    "POST /api/windows/{window_id}/chunks/undelete": Undelete;
+    "PUT /api/memory/entry": Keep;
+    "PUT /api/notes": NotesChange;
+    "PATCH /api/settings": SettingsChange;
+    "POST /api/import": Record<string, any>;
+    "POST /api/clear": Clear;
+  }
+
+  interface Answers {
+    "GET /api/windows": WindowsTold;
+    "POST /api/windows": WindowTold;
+    "GET /api/windows/{window_id}": WindowTold;
+    "PATCH /api/windows/{window_id}": WindowTold;
+    "DELETE /api/windows/{window_id}": null;
+    "POST /api/windows/{window_id}/say": Saying;
+    "POST /api/windows/{window_id}/abort": Stopped;
+    "GET /api/windows/{window_id}/events": null;
+    "GET /api/windows/{window_id}/context": ContextTold;
+    "GET /api/windows/{window_id}/graveyard": GraveyardTold;
+    "GET /api/windows/{window_id}/gap": GapItems;
+    "GET /api/windows/{window_id}/preview": PreviewTold;
+    "POST /api/windows/{window_id}/inject": Injected;
+    "POST /api/windows/{window_id}/chunks/undelete": Undeleted;
+    "POST /api/windows/{window_id}/chunks/{key}/{act}": Acted;
+    "GET /api/windows/{window_id}/chunks/{key}/why": WhyTold;
+    "GET /api/windows/{window_id}/chunks/{key}/delete": DeletionTold;
+    "DELETE /api/windows/{window_id}/chunks/{key}": DeletionTold;
+    "GET /api/search": SearchTold;
+    "GET /api/memory": BranchTold;
+    "GET /api/memory/entry": EntryTold;
+    "PUT /api/memory/entry": EntryTold;
+    "DELETE /api/memory/entry": Forgotten;
+    "GET /api/memory/history": VersionsTold;
+    "GET /api/memory/query": MatchesTold;
+    "GET /api/notes": NotesTold;
+    "PUT /api/notes": NotesTold;
+    "GET /api/status": Status;
+    "POST /api/model/retry": Status;
+    "GET /api/settings": SettingsTold;
+    "PATCH /api/settings": SettingsTold;
+    "GET /api/stats": StatsTold;
+    "GET /api/export": Record<string, any>;
+    "POST /api/import": Imported;
+    "POST /api/clear": null;
+    "GET /api/reindex": EmbeddingState;
+    "POST /api/reindex": EmbeddingState;
+    "POST /api/session": null;
+    "DELETE /api/session": null;
+  }
+
+  interface Events {
+    searching: SearchingEvent;
+    woken: WokenEvent;
+    asleep: AsleepEvent;
+    heard: HeardEvent;
+    to_read: ToReadEvent;
+    reading: ReadingEvent;
+    token: TokenEvent;
+    brightened: BrightenedEvent;
+    tool_called: ToolCalledEvent;
+    tool_answered: ToolAnsweredEvent;
+    spoken: SpokenEvent;
+    done: DoneEvent;
+    failed: FailedEvent;
+    changed: ChangedEvent;
+    deleted: DeletedEvent;
+    reset: ResetEvent;
+  }
+
+  interface Acted {
+    key: string;
+    live: boolean;
+    pinned: boolean;
+  }
+
+  interface AsleepEvent {
+    chunks: SleptChunk[];
+    budget: number;
+    over: number;
+    before_turn: boolean;
+  }
+
+  interface BranchTold {
+    heading: string;
+    path: string;
+    version: number | null;
+    modified: string | null;
+    children: BranchTold[];
+  }
+
+  interface BrightenedEvent {
+    data: string;
+  }
+
+  interface Budget {
+    max_context_tokens: number;
+    model_context: number;
+    system: number;
+    pinned: number;
+    live: number;
+    frames: number;
+    reserve: number;
+    free: number;
+  }
+
+  interface ChangedEvent {
+  }
+
+  interface ChunkTold {
+    key: string;
+    start: string;
+    pinned: boolean;
+    tokens: number;
+    text_pieces: string[];
+    brightness: number[];
+    peak: number;
+    mean: number;
+    woken: Record<string, any> | null;
+    tool: boolean;
+    gap: Gap | null;
+  }
+
+  interface Clear {
+    confirm: "delete everything";
+  }
+
+  interface ContextStats {
+    asleep_chunks: number;
+    asleep_tokens: number;
+    woken_last_turn: number;
+    kv_reuse: number | null;
+    tokens_per_second: number | null;
+  }
+
+  interface ContextTold {
+    window: string;
+    version: number;
+    last_event: string;
+    size: number;
+    system_tokens: number;
+    budget: Budget;
+    brightness: RangeTold;
+    turns: TurnTold[];
+    tail_gap: Gap | null;
+    generating: ReplyTold | null;
+    stats: ContextStats;
+  }
+
+  interface DeletedEvent {
+  }
+
+  interface DeletionTold {
+    keys: string[];
+    turns: number;
+    chunks: number;
+    tokens: number;
+    text: string | null;
+  }
+
+  interface Described {
+    name: string;
+    group: string;
+    type: "integer" | "number" | "boolean" | "choice";
+    default: boolean | number | string | null;
+    low: number | null;
+    high: number | null;
+    choices: string[];
+    optional: boolean;
+    meaning: string;
+  }
+
+  interface DoneEvent {
+    reason: "stop" | "eos" | "length" | "context" | "abort";
+    budget: Budget;
+    stats: TurnStats;
+  }
+
+  interface EmbedderTold {
+    state: "ready" | "loading" | "off";
+    model: string;
+    sentence: string;
+    wanted: number;
+  }
+
+  interface EmbeddingState {
+    state: "idle" | "running" | "off" | "failed";
+    model: string;
+    done: number;
+    total: number;
+    sentence: string;
+  }
+
+  interface EntryTold {
+    path: string;
+    content: any;
+    snapshot: KeptTold[];
+    created: string;
+    modified: string;
+    accessed: string;
+    version: number;
+    ended: string | null;
+  }
+
+  interface FailedEvent {
+    sentence: string;
+  }
+
+  interface Forgotten {
+    deleted: number;
+  }
+
+  interface Gap {
+    chunks: number;
+    tokens: number;
+  }
+
+  interface GapItems {
+    total: number;
+    items: SleepingTold[];
+    tokens: number;
+  }
+
+  interface Generation {
+    id: number;
+    model: string;
+    dimension: number;
+    state: "building" | "current" | "retired";
+    created: string;
+    completed: string | null;
+    vectors: number;
+    wanted: number;
+  }
+
+  interface GraveyardTold {
+    total: number;
+    items: SleepingTold[];
+  }
+
+  interface Happened {
+    event: string;
+    happened: string;
+    window: string | null;
+    window_name: string;
+    detail: Record<string, any>;
+  }
+
+  interface HeardEvent {
+    turn_id: string;
+    reply_turn: string;
+    said: string;
+    speaker: string;
+    frames: number;
+    chunks: ChunkTold[];
+  }
+
+  interface HitTold {
+    key: string;
+    text: string;
+    role: Role;
+    speaker: string;
+    said: string;
+    window: string;
+    window_name: string;
+    similarity: number;
+    parts: Record<string, number>;
+    words: string[];
+    live: boolean;
+    tokens: number;
+  }
+
+  interface Imported {
+    turns: number;
+    chunks: number;
+    tokens: number;
+    windows: number;
+    entries: number;
+    notes: number;
+    known_turns: number;
+    kept_ids: boolean;
+  }
+
+  interface Inject {
+    path: string;
+  }
+
+  interface Injected {
+    keys: string[];
+    cost: number;
+    asleep: string[];
+  }
+
+  interface Keep {
+    path: string;
+    content: any;
+    context_tokens?: number;
+  }
+
+  interface KeptTold {
+    key: string | null;
+    text: string;
+    tokens: number;
+    similarity: number;
+    said: string | null;
+  }
+
+  interface MatchTold {
+    entry: EntryTold;
+    score: number;
+    similarity: number;
+    recency: number;
+  }
+
+  interface MatchesTold {
+    matches: MatchTold[];
+  }
+
+  interface MemoryTold {
+    chunks: number;
+    tokens: number;
+    windows: number;
+    deleted: number;
+    bytes: number;
+  }
+
+  interface ModelTold {
+    state: "ready" | "loading" | "missing";
+    sentence: string;
+    progress: number | null;
+    name: string;
+    architecture: string;
+    layers: number;
+    heads: number;
+    kv_heads: number;
+    vocabulary: number;
+    trained_context: number;
+    context: number;
+    template: string;
+    kv: string;
+    file: string;
+    size_bytes: number;
+  }
+
+  interface NewWindow {
+    name: string;
+    system_prompt?: string | null;
+    user_name?: string | null;
+    ai_name?: string | null;
+    settings?: OwnSettings | null;
+  }
+
+  interface NotesChange {
+    content: Record<string, any>;
+    version?: string | null;
+  }
+
+  interface NotesTold {
+    content: Record<string, any>;
+    version: string;
+  }
+
+  interface OwnSettings {
+    temperature?: number | null;
+    top_p?: number | null;
+    top_k?: number | null;
+    min_p?: number | null;
+    repeat_penalty?: number | null;
+    seed?: number | null;
+    max_new_tokens?: number | null;
+    max_context_tokens?: number | null;
+    min_chunk_tokens?: number | null;
+    strategy?: "magnitude_voting" | "surprise" | null;
+    initial_brightness?: number | null;
+    brightness_cap?: number | null;
+    decay?: number | null;
+    sink?: "max" | "first" | null;
+    score_current_turn?: boolean | null;
+    resurrection_budget?: number | null;
+    resurrection_brightness?: "earned" | "hybrid" | "fresh" | null;
+    pairs?: "ranked" | "with" | "off" | null;
+    user_weight?: number | null;
+    relevance_floor?: number | null;
+    mmr_lambda?: number | null;
+    memory_scope?: "all" | "window" | null;
+    kv_mode?: "splice" | "exact" | null;
+    timestamps?: boolean | null;
+    memory_tree_in_prompt?: boolean | null;
+    tool_rounds?: number | null;
+  }
+
+  interface PreviewTold {
+    room: number;
+    cost: number;
+    wakes: WakingTold[];
+    passed_over: number;
+  }
+
+  interface RangeTold {
+    low: number;
+    high: number;
+    mean: number;
+  }
+
+  interface ReadingEvent {
+    reused: number;
+    restored: number;
+    computed: number;
+    seconds: number;
+    rebuilt: string;
+  }
+
+  interface ReplyTold {
+    turn_id: string;
+    position: string;
+    text_pieces: string[];
+    brightness: number[];
+    tool: boolean[];
+  }
+
+  interface ResetEvent {
+  }
+
+  type Role = "system" | "user" | "assistant";
+
+  interface Say {
+    text: string;
+  }
+
+  interface Saying {
+    turn: string;
+    reply_turn: string;
+    last_event: string;
+    stream: string;
+  }
+
+  interface SearchTold {
+    hits: HitTold[];
+  }
+
+  interface SearchingEvent {
+    room: number;
+  }
+
+  interface SettingsChange {
+    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" |
+      "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "decay" |
+      "sink" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" |
+      "relevance_floor" | "mmr_lambda" | "memory_scope" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" |
+      "tool_rounds")[];
+    temperature?: number;
+    top_p?: number;
+    top_k?: number;
+    min_p?: number;
+    repeat_penalty?: number;
+    seed?: number | null;
+    max_new_tokens?: number;
+    max_context_tokens?: number;
+    min_chunk_tokens?: number;
+    strategy?: "magnitude_voting" | "surprise";
+    initial_brightness?: number;
+    brightness_cap?: number;
+    decay?: number;
+    sink?: "max" | "first";
+    score_current_turn?: boolean;
+    resurrection_budget?: number | null;
+    resurrection_brightness?: "earned" | "hybrid" | "fresh";
+    pairs?: "ranked" | "with" | "off";
+    user_weight?: number;
+    relevance_floor?: number;
+    mmr_lambda?: number | null;
+    memory_scope?: "all" | "window";
+    kv_mode?: "splice" | "exact";
+    timestamps?: boolean;
+    memory_tree_in_prompt?: boolean;
+    tool_rounds?: number;
+  }
+
+  interface SettingsTold {
+    described: Described[];
+    values: Record<string, boolean | number | string | null>;
+  }
+
+  type SleepReason = "dimmest" | "with its pair" | "by the user";
+
+  interface SleepingTold {
+    key: string;
+    role: Role;
+    turn_id: string;
+    start: string;
+    tokens: number;
+    peak: number;
+    slept: string;
+    reason: Record<string, any>;
+    said: string;
+    window: string;
+    window_name: string;
+    speaker: string;
+    text: string;
+  }
+
+  interface SleptChunk {
+    key: string;
+    tokens: number;
+    brightness: number;
+    why: SleepReason;
+  }
+
+  interface SpokenEvent {
+    turn_id: string;
+    said: string;
+    speaker: string;
+    chunks: ChunkTold[];
+  }
+
+  interface StatsTold {
+    id: string;
+    created: string;
+    next_turn: string;
+    next_position: string;
+    turns: number;
+    chunks: number;
+    tokens: number;
+    deleted_chunks: number;
+    windows: number;
+    drafts: number;
+    entries: number;
+    notes: number;
+    generations: Generation[];
+    schema_version: number;
+    bytes: number;
+    clients: number;
+  }
+
+  interface Status {
+    version: string;
+    model: ModelTold;
+    embedder: EmbedderTold;
+    memory: MemoryTold;
+    generating: string[];
+  }
+
+  interface Stopped {
+    stopped: boolean;
+  }
+
+  interface ToReadEvent {
+    reused: number;
+    restored: number;
+    computed: number;
+  }
+
+  interface TokenEvent {
+    id: number;
+    position: string;
+    text: string;
+    tool: boolean;
+  }
+
+  interface ToolAnsweredEvent {
+    text: string;
+    ok: boolean;
+  }
+
+  interface ToolCalledEvent {
+    command: string;
+  }
+
+  interface TurnStats {
+    tokens: number;
+    woken: number;
+    asleep: number;
+    reused: number;
+    restored: number;
+    computed: number;
+    seconds: number;
+    tokens_per_second: number;
+    own_ms_per_turn: number;
+    own_ms_after: number;
+    own_ms_per_token: number;
+    faults: number;
+  }
+
+  interface TurnTold {
+    turn_id: string;
+    role: Role;
+    said: string;
+    window: string;
+    window_name: string;
+    speaker: string;
+    cut: boolean;
+    chunks: ChunkTold[];
+  }
+
+  interface Undelete {
+    keys: string[];
+  }
+
+  interface Undeleted {
+    keys: string[];
+  }
+
+  interface VersionsTold {
+    versions: EntryTold[];
+  }
+
+  type WakeReason = "hit" | "question" | "answer" | "anchor";
+
+  interface WakingTold {
+    key: string;
+    part: "hit" | "question" | "answer" | "anchor";
+    hit: string;
+    similarity: number;
+    cost: number;
+    words: string[];
+    text: string;
+  }
+
+  interface WhyTold {
+    key: string;
+    text: string;
+    tokens: number;
+    live: boolean;
+    pinned: boolean;
+    peak: number | null;
+    mean: number | null;
+    said: string;
+    window: string;
+    window_name: string;
+    speaker: string;
+    history: Happened[];
+  }
+
+  interface WindowChange {
+    name?: string | null;
+    system_prompt?: string | null;
+    user_name?: string | null;
+    ai_name?: string | null;
+    settings?: OwnSettings | null;
+    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" |
+      "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "decay" |
+      "sink" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" |
+      "relevance_floor" | "mmr_lambda" | "memory_scope" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" |
+      "tool_rounds")[];
+  }
+
+  interface WindowTold {
+    id: string;
+    name: string;
+    system_prompt: string;
+    user_name: string;
+    ai_name: string;
+    settings: Record<string, boolean | number | string | null>;
+    effective: Record<string, boolean | number | string | null>;
+    created: string;
+    modified: string;
+    last_text: string;
+    live_chunks: number;
+    live_tokens: number;
+    asleep_chunks: number;
+    generating: boolean;
+  }
+
+  interface WindowsTold {
+    windows: WindowTold[];
+  }
+
+  interface WokenChunk {
+    key: string;
+    start: string;
+    pinned: boolean;
+    tokens: number;
+    text_pieces: string[];
+    brightness: number[];
+    peak: number;
+    mean: number;
+    woken: Record<string, any> | null;
+    tool: boolean;
+    gap: Gap | null;
+    part: WakeReason;
+    hit: string;
+    similarity: number;
+    cost: number;
+    words: string[];
+    parts: Record<string, number>;
+    window: string;
+    window_name: string;
+    speaker: string;
+    said: string;
+    slept: boolean;
+  }
+
+  interface WokenEvent {
+    chunks: WokenChunk[];
+    cost: number;
+    room: number;
+    passed_over: number;
+  }
 }
-
-type SettingValue = number | boolean | string | null;
-
-interface Described {
-  name: string; group: string; type: "integer" | "number" | "boolean" | "choice"; default: SettingValue;
-  low: number | null; high: number | null; choices: string[]; optional: boolean; meaning: string;
-}
-
-interface SettingsInfo { described: Described[]; values: Record<string, SettingValue>; }
-
-interface WhyWoken { words?: string[]; similarity?: number; part?: string; by?: string; parts?: Record<string, number>; [more: string]: unknown; }
-
-interface Gap { chunks: number; tokens: number; }
-
-interface WireChunk {
-  key: string; start: string; pinned: boolean; tokens: number; text_pieces: string[]; brightness: number[];
-  peak: number; mean: number; woken: WhyWoken | null; tool: boolean; gap: Gap | null;
-}
-
-interface WireTurn {
-  turn_id: string; role: Role; said: string; window: string; window_name: string; speaker: string; cut?: boolean;
-  chunks: WireChunk[];
-}
-
-type Role = "user" | "assistant" | "system";
-
-interface Budget {
-  max_context_tokens: number; model_context: number; system: number; pinned: number; live: number;
-  frames: number; reserve: number; free: number;
-}
-
-interface WireContext {
-  window: string; version: number; last_event: string; size: number; system_tokens: number; budget: Budget;
-  brightness: { low: number; high: number; mean: number };
-  turns: WireTurn[]; tail_gap: Gap | null;
-  generating: { turn_id: string; position: string; text_pieces: string[]; brightness: number[]; tool?: boolean[] } | null;
-  stats: ContextStats;
-}
-
-interface ContextStats {
-  asleep_chunks: number; asleep_tokens: number; woken_last_turn: number;
-  kv_reuse: number | null; tokens_per_second: number | null;
-}
-
-interface Turn { turn_id: string; role: Role; said: string; window: string; window_name: string; speaker: string; cut?: boolean; }
-
-/** A live chunk as the page holds it. */
-interface LiveChunk {
-  key: string; turn: Turn; start: string; pinned: boolean; pieces: string[]; brightness: Float32Array;
-  peak: number; mean: number; woken: WhyWoken | null; tool: boolean; gap: Gap | null;
-  fresh: boolean; draft: boolean; tools: boolean[];
-}
-
-interface Sleeping {
-  key: string; role: Role; turn_id: string; tokens: number; peak: number; slept: string;
-  reason: string | Record<string, unknown>; said: string; window: string; window_name?: string; speaker?: string; text: string;
-}
-
-interface Hit {
-  key: string; text: string; role: Role; speaker: string; said: string; window: string; window_name: string;
-  similarity: number; parts: Record<string, number>; words: string[]; live: boolean; tokens: number;
-}
-
-interface Preview {
-  room: number; cost: number; passed_over: number;
-  wakes: { key: string; part: string; similarity: number; cost: number; words: string[]; text: string }[];
-}
-
-interface Why {
-  key: string; text: string; peak: number; mean: number; tokens: number; pinned: boolean; live: boolean;
-  said: string; window: string; window_name?: string; speaker?: string;
-  history: { event: string; happened: string; window: string | null; detail: Record<string, unknown> }[];
-}
-
-interface Deletion { turns: number; chunks: number; tokens: number; text: string | null; keys?: string[]; }
-
-interface Status {
-  version: string;
-  model: { name: string; state: "ready" | "loading" | "missing"; sentence: string; context: number; layers: number; heads: number; [more: string]: unknown };
-  embedder: { state: "ready" | "loading" | "off"; model: string; sentence: string; wanted: number };
-  memory: { chunks: number; tokens: number; windows: number; deleted: number; bytes: number };
-  generating: string[];
-}
-
-interface StreamEvent { id: string; event: string; data: any; }
-
-type Phase = "idle" | "sending" | "searching" | "waking" | "sleeping" | "reading" | "writing" | "tool" | "finishing";
-
-interface TurnState {
-  phase: Phase; woken: number; toRead: number; tokens: number; since: number;
-  command: string; reason: string; stats: Record<string, any>; failed: string; slept: number; text: string;
-}
-
-interface Connection { state: "connecting" | "online" | "lost" | "locked"; retryAt: number; }

@@ -1,12 +1,18 @@
 // Values become human words.
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
-const exactClock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const exactDay = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
-const month = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
-const year = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
+
+/** @type {Intl.DateTimeFormatOptions} */
+const MINUTES = { hour: "2-digit", minute: "2-digit" };
+/** @type {Intl.DateTimeFormatOptions} */
+const SECONDS = { ...MINUTES, second: "2-digit" };
+/** @type {Intl.DateTimeFormatOptions} */
+const DAY = { day: "numeric", month: "short" };
+/** @type {Intl.DateTimeFormatOptions} */
+const YEAR = { ...DAY, year: "numeric" };
+const [clock, exactClock, month, day, year, exactDay] = [
+  MINUTES, SECONDS, DAY, { ...DAY, ...MINUTES }, YEAR, { ...YEAR, ...SECONDS },
+].map((form) => new Intl.DateTimeFormat("en-GB", form));
 
 /** @param {number | null | undefined} value */
 export function number(value) {
@@ -29,27 +35,30 @@ export function extent(cost) {
   return (cost.turns ? [counted(cost.turns, "turn"), ...parts] : parts).join(", ");
 }
 
-/** @param {string} iso @param {Date} [now] */
+/** The time today, else the day with the time, else with the year. @param {string} iso @param {Date} [now] */
 export function moment(iso, now = new Date()) {
-  const date = new Date(iso);
-  if (Number.isNaN(date.getTime())) return "";
-  if (date.toDateString() === now.toDateString()) return clock.format(date);
-  return (date.getFullYear() === now.getFullYear() ? day : year).format(date);
+  return dated(iso, now, clock, day, year);
 }
 
 /** To the second. @param {string} iso @param {Date} [now] */
 export function exactly(iso, now = new Date()) {
-  const date = new Date(iso);
-  if (Number.isNaN(date.getTime())) return "";
-  return (date.toDateString() === now.toDateString() ? exactClock : exactDay).format(date);
+  return dated(iso, now, exactClock, exactDay, exactDay);
 }
 
-/** As short as it gets: the time today, the day before. @param {string} iso @param {Date} [now] */
+/** As short as it gets: the time today, else the day. @param {string} iso @param {Date} [now] */
 export function brief(iso, now = new Date()) {
+  return dated(iso, now, clock, month, year);
+}
+
+/**
+ * @param {string} iso @param {Date} now
+ * @param {Intl.DateTimeFormat} today @param {Intl.DateTimeFormat} thisYear @param {Intl.DateTimeFormat} before
+ */
+function dated(iso, now, today, thisYear, before) {
   const date = new Date(iso);
   if (Number.isNaN(date.getTime())) return "";
-  if (date.toDateString() === now.toDateString()) return clock.format(date);
-  return (date.getFullYear() === now.getFullYear() ? month : year).format(date);
+  if (date.toDateString() === now.toDateString()) return today.format(date);
+  return (date.getFullYear() === now.getFullYear() ? thisYear : before).format(date);
 }
 
 /** @param {number} bytes */
@@ -106,18 +115,22 @@ export function turnSentence(turn, now) {
 
 /** How the last turn ended, when that is worth a word. @param {string} reason */
 export function ending(reason) {
-  return { length: "The reply reached its longest length.", context: "The model's context is full.", abort: "Stopped.", error: "The reply ended with an error." }[reason] ?? "";
+  const endings = {
+    length: "The reply reached its longest length.", context: "The model's context is full.",
+    abort: "Stopped.", error: "The reply ended with an error.",
+  };
+  return endings[/** @type {keyof typeof endings} */ (reason)] ?? "";
 }
 
-/** What happened to a chunk. @param {string} event @param {Record<string, any>} detail @param {string} [text] of the chunk */
+/**
+ * What happened to a chunk.
+ * @param {string} event @param {Record<string, any>} detail @param {string} [text] of the chunk
+ */
 export function happening(event, detail, text = "") {
-  const cost = typeof detail.cost === "number" ? `, cost ${counted(detail.cost, "token")}` : "";
-  const peak = typeof detail.peak === "number" ? ` at peak ${number(detail.peak)}` : typeof detail.brightness === "number" ? ` at brightness ${number(detail.brightness)}` : "";
-  const why = typeof detail.why === "string" ? ` (${detail.why.replaceAll("_", " ")})` : "";
   switch (event) {
     case "said": return "Said";
-    case "slept": return detail.why === "by the user" ? "Put to sleep by you" : `Fell asleep${peak}${why}`;
-    case "woke": return [`Woken ${wokenBy(detail, text)}${cost}`, isHit(detail) ? fit(detail.similarity, detail.parts) : ""].filter(Boolean).join(". ");
+    case "slept": return slept(detail);
+    case "woke": return woke(detail, text);
     case "pinned": return "Pinned";
     case "unpinned": return "Unpinned";
     case "merged": return "The chunk after it joined"; // it is told of the one that stays
@@ -128,14 +141,29 @@ export function happening(event, detail, text = "") {
   }
 }
 
+/** @param {Record<string, any>} detail */
+function slept({ why, peak, brightness }) {
+  if (why === "by the user") return "Put to sleep by you";
+  const bright = typeof peak === "number" ? ` at peak ${number(peak)}`
+    : typeof brightness === "number" ? ` at brightness ${number(brightness)}` : "";
+  return `Fell asleep${bright}${typeof why === "string" ? ` (${why.replaceAll("_", " ")})` : ""}`;
+}
+
+/** @param {Record<string, any>} detail @param {string} text of the chunk */
+function woke(detail, text) {
+  const cost = typeof detail.cost === "number" ? `, cost ${counted(detail.cost, "token")}` : "";
+  const fits = isHit(detail) ? fit(detail.similarity, detail.parts) : "";
+  return [`Woken ${wokenBy(detail, text)}${cost}`, fits].filter(Boolean).join(". ");
+}
+
 /** Woken for itself by what was said: not by hand, not along with another. @param {WhyWoken} woken */
 export function isHit(woken) {
   return woken.by !== "user" && woken.by !== "memory" && (woken.part ?? "hit") === "hit";
 }
 
 /**
- * What woke a chunk. Only words that stand in it are claimed: the index goes by stems, which are one for "one" and "on",
- * and knows who said it and when; and what comes along with a hit has that hit's words.
+ * What woke a chunk. Only words that stand in it are named: the index compares stems, which are the same for "one" and
+ * "on", and knows who said it and when; and what comes along with a hit has that hit's words.
  * @param {WhyWoken} woken @param {string} text of the chunk
  */
 export function wokenBy(woken, text) {
@@ -152,22 +180,30 @@ export function wokenBy(woken, text) {
 /** @type {Record<string, string>} */
 const REASONS = { meaning: "meaning", words: "what stands near it", speaker: "who said it", time: "when it was said" };
 /** @type {Record<string, string>} */
-const PARTS = { meaning: "meaning", words: "words", speaker: "who said it", time: "when it was said", user: "said by you" };
+const PARTS = { ...REASONS, words: "words", user: "said by you" };
 
-/** How well a chunk fits what was said, and what that is made of. @param {number | undefined} similarity @param {Record<string, number>} [parts] */
+/**
+ * How well a chunk fits what was said, and what that is made of.
+ * @param {number | undefined} similarity @param {Record<string, number>} [parts]
+ */
 export function fit(similarity, parts = {}) {
   if (typeof similarity !== "number") return "";
-  const shares = Object.entries(parts).filter(([, value]) => Math.abs(value) >= 0.05).map(([name, value]) => `${PARTS[name] ?? name} ${value.toFixed(1)}`);
+  const told = Object.entries(parts).filter(([, value]) => Math.abs(value) >= 0.05);
+  const shares = told.map(([name, value]) => `${PARTS[name] ?? name} ${value.toFixed(1)}`);
   return `Fit ${similarity.toFixed(1)}${shares.length ? `: ${shares.join(", ")}` : ""}`;
 }
 
-const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
+// Scripts without spaces between words.
+const SCRIPTS = ["Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar"];
+const UNSPACED = new RegExp(`[${SCRIPTS.map((name) => `\\p{Script=${name}}`).join("")}]`, "u");
+const PARTS_OF_NAMES = /([\p{Ll}\p{N}])(?=\p{Lu})|(\p{L})(?=\p{N})|(\p{N})(?=\p{L})/gu; // parseURL2: parse, URL, 2
 
-/** Those of the words that stand in a text, perhaps with another ending. @param {string[]} words @param {string} text */
+/** Those of the words that are in a text, perhaps with another ending. @param {string[]} words @param {string} text */
 export function standing(words, text) {
   const bare = (/** @type {string} */ one) => one.normalize("NFD").replace(/\p{M}/gu, "");
   const plain = bare(text);
-  const found = new Set((plain.replace(/([\p{Ll}\p{N}])(?=\p{Lu})|(\p{L})(?=\p{N})|(\p{N})(?=\p{L})/gu, "$& ") + " " + plain).toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? []);
+  const spaced = `${plain.replace(PARTS_OF_NAMES, "$& ")} ${plain}`.toLowerCase();
+  const found = new Set(spaced.match(/[\p{L}\p{N}]+/gu) ?? []);
   return words.filter((word) => {
     const wanted = bare(word).toLowerCase();
     if (found.has(wanted)) return true;
@@ -176,7 +212,7 @@ export function standing(words, text) {
   });
 }
 
-/** "sing" and "singing", "cat" and "cats", but not "one" and "on", "busy" and "business". @param {string} a @param {string} b */
+/** Such as "sing" and "singing", but not "one" and "on", "busy" and "business". @param {string} a @param {string} b */
 function sameStem(a, b) {
   if (a.length >= 3 && b === `${a}s` || b.length >= 3 && a === `${b}s`) return true;
   let common = 0;
@@ -190,11 +226,15 @@ export function clip(text, most) {
   return flat.length > most ? `${flat.slice(0, most - 1).trimEnd()}…` : flat;
 }
 
+/** @type {Record<string, string>} */
+const LABELS = {
+  "top p": "Top-p", "top k": "Top-k", "min p": "Min-p", "mmr lambda": "MMR lambda", "kv mode": "KV mode",
+};
+
 /** "max_new_tokens" -> "Max new tokens" @param {string} name */
 export function label(name) {
   const words = name.replaceAll("_", " ");
-  const fixed = { "top p": "Top-p", "top k": "Top-k", "min p": "Min-p", "mmr lambda": "MMR lambda", "kv mode": "KV mode" }[words];
-  return fixed ?? words.charAt(0).toUpperCase() + words.slice(1);
+  return LABELS[words] ?? words.charAt(0).toUpperCase() + words.slice(1);
 }
 
 /**
@@ -205,7 +245,8 @@ export function highlighted(text, words) {
   const wanted = words.filter(Boolean).map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
   if (!wanted.length) return [{ text, hit: false }];
   const pattern = new RegExp(`(${wanted.join("|")})`, "giu");
-  return text.split(pattern).map((piece, i) => ({ text: piece, hit: i % 2 === 1 })).filter((piece) => piece.text);
+  const pieces = text.split(pattern).map((piece, i) => ({ text: piece, hit: i % 2 === 1 }));
+  return pieces.filter((piece) => piece.text);
 }
 
 /** Decimal strings in the order of their numbers, however large. @param {string} a @param {string} b */

@@ -72,3 +72,18 @@ def spoken(told: list[Told]) -> str:
 def shown(context: dict[str, Any]) -> list[str]:
     """The text of each turn of a context."""
     return ["".join("".join(chunk["text_pieces"]) for chunk in turn["chunks"]) for turn in context["turns"]]
+
+
+def get_context(client: httpx.Client, window: str) -> dict[str, Any]:
+    return client.get(f"/api/windows/{window}/context").json()
+
+
+def chunks_of(context: dict[str, Any]) -> list[dict[str, Any]]:
+    return [chunk for turn in context["turns"] for chunk in turn["chunks"]]
+
+
+def refused(answer: httpx.Response, status: int, code: str) -> str:
+    """The sentence of a refusal, which must have this status and code."""
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["code"] == code
+    return answer.json()["error"]["sentence"]

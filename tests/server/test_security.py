@@ -124,13 +124,24 @@ def test_a_configured_origin_may_ask_send_and_read():
         access_control_request_method="POST",
         access_control_request_headers="content-type",
     )
-    assert first.status_code == 204
+    assert first.status_code == 200
     assert "POST" in first.headers["access-control-allow-methods"]
-    assert "content-type" in first.headers["access-control-allow-headers"]
+    assert "content-type" in first.headers["access-control-allow-headers"].lower()
     then = ask("POST", policy=policy, origin="https://app.example", sec_fetch_site="cross-site")
     assert then.status_code == 200
     assert then.headers["access-control-allow-origin"] == "https://app.example"
     assert "Origin" in then.headers["vary"]
+
+
+def test_a_configured_origin_can_read_that_the_key_is_missing():
+    policy = Policy(PORT, KEY, origins=frozenset({"https://app.example"}))
+    asked = {"origin": "https://app.example", "sec_fetch_site": "cross-site"}
+    first = ask("OPTIONS", policy=policy, **asked, access_control_request_method="POST")
+    assert first.status_code == 200
+    then = ask("POST", policy=policy, **asked)
+    assert then.status_code == 401
+    assert then.headers["access-control-allow-origin"] == "https://app.example"
+    assert then.headers["cross-origin-resource-policy"] == "cross-origin"
 
 
 def test_an_origin_that_is_not_configured_gets_no_leave_to_ask():

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 from halo_weave.weave.events import TurnEnded
-from tests.server.talking import following, say, shown, spoken, until_done
-
-
-def get_context(client, window):
-    return client.get(f"/api/windows/{window}/context").json()
+from tests.server.talking import following, get_context, say, shown, spoken, until_done
 
 
 def test_a_turn_is_told_in_order_and_is_what_the_context_shows(client, window):

@@ -27,7 +27,9 @@ def token(text="x", position=0):
 
 def large(tokens):
     """An event that tells of so many tokens."""
-    return ChunksSlept((SleptChunk(ChunkKey(1, 0, Role.USER), tokens, 1.0, SleepReason.DIMMEST),), 0, 0, False)
+    return ChunksSlept(
+        (SleptChunk(ChunkKey(1, 0, Role.USER), tokens, 1.0, SleepReason.DIMMEST),), 0, 0, False
+    )
 
 
 def bright():

@@ -11,8 +11,8 @@ from fastapi import Path as InPath
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput
 from halo_weave.server import requests, wire
-from halo_weave.server.asked import KEY, WHOLE
 from halo_weave.server.requests import WindowId
+from halo_weave.server.schema import KEY, WHOLE
 from halo_weave.server.service import Service
 
 Act = Literal["pin", "unpin", "sleep", "wake", "merge"]

@@ -6,9 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from halo_weave.memory.tree import Branch
 from halo_weave.server import requests, wire
-from halo_weave.server.asked import WHOLE
+from halo_weave.server.schema import WHOLE
 from halo_weave.server.service import Service
 
 Path = Annotated[str, Query(min_length=1, max_length=512, pattern=WHOLE, examples=["People/Mochi"])]
@@ -18,9 +17,9 @@ Heading = Annotated[str, Query(max_length=512, pattern=WHOLE)]
 def routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["The AI's own memory"])
 
-    @router.get("/api/memory", summary="The tree below a heading, or all of it", response_model=Branch)
-    def get_tree(path: Heading = "") -> object:
-        return service.weave.keepsakes.tree(path)
+    @router.get("/api/memory", summary="The tree below a heading, or all of it")
+    def get_tree(path: Heading = "") -> wire.BranchTold:
+        return wire.BranchTold.model_validate(service.weave.keepsakes.tree(path))
 
     @router.get("/api/memory/entry", summary="One memory, with what explains it")
     def get_entry(path: Path) -> wire.EntryTold:

@@ -16,8 +16,8 @@ from starlette.responses import Response
 from halo_weave.errors import StoreFull
 from halo_weave.records import Imported, Subset
 from halo_weave.server import requests, wire
-from halo_weave.server.asked import Id
 from halo_weave.server.requests import Moment, WindowId
+from halo_weave.server.schema import Id
 from halo_weave.server.security import Policy
 from halo_weave.server.service import Service
 from halo_weave.server.sse import Flow, hopping

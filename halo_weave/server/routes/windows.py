@@ -12,10 +12,10 @@ from starlette.concurrency import run_in_threadpool
 
 from halo_weave.core.tokens import Role
 from halo_weave.server import requests, wire
-from halo_weave.server.asked import WHOLE, Id
 from halo_weave.server.events import EVENTS
 from halo_weave.server.refusals import Refusal
 from halo_weave.server.requests import WindowId
+from halo_weave.server.schema import WHOLE, Id
 from halo_weave.server.service import Service
 from halo_weave.server.sse import EventStream, described, follow
 from halo_weave.settings import FIELDS

@@ -264,6 +264,16 @@ class SqliteWorkingSets(SqlitePart):
         places = np.array(rows, np.int64).reshape(-1, 2)
         return places[:, 0], places[:, 1]
 
+    def count_asleep(self, window_id: str, after: int, before: int) -> tuple[int, int]:
+        """How many chunks and tokens sleep from one position on and before another."""
+        with self._db.reading() as db:
+            chunks, tokens = db.execute(
+                """SELECT count(*), coalesce(sum(length(brightness)), 0) / 4 FROM asleep
+                   WHERE window = ? AND gone = 0 AND start >= ? AND start < ?""",
+                (window_id, after, before),
+            ).fetchone()
+        return chunks, tokens
+
     def asleep_between(self, window_id: str, after: int, before: int, limit: int) -> list[Sleeping]:
         with self._db.reading() as db:
             rows = db.execute(

@@ -19,14 +19,34 @@ export class ChunkView {
     this.chunk = chunk;
     this.text = h("div", { class: "text" });
     this.badges = h("div", { class: "badges" });
-    this.node = h("article", { class: `chunk ${chunk.draft ? "draft" : ""}`, tabindex: "-1", data: { key: chunk.key } }, this.badges, this.text);
+    const about = { class: `chunk ${chunk.draft ? "draft" : ""}`, tabindex: "-1", data: { key: chunk.key } };
+    this.node = h("article", about, this.badges, this.text);
     this.grow();
     this.describe();
   }
 
   /** Whether the same tokens stand here, so that the node can stay. @param {LiveChunk} chunk */
   shows(chunk) {
-    return this.chunk.start === chunk.start && this.chunk.tool === chunk.tool && this.#texts.length === chunk.pieces.length && this.#texts.every((text, i) => text === chunk.pieces[i]);
+    return this.chunk.start === chunk.start && this.chunk.tool === chunk.tool && this.#reads(chunk.pieces);
+  }
+
+  /** @param {string[]} pieces */
+  #reads(pieces) {
+    return this.#texts.length === pieces.length && this.#texts.every((text, i) => text === pieces[i]);
+  }
+
+  /** Whether a chunk is the reply that is written here, further on. @param {LiveChunk} chunk */
+  goesOnWith(chunk) {
+    return chunk.draft && this.chunk.turn.turn_id === chunk.turn.turn_id && chunk.pieces.length >= this.spans.length;
+  }
+
+  /** The reply that was written here is stored as this one chunk: it takes the nodes over. @param {LiveChunk} chunk */
+  becomes(chunk) {
+    if (this.chunk.turn.turn_id !== chunk.turn.turn_id || !this.#reads(chunk.pieces)) return false;
+    this.node.classList.remove("draft");
+    this.node.dataset.key = chunk.key;
+    this.adopt({ ...chunk, tools: this.chunk.tools });
+    return true;
   }
 
   /** @param {LiveChunk} chunk */
@@ -60,19 +80,22 @@ export class ChunkView {
   /** Name, pin and badge. */
   describe() {
     const { chunk } = this;
-    const woken = chunk.woken;
+    const { woken } = chunk;
     const state = JSON.stringify([chunk.pinned, woken, chunk.fresh, Math.round(chunk.peak)]);
     if (state === this.#badges) return;
     this.#badges = state;
-    const name = chunk.draft ? "Reply in progress" : `Chunk ${parts(chunk.key).chunk} of turn ${parts(chunk.key).turn}, ${speakerOf(chunk.turn)}`;
     const why = woken ? wokenWords(woken, chunk.pieces.join("")) : "";
-    this.node.setAttribute("aria-label", `${name}, ${number(chunk.pieces.length)} tokens, peak brightness ${number(chunk.peak)}${chunk.pinned ? ", pinned" : ""}${why && `, ${why}`}`);
+    const words = [
+      nameOf(chunk), `${number(chunk.pieces.length)} tokens`, `peak brightness ${number(chunk.peak)}`,
+      chunk.pinned && "pinned", why,
+    ];
+    this.node.setAttribute("aria-label", words.filter(Boolean).join(", "));
     this.node.classList.toggle("pinned", chunk.pinned);
     if (chunk.fresh) this.node.classList.add("glow");
     fill(
       this.badges,
       chunk.pinned ? h("span", { class: "badge pin-badge" }, icon("pin"), h("span", { text: "pinned" })) : null,
-      woken ? h("span", { class: "badge wake-badge", title: pairWords(woken) || "Came back from sleep" }, icon("wake"), h("span", { text: why })) : null,
+      woken && h("span", { class: "badge wake-badge", title: returned(woken) }, icon("wake"), h("span", { text: why })),
     );
   }
 
@@ -110,7 +133,15 @@ export function wokenWords(woken, text) {
   return isHit(woken) && woken.similarity ? `${why} · ${similarity(woken.similarity)}` : why;
 }
 
-/** What woke the other of a pair. @param {WhyWoken} woken */
-function pairWords(woken) {
-  return woken.by !== "user" && !isHit(woken) && woken.words?.length ? `Came back from sleep with its pair, which was woken by “${woken.words.slice(0, 4).join(", ")}”` : "";
+/** That a chunk came back, and for a pair what woke the other. @param {WhyWoken} woken */
+function returned(woken) {
+  const back = "Came back from sleep";
+  if (woken.by === "user" || isHit(woken) || !woken.words?.length) return back;
+  return `${back} with its pair, which was woken by “${woken.words.slice(0, 4).join(", ")}”`;
+}
+
+/** @param {LiveChunk} chunk */
+function nameOf({ key, turn, draft }) {
+  const { chunk, turn: id } = parts(key);
+  return draft ? "Reply in progress" : `Chunk ${chunk} of turn ${id}, ${speakerOf(turn)}`;
 }

@@ -14,13 +14,27 @@ export class ComposerView {
   /** @param {import("../app.js").App} app @param {HTMLElement} place */
   constructor(app, place) {
     this.app = app;
-    this.input = h("textarea", { class: "say", rows: "1", "aria-label": "Your message", placeholder: "Say something…", spellcheck: "true" });
-    this.send = h("button", { type: "submit", class: "send", "aria-label": "Send", title: "Send (Enter)" }, icon("send"));
-    this.stop = h("button", { type: "button", class: "send stop", "aria-label": "Stop", title: "Stop (Esc)", on: { click: () => app.abort() } }, icon("stop"));
+    this.input = h("textarea", {
+      class: "say", rows: "1", "aria-label": "Your message", placeholder: "Say something…", spellcheck: "true",
+    });
+    const send = { class: "send", "aria-label": "Send", title: "Send (Enter)" };
+    this.send = h("button", { type: "submit", ...send }, icon("send"));
+    const stop = { class: "send stop", "aria-label": "Stop", title: "Stop (Esc)", on: { click: () => app.abort() } };
+    this.stop = h("button", { type: "button", ...stop }, icon("stop"));
     this.status = h("p", { class: "status", role: "status" });
     this.preview = h("details", { class: "preview", hidden: true });
-    this.form = h("form", { class: "composer", "aria-label": "Say something" }, h("div", { class: "box" }, this.input, this.send, this.stop));
+    this.form = h("form", { class: "composer", "aria-label": "Say something" },
+      h("div", { class: "box" }, this.input, this.send, this.stop));
     place.append(this.form, this.preview, this.status);
+    /** Words on their way. @type {{window: string, text: string, back: boolean} | null} */
+    this.unheard = null;
+    this.#listen();
+    this.show();
+  }
+
+  #listen() {
+    const { app } = this;
+    const { store } = app;
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.say();
@@ -32,10 +46,7 @@ export class ComposerView {
       app.preferences.saveDraft(app.store.current, this.input.value);
       look();
     });
-    const { store } = app;
-    store.on("turn", () => this.show());
-    store.on("status", () => this.show());
-    store.on("connection", () => this.show());
+    for (const topic of ["turn", "status", "connection"]) store.on(topic, () => this.show());
     store.on("token", () => this.#tick());
     store.on("window", () => this.#moveTo(store.current));
     store.on("compose", () => this.input.focus());
@@ -48,9 +59,6 @@ export class ComposerView {
     });
     store.on("heard", () => (this.unheard = null));
     for (const topic of ["done", "failed"]) store.on(topic, () => this.look()); // for what was typed meanwhile
-    /** Words on their way. @type {{window: string, text: string, back: boolean} | null} */
-    this.unheard = null;
-    this.show();
   }
 
   async say() {
@@ -65,13 +73,16 @@ export class ComposerView {
     if (this.unheard === unheard) this.unheard = null;
   }
 
-  /** Once, though a failure may be told twice: by the answer and by an event. @param {{window: string, text: string, back: boolean}} unheard */
+  /**
+   * Once, though a failure may be told twice: by the answer and by an event.
+   * @param {{window: string, text: string, back: boolean}} unheard
+   */
   #giveBack(unheard) {
     if (!unheard.back) this.app.giveBack(unheard.window, unheard.text);
     unheard.back = true;
   }
 
-  /** Another window is shown, with its own text. What was typed before there was one moves along. @param {string} window */
+  /** Another window is shown, with its text. What was typed before there was one comes along. @param {string} window */
   #moveTo(window) {
     const { preferences } = this.app;
     const typed = this.#window ? "" : this.input.value.trim() && this.input.value;
@@ -138,7 +149,7 @@ export class ComposerView {
       h("summary", {}, icon("wake"), h("span", { text: `${words}${over}` })),
       h("ul", {}, found.wakes.map((one) => h("li", {},
         h("span", { class: "preview-text", text: clip(one.text, 160) }),
-        h("span", { class: "quiet", text: [wokenBy(one, one.text), similarity(one.similarity), extentOf(one.cost)].filter(Boolean).join(" · ") })))));
+        h("span", { class: "quiet", text: reasons(one) })))));
     this.preview.open = open && found.wakes.length > 0;
     this.preview.classList.toggle("nothing", !found.wakes.length);
   }
@@ -174,17 +185,19 @@ export class ComposerView {
   }
 }
 
-/** @param {number} cost */
-function extentOf(cost) {
-  return cost ? counted(cost, "token") : "";
+/** Why a chunk would wake up, and what that costs. @param {Preview["wakes"][number]} waking */
+function reasons({ part, words, similarity: fits, text, cost }) {
+  const reason = wokenBy({ part, words }, text);
+  return [reason, similarity(fits), cost ? counted(cost, "token") : ""].filter(Boolean).join(" · ");
 }
 
 /** @param {TurnState} turn */
 function doneWords(turn) {
-  const { stats } = turn;
-  if (!stats.tokens) return "";
-  const read = stats.computed !== undefined ? `, read ${counted(stats.computed, "token")} anew` : "";
-  const woke = stats.woken ? `, woke ${stats.woken}` : "";
-  const slept = stats.asleep ? `, put ${stats.asleep} to sleep` : "";
-  return `Wrote ${counted(stats.tokens, "token")}${stats.tokens_per_second ? ` at ${Math.round(stats.tokens_per_second)} tok/s` : ""}${read}${woke}${slept}.`;
+  const { tokens, tokens_per_second, computed, woken, asleep } = turn.stats;
+  if (!tokens) return "";
+  const speed = tokens_per_second ? ` at ${Math.round(tokens_per_second)} tok/s` : "";
+  const read = computed !== undefined ? `, read ${counted(computed, "token")} anew` : "";
+  const woke = woken ? `, woke ${woken}` : "";
+  const slept = asleep ? `, put ${asleep} to sleep` : "";
+  return `Wrote ${counted(tokens, "token")}${speed}${read}${woke}${slept}.`;
 }

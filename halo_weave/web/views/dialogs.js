@@ -1,6 +1,17 @@
 // Questions that must be answered before something happens, and sheets with more to read.
 
-import { h, iconButton } from "../dom.js";
+import { button, h, iconButton, onSubmit } from "../dom.js";
+
+/**
+ * @typedef {object} Question
+ * @property {string} title @property {string} label @property {string} confirm
+ * @property {string} [sentence] @property {string} [value]
+ * @property {number} [most] characters
+ * @property {boolean} [secret] a password
+ * @property {boolean} [must] cannot be left without an answer
+ * @property {string} [exactly] the only answer that is taken
+ * @property {boolean} [danger]
+ */
 
 let count = 0;
 
@@ -17,31 +28,39 @@ export class Dialogs {
   confirm(about) {
     return new Promise((answer) => {
       const { dialog, close } = this.#open(about.title, "small", () => answer(false));
-      const yes = h("button", { type: "button", class: `button ${about.danger ? "danger" : "primary"}`, text: about.confirm, on: { click: () => { answer(true); close(); } } });
-      const no = h("button", { type: "button", class: "button", text: "Cancel", on: { click: close } });
+      const agree = () => {
+        answer(true);
+        close();
+      };
+      const yes = button(about.confirm, agree, about.danger ? "danger" : "primary");
+      const no = button("Cancel", close);
       dialog.append(h("p", { class: "sentence", text: about.sentence }), h("div", { class: "answers" }, no, yes));
       (about.danger ? no : yes).focus();
     });
   }
 
-  /**
-   * @param {{title: string, label: string, value?: string, most?: number, sentence?: string, confirm: string, secret?: boolean, must?: boolean, exactly?: string, danger?: boolean}} about
-   * @returns {Promise<string | null>}
-   */
+  /** @param {Question} about @returns {Promise<string | null>} null if it was left */
   ask(about) {
     return new Promise((answer) => {
       const { dialog, close } = this.#open(about.title, "small", () => answer(null), about.must);
-      const input = h("input", { type: about.secret ? "password" : "text", class: "field", autocomplete: "off", spellcheck: "false", maxlength: about.most, set: { value: about.value ?? "" } });
-      const yes = h("button", { type: "submit", class: `button ${about.danger ? "danger" : "primary"}`, text: about.confirm });
-      const check = () => (yes.disabled = about.exactly !== undefined ? input.value !== about.exactly : !input.value.trim());
+      const input = h("input", {
+        type: about.secret ? "password" : "text", class: "field", autocomplete: "off", spellcheck: "false",
+        maxlength: about.most, set: { value: about.value ?? "" },
+      });
+      const kind = about.danger ? "danger" : "primary";
+      const yes = h("button", { type: "submit", class: `button ${kind}`, text: about.confirm });
+      const check = () => {
+        yes.disabled = about.exactly === undefined ? !input.value.trim() : input.value !== about.exactly;
+      };
+      const send = () => {
+        answer(input.value);
+        close();
+      };
       input.addEventListener("input", check);
-      const form = h(
-        "form", { on: { submit: (/** @type {Event} */ event) => { event.preventDefault(); answer(input.value); close(); } } },
-        about.sentence ? h("p", { class: "sentence", text: about.sentence }) : null,
+      dialog.append(h("form", { on: onSubmit(send) },
+        about.sentence && h("p", { class: "sentence", text: about.sentence }),
         h("label", { class: "stack" }, h("span", { class: "label", text: about.label }), input),
-        h("div", { class: "answers" }, about.must ? null : h("button", { type: "button", class: "button", text: "Cancel", on: { click: close } }), yes),
-      );
-      dialog.append(form);
+        h("div", { class: "answers" }, !about.must && button("Cancel", close), yes)));
       check();
       input.focus();
       input.select();
@@ -62,7 +81,8 @@ export class Dialogs {
     const before = /** @type {HTMLElement | null} */ (document.activeElement);
     const dialog = h("dialog", { class: `dialog ${kind}`, "aria-labelledby": id });
     const close = () => dialog.close();
-    dialog.append(h("header", { class: "dialog-head" }, h("h2", { id, tabindex: "-1", text: title }), must ? null : iconButton("close", "Close", close)));
+    const heading = h("h2", { id, tabindex: "-1", text: title });
+    dialog.append(h("header", { class: "dialog-head" }, heading, !must && iconButton("close", "Close", close)));
     dialog.addEventListener("close", () => {
       dialog.remove();
       closed();

@@ -21,24 +21,34 @@ export class DrawerView {
     this.makers = panels;
     this.heading = h("h2", {});
     this.body = h("div", { class: "drawer-place" });
-    drawer.append(h("header", { class: "drawer-head" }, this.heading, iconButton("close", "Close the panel", () => this.toggle(this.open))), this.body);
-    this.buttons = new Map(Object.keys(panels).map((name) => {
-      const label = name[0].toUpperCase() + name.slice(1);
-      return [name, h("button", { type: "button", class: "dock-button", "aria-expanded": "false", "aria-controls": drawer.id, on: { click: () => this.toggle(name) } }, icon(name), h("span", { text: label }))];
-    }));
+    const close = iconButton("close", "Close the panel", () => this.toggle(this.open));
+    drawer.append(h("header", { class: "drawer-head" }, this.heading, close), this.body);
+    this.buttons = new Map(Object.keys(panels).map((name) => [name, this.#button(name)]));
     fill(dock, [...this.buttons.values()]);
     this.open = "";
     const before = app.preferences.values.drawer;
-    if (before in panels && !over.matches) this.show(before);
-    else this.show("");
+    this.show(before in panels && !over.matches ? before : "");
     for (const topic of ["goto", "woke"]) app.store.on(topic, () => over.matches && this.open && this.show(""));
     document.addEventListener("keydown", (event) => event.key === "Escape" && this.#escape(event));
   }
 
-  /** Where it lies over the conversation, Esc closes it, unless there is something nearer to stop or close. @param {KeyboardEvent} event */
+  /** @param {string} name */
+  #button(name) {
+    const about = { class: "dock-button", "aria-expanded": "false", "aria-controls": this.drawer.id };
+    const label = name[0].toUpperCase() + name.slice(1);
+    const on = { click: () => this.toggle(name) };
+    return h("button", { type: "button", ...about, on }, icon(name), h("span", { text: label }));
+  }
+
+  /**
+   * Where it lies over the conversation, Esc closes it, unless there is something nearer to stop or close.
+   * @param {KeyboardEvent} event
+   */
   #escape(event) {
     const target = /** @type {HTMLElement} */ (event.target);
-    const nearer = this.app.store.busy || document.querySelector("dialog[open]") || document.body.classList.contains("rail-open") || (target instanceof HTMLInputElement && target.type === "search" && target.value);
+    const filled = target instanceof HTMLInputElement && target.type === "search" && target.value;
+    const railOpen = document.body.classList.contains("rail-open");
+    const nearer = this.app.store.busy || document.querySelector("dialog[open]") || railOpen || filled;
     if (!this.open || !over.matches || nearer || event.defaultPrevented || event.isComposing) return;
     const within = this.drawer.contains(target);
     const button = this.buttons.get(this.open);
@@ -49,7 +59,8 @@ export class DrawerView {
   /** @param {string} name */
   toggle(name) {
     this.show(this.open === name ? "" : name);
-    if (this.open) this.heading.closest("aside")?.querySelector(/** @type {"button"} */ ("button, input, select, textarea"))?.focus({ preventScroll: true });
+    const first = /** @type {HTMLElement | null} */ (this.drawer.querySelector("button, input, select, textarea"));
+    if (this.open) first?.focus({ preventScroll: true });
     else this.buttons.get(name)?.focus();
   }
 

@@ -16,10 +16,11 @@ export class GapView {
     this.app = app;
     this.list = h("div", { class: "gap-list", hidden: true });
     this.left = h("span", {});
-    this.further = h("p", { class: "quiet" }, this.left, " ",
-      h("button", { type: "button", class: "button small", text: "Show them", on: { click: () => this.more({ focus: true }) } }));
+    const show = { class: "button small", text: "Show them", on: { click: () => this.more({ focus: true }) } };
+    this.further = h("p", { class: "quiet" }, this.left, " ", h("button", { type: "button", ...show }));
     this.words = h("span", {});
-    this.button = h("button", { type: "button", class: "gap-line", "aria-expanded": "false", on: { click: () => this.toggle() } }, icon("chevron"), this.words);
+    const line = { class: "gap-line", "aria-expanded": "false", on: { click: () => this.toggle() } };
+    this.button = h("button", { type: "button", ...line }, icon("chevron"), this.words);
     this.node = h("div", { class: "gap" }, this.button, this.list);
     /** @type {string | null} */
     this.after = null;
@@ -47,12 +48,12 @@ export class GapView {
     return this.open ? this.load() : undefined;
   }
 
-  /** Opens where a chunk sleeps and goes to it. @param {string} key @returns {Promise<boolean>} whether it sleeps here */
+  /** Opens and goes to a chunk. @param {string} key @returns {Promise<boolean>} whether it sleeps here */
   async reveal(key) {
     await (this.open ? this.load() : this.toggle());
-    const find = () => /** @type {HTMLElement | null} */ (this.list.querySelector(`[data-key="${CSS.escape(key)}"]`));
+    const find = () => this.list.querySelector(`[data-key="${CSS.escape(key)}"]`);
     while (!find() && (await this.more({ limit: MOST })));
-    const node = find();
+    const node = /** @type {HTMLElement | null} */ (find());
     node?.scrollIntoView({ block: "center" });
     node?.focus({ preventScroll: true });
     node?.classList.add("found");
@@ -66,11 +67,12 @@ export class GapView {
     if (!found) return;
     this.#loads++;
     this.#shown = 0;
-    fill(this.list, found.items.length ? this.further : h("p", { class: "quiet", text: "Nothing sleeps here any more." }));
+    const none = h("p", { class: "quiet", text: "Nothing sleeps here any more." });
+    fill(this.list, found.items.length ? this.further : none);
     this.#show(found);
   }
 
-  /** The next of them. @param {{limit?: number, focus?: boolean}} [how] @returns {Promise<boolean>} whether there were any */
+  /** Shows the next. @param {{limit?: number, focus?: boolean}} [how] @returns {Promise<boolean>} if there were any */
   async more({ limit = PAGE, focus = false } = {}) {
     if (!this.further.parentNode) return false;
     const loads = ++this.#loads; // what was asked for before is about another end of the list
@@ -99,10 +101,13 @@ export class GapView {
 
   /** @param {Sleeping} item */
   #item(item) {
+    const about = [
+      speakerOf(item), moment(item.said), `${number(item.tokens)} tokens`, `peak ${number(item.peak)}`,
+    ].join(" · ");
     return h(
       "div", { class: "sleeper", tabindex: "-1", data: { key: item.key } },
       h("div", { class: "sleeper-head" },
-        h("span", { text: `${speakerOf(item)} · ${moment(item.said)} · ${number(item.tokens)} tokens · peak ${number(item.peak)}` }),
+        h("span", { text: about }),
         iconButton("wake", "Wake up", () => this.app.wake(item.key), { text: true, class: "small" }),
         iconButton("why", "Why?", () => this.app.why(item.key), { class: "small" })),
       h("p", { class: "sleeper-text", text: item.text }),

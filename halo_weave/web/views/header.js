@@ -1,7 +1,12 @@
 // Above the conversation: its name, the brightness legend, the lost connection.
 
-import { fill, h, iconButton } from "../dom.js";
+import { button, fill, h, iconButton } from "../dom.js";
 import { number } from "../words.js";
+
+const LEGEND = "Text: a chunk's brightest token, from dim to gold. Ground: tokens in the top fifth. " +
+  "Scaled to what is live now.";
+const LOST = "The connection to the server is lost. Everything you sent is stored; " +
+  "the page goes on by itself as soon as the server answers.";
 
 export class HeaderView {
   /** @param {import("../app.js").App} app @param {HTMLElement} place @param {{keys: () => void}} acts */
@@ -12,13 +17,16 @@ export class HeaderView {
     this.low = h("span", {});
     this.high = h("span", {});
     this.heat = iconButton("heat", "Show brightness", () => this.toggleHeat());
-    this.theme = iconButton("theme", "Change the theme", () => preferences.set("theme", dark() ? "light" : "dark"));
-    this.legend = h("div", { class: "legend", role: "img", title: "Text: a chunk's brightest token, from dim to gold. Ground: tokens in the top fifth. Scaled to what is live now." },
-      this.low, h("span", { class: "ramp" }), this.high, h("span", { class: "legend-hot hot6", text: "top 20 %" }), h("span", { class: "legend-tool tool", text: "tool" }));
+    const theme = iconButton("theme", "Change the theme", () => preferences.set("theme", dark() ? "light" : "dark"));
+    this.legend = h("div", { class: "legend", role: "img", title: LEGEND },
+      this.low, h("span", { class: "ramp" }), this.high, h("span", { class: "legend-hot hot6", text: "top 20 %" }),
+      h("span", { class: "legend-tool tool", text: "tool" }));
     this.banner = h("div", { class: "banner", role: "alert", hidden: true });
+    const openRail = () => document.body.classList.add("rail-open");
     place.append(
-      iconButton("menu", "Windows", () => document.body.classList.add("rail-open"), { class: "rail-open-button" }),
-      this.name, this.legend, h("div", { class: "header-acts" }, this.heat, this.theme, iconButton("keys", "Keys (?)", acts.keys, { class: "wide-only" })));
+      iconButton("menu", "Windows", openRail, { class: "rail-open-button" }), this.name, this.legend,
+      h("div", { class: "header-acts" },
+        this.heat, theme, iconButton("keys", "Keys (?)", acts.keys, { class: "wide-only" })));
     place.after(this.banner);
     preferences.addEventListener("change", () => this.show());
     for (const topic of ["windows", "window", "live", "connection", "status"]) app.store.on(topic, () => this.show());
@@ -36,7 +44,8 @@ export class HeaderView {
     const [low, high] = live?.tokens ? [number(live.low), number(live.high)] : ["dim", "bright"];
     if (this.low.textContent !== low) this.low.textContent = low;
     if (this.high.textContent !== high) this.high.textContent = high;
-    this.legend.setAttribute("aria-label", `Brightness scale from ${low} to ${high}; tokens in the top 20 percent have a ground; tool results are cyan`);
+    const more = "tokens in the top 20 percent have a ground; tool results are cyan";
+    this.legend.setAttribute("aria-label", `Brightness scale from ${low} to ${high}; ${more}`);
   }
 
   show() {
@@ -53,12 +62,13 @@ export class HeaderView {
   }
 
   #banner() {
-    const { connection, status } = this.app.store;
+    const { connection, status, live } = this.app.store;
     const lost = connection.state === "lost" && status;
-    const missing = status?.model.state === "missing" && this.app.store.live?.chunks.length;
+    const missing = status?.model.state === "missing" && live?.chunks.length;
     this.banner.hidden = !lost && !missing;
     document.body.classList.toggle("lost", connection.state === "lost");
-    if (lost) fill(this.banner, h("span", { text: "The connection to the server is lost. Everything you sent is stored; the page goes on by itself as soon as the server answers." }), h("button", { type: "button", class: "button small", text: "Try now", on: { click: () => this.app.follower?.retryNow() } }));
+    const retry = () => this.app.follower?.retryNow();
+    if (lost) fill(this.banner, h("span", { text: LOST }), button("Try now", retry, "small"));
     else if (missing) fill(this.banner, h("span", { text: status.model.sentence }));
   }
 }

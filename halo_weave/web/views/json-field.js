@@ -5,7 +5,10 @@ import { h } from "../dom.js";
 let count = 0;
 
 export class JsonField {
-  /** @param {string} label @param {unknown} value @param {(value: unknown) => string} [check] a sentence if the value will not do */
+  /**
+   * @param {string} label @param {unknown} value
+   * @param {(value: unknown) => string} [check] a sentence if the value will not do
+   */
   constructor(label, value, check = () => "") {
     this.check = check;
     const id = `json-${++count}`;
@@ -46,7 +49,9 @@ export function mistake(text) {
 }
 
 const SPACE = /[ \t\n\r]*/y;
-const TOKEN = /[{}[\],:]|"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])|(?:true|false|null)(?!\w)/y;
+const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/;
+const NUMBER = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])/;
+const TOKEN = new RegExp(`[{}[\\],:]|${STRING.source}|${NUMBER.source}|(?:true|false|null)(?!\\w)`, "y");
 
 /** The place of the first token that cannot stand where it stands: not every browser tells it. @param {string} text */
 function wrongAt(text) {
@@ -65,7 +70,10 @@ function wrongAt(text) {
   }
 }
 
-/** What may come after a token, "" if it may not stand here. @param {string} token @param {string} wanted @param {string[]} open the braces around it */
+/**
+ * What may come after a token, "" if it may not stand here.
+ * @param {string} token @param {string} wanted @param {string[]} open the braces around it
+ */
 function follows(token, wanted, open) {
   const after = () => (open.length ? "more" : "end");
   if (token === "}" || token === "]") {

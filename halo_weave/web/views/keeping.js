@@ -1,4 +1,4 @@
-// Keeping: export, import, clear, and a better embedding model, each with its numbers.
+// Memory as a whole: export, import, clear, and embedding anew, each with its numbers.
 
 import { fill, h, iconButton } from "../dom.js";
 import { counted, extent, size } from "../words.js";
@@ -7,19 +7,24 @@ const PHRASE = "delete everything";
 
 export class KeepingView {
   #timer = 0;
-  wasRunning = false;
+  /** Embedding was under way when it was last looked at. */
+  #wasRunning = false;
 
   /** @param {import("../app.js").App} app */
   constructor(app) {
     this.app = app;
     this.numbers = h("p", { class: "quiet" });
-    this.file = h("input", { type: "file", class: "sr", tabindex: "-1", "aria-label": "File to import", on: { change: () => this.#import() } });
+    const label = "File to import";
+    const on = { change: () => this.#import() };
+    this.file = h("input", { type: "file", class: "sr", tabindex: "-1", "aria-label": label, on });
     this.only = h("input", { type: "checkbox" });
     this.embeddings = h("input", { type: "checkbox", set: { checked: true } });
-    this.progress = h("div", { class: "progress", hidden: true }, h("p", { class: "quiet" }), h("progress", { max: "1" }));
+    this.words = h("p", { class: "quiet" });
+    this.bar = h("progress", { max: "1" });
+    this.progress = h("div", { class: "progress", hidden: true }, this.words, this.bar);
     this.meaning = h("div", {});
-    this.node = h("section", { class: "group" }, h("h3", { text: "Memory as a whole" }), this.numbers,
-      h("label", { class: "check" }, this.only, h("span", { text: "Only this window" })),
+    this.onlyLine = h("label", { class: "check" }, this.only, h("span", { text: "Only this window" }));
+    this.node = h("section", { class: "group" }, h("h3", { text: "Memory as a whole" }), this.numbers, this.onlyLine,
       h("label", { class: "check" }, this.embeddings, h("span", { text: "With embeddings (larger, ready to search)" })),
       h("div", { class: "answers start" },
         iconButton("download", "Export", () => this.#export(), { text: true }),
@@ -38,19 +43,25 @@ export class KeepingView {
     const { status, current } = this.app.store;
     if (!status) return;
     const { memory, embedder } = status;
-    /** @type {HTMLElement} */ (this.only.parentElement).hidden = !current;
-    this.numbers.textContent = `${extent(memory)} in ${counted(memory.windows, "window")}, ${size(memory.bytes)} on disk${memory.deleted ? `; ${counted(memory.deleted, "chunk")} deleted` : ""}.`;
-    if (!this.#timer) {
-      fill(this.meaning, h("p", { class: "quiet", text: embedder.state === "ready" ? `${embedder.model}. ${embedder.wanted ? `${counted(embedder.wanted, "chunk")} still to embed.` : "Everything is embedded."}` : embedder.sentence || "No embedding model: search goes by words." }),
-        embedder.state === "ready" ? iconButton("wake", "Embed everything anew", () => this.#reindex(), { text: true, hint: "After changing the embedding model. Search goes on with the old one until it is done." }) : null);
-    }
+    this.onlyLine.hidden = !current;
+    const deleted = memory.deleted ? `; ${counted(memory.deleted, "chunk")} deleted` : "";
+    const windows = counted(memory.windows, "window");
+    this.numbers.textContent = `${extent(memory)} in ${windows}, ${size(memory.bytes)} on disk${deleted}.`;
+    if (this.#timer) return; // how far embedding is stands there
+    const hint = "After changing the embedding model. Search goes on with the old one until it is done.";
+    fill(this.meaning, h("p", { class: "quiet", text: embedderWords(embedder) }), embedder.state === "ready" &&
+      iconButton("wake", "Embed everything anew", () => this.#reindex(), { text: true, hint }));
   }
 
   async #export() {
     const { api, store, preferences } = this.app;
-    const address = api.exportAddress({ window: this.only.checked && store.current ? store.current : undefined, embeddings: this.embeddings.checked });
-    // A link cannot carry the key; a cookie of this session can.
-    if (preferences.key && !(await this.app.attempt(() => api.request("POST", "/api/session")))) return;
+    const window = this.only.checked && store.current ? store.current : undefined;
+    const address = api.exportAddress({ window, embeddings: this.embeddings.checked });
+    const begin = async () => {
+      if (preferences.key) await api.beginSession(); // a link cannot carry the key; a cookie of this session can
+      return true;
+    };
+    if (!(await this.app.attempt(begin))) return;
     const link = h("a", { href: address, download: "" });
     document.body.append(link);
     link.click();
@@ -60,19 +71,17 @@ export class KeepingView {
   async #import() {
     const file = this.file.files?.[0];
     if (!file) return;
-    const [words, bar] = /** @type {[HTMLElement, HTMLProgressElement]} */ ([...this.progress.children]);
     this.progress.hidden = false;
-    words.textContent = `Sending ${file.name}, ${size(file.size)}…`;
-    bar.value = 0;
+    this.words.textContent = `Sending ${file.name}, ${size(file.size)}…`;
+    this.bar.value = 0;
     const brought = await this.app.attempt(() => this.app.api.import(file, (share) => {
-      bar.value = share;
-      if (share >= 1) words.textContent = "Reading it into memory…";
+      this.bar.value = share;
+      if (share >= 1) this.words.textContent = "Reading it into memory…";
     }));
     this.progress.hidden = true;
     this.file.value = "";
     if (!brought) return;
-    const known = brought.known_turns ? ` ${counted(brought.known_turns, "turn")} ${brought.known_turns === 1 ? "was" : "were"} here already.` : "";
-    this.app.toasts.show(`Imported ${counted(brought.turns, "turn")}, ${counted(brought.chunks, "chunk")}, ${counted(brought.tokens, "token")}, ${counted(brought.windows, "window")}.${known}`, { long: true });
+    this.app.toasts.show(importedWords(brought), { long: true });
     await this.app.refresh();
     if (this.app.store.current) await this.app.reload();
     else await this.app.openNewest();
@@ -81,9 +90,10 @@ export class KeepingView {
   async #clear() {
     const memory = this.app.store.status?.memory;
     if (!memory) return;
+    const all = `${extent(memory)} in ${counted(memory.windows, "window")}, with notes and structured memory`;
     const phrase = await this.app.dialogs.ask({
       title: "Clear the whole memory?",
-      sentence: `Deletes ${extent(memory)} in ${counted(memory.windows, "window")}, with notes and structured memory. This cannot be undone; export first. Type “${PHRASE}” to go on.`,
+      sentence: `Deletes ${all}. This cannot be undone; export first. Type “${PHRASE}” to go on.`,
       label: "Confirm", confirm: "Clear everything", exactly: PHRASE, danger: true,
     });
     if (phrase === null) return;
@@ -91,14 +101,13 @@ export class KeepingView {
       await this.app.api.clear(phrase);
       this.app.toasts.show("The memory is empty.");
       await this.app.refresh();
-      this.app.store.setSettings(await this.app.api.settings()); // they went too
     });
   }
 
   async #reindex() {
     const begun = await this.app.attempt(() => this.app.api.reindex());
     if (!begun) return;
-    this.wasRunning = true; // it may be over before the first look
+    this.#wasRunning = true; // it may be over before the first look
     this.#watch();
   }
 
@@ -107,25 +116,45 @@ export class KeepingView {
     clearTimeout(this.#timer);
     this.#timer = 0;
     if (!this.node.isConnected || !this.app.store.status) return;
-    let state;
+    let now;
     try {
-      state = await this.app.api.reindexing();
+      now = await this.app.api.reindexing();
     } catch {
       return;
     }
-    if (state.state !== "running") {
-      if (this.wasRunning) {
-        this.app.toasts.show(state.state === "failed" ? state.sentence : "Everything is embedded anew.", state.state === "failed" ? { kind: "bad" } : {});
-        this.app.refresh();
-      }
-      this.wasRunning = false;
-      this.show();
+    const before = this.#wasRunning;
+    this.#wasRunning = now.state === "running";
+    if (now.state === "running") {
+      this.#showRunning(now);
+      this.#timer = window.setTimeout(() => this.#watch(), 700);
       return;
     }
-    this.wasRunning = true;
-    const bar = h("progress", { max: Math.max(1, state.total), "aria-label": "Embedding" });
-    bar.value = state.done;
-    fill(this.meaning, h("p", { class: "quiet", role: "status", text: state.sentence || `Embedding with ${state.model}: ${state.done} of ${counted(state.total, "chunk")}` }), bar);
-    this.#timer = window.setTimeout(() => this.#watch(), 700);
+    this.show();
+    if (!before) return;
+    const failed = now.state === "failed";
+    this.app.toasts.show(failed ? now.sentence : "Everything is embedded anew.", failed ? { kind: "bad" } : {});
+    this.app.refresh();
   }
+
+  /** @param {Wire.Answers["GET /api/reindex"]} now */
+  #showRunning({ sentence, model, done, total }) {
+    const bar = h("progress", { max: Math.max(1, total), "aria-label": "Embedding" });
+    bar.value = done;
+    const text = sentence || `Embedding with ${model}: ${done} of ${counted(total, "chunk")}`;
+    fill(this.meaning, h("p", { class: "quiet", role: "status", text }), bar);
+  }
+}
+
+/** @param {Status["embedder"]} embedder */
+function embedderWords({ state, model, wanted, sentence }) {
+  if (state !== "ready") return sentence || "No embedding model: search goes by words.";
+  return `${model}. ${wanted ? `${counted(wanted, "chunk")} still to embed.` : "Everything is embedded."}`;
+}
+
+/** @param {Wire.Answers["POST /api/import"]} brought */
+function importedWords({ turns, chunks, tokens, windows, known_turns: known }) {
+  const came = [
+    counted(turns, "turn"), counted(chunks, "chunk"), counted(tokens, "token"), counted(windows, "window"),
+  ].join(", ");
+  return `Imported ${came}.${known ? ` ${counted(known, "turn")} ${known === 1 ? "was" : "were"} here already.` : ""}`;
 }

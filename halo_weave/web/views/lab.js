@@ -5,6 +5,8 @@ import { fill, h } from "../dom.js";
 import { clip, counted, number, parts, percent, size, speakerOf } from "../words.js";
 
 const BINS = 24;
+const DIMMEST = "Unpinned, dimmest first: the first to fall asleep when the window is over its budget. " +
+  "A turn's opening stays as long as the rest of its exchange.";
 
 export class LabView {
   title = "Lab";
@@ -19,48 +21,86 @@ export class LabView {
     this.dim = h("ol", { class: "dimmest" });
     this.turn = h("dl", { class: "facts" });
     this.model = h("dl", { class: "facts" });
+    const legend = h("p", { class: "lab-legend quiet" },
+      h("span", { text: "dim" }), h("span", { class: "ramp" }), h("span", { text: "bright" }),
+      h("span", { class: "legend-hot hot6", text: "top 20 %" }),
+      h("span", { class: "legend-tool tool", text: "tool" }));
     this.node = h("div", { class: "drawer-body" },
-      h("section", { class: "group" }, h("h3", { text: "Brightness of the live tokens" }), this.bars, this.scale,
-        h("p", { class: "lab-legend quiet" }, h("span", { text: "dim" }), h("span", { class: "ramp" }), h("span", { text: "bright" }), h("span", { class: "legend-hot hot6", text: "top 20 %" }), h("span", { class: "legend-tool tool", text: "tool" }))),
-      h("section", { class: "group" }, h("h3", { text: "Dimmest chunks" }), h("p", { class: "quiet", text: "Unpinned, dimmest first: the first to fall asleep when the window is over its budget. A turn's opening stays as long as the rest of its exchange." }), this.dim),
-      h("section", { class: "group" }, h("h3", { text: "Last turn" }), this.turn),
-      h("section", { class: "group" }, h("h3", { text: "Model" }), this.model));
-    const later = () => {
-      if (this.node.isConnected) this.#soon ||= window.setTimeout(() => { this.#soon = 0; this.shown(); }, 300);
-    };
-    for (const topic of ["brightness", "live", "turn", "status"]) app.store.on(topic, later);
+      group("Brightness of the live tokens", this.bars, this.scale, legend),
+      group("Dimmest chunks", h("p", { class: "quiet", text: DIMMEST }), this.dim),
+      group("Last turn", this.turn),
+      group("Model", this.model));
+    for (const topic of ["brightness", "live", "turn", "status"]) app.store.on(topic, () => this.#showSoon());
+  }
+
+  #showSoon() {
+    if (!this.node.isConnected) return;
+    this.#soon ||= window.setTimeout(() => {
+      this.#soon = 0;
+      this.shown();
+    }, 300);
   }
 
   shown() {
-    const { store } = this.app;
-    const live = store.live;
+    const { turn, status, stats } = this.app.store;
+    this.#showSpread();
+    this.#showDimmest();
+    facts(this.turn, Object.entries(turn.stats).map(([name, value]) => {
+      return [name.replaceAll("_", " "), Number.isInteger(value) ? number(value) : value.toFixed(2)];
+    }));
+    const model = status?.model;
+    facts(this.model, model ? [
+      ["name", model.name || "none"], ["architecture", model.architecture], ["layers", number(model.layers)],
+      ["heads", number(model.heads)], ["context", counted(model.context, "token")], ["size", size(model.size_bytes)],
+      ["KV cache", model.kv], ["KV reuse", percent(stats?.kv_reuse)],
+    ] : []);
+  }
+
+  #showSpread() {
+    const { live } = this.app.store;
+    const [low, high] = live ? [number(live.low), number(live.high)] : ["", ""];
     const bins = live ? histogram(live.all.map((chunk) => chunk.brightness), live.low, live.high, BINS) : [];
     const most = Math.max(1, ...bins);
     [...this.bars.children].forEach((bar, i) => {
       const node = /** @type {HTMLElement} */ (bar);
-      node.style.height = `${bins[i] ? Math.max(3, (100 * Math.log1p(bins[i])) / Math.log1p(most)) : 0}%`;
+      const share = Math.log1p(bins[i] ?? 0) / Math.log1p(most);
+      node.style.height = `${share ? Math.max(3, 100 * share) : 0}%`;
       node.style.setProperty("--heat", String(i / (BINS - 1)));
       node.title = counted(bins[i] ?? 0, "token");
     });
-    this.bars.setAttribute("aria-label", live ? `${counted(live.tokens, "token")} between ${number(live.low)} and ${number(live.high)}` : "Nothing live");
-    fill(this.scale, h("span", { text: live ? number(live.low) : "" }), h("span", { text: "tokens, on a logarithmic scale" }), h("span", { text: live ? number(live.high) : "" }));
-    const dim = live ? live.chunks.filter((chunk) => !chunk.pinned).sort((a, b) => a.peak - b.peak).slice(0, 8) : [];
-    fill(this.dim, dim.map((chunk) => h("li", {}, h("button", { type: "button", class: "match", on: { click: () => store.tell("goto", chunk.key) } },
-      h("span", { class: "quiet", text: `peak ${number(chunk.peak)} · mean ${number(chunk.mean)} · ${speakerOf(chunk.turn)}, turn ${parts(chunk.key).turn} · ${counted(chunk.pieces.length, "token")}` }),
-      h("span", { class: "row-text", text: clip(chunk.pieces.join(""), 120) })))));
-    if (!dim.length) fill(this.dim, h("li", { class: "quiet", text: "No chunks yet." }));
-    this.#facts(this.turn, Object.entries(store.turn.stats).filter(([, value]) => typeof value === "number").map(([name, value]) => [name.replaceAll("_", " "), Number.isInteger(value) ? number(value) : value.toFixed(2)]));
-    const model = store.status?.model;
-    this.#facts(this.model, model ? [
-      ["name", model.name || "none"], ["architecture", String(model.architecture ?? "")], ["layers", number(model.layers)], ["heads", number(model.heads)],
-      ["context", counted(model.context, "token")], ["size", size(Number(model.size_bytes ?? 0))], ["KV cache", String(model.kv ?? "")], ["KV reuse", percent(store.stats?.kv_reuse)],
-    ] : []);
+    const words = live ? `${counted(live.tokens, "token")} between ${low} and ${high}` : "Nothing live";
+    this.bars.setAttribute("aria-label", words);
+    fill(this.scale, [low, "tokens, on a logarithmic scale", high].map((text) => h("span", { text })));
   }
 
-  /** @param {HTMLElement} place @param {[string, string][]} facts */
-  #facts(place, facts) {
-    const known = facts.filter(([, value]) => value);
-    fill(place, known.map(([name, value]) => h("div", {}, h("dt", { text: name }), h("dd", { text: value }))));
-    if (!known.length) fill(place, h("div", {}, h("dt", { text: "Nothing yet" }), h("dd", {})));
+  #showDimmest() {
+    const { store } = this.app;
+    const unpinned = store.live?.chunks.filter((chunk) => !chunk.pinned) ?? [];
+    const dimmest = unpinned.sort((a, b) => a.peak - b.peak).slice(0, 8);
+    fill(this.dim, dimmest.map((chunk) => {
+      const on = { click: () => store.tell("goto", chunk.key) };
+      return h("li", {}, h("button", { type: "button", class: "match", on },
+        h("span", { class: "quiet", text: aboutChunk(chunk) }),
+        h("span", { class: "row-text", text: clip(chunk.pieces.join(""), 120) })));
+    }));
+    if (!dimmest.length) fill(this.dim, h("li", { class: "quiet", text: "No chunks yet." }));
   }
+}
+
+/** @param {string} title @param {...Node} nodes */
+function group(title, ...nodes) {
+  return h("section", { class: "group" }, h("h3", { text: title }), ...nodes);
+}
+
+/** @param {LiveChunk} chunk */
+function aboutChunk({ key, turn, peak, mean, pieces }) {
+  const speaker = `${speakerOf(turn)}, turn ${parts(key).turn}`;
+  return `peak ${number(peak)} · mean ${number(mean)} · ${speaker} · ${counted(pieces.length, "token")}`;
+}
+
+/** @param {HTMLElement} place @param {string[][]} facts name and value */
+function facts(place, facts) {
+  const known = facts.filter(([, value]) => value);
+  const shown = known.length ? known : [["Nothing yet", ""]];
+  fill(place, shown.map(([name, value]) => h("div", {}, h("dt", { text: name }), h("dd", { text: value }))));
 }

@@ -1,9 +1,14 @@
 // The model's notes: one JSON document, checked before it is saved.
 
 import { ApiError } from "../api.js";
-import { fill, h, iconButton } from "../dom.js";
+import { button, fill, h, iconButton, onSubmit } from "../dom.js";
 import { moment } from "../words.js";
 import { JsonField } from "./json-field.js";
+
+const ABOUT = "The model reads and writes these with jq while it answers. " +
+  "What you change here it sees in its next turn.";
+const CLASH = "The notes were changed meanwhile, by the model or in another tab. " +
+  "Yours are not saved; they are still here.";
 
 export class NotesView {
   title = "Notes";
@@ -18,21 +23,21 @@ export class NotesView {
   /** @param {import("../app.js").App} app */
   constructor(app) {
     this.app = app;
-    this.field = new JsonField("notes.json", {}, (value) => (value && typeof value === "object" && !Array.isArray(value) ? "" : "The notes are one JSON object: { … }."));
+    this.field = new JsonField("notes.json", {}, notAnObject);
     this.save = h("button", { type: "submit", class: "button primary", text: "Save" });
-    this.revert = h("button", { type: "button", class: "button", text: "Revert", on: { click: () => this.load() } });
+    this.revert = button("Revert", () => this.load());
     this.about = h("p", { class: "quiet" });
     this.clash = h("div", { class: "clash", role: "alert", hidden: true });
-    const tidy = iconButton("edit", "Tidy", () => this.#known && this.field.valid && this.field.set(this.field.value), { text: true, class: "small" });
-    this.node = h("form", { class: "drawer-body", on: { submit: (/** @type {Event} */ event) => { event.preventDefault(); this.#save(); } } },
-      h("p", { class: "quiet", text: "The model reads and writes these with jq while it answers. What you change here it sees in its next turn." }),
-      this.field.node, this.about, this.clash, h("div", { class: "answers" }, tidy, this.revert, this.save));
+    const tidy = iconButton("edit", "Tidy", () => this.#tidy(), { text: true, class: "small" });
+    this.node = h("form", { class: "drawer-body", on: onSubmit(() => this.#save()) },
+      h("p", { class: "quiet", text: ABOUT }), this.field.node, this.about, this.clash,
+      h("div", { class: "answers" }, tidy, this.revert, this.save));
     this.field.input.classList.add("tall");
     this.field.input.value = "";
     this.field.input.placeholder = "Not loaded yet.";
     this.field.node.addEventListener("checked", () => this.#state());
-    app.store.on("done", () => this.node.isConnected && !this.#changed && this.load());
-    for (const topic of ["connection", "status"]) app.store.on(topic, () => this.node.isConnected && this.#stale && !this.#changed && app.reachable && this.load());
+    app.store.on("kept", () => this.node.isConnected && !this.#changed && this.load());
+    for (const topic of ["connection", "status"]) app.store.on(topic, () => this.#catchUp());
     this.#state();
   }
 
@@ -46,6 +51,15 @@ export class NotesView {
     this.load();
   }
 
+  /** Loads what could not be loaded before. */
+  #catchUp() {
+    if (this.node.isConnected && this.#stale && !this.#changed && this.app.reachable) this.load();
+  }
+
+  #tidy() {
+    if (this.#known && this.field.valid) this.field.set(this.field.value);
+  }
+
   async load() {
     if (this.#loading) return;
     this.#loading = true;
@@ -55,7 +69,7 @@ export class NotesView {
     if (found && this.field.input.value === before) this.#take(found);
   }
 
-  /** @param {{content: any, version: string}} found @param {string} [typed] what was typed meanwhile, and stays */
+  /** @param {Notes} found @param {string} [typed] what was typed meanwhile, and stays */
   #take({ content, version }, typed) {
     this.#known = true;
     this.#stale = false;
@@ -64,7 +78,7 @@ export class NotesView {
     this.field.set(content);
     this.#saved = this.field.input.value;
     if (typed !== undefined) this.#write(typed);
-    const changed = content?._metadata?.last_modified;
+    const changed = content._metadata?.last_modified;
     this.about.textContent = changed ? `Last changed ${moment(changed)}.` : "";
     this.#state();
   }
@@ -77,18 +91,22 @@ export class NotesView {
 
   #state() {
     this.field.input.readOnly = !this.#known;
-    this.save.disabled = !this.#known || !this.field.valid || !this.#changed || this.#saving || !this.clash.hidden;
+    this.save.disabled = !this.#savable || !this.clash.hidden;
     this.revert.disabled = !this.#changed;
+  }
+
+  get #savable() {
+    return this.#known && this.field.valid && this.#changed && !this.#saving;
   }
 
   /** @param {string | null} [version] the one these take the place of; null: whichever there is */
   async #save(version = this.#version) {
-    if (!this.#known || !this.field.valid || !this.#changed || this.#saving) return;
+    if (!this.#savable) return;
     const sent = this.field.input.value;
-    const { value } = this.field;
+    const content = /** @type {Notes["content"]} */ (this.field.value);
     this.#saving = true;
     this.#state();
-    const saved = await this.app.attempt(() => this.app.api.saveNotes(value, version).catch(changedMeanwhile));
+    const saved = await this.app.attempt(() => this.app.api.saveNotes(content, version).catch(changedMeanwhile));
     this.#saving = false;
     if (saved?.content) {
       const now = this.field.input.value;
@@ -100,17 +118,24 @@ export class NotesView {
 
   /** Someone else wrote meanwhile: whose notes are to stay? */
   #ask() {
-    const theirs = async () => {
-      const mine = this.field.input.value;
-      await this.load();
-      if (this.clash.hidden) this.app.toasts.show("Theirs are loaded.", { label: "Bring mine back", long: true, act: () => this.#write(mine) });
-    };
     this.clash.hidden = false;
-    fill(this.clash, h("p", { class: "problem", text: "The notes were changed meanwhile, by the model or in another tab. Yours are not saved; they are still here." }),
-      h("div", { class: "answers" }, h("button", { type: "button", class: "button", text: "Load theirs", on: { click: theirs } }),
-        h("button", { type: "button", class: "button", text: "Save mine", on: { click: () => this.#save(null) } })));
+    fill(this.clash, h("p", { class: "problem", text: CLASH }), h("div", { class: "answers" },
+      button("Load theirs", () => this.#loadTheirs()), button("Save mine", () => this.#save(null))));
     if (document.activeElement === document.body || document.activeElement === this.save) this.field.input.focus();
   }
+
+  async #loadTheirs() {
+    const mine = this.field.input.value;
+    await this.load();
+    const back = { label: "Bring mine back", long: true, act: () => this.#write(mine) };
+    if (this.clash.hidden) this.app.toasts.show("Theirs are loaded.", back);
+  }
+}
+
+/** @param {unknown} value */
+function notAnObject(value) {
+  const is = value && typeof value === "object" && !Array.isArray(value);
+  return is ? "" : "The notes are one JSON object: { … }.";
 }
 
 /** @param {unknown} error @returns {{content: null}} */

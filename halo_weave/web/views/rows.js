@@ -4,6 +4,8 @@ import { h } from "../dom.js";
 
 const PAGE = 100;
 const AROUND = 8; // rows kept beyond each edge of the view
+/** @type {Record<string, number>} */
+const STEPS = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8, Home: -Infinity, End: Infinity };
 
 /** @template T */
 export class Rows {
@@ -20,7 +22,10 @@ export class Rows {
   total = 0;
 
   /**
-   * @param {{height: number, label: string, load: (offset: number, limit: number) => Promise<{total: number, items: T[]} | undefined>, row: (item: T) => HTMLElement, empty: () => Node}} about
+   * @param {object} about
+   * @param {number} about.height of a row, in pixels @param {string} about.label
+   * @param {(offset: number, limit: number) => Promise<{total: number, items: T[]} | undefined>} about.load
+   * @param {(item: T) => HTMLElement} about.row @param {() => Node} about.empty
    */
   constructor(about) {
     this.about = about;
@@ -75,28 +80,32 @@ export class Rows {
   }
 
   show() {
-    const { height, row } = this.about;
     const from = Math.max(0, this.#top - AROUND);
-    const to = Math.min(this.total, this.#top + Math.ceil(this.node.clientHeight / height) + AROUND);
+    const to = Math.min(this.total, this.#top + Math.ceil(this.node.clientHeight / this.about.height) + AROUND);
     const focused = this.#focused;
     for (const [at, { node }] of this.#shown) {
       if ((at >= from && at < to) || at === focused) continue; // scrolling takes no focus away
       node.remove();
       this.#shown.delete(at);
     }
-    for (let at = from; at < to; at++) {
-      const item = this.#pages.get(Math.floor(at / PAGE))?.[at % PAGE] ?? null;
-      const shown = this.#shown.get(at);
-      if (shown && (shown.item || !item)) continue;
-      shown?.node.remove();
-      const node = h("li", { class: "row", "aria-setsize": this.total, "aria-posinset": at + 1, data: { at } }, item ? row(item) : h("div", { class: "bone" }));
-      node.style.transform = `translateY(${at * height}px)`;
-      const after = [...this.#shown.keys()].filter((other) => other > at).sort((a, b) => a - b)[0];
-      this.space.insertBefore(node, after === undefined ? null : (this.#shown.get(after)?.node ?? null));
-      this.#shown.set(at, { node, item });
-    }
+    for (let at = from; at < to; at++) this.#row(at);
     this.#focus();
     for (let page = Math.floor(from / PAGE); page * PAGE < to; page++) this.#need(page);
+  }
+
+  /** Makes a row, unless it is there already. @param {number} at */
+  #row(at) {
+    const { height, row } = this.about;
+    const item = this.#pages.get(Math.floor(at / PAGE))?.[at % PAGE] ?? null;
+    const shown = this.#shown.get(at);
+    if (shown && (shown.item || !item)) return;
+    shown?.node.remove();
+    const about = { class: "row", "aria-setsize": this.total, "aria-posinset": at + 1, data: { at } };
+    const node = h("li", about, item ? row(item) : h("div", { class: "bone" }));
+    node.style.transform = `translateY(${at * height}px)`;
+    const after = Math.min(...[...this.#shown.keys()].filter((other) => other > at));
+    this.space.insertBefore(node, this.#shown.get(after)?.node ?? null);
+    this.#shown.set(at, { node, item });
   }
 
   /** @param {number} page */
@@ -117,7 +126,7 @@ export class Rows {
 
   /** @param {KeyboardEvent} event */
   #key(event) {
-    const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8, Home: -Infinity, End: Infinity }[event.key];
+    const step = STEPS[event.key];
     const row = /** @type {HTMLElement} */ (event.target).closest("li.row");
     if (step === undefined || !row) return;
     event.preventDefault();
@@ -125,15 +134,17 @@ export class Rows {
     this.#awaited = Math.max(0, Math.min(this.total - 1, from + step));
     const { height } = this.about;
     const top = this.#awaited * height;
+    const lowest = top + height - this.node.clientHeight;
     if (top < this.node.scrollTop) this.node.scrollTop = top;
-    else if (top + height > this.node.scrollTop + this.node.clientHeight) this.node.scrollTop = top + height - this.node.clientHeight;
+    else if (lowest > this.node.scrollTop) this.node.scrollTop = lowest;
     this.show();
   }
 
   #focus() {
     if (this.#awaited === null) return;
     const { activeElement } = document;
-    if (activeElement !== document.body && !this.node.contains(activeElement)) this.#awaited = null; // it went elsewhere meanwhile
-    else /** @type {HTMLElement | null | undefined} */ (this.#shown.get(this.#awaited)?.node.querySelector("button"))?.focus({ preventScroll: true });
+    const elsewhere = activeElement !== document.body && !this.node.contains(activeElement);
+    if (elsewhere) this.#awaited = null;
+    else this.#shown.get(this.#awaited)?.node.querySelector("button")?.focus({ preventScroll: true });
   }
 }

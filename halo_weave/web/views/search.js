@@ -18,7 +18,10 @@ export class SearchView {
   /** @param {import("../app.js").App} app */
   constructor(app) {
     this.app = app;
-    this.input = h("input", { type: "text", inputmode: "search", class: "field big", placeholder: "What was said about…", "aria-label": "Search the whole memory", "aria-controls": "hits", autocomplete: "off" });
+    this.input = h("input", {
+      type: "text", inputmode: "search", class: "field big", placeholder: "What was said about…", autocomplete: "off",
+      "aria-label": "Search the whole memory", "aria-controls": "hits",
+    });
     this.here = h("input", { type: "checkbox", on: { change: () => this.look() } });
     this.count = h("p", { class: "quiet", role: "status", text: HINT });
     this.list = h("ul", { id: "hits", class: "hits", "aria-label": "Found" });
@@ -34,7 +37,9 @@ export class SearchView {
 
   open() {
     if (this.#sheet?.dialog.open) return this.#sheet.close();
-    this.#sheet = this.app.dialogs.sheet("Search memory", "search", this.input, h("div", { class: "search-line" }, this.count, h("label", { class: "check" }, this.here, h("span", { text: "Said in this window" }))), this.list);
+    const here = h("label", { class: "check" }, this.here, h("span", { text: "Said in this window" }));
+    const line = h("div", { class: "search-line" }, this.count, here);
+    this.#sheet = this.app.dialogs.sheet("Search memory", "search", this.input, line, this.list);
     this.#pressed = "";
     this.input.focus();
     this.input.select();
@@ -46,23 +51,32 @@ export class SearchView {
     const text = this.input.value.trim();
     this.#waiting = Boolean(text);
     if (!text) {
-      fill(this.list);
-      this.count.textContent = HINT;
+      this.#show([], HINT);
       return;
     }
     this.#asked = new AbortController();
     this.count.textContent = "Searching…";
     try {
-      const { store, api } = this.app;
-      const found = await api.search({ q: text, window: store.current, only_window: this.here.checked && Boolean(store.current), limit: LIMIT }, this.#asked.signal);
-      fill(this.list, found.hits.map((hit) => this.#item(hit)));
-      this.count.textContent = found.hits.length ? found.hits.length < LIMIT ? `${counted(found.hits.length, "chunk")} found` : `The best ${LIMIT}` : "Nothing found.";
+      const { current } = this.app.store;
+      const query = { q: text, window: current, only_window: this.here.checked && Boolean(current), limit: LIMIT };
+      const { hits } = await this.app.api.search(query, this.#asked.signal);
+      this.#show(hits, hits.length < LIMIT ? `${counted(hits.length, "chunk")} found` : `The best ${LIMIT}`);
+      if (!hits.length) this.count.textContent = "Nothing found.";
     } catch (error) {
       if (/** @type {Error} */ (error).name === "AbortError") return;
-      fill(this.list);
-      this.count.textContent = /** @type {Error} */ (error).message;
+      this.#show([], /** @type {Error} */ (error).message);
     }
-    if (this.input.value.trim() !== text) return; // more was typed meanwhile
+    if (this.input.value.trim() === text) this.#answered(); // else more was typed meanwhile
+  }
+
+  /** @param {Hit[]} hits @param {string} words */
+  #show(hits, words) {
+    fill(this.list, hits.map((hit) => this.#item(hit)));
+    this.count.textContent = words;
+  }
+
+  /** A key that was pressed while the answer was awaited is for this answer. */
+  #answered() {
     this.#waiting = false;
     const pressed = this.#pressed;
     this.#pressed = "";
@@ -73,24 +87,29 @@ export class SearchView {
   #item(hit) {
     const { app } = this;
     const here = Boolean(app.store.live?.find(hit.key));
+    const pieces = highlighted(around(hit.text, hit.words), hit.words);
+    const wake = () => {
+      this.#sheet?.close();
+      app.wake(hit.key);
+    };
     return h("li", { class: "hit" },
       h("div", { class: "hit-head" },
         h("span", { text: `${speakerOf(hit)} · ${moment(hit.said)}` }),
-        hit.window_name ? h("span", { class: "badge", text: hit.window_name }) : null,
-        here ? h("span", { class: "badge live-badge", text: "live here" }) : null,
+        hit.window_name && h("span", { class: "badge", text: hit.window_name }),
+        here && h("span", { class: "badge live-badge", text: "live here" }),
         h("span", { class: "quiet", text: counted(hit.tokens, "token") })),
-      h("p", { class: "hit-text" }, highlighted(around(hit.text, hit.words), hit.words).map((piece) => (piece.hit ? h("mark", { text: piece.text }) : piece.text))),
+      h("p", { class: "hit-text" }, pieces.map((piece) => (piece.hit ? h("mark", { text: piece.text }) : piece.text))),
       h("div", { class: "answers start" },
         iconButton("search", here ? "Go there" : "Open", () => this.#go(hit), { text: true, class: "small go" }),
-        here || !app.store.current ? null : iconButton("wake", "Wake up here", () => { this.#sheet?.close(); app.wake(hit.key); }, { text: true, class: "small" }),
+        !here && Boolean(app.store.current) && iconButton("wake", "Wake up here", wake, { text: true, class: "small" }),
         iconButton("why", "Why?", () => app.why(hit.key, hit), { class: "small" })));
   }
 
   /** Where it is live, else where it was said and sleeps. @param {Hit} hit */
   #go(hit) {
     const { app } = this;
-    const { store } = app;
-    const there = !store.live?.find(hit.key) && store.windows.some((one) => one.id === hit.window) ? hit.window : store.current;
+    const { live, windows, current } = app.store;
+    const there = !live?.find(hit.key) && windows.some((one) => one.id === hit.window) ? hit.window : current;
     if (!there) return app.why(hit.key, hit);
     this.#sheet?.close();
     app.open(there, hit.key);

@@ -1,9 +1,9 @@
 // Short messages at the foot of the page, some with a way back.
 
-import { h, iconButton } from "../dom.js";
+import { button, h, iconButton } from "../dom.js";
 
 export class Toasts {
-  /** Those without a way back, each once: their words, and what makes them stay longer. @type {Map<string, () => void>} */
+  /** Those without a way back, each shown once: by its words, what lets it stay. @type {Map<string, () => void>} */
   #plain = new Map();
 
   /** @param {HTMLElement} place a polite live region */
@@ -11,11 +11,19 @@ export class Toasts {
     this.place = place;
   }
 
-  /** @param {string} sentence @param {{kind?: "good" | "bad", label?: string, act?: () => void, long?: boolean}} [more] */
+  /**
+   * `label` and `act` are a way back.
+   * @param {string} sentence
+   * @param {{kind?: "good" | "bad", label?: string, act?: () => void, long?: boolean}} [more]
+   */
   show(sentence, more = {}) {
     const { label, act } = more;
     const again = act ? undefined : this.#plain.get(sentence);
     if (again) return again();
+    const goBack = () => {
+      close();
+      act?.();
+    };
     const close = () => {
       toast.remove();
       if (this.#plain.get(sentence) === begin) this.#plain.delete(sentence);
@@ -23,7 +31,7 @@ export class Toasts {
     const toast = h(
       "div", { class: `toast ${more.kind ?? "good"}`, role: more.kind === "bad" ? "alert" : null },
       h("p", { text: sentence }),
-      label && act ? h("button", { type: "button", class: "button", text: label, on: { click: () => { close(); act(); } } }) : null,
+      label && act && button(label, goBack),
       iconButton("close", "Dismiss", close),
     );
     this.place.append(toast);

@@ -3,6 +3,8 @@
 import { h, iconButton, sparkline } from "../dom.js";
 import { counted, exactly, fit, happening, number, parts, speakerOf } from "../words.js";
 
+/** @typedef {Why["history"]} History */
+
 export class WhyView {
   /** @param {import("../app.js").App} app */
   constructor(app) {
@@ -12,40 +14,64 @@ export class WhyView {
 
   /** @param {Why & {found?: Hit}} why */
   show(why) {
-    const { turn, chunk, role } = parts(why.key);
     const levels = brightnessOf(why);
-    const window = this.app.store.windows.find((one) => one.id === why.window)?.name ?? why.window_name ?? "another window";
-    const history = [...why.history].sort((a, b) => (a.happened < b.happened ? 1 : -1));
-    if (!history.some((one) => one.event === "said")) history.push({ event: "said", happened: why.said, window: why.window, detail: {} });
-    const { close } = this.app.dialogs.sheet("Why?", "wide",
-      h("p", { class: "quiet", text: `${speakerOf({ role, speaker: why.speaker })} · turn ${turn}, chunk ${chunk} · ${counted(why.tokens, "token")} · said ${exactly(why.said)} in “${window}”` }),
+    const course = `Brightness over time, from ${number(levels[0])} to ${number(levels.at(-1))}`;
+    const nodes = [
+      h("p", { class: "quiet", text: this.#about(why) }),
       h("blockquote", { class: "why-text", text: why.text }),
       h("p", { text: this.#sentence(why) }),
-      ...(why.found ? [h("p", { class: "quiet", text: `${fit(why.found.similarity, why.found.parts)}.` })] : []),
-      levels.length > 1 ? sparkline(levels, `Brightness over time, from ${number(levels[0])} to ${number(levels.at(-1))}`) : h("span", {}),
+      why.found && h("p", { class: "quiet", text: `${fit(why.found.similarity, why.found.parts)}.` }),
+      levels.length > 1 && sparkline(levels, course),
       h("h3", { text: "What happened to it" }),
-      h("ol", { class: "history" }, history.map((one) => h("li", {}, h("time", { datetime: one.happened, text: exactly(one.happened) }), h("span", { text: happening(one.event, one.detail ?? {}, why.text) })))),
-      h("div", { class: "answers" },
-        why.live
-          ? iconButton("sleep", "Put to sleep", () => { close(); this.app.sleep(why.key); }, { text: true })
-          : iconButton("wake", "Wake up here, pinned", () => { close(); this.app.wake(why.key); }, { text: true, class: "primary" })));
+      h("ol", { class: "history" }, historyOf(why).map((one) => h("li", {},
+        h("time", { datetime: one.happened, text: exactly(one.happened) }),
+        h("span", { text: happening(one.event, one.detail, why.text) })))),
+    ].filter((node) => node instanceof Node);
+    const act = () => {
+      close();
+      why.live ? this.app.sleep(why.key) : this.app.wake(why.key);
+    };
+    const { close } = this.app.dialogs.sheet("Why?", "wide", ...nodes, h("div", { class: "answers" },
+      why.live
+        ? iconButton("sleep", "Put to sleep", act, { text: true })
+        : iconButton("wake", "Wake up here, pinned", act, { text: true, class: "primary" })));
+  }
+
+  /** @param {Why} why */
+  #about(why) {
+    const { turn, chunk, role } = parts(why.key);
+    const known = this.app.store.windows.find((one) => one.id === why.window)?.name;
+    const where = `said ${exactly(why.said)} in “${known ?? (why.window_name || "another window")}”`;
+    const speaker = speakerOf({ role, speaker: why.speaker });
+    return `${speaker} · turn ${turn}, chunk ${chunk} · ${counted(why.tokens, "token")} · ${where}`;
   }
 
   /** @param {Why} why */
   #sentence(why) {
-    const live = this.app.store.live;
-    if (!why.live) {
-      const slept = why.history.find((one) => one.event === "slept");
-      return slept ? `Asleep since ${exactly(slept.happened)}: ${happening("slept", slept.detail).toLowerCase()}.` : "Not live in this window.";
+    const slept = why.history.find((one) => one.event === "slept");
+    if (!why.live && !slept) return "Not live in this window.";
+    if (!why.live && slept) {
+      return `Asleep since ${exactly(slept.happened)}: ${happening("slept", slept.detail).toLowerCase()}.`;
     }
-    if (why.pinned) return `Peak ${number(why.peak)}, mean ${number(why.mean)}. Pinned: it never falls asleep by itself.`;
-    const dimmer = live ? live.chunks.filter((chunk) => !chunk.pinned && chunk.peak < why.peak).length : 0;
-    return `Peak ${number(why.peak)}, mean ${number(why.mean)}. ${dimmer ? `${counted(dimmer, "unpinned chunk is", "unpinned chunks are")} dimmer and would sleep first.` : "No unpinned chunk is dimmer."}`;
+    const bright = `Peak ${number(why.peak)}, mean ${number(why.mean)}.`;
+    if (why.pinned) return `${bright} Pinned: it never falls asleep by itself.`;
+    const chunks = this.app.store.live?.chunks ?? [];
+    const dimmer = chunks.filter((chunk) => !chunk.pinned && chunk.peak < (why.peak ?? 0)).length;
+    if (!dimmer) return `${bright} No unpinned chunk is dimmer.`;
+    return `${bright} ${counted(dimmer, "unpinned chunk is", "unpinned chunks are")} dimmer and would sleep first.`;
   }
 }
 
-/** @param {Why} why @returns {number[]} */
+/** The newest first, down to when it was said. @param {Why} why @returns {Omit<History[number], "window_name">[]} */
+function historyOf({ history, said, window }) {
+  const sorted = [...history].sort((a, b) => (a.happened < b.happened ? 1 : -1));
+  if (sorted.some((one) => one.event === "said")) return sorted;
+  return [...sorted, { event: "said", happened: said, window, detail: {} }];
+}
+
+/** How bright it was at each time that is known, and is now. @param {Why} why @returns {number[]} */
 function brightnessOf(why) {
-  const levels = [...why.history].sort((a, b) => (a.happened < b.happened ? -1 : 1)).map((one) => one.detail?.peak ?? one.detail?.brightness).filter((value) => typeof value === "number");
-  return why.live && typeof why.peak === "number" ? [.../** @type {number[]} */ (levels), why.peak] : /** @type {number[]} */ (levels);
+  const levels = historyOf(why).map(({ detail }) => detail.peak ?? detail.brightness).reverse();
+  if (why.live) levels.push(why.peak);
+  return levels.filter((value) => typeof value === "number");
 }

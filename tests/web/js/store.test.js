@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { beforeEach, describe, test } from "node:test";
 
 import { Store } from "../../../halo_weave/web/store.js";
-import { chunk, context, floats, turn } from "./wire.js";
+import { chunk, context, done, floats, turn, woken } from "./wire.js";
 
 /** @type {Store} */
 let store;
@@ -13,10 +13,21 @@ const text = () => store.live.all.map((one) => one.pieces.join("")).join("|");
 beforeEach(() => {
   store = new Store();
   store.show("w");
-  store.setContext(context([turn("2", "user", [chunk("2.0.user", 10, ["My", " cat"])]), turn("3", "assistant", [chunk("3.0.assistant", 12, ["Nice"])])]));
+  store.setContext(context([
+    turn("2", "user", [chunk("2.0.user", 10, ["My", " cat"])]),
+    turn("3", "assistant", [chunk("3.0.assistant", 12, ["Nice"])]),
+  ]));
 });
 
-const heard = { turn_id: "4", reply_turn: "5", said: "2026-11-15T11:00:00Z", chunks: [chunk("4.0.user", 40, ["Her", " name", "?"])] };
+const heard = {
+  turn_id: "4", reply_turn: "5", said: "2026-11-15T11:00:00Z", frames: 10,
+  chunks: [chunk("4.0.user", 40, ["Her", " name", "?"])],
+};
+const wake = (...chunks) => apply("woken", { chunks, cost: 1, room: 500, passed_over: 0 });
+const sleep = (key, tokens) => {
+  const chunks = [{ key, tokens, brightness: 1, why: "dimmest" }];
+  return apply("asleep", { chunks, budget: 10, over: 0, before_turn: false });
+};
 const token = (position, piece, tool = false) => ({ id: 1, position: String(position), text: piece, tool });
 
 describe("a turn", () => {
@@ -25,14 +36,14 @@ describe("a turn", () => {
     store.on("turn", () => phases.at(-1) !== store.turn.phase && phases.push(store.turn.phase));
     store.sending("Her name?");
     apply("searching", { room: 500 });
-    apply("woken", { chunks: [{ ...chunk("1.0.user", 2, ["Mochi"]), part: "hit", words: ["name"], similarity: 0.8, window: "v", window_name: "Other", said: "2026-11-01T10:00:00Z" }], cost: 1, room: 500, passed_over: 0 });
+    wake(woken("1.0.user", 2, ["Mochi"]));
     apply("heard", heard);
     apply("to_read", { reused: 3, restored: 1, computed: 3 });
     assert.equal(store.turn.toRead, 3);
     apply("reading", { reused: 3, restored: 1, computed: 3, seconds: 0.1, rebuilt: "" });
     apply("token", token(43, "Mochi"));
     apply("spoken", { turn_id: "5", chunks: [chunk("5.0.assistant", 43, ["Mochi"])] });
-    assert.equal(apply("done", { reason: "stop", stats: { tokens: 1 } }), true);
+    assert.equal(apply("done", done({ woken: 1 }, { live: 8 })), false);
     assert.deepEqual(phases, ["sending", "searching", "waking", "reading", "writing", "finishing", "idle"]);
   });
 
@@ -45,32 +56,65 @@ describe("a turn", () => {
   });
 
   test("puts a woken chunk at its place in time, marked with its reason", () => {
-    apply("woken", { chunks: [{ ...chunk("1.0.user", 2, ["Mochi"]), part: "hit", words: ["cat"], similarity: 0.8, window: "v", window_name: "Other", said: "2026-11-01T10:00:00Z" }], cost: 1, room: 500, passed_over: 0 });
+    wake(woken("1.0.user", 2, ["Mochi"], { words: ["cat"], window: "v", window_name: "Other" }));
     assert.equal(text(), "Mochi|My cat|Nice");
-    const woken = store.live.find("1.0.user");
-    assert.deepEqual(woken.woken.words, ["cat"]);
-    assert.equal(woken.turn.window_name, "Other");
-    assert.ok(woken.fresh);
+    const back = store.live.find("1.0.user");
+    assert.deepEqual(back.woken.words, ["cat"]);
+    assert.equal(back.turn.window_name, "Other");
+    assert.ok(back.fresh);
   });
 
   test("counts what sleeps and the frames while it goes on", () => {
     const { asleep_chunks } = store.stats;
-    const woken = { ...chunk("1.0.user", 2, ["Mochi"]), part: "hit", words: [], similarity: 0.8, window: "w", window_name: "", said: "2026-11-01T10:00:00Z", slept: true };
-    apply("woken", { chunks: [woken, { ...woken, ...chunk("0.0.user", 1, ["Hi"]), window: "v", slept: false }], cost: 1, room: 500, passed_over: 0 });
+    wake(woken("1.0.user", 2, ["Mochi"]), woken("0.0.user", 1, ["Hi"], { window: "v", slept: false }));
     assert.equal(store.stats.asleep_chunks, asleep_chunks - 1);
     store.live.tailGap = { chunks: 2, tokens: 9 };
     apply("heard", { ...heard, frames: 77 });
     assert.equal(store.budget.frames, 77);
     assert.deepEqual(store.live.find("4.0.user").gap, { chunks: 2, tokens: 9 });
-    apply("asleep", { chunks: [{ key: "1.0.user", tokens: 1, brightness: 1, why: "dimmest" }], budget: 10, over: 0, before_turn: false });
+    sleep("1.0.user", 1);
     assert.equal(store.stats.asleep_chunks, asleep_chunks);
   });
 
+  test("a chunk that wakes up parts the gap it slept in", () => {
+    const after = chunk("3.0.assistant", 70, ["Nice"], { gap: { chunks: 5, tokens: 50 } });
+    const turns = [turn("2", "user", [chunk("2.0.user", 10, ["My"])]), turn("3", "assistant", [after])];
+    store.setContext(context(turns, { tail_gap: { chunks: 1, tokens: 2 } }));
+    const late = woken("2.4.user", 30, ["b", "c"], { gap: { chunks: 1, tokens: 7 } });
+    wake(late, woken("2.1.user", 11, ["a"]), woken("9.0.user", 99, ["d", "e"]));
+    const gaps = Object.fromEntries(store.live.chunks.map((one) => [one.key, one.gap]));
+    assert.deepEqual(gaps, {
+      "2.0.user": null, "2.1.user": null, "2.4.user": { chunks: 1, tokens: 7 },
+      "3.0.assistant": { chunks: 2, tokens: 40 }, "9.0.user": null,
+    });
+    assert.equal(store.live.tailGap, null);
+  });
+
+  test("tells what it did to the list of windows, the figures and the budget", () => {
+    store.setWindows([{ id: "w", name: "W", live_chunks: 2, last_text: "", modified: "" }]);
+    apply("searching", { room: 500 });
+    apply("heard", heard);
+    assert.ok(store.window.generating);
+    assert.equal(store.window.last_text, "Her name?");
+    apply("token", token(43, "Mochi"));
+    apply("spoken", { turn_id: "5", said: "2026-11-15T11:00:09Z", chunks: [chunk("5.0.assistant", 43, ["Mochi"])] });
+    sleep("2.0.user", 2);
+    assert.equal(apply("done", done({ asleep: 1, woken: 0 }, { live: 5, frames: 7 })), false);
+    const { live_chunks, live_tokens, asleep_chunks, generating, last_text, modified } = store.window;
+    assert.deepEqual({ live_chunks, live_tokens, asleep_chunks, generating, last_text, modified }, {
+      live_chunks: 3, live_tokens: 5, asleep_chunks: 1, generating: false, last_text: "Mochi",
+      modified: "2026-11-15T11:00:09Z",
+    });
+    assert.equal(store.budget.frames, 7);
+    assert.equal(store.stats.kv_reuse, 0.75);
+    assert.equal(store.stats.tokens_per_second, 20);
+  });
+
   test("turns a chunk that falls asleep into a gap", () => {
-    apply("asleep", { chunks: [{ key: "2.0.user", tokens: 2, brightness: 1, why: "dimmest" }], budget: 10, over: 0, before_turn: false });
+    sleep("2.0.user", 2);
     assert.equal(text(), "Nice");
     assert.deepEqual(store.live.chunks[0].gap, { chunks: 1, tokens: 2 });
-    apply("asleep", { chunks: [{ key: "3.0.assistant", tokens: 1, brightness: 1, why: "dimmest" }], budget: 10, over: 0, before_turn: false });
+    sleep("3.0.assistant", 1);
     assert.deepEqual(store.live.tailGap, { chunks: 2, tokens: 3 });
   });
 });
@@ -78,7 +122,8 @@ describe("a turn", () => {
 describe("the stream", () => {
   test("doubles no token when events come twice", () => {
     apply("heard", heard);
-    for (const event of [token(43, "Mo"), token(44, "chi"), token(43, "Mo"), token(44, "chi")]) assert.equal(apply("token", event), false);
+    const twice = [token(43, "Mo"), token(44, "chi"), token(43, "Mo"), token(44, "chi")];
+    for (const event of twice) assert.equal(apply("token", event), false);
     assert.equal(store.live.draft.pieces.join(""), "Mochi");
   });
 
@@ -96,7 +141,8 @@ describe("the stream", () => {
   });
 
   test("a reply in progress goes on where the context left it", () => {
-    store.setContext(context([turn("4", "user", heard.chunks)], { generating: { turn_id: "5", position: "43", text_pieces: ["Mo"], brightness: [10_000], tool: [false] } }));
+    const generating = { turn_id: "5", position: "43", text_pieces: ["Mo"], brightness: [10_000], tool: [false] };
+    store.setContext(context([turn("4", "user", heard.chunks)], { generating }));
     assert.equal(store.turn.phase, "writing");
     apply("token", token(43, "Mo"));
     apply("token", token(44, "chi"));
@@ -106,15 +152,33 @@ describe("the stream", () => {
   test("positions beyond 2^53 are kept apart", () => {
     const far = 2n ** 53n;
     store.setContext(context([turn("4", "user", [{ ...chunk("4.0.user", 0, ["a"]), start: String(far) }])]));
-    apply("heard", { ...heard, turn_id: "6", reply_turn: "7", chunks: [{ ...chunk("6.0.user", 0, ["b"]), start: String(far + 1n) }] });
+    const later = { ...chunk("6.0.user", 0, ["b"]), start: String(far + 1n) };
+    apply("heard", { ...heard, turn_id: "6", reply_turn: "7", chunks: [later] });
     assert.equal(apply("token", { ...token(0, "c"), position: String(far + 2n) }), false);
     assert.equal(apply("token", { ...token(0, "d"), position: String(far + 3n) }), false);
     assert.equal(text(), "a|b|cd");
   });
 
-  test("reset, changed and done ask for the context", () => {
+  test("reset and changed ask for the context", () => {
     for (const event of ["reset", "changed"]) assert.equal(apply(event, {}), true);
-    assert.equal(apply("done", { reason: "stop", stats: {} }), true);
+  });
+
+  test("a turn that does not add up to what is shown asks for the context", () => {
+    const end = (stats, budget = { live: 3 }) => apply("done", done(stats, budget));
+    assert.equal(end({}), false);
+    assert.equal(end({}, { live: 4 }), true); // another token is live
+    assert.equal(end({}, { live: 2, pinned: 1 }), false);
+    assert.equal(end({ woken: 1 }), true); // the event was missed
+    assert.equal(end({ asleep: 1 }), true);
+    apply("brightened", { data: floats([1]) });
+    assert.equal(end({}), true); // brightness of other tokens
+  });
+
+  test("what fell asleep before the user's words counts for the turn", () => {
+    const chunks = [{ key: "2.0.user", tokens: 2, brightness: 1, why: "dimmest" }];
+    apply("asleep", { chunks, budget: 10, over: 0, before_turn: true });
+    apply("searching", { room: 500 });
+    assert.equal(apply("done", done({ asleep: 1 }, { live: 1 })), false);
   });
 
   test("an answer for another window is not shown", () => {

@@ -1,4 +1,4 @@
-"""What every request body has in common: unknown fields are refused, and so is text that no file could hold."""
+"""The base models of the API and the forms of its texts: what is not described is refused, and what no file can hold."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ KEY = r"^[0-9]{1,40}\.[0-9]{1,40}\.(system|user|assistant)$"
 DAY = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 
-class Asked(BaseModel):
-    """A request body."""
+class Input(BaseModel):
+    """What a request carries. Fields that are not described are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Told(BaseModel):
-    """A part of an answer, read from a value's attributes."""
+class Output(BaseModel):
+    """An answer, an event, or a part of one, read from a value's attributes. All its fields are always there."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, from_attributes=True, json_schema_serialization_defaults_required=True
+    )
 
 
 Json = Annotated[Any, AfterValidator(partial(storable, limit=ID_LIMIT))]
-Line = Annotated[str, Field(max_length=200, pattern=WHOLE)]
 Id = Annotated[str, Field(pattern=ID, examples=["12"])]

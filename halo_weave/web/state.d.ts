@@ -1,0 +1,80 @@
+// Short names for shapes of the API, and the shapes of the page's own state. Read by the type checker only.
+
+type WindowInfo = Wire.Answers["GET /api/windows/{window_id}"];
+type SettingsInfo = Wire.Answers["GET /api/settings"];
+type Described = SettingsInfo["described"][number];
+type SettingValue = Described["default"];
+type Status = Wire.Answers["GET /api/status"];
+
+type WireContext = Wire.Answers["GET /api/windows/{window_id}/context"];
+type WireTurn = WireContext["turns"][number];
+type WireChunk = WireTurn["chunks"][number];
+type Role = WireTurn["role"];
+type Gap = NonNullable<WireChunk["gap"]>;
+type Budget = WireContext["budget"];
+type ContextStats = WireContext["stats"];
+
+type Sleeping = Wire.Answers["GET /api/windows/{window_id}/graveyard"]["items"][number];
+type Hit = Wire.Answers["GET /api/search"]["hits"][number];
+type Preview = Wire.Answers["GET /api/windows/{window_id}/preview"];
+type Why = Wire.Answers["GET /api/windows/{window_id}/chunks/{key}/why"];
+type Branch = Wire.Answers["GET /api/memory"];
+type Entry = Wire.Answers["GET /api/memory/entry"];
+type Notes = Wire.Answers["GET /api/notes"];
+
+/** What woke a chunk: part of a chunk, of a preview, and of what happened. */
+interface WhyWoken {
+  words?: string[];
+  similarity?: number;
+  part?: string;
+  by?: string;
+  parts?: Record<string, number>;
+  [more: string]: unknown;
+}
+
+type Turn = Omit<WireTurn, "chunks">;
+
+/** A live chunk as the page holds it. */
+interface LiveChunk {
+  key: string;
+  turn: Turn;
+  start: string;
+  pinned: boolean;
+  pieces: string[];
+  brightness: Float32Array;
+  peak: number;
+  mean: number;
+  woken: WhyWoken | null;
+  tool: boolean;
+  gap: Gap | null;
+  fresh: boolean;
+  draft: boolean;
+  tools: boolean[];
+}
+
+/** One event of a window's stream. */
+type StreamEvent = {
+  [Name in keyof Wire.Events]: { id: string; event: Name; data: Wire.Events[Name] };
+}[keyof Wire.Events];
+
+type Phase = "idle" | "sending" | "searching" | "waking" | "sleeping" | "reading" | "writing" | "tool" | "finishing";
+
+/** The turn in progress, or the last one that this page has followed. */
+interface TurnState {
+  phase: Phase;
+  woken: number;
+  slept: number;
+  toRead: number;
+  tokens: number;
+  since: number;
+  command: string;
+  tools: number;
+  reason: string;
+  stats: Partial<Wire.Events["done"]["stats"]>;
+  failed: string;
+}
+
+interface Connection {
+  state: "connecting" | "online" | "lost" | "locked";
+  retryAt: number;
+}

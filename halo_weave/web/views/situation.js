@@ -1,0 +1,66 @@
+// What stands in the centre when there is no conversation to show: what is missing, and what to do.
+
+import { button, fill, h } from "../dom.js";
+import { counted, percent } from "../words.js";
+
+const UNREACHABLE = "Start it with “halo-weave serve”. This page connects by itself as soon as it answers.";
+const NO_MODEL = "Fetch one with “halo-weave pull”, or name one with “halo-weave serve --model your.gguf”.";
+const WELCOME = "Open a window and speak. What the model looks at stays bright; what it does not use falls asleep, " +
+  "and wakes up when you speak of it again.";
+const FIRST_WORDS = "Say something. Everything you say is kept, nothing leaves this machine.";
+
+export class SituationView {
+  /** @param {import("../app.js").App} app @param {HTMLElement} place is marked as busy while it is loaded */
+  constructor(app, place) {
+    this.app = app;
+    this.place = place;
+    this.node = h("div", { class: "state" });
+    for (const topic of ["windows", "status", "connection"]) app.store.on(topic, () => this.show());
+    app.store.on("unloadable", (sentence) => {
+      this.#say("This window could not be loaded", sentence, "Try again", () => app.reload());
+    });
+    this.show();
+  }
+
+  show() {
+    const { app } = this;
+    const { store } = app;
+    const { live, current, connection, status } = store;
+    const model = live ? null : status?.model;
+    this.place.setAttribute("aria-busy", String(Boolean(current) && !live));
+    if (connection.state === "locked") return this.#say("Locked", "The server wants its key.");
+    if (!status && connection.state === "lost") return this.#say("The server cannot be reached", UNREACHABLE);
+    if (model?.state === "missing") {
+      return this.#say("There is no model yet", model.sentence || NO_MODEL, "Try again", () => app.retryModel());
+    }
+    if (model?.state === "loading") return this.#say("The model is being loaded", loadingWords(model));
+    if (!store.windowsKnown || (current && !live)) return this.#skeleton();
+    if (!current) return this.#say("One conversation without an end", WELCOME, "New window", () => app.newWindow());
+    if (!live?.all.length && !live?.tailGap) {
+      const known = status?.memory.chunks ?? 0;
+      const wakeable = `Say something. ${counted(known, "chunk")} in memory can wake up for it.`;
+      return this.#say("Nothing is live here yet", known ? wakeable : FIRST_WORDS);
+    }
+    this.node.hidden = true;
+  }
+
+  /** @param {string} title @param {string} sentence @param {string} [label] @param {() => void} [act] */
+  #say(title, sentence, label, act) {
+    this.node.hidden = false;
+    fill(this.node, h("div", { class: "empty" },
+      h("div", { class: "halo", "aria-hidden": "true" }), h("h2", { text: title }), h("p", { text: sentence }),
+      label && act && button(label, act, "primary")));
+  }
+
+  #skeleton() {
+    this.node.hidden = false;
+    fill(this.node, h("div", { class: "skeleton", role: "status" },
+      h("span", { class: "sr", text: "Loading the conversation…" }),
+      [1, 2, 3, 4].map(() => h("div", { class: "bone" }))));
+  }
+}
+
+/** @param {Status["model"]} model */
+function loadingWords({ sentence, progress }) {
+  return `${sentence || "This takes a moment."}${typeof progress === "number" ? ` ${percent(progress)}` : ""}`;
+}
