@@ -1,4 +1,4 @@
-"""What an engine and an embedder take and give. What weave asks of a store stands in `weave`."""
+"""What engines and embedders take and give, and what each must be able to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Vectors = npt.NDArray[np.float32]  # (n, dimension), each of length 1
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What an engine can do beyond writing. Where it lacks one, what it would give is None or empty, and no fault."""
+    """What an engine can do besides generating text. What it cannot do it leaves out, without an error."""
 
     attention: bool = True  # rows of what the model looks at
     cuts: bool = True  # its cache can lose a part and get it back without reading the rest again
@@ -144,7 +144,7 @@ GenerationEvent = Planned | Read | Step | Done
 
 
 class Engine(Protocol):
-    """Where tokens become tokens. Methods may be called from any thread; the work is done by one."""
+    """Runs a language model. Its methods may be called from any thread."""
 
     @property
     def info(self) -> ModelInfo: ...
@@ -177,7 +177,7 @@ class Engine(Protocol):
 
 
 class Embedder(Protocol):
-    """Where text becomes vectors."""
+    """Turns text into vectors."""
 
     @property
     def name(self) -> str:

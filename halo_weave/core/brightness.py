@@ -25,7 +25,7 @@ Offsets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Which attention is read, and how layers and heads become one row. Said anew for each generation."""
+    """Which attention is read, and how layers and heads become one row. Chosen for each generation."""
 
     layers: tuple[int, ...] | None = None  # None: all
     heads: tuple[int, ...] | None = None  # None: all
@@ -107,7 +107,7 @@ class AttentionRow:
         return self.tokens.size + self.aside
 
     def sink(self, kind: Literal["max", "first"]) -> float:
-        """The share of the token that attention rests on when it has nothing to look at."""
+        """The share of the sink: the token that attention rests on when nothing is relevant."""
         if kind == "first":
             return float(self.tokens[0]) if self.first is None else self.first
         return max(float(self.tokens.max()), self.aside_peak)
@@ -158,7 +158,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def brighten(self, sight: Sight, row: AttentionRow) -> Light:
-        """All live tokens after one row. The row is sound."""
+        """All live tokens after one row, which has been checked."""
 
     def after_reading(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light | None:
         """All live tokens after the user turn was read, if `capture.reading`; None changes nothing.

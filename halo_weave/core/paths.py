@@ -1,4 +1,4 @@
-"""Paths of the structured memory: `Project/Goals/First`. Headings apart by slashes, nothing hidden in them."""
+"""Paths of the structured memory: `Project/Goals/First`. Headings separated by slashes, of visible characters only."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class RecallHit:
     rare: bool = False  # it holds a word of the user's that hardly any other chunk holds
 
     def matters(self, floor: float) -> bool:
-        """Whether it is worth waking up, not only the best of what there is."""
+        """Whether it is relevant enough to wake up, and not merely the best of what there is."""
         return self.rare or self.nearness is None or self.nearness >= floor
 
 

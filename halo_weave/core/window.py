@@ -173,7 +173,7 @@ class Window:
     # Changes
 
     def use(self, strategy: Strategy) -> None:
-        """Another strategy from now on. Brightness stays; so do the traces that both keep under the same name."""
+        """Change the strategy. Brightness is kept, and so are traces that both strategies name."""
         kept = dict(zip(self.strategy.traces, self._light[1:], strict=True))
         light = np.full((1 + len(strategy.traces), self._light.shape[1]), np.nan, np.float32)
         light[0] = self._light[0]
@@ -182,7 +182,7 @@ class Window:
         self.strategy, self._light = strategy, light
 
     def add(self, live: Iterable[Live]) -> None:
-        """Chunks take their places in time. Nothing changes if one of them cannot."""
+        """Add chunks at their places in time. Nothing changes if one of them does not fit."""
         incoming: dict[ChunkKey, Live] = {}
         for item in live:
             if item.chunk.key in self._places or item.chunk.key in incoming:
@@ -228,7 +228,7 @@ class Window:
             self.faults[fault or Fault.MISSING] += 1
             return fault
         scored = len(self) if score_reply else int(self._offsets[-1])
-        self._shine(self.strategy.brighten(self._sight(scored), row))
+        self._set_light(self.strategy.brighten(self._sight(scored), row))
         return None
 
     def learn_surprisal(self, turn_id: int, surprisal: Floats) -> None:
@@ -243,7 +243,7 @@ class Window:
         """The user's turn was read: what each of its tokens looked at."""
         after = self.strategy.after_reading(self._sight(), rows) if rows else None
         if after:
-            self._shine(after)
+            self._set_light(after)
 
     # The reply in progress
 
@@ -286,7 +286,7 @@ class Window:
             self._lay_out([*self._chunks, *chunks], columns)
         after = self.strategy.after_reply(self._sight())
         if after:
-            self._shine(after)
+            self._set_light(after)
         return chunks
 
     # Inside
@@ -304,8 +304,8 @@ class Window:
         scored = int(self._offsets[-1]) if scored is None else scored
         return Sight(light, self._chunks, self._offsets, self._turn_ages(), scored)
 
-    def _shine(self, light: Light) -> None:
-        """What the strategy made of all live tokens is theirs from now on."""
+    def _set_light(self, light: Light) -> None:
+        """Take over what the strategy returned for all live tokens."""
         self._light[0, : len(self)] = light.brightness
         if light.traces is not None:
             self._light[1:, : len(self)] = light.traces

@@ -1,4 +1,4 @@
-"""Text to the terms that the word index holds and is asked for. Pure, so that store and index agree."""
+"""How text becomes terms, for the word index and for questions to it. Store and index share it, so that they agree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNSPACED = re.compile(
     "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f\u3040-\u30ff\u31f0-\u31ff"
     "\u0e00-\u0eff\u1780-\u17ff\u1000-\u109f]+"
 )
-LONGEST = 64  # characters of a term; longer runs are keys and hashes, and nobody asks for their end
+LONGEST = 64  # characters of a term; longer runs are keys and hashes, which nobody searches by their end
 
 STOP = """
 a about after again all also am an and any are aren as at be because been before being between both but by can could
@@ -68,7 +68,7 @@ def question_terms(text: str, limit: int) -> list[str]:
 
 
 def spoken_date(said: datetime) -> str:
-    """As people write it, so that a question can name it."""
+    """A date as people write it, so that the words of a question can match it."""
     return f"{said.day} {said:%B %Y}"
 
 

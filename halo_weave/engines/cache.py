@@ -203,7 +203,7 @@ class Cache:
         return CachedTokens(self.labels[now].copy(), self.ids[now].copy(), self.places[now].copy())
 
     def usable(self, prompt: FlatPrompt) -> list[Grave]:
-        """Graves that can be opened: one that returns in part needs cells for all of it for a moment."""
+        """Graves that there is room for: one that returns in part needs cells for all its tokens for a moment."""
         spare = len(self.cells) - len(prompt)
         return [
             grave

@@ -135,7 +135,7 @@ def _common_prefix(a: Ids, b: Ids) -> int:
 
 
 def _match(live: CachedTokens, labels: Positions, ids: Ids, anew_from: int) -> npt.NDArray[np.intp]:
-    """For each token of the prompt the live token that is it, or -1. Both stay in time order.
+    """For each token of the prompt the index of the same live token, or -1. Both stay in time order.
 
     A common beginning is matched by its text alone: what stands first and says the same is the same.
     """
@@ -207,7 +207,7 @@ def _arrange(wished: npt.NDArray[np.int64], stays: npt.NDArray[np.bool_]) -> npt
 
 
 def _moves(old: npt.NDArray[np.int64], new: npt.NDArray[np.int64]) -> Iterator[_Move]:
-    """Shifts in an order in which no token meets another: to the right from the right, to the left from the left."""
+    """Shifts, ordered so that no token lands on another: those to the right from the right, the others from the left."""
     by = new - old
     stretches = [_Move(int(old[a]), int(old[b - 1]) + 1, int(by[a])) for a, b in runs(by, 0) if by[a]]
     yield from (move for move in reversed(stretches) if move.by > 0)

@@ -15,9 +15,9 @@ from typing import Literal, Self
 import numpy as np
 
 from halo_weave.core.tokens import Ids, Tokens
-from halo_weave.engines.cache import NEVER, Cache, Grave, Observation, Shape
+from halo_weave.engines.cache import NEVER, Cache, Observation, Shape
 from halo_weave.engines.capture import is_native
-from halo_weave.engines.cells import Plan, plan_reading
+from halo_weave.engines.cells import plan_reading
 from halo_weave.engines.prompts import FlatPrompt
 from halo_weave.engines.sampling import Sampler
 from halo_weave.engines.scheduler import FairScheduler
@@ -214,10 +214,20 @@ class LlamaEngine:
             if rebuilt:
                 cache.reset()
             graves = cache.usable(prompt) if mode == "splice" and not rebuilt else []
-            plan = self._plan(cache, graves, prompt, sampling, watch, mode)
-            if len(plan.removed) and self.has_state:
+            plan = plan_reading(
+                cache.live,
+                [grave.tokens for grave in graves],
+                prompt.labels,
+                prompt.ids,
+                limit=self.shape.limit,
+                reserve=min(sampling.max_new_tokens, SPARE),
+                anew_from=watch.anew_from,
+                mode=mode,
+                clean=cache.clean,
+            )
+            if len(plan.removed) and self.has_state:  # nothing can be taken out of a recurrent state
                 cache.reset()
-                plan = self._plan(cache, graves, prompt, sampling, watch, mode)
+                continue
             yield Planned(plan.reused, plan.restored, plan.computed)
             keep = mode == "splice" and not rebuilt
             for _ in cache.carry_out(plan, graves, prompt, watch, keep_asleep=keep):
@@ -240,27 +250,6 @@ class LlamaEngine:
             seconds=time.perf_counter() - began,
             rows=tuple(watch.rows),
             surprisal=None if watch.surprisal_from == NEVER else np.array(watch.surprisal, np.float32),
-        )
-
-    def _plan(
-        self,
-        cache: Cache,
-        graves: list[Grave],
-        prompt: FlatPrompt,
-        sampling: Sampling,
-        watch: Observation,
-        mode: Mode,
-    ) -> Plan:
-        return plan_reading(
-            cache.live,
-            [grave.tokens for grave in graves],
-            prompt.labels,
-            prompt.ids,
-            limit=self.shape.limit,
-            reserve=min(sampling.max_new_tokens, SPARE),
-            anew_from=watch.anew_from,
-            mode=mode,
-            clean=cache.clean,
         )
 
     def _reply(

@@ -18,7 +18,7 @@ from halo_weave.llama.library import Library
 
 
 def cores() -> int:
-    """Physical cores this process may run on: more threads than that only get in each other's way."""
+    """Physical cores this process may run on: more threads than that slow each other down."""
     try:
         allowed = os.sched_getaffinity(0)
     except AttributeError:  # not on every system

@@ -10,7 +10,7 @@ from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.strategies.surprise import Surprise
 from halo_weave.core.tokens import Role
 from halo_weave.core.window import Window
-from tests.core.strategies import chunk, live
+from tests.core.conversations import chunk, live
 
 
 def row(shares: list[float], **aside: float) -> AttentionRow:

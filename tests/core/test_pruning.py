@@ -8,7 +8,7 @@ from halo_weave.core.strategies.surprise import Surprise
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Window
 from halo_weave.errors import BadSetting
-from tests.core.strategies import chunk, live, said, window_of
+from tests.core.conversations import chunk, live, said, window_of
 
 U, A = Role.USER, Role.ASSISTANT
 

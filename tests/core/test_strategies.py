@@ -15,7 +15,7 @@ from halo_weave.core.strategies.surprise import Surprise
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Window
 from halo_weave.settings import FIELDS, Settings
-from tests.core.strategies import chunk, live
+from tests.core.conversations import chunk, live
 
 
 def test_strategies_are_found_by_the_names_of_their_files():

@@ -14,7 +14,7 @@ from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import FramePart, Live, Window, chunk_turn
 from halo_weave.errors import BadInput, UnknownChunk
-from tests.core.strategies import Traced, chunk, live, tokens
+from tests.core.conversations import Traced, chunk, live, tokens
 
 U, A = Role.USER, Role.ASSISTANT
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from halo_weave.core.brightness import MagnitudeVoting
 from halo_weave.core.pruning import choose_prunes
 from halo_weave.core.tokens import Role
-from halo_weave.core.window import Live, Window, chunk_turn
+from halo_weave.core.window import Window, chunk_turn
 from halo_weave.engines.llama import LlamaEngine
 from halo_weave.ports import Capture, Done, Read, Sampling, Step
 from halo_weave.weave.prompt import Scribe
@@ -23,7 +21,6 @@ def test_twenty_turns_stay_within_the_budget_and_every_row_fits(engine: LlamaEng
     scribe = Scribe(engine)
     system = scribe.system("You are a friendly companion who answers briefly.")
     talk = Window(system_tokens=len(system), frame_tokens=scribe.frame_tokens(stamps=False))
-    strategy = MagnitudeVoting()
     misfits = engine.misfits
     position, asleep, restored, reused, pruned = 0, {}, 0, 0, 0
     for number in range(20):
@@ -31,7 +28,7 @@ def test_twenty_turns_stay_within_the_budget_and_every_row_fits(engine: LlamaEng
         text = f"Turn {number}: tell me something about {TOPICS[number % len(TOPICS)]}, and why I should care for it today."
         chunks = chunk_turn(engine.tokenize(text), question, Role.USER, position)
         position = chunks[-1].stop
-        talk.add(Live(chunk, strategy.born(np.zeros(len(chunk), np.float32))) for chunk in chunks)
+        talk.add(talk.born(chunk) for chunk in chunks)
         if number % 5 == 4 and asleep:
             # What was said about this topic before wakes up at its place.
             key = next(iter(asleep))
@@ -45,8 +42,8 @@ def test_twenty_turns_stay_within_the_budget_and_every_row_fits(engine: LlamaEng
                 case Read():
                     read = event
                 case Step():
-                    assert talk.update(strategy, event.row) is None
-                    talk.say(event.id, event.piece)
+                    assert talk.update(event.row) is None
+                    talk.say(event.id, event.piece, event.surprisal)
                 case Done():
                     assert event.reason in ("length", "eos")
         assert read is not None
