@@ -150,16 +150,10 @@ class Scribe:
                 writer.content(turns[number], piece)
             else:
                 writer.frame(piece.text, turns[number].id, "footer" if piece.part == "footer" else "header")
-<<<<<<< HEAD
-        read = np.concatenate([[], *(s.labels for s in writer.segments if s.kind == "chunk")])
-        live = [_chunk_labels(chunk, chunk.start in foreign) for turn in turns for chunk in turn.chunks]
-        missing = ~np.isin(np.concatenate([[], *live]), read)
-=======
         none = np.zeros(0, np.int64)
         read = np.concatenate([none, *(s.labels for s in writer.segments if s.kind == "chunk")])
         live = [_chunk_labels(chunk, chunk.start in foreign) for turn in turns for chunk in turn.chunks]
         missing = ~np.isin(np.concatenate([none, *live]), read)
->>>>>>> templates
         unread = np.flatnonzero(missing) - np.arange(int(missing.sum()))
         if reply.ids:
             labels = np.arange(reply.start, reply.start + len(reply.ids), dtype=np.int64)
