@@ -2,7 +2,7 @@
 
 from halo_weave.keepsakes.calls import ToolCall, ToolDetector
 from halo_weave.keepsakes.commands import Command
-from halo_weave.keepsakes.notes import Notes, NotesChange
+from halo_weave.keepsakes.notes import Notes
 from halo_weave.keepsakes.results import ToolResult
 from halo_weave.keepsakes.sandbox import JqSandbox
 from halo_weave.keepsakes.structured_memory import (
@@ -22,7 +22,6 @@ __all__ = [
     "JqSandbox",
     "KeptChunk",
     "Notes",
-    "NotesChange",
     "Remembered",
     "SnapshotSearch",
     "StructuredMemory",

@@ -24,7 +24,7 @@ BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class NotesChange:
+class NotesRevision:
     """The notes after a change, and what it changed."""
 
     document: dict[str, Json]
@@ -55,7 +55,7 @@ class Notes:
         """The values that a jq program gives for the notes."""
         return self._sandbox.run(program, json.dumps(self.document(now=now)))
 
-    def write(self, program: str, *, now: datetime) -> NotesChange:
+    def write(self, program: str, *, now: datetime) -> NotesRevision:
         """Make the one object that a jq program gives the notes."""
 
         def result(document: dict[str, Json]) -> Json:
@@ -70,13 +70,13 @@ class Notes:
 
         return self._change(result, now)
 
-    def replace(self, document: Json, *, now: datetime, version: str | None = None) -> NotesChange:
+    def replace(self, document: Json, *, now: datetime, version: str | None = None) -> NotesRevision:
         """Make this document the notes, as when it is edited by hand; with `version`, only in that one's place."""
         return self._change(lambda _: document, now, version)
 
     def _change(
         self, change: Callable[[dict[str, Json]], Json], now: datetime, version: str | None = None
-    ) -> NotesChange:
+    ) -> NotesRevision:
         for _ in range(TRIES):
             note = self._store.note(NAME)
             if version is not None and version != _version_of(note):
@@ -93,7 +93,7 @@ class Notes:
                 saved = self._store.save_note(NAME, new, now=when, unless_modified_since=seen)
             except BadInput:  # the content is fit to be stored: another writer was faster
                 continue
-            return NotesChange(
+            return NotesRevision(
                 new, changes(_without_metadata(old), _without_metadata(new)), _version_of(saved)
             )
         raise BadInput("The notes were changed by others at the same time, again and again. Try once more.")
