@@ -26,7 +26,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def test_what_the_cache_allows_is_said(engine: LlamaEngine) -> None:
     assert engine.info.kv == ("splice" if engine.info.architecture == "llama" else "exact")
-    assert engine.info.name == f"tiny {engine.info.architecture}"
+    assert engine.info.name == f"Tiny {engine.info.architecture.capitalize()}"
 
 
 def test_a_model_without_a_template_gets_chatml_and_says_so(engine: LlamaEngine) -> None:
