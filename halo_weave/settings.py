@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from halo_weave.core.brightness import Strategy
+from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.core.setting import checked_value, description, is_setting, setting
 from halo_weave.core.strategies import STRATEGIES, settings_of
 from halo_weave.errors import BadSetting
@@ -140,10 +141,11 @@ class Settings:
     def as_mapping(self) -> dict[str, Any]:
         return {name: self[name] for name in FIELDS}
 
-    def brightness_strategy(self) -> Strategy:
-        """The chosen strategy with its settings: its own, and those general ones that it has a field for."""
+    def brightness_strategy(self, calibration: Calibration = NOT_CALIBRATED) -> Strategy:
+        """The chosen strategy for a model, with its settings: its own, and those general ones that it has a field for."""
         chosen = STRATEGIES[self.strategy]
-        return chosen(**{one.name: self[one.name] for one in fields(chosen) if one.name in FIELDS})
+        values = {one.name: self[one.name] for one in fields(chosen) if one.name in FIELDS}
+        return chosen(**values, calibration=calibration)
 
 
 def _all_fields() -> Iterator[Field[Any]]:

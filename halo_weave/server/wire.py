@@ -95,12 +95,13 @@ class ModelTold(Output):
     kv: str = ""
     file: str = ""
     size_bytes: int = 0
+    light: str = Field(default="", description="Where it is seen what the model takes its words from.")
 
     @classmethod
-    def ready(cls, info: ModelInfo) -> ModelTold:
+    def ready(cls, info: ModelInfo, light: str = "") -> ModelTold:
         known = {name: getattr(info, name) for name in cls.model_fields if hasattr(info, name)}
         kv = "splice" if info.abilities.cuts else "exact"
-        return cls(state="ready", sentence=f"{info.name} is ready.", kv=kv, **known)
+        return cls(state="ready", sentence=f"{info.name} is ready.", kv=kv, light=light, **known)
 
 
 class EmbedderTold(Output):

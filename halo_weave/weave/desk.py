@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from halo_weave.core.brightness import returning
+from halo_weave.core.heads import Calibration
 from halo_weave.core.pruning import PrunePlan, SleepReason
 from halo_weave.core.resurrection import (
     RecallHit,
@@ -87,11 +88,12 @@ class Desk:
         engine: Engine,
         scribe: Scribe,
         names: Mapping[str, str],
+        calibration: Calibration,
     ) -> Desk:
         """Load the working set. Chunks that another model's tokenizer cut are read anew."""
         system = scribe.system(system_prompt)
         window = Window(
-            strategy=settings.brightness_strategy(),
+            strategy=settings.brightness_strategy(calibration),
             system_tokens=len(system),
             frame_tokens=scribe.frame_tokens(stamps=settings.timestamps),
         )

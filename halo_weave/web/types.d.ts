@@ -347,6 +347,7 @@ declare namespace Wire {
     kv: string;
     file: string;
     size_bytes: number;
+    light: string;
   }
 
   interface NewWindow {
