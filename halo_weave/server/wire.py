@@ -302,6 +302,32 @@ class Happened(Output):
     detail: dict[str, Any]
 
 
+class ChunkShareTold(Output):
+    key: KeyText
+    start: Number = Field(description="The position that offsets count from.")
+    share: float
+
+
+class UseTold(Output):
+    """What a reply took from chunks before its exchange; with `nothing` the shares add up to 1."""
+
+    chunks: list[ChunkShareTold] = Field(description="The largest share first.")
+    nothing: float = Field(
+        description="Came from nothing in particular, from the question or the reply itself."
+    )
+    tokens: list[list[tuple[int, int, float]]] = Field(
+        description="Where each token of the reply came from, strongest first: place in `chunks`, offset in tokens, share."
+    )
+
+
+class UsedIn(Output):
+    turn_id: Number = Field(description="The reply.")
+    said: datetime
+    window: str
+    window_name: WindowName = Field(validation_alias="window")
+    share: float = Field(description="Of the reply.")
+
+
 class WhyTold(Output):
     key: KeyText
     text: str
@@ -315,6 +341,8 @@ class WhyTold(Output):
     window_name: WindowName = Field(validation_alias="window")
     speaker: str
     history: list[Happened] = Field(description="The newest first.")
+    uses: list[UsedIn] = Field(description="The replies that took something from it, the newest first.")
+    use: UseTold | None = Field(description="What the reply that it belongs to took from chunks.")
 
 
 class DeletionTold(Output):
