@@ -308,6 +308,12 @@ class ChunkShareTold(Output):
     share: float
 
 
+class TokenSourceTold(Output):
+    place: int = Field(description="Of the chunk in `chunks`.")
+    offset: int = Field(description="Of the token within it.")
+    share: float
+
+
 class UseTold(Output):
     """What a reply took from chunks before its exchange; with `nothing` the shares add up to 1."""
 
@@ -315,8 +321,8 @@ class UseTold(Output):
     nothing: float = Field(
         description="Came from nothing in particular, from the question or the reply itself."
     )
-    tokens: list[list[tuple[int, int, float]]] = Field(
-        description="Where each token of the reply came from, strongest first: place in `chunks`, offset in tokens, share."
+    tokens: list[list[TokenSourceTold]] = Field(
+        description="Where each token of the reply came from, strongest first."
     )
 
 
