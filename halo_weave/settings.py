@@ -74,6 +74,12 @@ class Settings:
     own: Mapping[str, Any] = field(  # the strategies' own settings, of all strategies
         default_factory=lambda: {name: one.default for name, one in OWN.items()}
     )
+    keep_exchanges: int = _forgetting(
+        1, "So many of the last exchanges stay, whatever their brightness.", low=1, high=100
+    )
+    keep_used: bool = _forgetting(
+        True, "Whether what woke up and was used in the reply stays for at least one more turn."
+    )
     score_current_turn: bool = _forgetting(
         False, "Whether the reply's own tokens are scored while it is written."
     )

@@ -152,6 +152,7 @@ class Strategy(ABC):
     """
 
     traces: ClassVar[tuple[str, ...]] = ()  # names of the numbers kept of each token beside its brightness
+    pair_by: ClassVar[Literal["brighter", "dimmer"]] = "brighter"  # half of a pair, by which both fall asleep
 
     initial_brightness: float = INITIAL
     brightness_cap: float = INITIAL

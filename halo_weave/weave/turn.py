@@ -37,6 +37,7 @@ TOOL_ROOM = 512  # and for the answer of each tool that may be called
 COUNTS = ("tokens", "woken", "asleep", "reused", "restored", "computed")
 FRAME = 0.1  # seconds between two reports of brightness
 TRIES = 6  # to store the reply while another process holds the store, each some seconds long
+USED = 0.05  # a chunk was used if so much of the reply came from it
 DRAFT = 0.1  # seconds between two saves of the reply in progress
 
 
@@ -69,6 +70,7 @@ class Turn:
         self.reason: Reason = "abort"
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
+        self._woken: set[ChunkKey] = set()
         self._draft: Future[None] | None = None
         self._drafted = self._shown = 0.0
 
@@ -153,6 +155,7 @@ class Turn:
     ) -> events.ChunksWoken:
         chunks = self.desk.wake(plan, hits, now=self.now(), by=by)
         self.stats["woken"] += len(chunks)
+        self._woken.update(chunk.key for chunk in chunks)
         return events.ChunksWoken(chunks, plan.cost, plan.room, len(plan.passed_over))
 
     def _hear(self, said: Tokens, ids: Reservation) -> events.Heard:
@@ -403,10 +406,23 @@ class Turn:
         plan = choose_prunes(
             window,
             self.settings.max_context_tokens,
-            current={ids.user_turn, ids.assistant_turn},
+            current=self._last_exchanges(ids),
+            kept=self._woken_and_used(),
         )
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)
+
+    def _last_exchanges(self, ids: Reservation) -> set[int]:
+        """The turns of this exchange and of those before it that are kept."""
+        turns = self.desk.window.turns
+        asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
+        first = min(asked, default=ids.user_turn)
+        return {ids.user_turn, ids.assistant_turn, *(turn_id for turn_id, _ in turns if turn_id >= first)}
+
+    def _woken_and_used(self) -> set[ChunkKey]:
+        if not self.settings.keep_used:
+            return set()
+        return {one.key for one in self.use.whole().chunks if one.key in self._woken and one.share >= USED}
 
     def _put_to_sleep(self, plan: PrunePlan, *, before_turn: bool) -> events.ChunksSlept:
         slept = self.desk.prune(plan, now=self.now())
