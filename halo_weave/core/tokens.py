@@ -88,9 +88,6 @@ class Tokens:
     def text(self) -> str:
         return self.raw.decode("utf-8", errors="replace")
 
-    def piece(self, i: int) -> bytes:
-        return self.raw[self.ends[i - 1] if i else 0 : self.ends[i]]
-
     def pieces(self) -> list[bytes]:
         return [self.raw[start:stop] for start, stop in pairwise([0, *self.ends.tolist()])]
 
