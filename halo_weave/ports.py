@@ -13,7 +13,7 @@ from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.brightness import Capture as Capture
 from halo_weave.core.tokens import Ids, Positions, Tokens
 from halo_weave.errors import BadSetting
-from halo_weave.templates.chat import ChatMessage, ChatPrompt
+from halo_weave.templates.messages import ChatMessage, ChatPrompt
 
 Vectors = npt.NDArray[np.float32]  # (n, dimension), each of length 1
 

@@ -41,7 +41,7 @@ from halo_weave.ports import (
     Sampling,
     Step,
 )
-from halo_weave.templates.chat import ChatMessage, ChatPrompt
+from halo_weave.templates.messages import ChatMessage, ChatPrompt
 from halo_weave.templates.model import ModelTemplate
 from halo_weave.templates.renderer import TemplateRenderer
 

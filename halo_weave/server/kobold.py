@@ -26,7 +26,7 @@ from halo_weave.ports import Capture, Done, Engine, ModelInfo, Prompt, Read, Rea
 from halo_weave.server.refusals import Refusal, json_bytes
 from halo_weave.server.schema import WHOLE, Input, Output
 from halo_weave.server.sse import EventStream, described, hopping
-from halo_weave.templates.chat import ChatMessage
+from halo_weave.templates.messages import ChatMessage
 
 _MOST_AT_ONCE = 4
 _MOST_IDS = 200_000

@@ -16,7 +16,7 @@ from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Chunk, Ids, Positions, Role, Tokens
 from halo_weave.core.window import Window
 from halo_weave.ports import Engine, Prompt, Segment
-from halo_weave.templates.chat import ChatMessage, Piece
+from halo_weave.templates.messages import ChatMessage, Piece
 
 # What has no position is labelled below zero: the system prompt, frames by their turn, and chunks that this window
 # reads with another tokenizer than they were said with.
