@@ -37,10 +37,10 @@ def main() -> None:
             f"This cannot be written as {error.encoding}. Use a terminal with UTF-8, or PYTHONIOENCODING=utf-8."
         )
     except BrokenPipeError:  # whoever read has seen enough
-        drop_output()
+        _drop_output()
         sys.exit(1)
     except OSError as error:
-        drop_output()
+        _drop_output()
         what = f"{error.filename} cannot be used" if error.filename else "The output cannot be written"
         fail(f"{what}: {error.strerror or error}.")
     except KeyboardInterrupt:
@@ -52,7 +52,7 @@ def fail(sentence: str) -> NoReturn:
     sys.exit(1)
 
 
-def drop_output() -> None:
+def _drop_output() -> None:
     """What is still to be written cannot be: without this, Python would try again at its end, and complain."""
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
