@@ -22,8 +22,9 @@ from halo_weave.cli.recall import EmbedderFile, recalling
 from halo_weave.cli.starting import Data, Json, Model, Yes, options_of, progress_bar
 from halo_weave.config import read_config
 from halo_weave.errors import BadInput
-from halo_weave.keepsakes import Branch, Notes, Remembered, StructuredMemory
 from halo_weave.keepsakes.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
+from halo_weave.keepsakes.notes import Notes
+from halo_weave.keepsakes.structured_memory import Branch, Remembered, StructuredMemory
 from halo_weave.store import Store
 
 memory = typer.Typer(help="What the AI keeps on purpose, under headings.", no_args_is_help=True)

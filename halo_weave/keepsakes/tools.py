@@ -43,10 +43,6 @@ class Toolbox:
         """What the system prompt says of the tools, with the top of the tree as it is now."""
         return instructions(self.tree.listing(), length=self._overview_length)
 
-    def snapshot(self, path: str, *, now: datetime) -> tuple[ChunkKey, ...]:
-        """The chunks that explain a memory, the most relevant first."""
-        return self.tree.query(path, now=now).keys
-
     def run(self, call: ToolCall, *, now: datetime, within: str | None = None) -> ToolResult:
         """Do what a call found in a reply asks."""
         if call.too_long:
@@ -65,9 +61,6 @@ class Toolbox:
             return ToolResult(str(command), answer, wake=wake)
         except HaloWeaveError as error:
             return ToolResult(str(command), str(error), ok=False)
-
-    def close(self) -> None:
-        """Nothing stays open between two commands."""
 
     def _answer(
         self, command: Command, now: datetime, within: str | None

@@ -24,12 +24,11 @@ from halo_weave.core.resurrection import (
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
-from halo_weave.ports import Engine
+from halo_weave.ports import Engine, RecallPort
 from halo_weave.records import ChunkRecord, PutToSleep, WakeUp, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
-from halo_weave.weave.ports import RecallPort
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
 from halo_weave.weave.waking import plan_waking
