@@ -116,7 +116,6 @@ class LlamaEmbedder:
         path: Path,
         *,
         threads: int | None = None,
-        max_tokens: int = MAX_TOKENS,
         compute: Literal["auto", "llama", "blas"] = "auto",
     ) -> None:
         header = read_header(path)
@@ -139,13 +138,10 @@ class LlamaEmbedder:
             self.close()
             raise
         self.dimension = self._encoder.dimension
-        self.max_tokens = min(max_tokens, self._model.trained_context, BATCH)
+        self.max_tokens = min(MAX_TOKENS, self._model.trained_context, BATCH)
         called = str(header.values.get("general.name") or path.stem)
         self._prefixes = prefixes_of(path, called)
         self.name = f"{called} {_fingerprint(path)}"
-
-    def count(self, text: str) -> int:
-        return len(self._ids(text))
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
         """(texts, dimension), each of length 1. What is longer than `max_tokens` loses its end."""

@@ -80,13 +80,13 @@ class Header:
         """A value of this architecture, such as `pooling_type`, or None."""
         return self.values.get(f"{self.architecture}.{key}")
 
-    def per_layer(self, key: str, default: int = 0) -> list[int]:
+    def per_layer(self, key: str) -> list[int]:
         """A whole number for each layer, whether the file has one for all or a list."""
         layers = int(self.get("block_count") or 0)
         listed = self.lists.get(f"{self.architecture}.{key}")
         if listed is not None:
-            return [int(number) for number in listed[:layers]] + [default] * (layers - len(listed))
-        return [int(self.get(key) or default)] * layers
+            return [int(number) for number in listed[:layers]] + [0] * (layers - len(listed))
+        return [int(self.get(key) or 0)] * layers
 
     @property
     def embeds(self) -> bool:
