@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from halo_weave import places
-from halo_weave.errors import BadInput, ModelNotFound
+from halo_weave.errors import ModelNotFound
 from halo_weave.llama.download import KnownFile, Progress, is_intact, silent
 from halo_weave.llama.footprint import DEFAULT_CONTEXT, Footprint
 from halo_weave.llama.hub import TRY_AGAIN, ModelHub, Patience
@@ -201,13 +201,6 @@ def recommended(memory: int) -> tuple[str, ...]:
     """Models of the hub for so many bytes of memory, as `hf:` references."""
     fitting = [size for size in RECOMMENDED if memory >= size * 0.9e9]
     return RECOMMENDED[max(fitting)] if fitting else ()
-
-
-def find(name: str) -> CatalogueEntry:
-    for entry in ENTRIES:
-        if name.lower() in (entry.name, entry.title.lower()):
-            return entry
-    raise BadInput(f"{name!r} is not in the catalogue. It has: {', '.join(entry.name for entry in ENTRIES)}.")
 
 
 def ensure(entry: CatalogueEntry, progress: Progress = silent) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from halo_weave.errors import BadInput, ModelNotFound
+from halo_weave.errors import ModelNotFound
 from halo_weave.llama import catalogue
 from halo_weave.llama.catalogue import CatalogueEntry
 from halo_weave.llama.download import KnownFile
@@ -151,11 +151,6 @@ def test_a_folder_that_cannot_be_written_is_named(
     monkeypatch.setenv("HALO_WEAVE_MODELS", str(tmp_path / "file" / "models"))
     with pytest.raises(ModelNotFound, match="HALO_WEAVE_MODELS"):
         catalogue.pull(entry)
-
-
-def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(BadInput, match=r"smollm2-135m, gemma-3-270m, minilm"):
-        catalogue.find("gpt-9")
 
 
 # In pieces
