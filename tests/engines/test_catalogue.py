@@ -51,7 +51,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def entry_of(file: KnownFile, wheels: WheelSource | None, repository: str = "") -> CatalogueEntry:
-    return CatalogueEntry("tiny", "Tiny", "a tiny one", "chat", "MIT", (file,), wheels, repository)
+    return CatalogueEntry("tiny", "Tiny", (file,), wheels=wheels, repository=repository)
 
 
 def known(member: str = "tiny/model.gguf") -> KnownFile:
