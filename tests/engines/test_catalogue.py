@@ -272,4 +272,3 @@ def test_the_pieces_of_every_entry_add_up_to_its_size(entry: CatalogueEntry) -> 
     if wheels.pieces > 1:
         assert -(-file.size // wheels.piece_bytes) == wheels.pieces
     assert all(len(one.sha256) == 64 and one.member for one in (*entry.files, file))
-    assert not entry.repository or all(one.hub for one in entry.files)
