@@ -43,7 +43,7 @@ QUIET = "bright_black"
 
 
 class Chat:
-    """One window at a time, and the commands to look around."""
+    """A conversation in one window at a time, and the commands that begin with a slash."""
 
     def __init__(self, weave: Weave, window: WindowRecord, console: Console) -> None:
         self.weave, self.window, self.console = weave, window, console
@@ -269,7 +269,7 @@ def _on_interrupt(stop: Callable[[], object]) -> Iterator[None]:
 
 
 def _typed(console: Console) -> Iterator[str]:
-    """Lines from the keyboard, until Ctrl-D; or from a pipe, until it ends. Bytes that are no text become a sign."""
+    """Lines from the keyboard, until Ctrl-D; or from a pipe, until it ends. Bytes that are not text become a replacement character."""
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     if not sys.stdin.isatty():

@@ -34,7 +34,7 @@ def _chunk_style(peak: float) -> Style:
 
 
 def _token_style(at: float) -> Style | None:
-    """The top fifth of the range stands on a ground of its own."""
+    """The top fifth of the range has a background."""
     if at < TOP:
         return None
     return Style(color="white", bgcolor=_between(*GROUND, (at - TOP) / (1 - TOP)))

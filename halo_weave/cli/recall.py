@@ -36,7 +36,7 @@ EmbedderFile = Annotated[
 
 @contextmanager
 def recalling(store: Store, embedder: str | None, *, writes: bool = False) -> Iterator[Recall]:
-    """Search for one command, which waits for the embedder and not for what is still to be embedded."""
+    """Search for one command: it waits until the embedder is open, but not until everything is embedded."""
     chosen = embedder_of(read_config(), embedder)
     recall = Recall(store, None if chosen == "off" else lambda: open_embedder(chosen), writes=writes)
     try:

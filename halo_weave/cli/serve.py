@@ -93,7 +93,7 @@ def _assembling(options: Options) -> Callable[[Tell], Weave]:
 
 
 def _attend(service: Service, server: Server, options: Options, console: Console) -> None:
-    """Say when the system is there. Without a model the page explains; a wrong --model ends the server."""
+    """Wait until the system is assembled, and say so if it fails. A --model that cannot be used ends the server."""
     service.begin().join()
     if service.failure is None:
         return

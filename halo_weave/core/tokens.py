@@ -28,7 +28,7 @@ class Role(StrEnum):
 
 
 class ChunkKey(NamedTuple):
-    """A chunk's name, for ever. `chunk_id` 0 is S0, the turn's anchor."""
+    """A chunk's name, which never changes. `chunk_id` 0 is S0, the turn's anchor."""
 
     turn_id: int
     chunk_id: int

@@ -105,7 +105,7 @@ class LlamaEncoder:
 
 
 class LlamaEmbedder:
-    """One model. Questions have an encoder of their own: someone waits for them, and nobody for what was just said.
+    """One model. Questions have an encoder of their own, since a user waits for them; what was just said can wait.
 
     A backlog of a plain BERT goes through BLAS: faster by more than half, but on all cores, where it would hold up a
     model that is speaking.
@@ -130,7 +130,7 @@ class LlamaEmbedder:
         self._bulk: BertEncoder | None = None
         self._compute, self._header = compute, header
         self._model = Model(path, header, library.load(), gpu_layers=0)
-        # A small model is fastest on one thread: its layers are over before a second one has woken up.
+        # A small model is fastest on one thread: its layers take less time than it takes to wake a second one.
         self._threads = threads or (1 if header.size < SMALL else cores())
         try:
             self._encoder = LlamaEncoder(self._model, self._threads)

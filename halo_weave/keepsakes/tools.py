@@ -1,4 +1,4 @@
-"""The AI's tools: one command is run, and answered in one line whatever it asks."""
+"""The AI's tools: runs one command and answers it in one line, errors included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The header of a GGUF file, read before llama.cpp sees the file: a bad one gets a sentence, not an abort."""
+"""The header of a GGUF file, checked before llama.cpp sees it, since llama.cpp aborts at some bad files."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def _check_values(header: Header, path: Path) -> None:
 
 
 def _check_template(header: Header, path: Path) -> None:
-    """Refuse a chat template that no compiler has the stack for. What is only wrong is judged by the engine."""
+    """Refuse a chat template that is nested too deeply to be compiled. Other mistakes are left to the engine."""
     for key in header.values:
         if key.startswith("tokenizer.chat_template") and isinstance(header.values[key], str):
             try:

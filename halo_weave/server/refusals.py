@@ -155,7 +155,7 @@ def _figure(value: Any) -> Any:
 
 
 def install(app: FastAPI) -> None:
-    """Every error leaves in the one shape, also those of the framework."""
+    """Answer every error in the same form, also those of the framework."""
 
     @app.exception_handler(errors.HaloWeaveError)
     async def known(request: Request, error: errors.HaloWeaveError) -> Response:

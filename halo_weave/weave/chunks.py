@@ -16,7 +16,7 @@ from halo_weave.weave.system import System
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything there is to say of a chunk in a window."""
+    """A chunk in a window: what it says, how bright it is, and what happened to it."""
 
     key: ChunkKey
     text: str
@@ -86,7 +86,7 @@ class WeaveChunks:
             self._system.desk_to_change(window_id).sleep(key, now=self._system.now())
 
     def wake(self, window_id: str, key: ChunkKey) -> WokenChunk:
-        """Back to its place, brightest, and pinned."""
+        """It returns to its place, as bright as a new one, and pinned."""
         with self._system.changing(window_id):
             desk = self._system.desk_to_change(window_id)
             if key in desk.window:
@@ -121,7 +121,7 @@ class WeaveChunks:
         )
 
     def delete(self, window_id: str, key: ChunkKey) -> Deletion:
-        """Out of search for ever, unless undeleted; what goes along is said."""
+        """Delete the chunk from search until it is undeleted. Returns all that was deleted with it."""
         with self._system.alone(window_id):
             would = self.would_delete(window_id, key)
             gone = replace(would, windows=self._system.store.delete(would.keys, now=self._system.now()))

@@ -75,7 +75,7 @@ class System:
 
     @contextmanager
     def alone(self, window_id: str) -> Iterator[None]:
-        """One turn or change at a time in a window. Nobody waits: the user is told."""
+        """Only one turn or change at a time in a window: a second one is refused at once with WindowBusy."""
         lock = self._locks.setdefault(window_id, Lock())
         if not lock.acquire(blocking=False):
             raise WindowBusy("This window is being written to. Stop the reply first, or wait for it.")

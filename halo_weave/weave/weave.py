@@ -1,4 +1,4 @@
-"""The whole of a conversation that never ends, as its skins use it: windows, turns, chunks, memory, keepsakes."""
+"""The system as the server and the command line use it: windows, turns, chunks, memory, keepsakes."""
 
 from __future__ import annotations
 

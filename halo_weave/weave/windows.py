@@ -1,4 +1,4 @@
-"""Windows: made, changed, deleted, listed; their settings, and what is live and asleep in them."""
+"""Windows: creating, changing, deleting and listing them, their settings, what is live and asleep in them."""
 
 from __future__ import annotations
 
