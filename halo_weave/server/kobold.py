@@ -354,11 +354,7 @@ def routes(engine: Callable[[], Engine]) -> APIRouter:
             special_tokens=info.special,
         )
 
-    @router.post(
-        "/api/v1/tokenize",
-        summary="Text to tokens",
-        openapi_extra=_TEXT_BODY,
-    )
+    @router.post("/api/v1/tokenize", summary="Text to tokens", openapi_extra=_TEXT_BODY)
     async def tokenize_text(request: Request) -> Tokenized:
         asked = await _text_asked(request)
         return await anyio.to_thread.run_sync(_tokenize, engine(), asked)

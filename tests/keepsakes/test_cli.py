@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from halo_weave.assemble import Options, assemble
 from halo_weave.cli import app
-from halo_weave.keepsakes import StructuredMemory
+from halo_weave.keepsakes.structured_memory import StructuredMemory
 from halo_weave.stores.sqlite import SqliteStore
 from tests.keepsakes.places import NOW, hit
 
