@@ -212,8 +212,7 @@ class _LiveTurn:
         """Bytes that are no text on their own, as a chunk may end within a character, go through unchanged."""
         said = b"".join(chunk.tokens.raw for chunk in self.chunks).decode(errors="surrogateescape")
         # Only the window's own system prompt speaks as the system; a turn of that role came with an import.
-        role = Role.USER if self.role is Role.SYSTEM else self.role
-        return ChatMessage(role.value, self.stamp + said)
+        return ChatMessage("assistant" if self.role is Role.ASSISTANT else "user", self.stamp + said)
 
 
 class _Writer:

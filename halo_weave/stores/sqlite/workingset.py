@@ -343,9 +343,7 @@ def _waking(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[int,
     return number, start
 
 
-def _reading(
-    db: sqlite3.Connection, window_id: str, start: int, number: int, item: WakeUp
-) -> OwnReading:
+def _reading(db: sqlite3.Connection, window_id: str, start: int, number: int, item: WakeUp) -> OwnReading:
     """Tokenizer, ids, lengths and bytes if the window reads the chunk in its own way; else nothing."""
     size = item.brightness.size
     if item.tokens is not None:
@@ -354,14 +352,13 @@ def _reading(
                 f"Chunk {item.key} came with tokens that do not fit its brightness, or of no tokenizer."
             )
         return _own(db, number, tokenizer_of(db, item.tokenizer), item.tokens)
-    else:
-        own = db.execute(
-            """SELECT tokenizer, ids, lengths, raw FROM asleep
+    own = db.execute(
+        """SELECT tokenizer, ids, lengths, raw FROM asleep
                WHERE window = ? AND start = ? AND ids IS NOT NULL AND length(brightness) = ?""",
-            (window_id, start, 4 * size),
-        ).fetchone()
-        if own is not None:
-            return own  # type: ignore[no-any-return]
+        (window_id, start, 4 * size),
+    ).fetchone()
+    if own is not None:
+        return own  # type: ignore[no-any-return]
     span = db.execute("SELECT span FROM chunks WHERE number = ?", (number,)).fetchone()[0]
     if size != span:
         raise BadInput(f"Chunk {item.key} has {span} tokens, not {size}.")
