@@ -18,6 +18,7 @@ LAYERS = [
     {"config"},
     {"llama"},  # the binding of llama.cpp, shared by engine and embedder
     {"engines", "embedders", "index", "stores", "keepsakes", "weave"},
+    {"lastrun"},
     {"assemble"},
     {"server"},
     {"cli", "mcp", "lab"},  # `halo-weave serve` starts the server

@@ -66,7 +66,7 @@ def far_away(found: dict[str, Any], turn: int = FAR, position: int = FAR) -> dic
     return found
 
 
-@pytest.mark.parametrize("turn, position", [(FAR, 900), (2, FAR), (FAR, FAR), (1 << 61, 1 << 61)])
+@pytest.mark.parametrize(("turn", "position"), [(FAR, 900), (2, FAR), (FAR, FAR), (1 << 61, 1 << 61)])
 def test_no_file_decides_how_far_ids_have_advanced(assembled: Assembled, file, turn, position):
     weave = assembled()
     window = weave.windows.create("one", settings=SMALL)
@@ -186,7 +186,8 @@ def test_verify_closes_the_gap_that_an_import_once_made(assembled: Assembled, fi
     assert woken
     before = [one.chunk.text for one in store.chunks(range(100))]
     [finding] = store.verify()
-    assert finding.check == "ids" and not finding.repaired
+    assert finding.check == "ids"
+    assert not finding.repaired
     assert [one.repaired for one in store.verify(repair=True)] == [True]
     assert store.verify() == []
     assert [one.chunk.text for one in store.chunks(range(100))] == before

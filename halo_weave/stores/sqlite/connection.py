@@ -105,6 +105,7 @@ class Database:
 
     def version(self) -> int:
         """SQLite's own count of the commits that a connection saw others make. This one never writes itself."""
+        self._check_same_file()
         with self.translated(), self._guard:
             self._check_open()
             if self._watcher is None:
@@ -210,9 +211,13 @@ class Database:
 
     def _open_to_write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._check_not_empty()
+        there = self.path.exists()
         self._writer = self._connect()
         self._all.append(self._writer)
+        if there and not self.path.stat().st_size:
+            self._patiently(lambda: self._writer.execute("BEGIN IMMEDIATE"))  # not while someone else holds it
+            self._writer.execute("ROLLBACK")
+            self._check_not_empty()
         if self._patiently(lambda: self._pragma("application_id")) != APPLICATION:
             self._writer.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # heeded by a new file only
         self._patiently(lambda: migrate(self._writer, self.path))
@@ -233,7 +238,6 @@ class Database:
             self._give_back(db)
 
     def _connect(self) -> sqlite3.Connection:
-        self._check_same_file()
         mode = "ro" if self.read_only else "rwc"
         if self.read_only and not self._log_usable():
             mode += "&immutable=1"
@@ -259,6 +263,7 @@ class Database:
         return (log.exists() and log.stat().st_size > 0) or os.access(self.path.parent, os.W_OK)
 
     def _take(self) -> sqlite3.Connection:
+        self._check_same_file()
         with self._guard:
             self._check_open()
             if self._idle:
@@ -294,7 +299,7 @@ class Database:
         return found.st_dev, found.st_ino
 
     def _check_same_file(self) -> None:
-        """What is written to a file that nobody can find any more would be lost."""
+        """What is written to a file that nobody can find any more would be lost; what is read may be of another one."""
         if self._file is not None and self._which_file() != self._file:
             raise StoreError(
                 f"{self.path} was deleted, moved or replaced while it was in use, so nothing more is saved. "
@@ -304,7 +309,7 @@ class Database:
     def _check_not_empty(self) -> None:
         """A file of no bytes was a memory once, or another process is making one: that takes a moment."""
         deadline = time.monotonic() + min(self.busy_seconds, EMPTY_SECONDS)
-        while self.path.exists() and not self.path.stat().st_size:
+        while not self.path.stat().st_size:
             if time.monotonic() > deadline:
                 raise StoreCorrupt(
                     f"{self.path} is empty: there is no memory in it. Put a backup in its place; if there never was a "
