@@ -11,7 +11,8 @@ import pytest
 from halo_weave.core.tokens import Role
 from halo_weave.engines.llama import LlamaEngine
 from halo_weave.ports import Capture, Sampling
-from halo_weave.templates.chat import CHATML, ChatMessage
+from halo_weave.templates.chat import CHATML
+from halo_weave.templates.messages import ChatMessage
 from tests.contract.talks import Talk
 from tests.engines.tiny import write
 
