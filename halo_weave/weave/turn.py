@@ -237,7 +237,7 @@ class Turn:
         )
         capture = seen_for_use(window.strategy.capture, self.use.calibration)
         if not first:
-            capture = replace(capture, reading_surprisal=False)
+            capture = replace(capture, reading=False, reading_surprisal=False)
         self.prompt = prompt = self.scribe.prompt(
             window, self.desk.system, self.desk.origins, frozenset(self.desk.foreign)
         )
