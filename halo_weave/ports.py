@@ -157,6 +157,9 @@ class Engine(Protocol):
     def pieces(self, ids: Ids) -> Tokens:
         """Token ids back to their bytes."""
 
+    def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Which of these are control tokens, such as the end of a turn, or no tokens of this model at all."""
+
     def chat(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
         """A conversation as the model's chat template writes it, up to the place where the model goes on."""
 

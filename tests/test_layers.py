@@ -19,6 +19,7 @@ LAYERS = [
     {"llama"},  # the binding of llama.cpp, shared by engine and embedder
     {"keepsakes"},  # the AI's own memory and tools: they need nothing but a store
     {"engines", "embedders", "index", "stores", "weave"},
+    {"lastrun"},
     {"assemble"},
     {"server"},
     {"cli", "mcp", "lab"},  # `halo-weave serve` starts the server

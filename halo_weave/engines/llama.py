@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.engines.cache import NEVER, Cache, Observation, Shape
@@ -132,6 +133,9 @@ class LlamaEngine:
 
     def pieces(self, ids: Ids) -> Tokens:
         return self.model.pieces(ids)
+
+    def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        return self.model.controls(ids)
 
     def chat(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
         today = datetime.now()

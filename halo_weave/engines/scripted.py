@@ -136,6 +136,9 @@ class ScriptedEngine:
     def pieces(self, ids: Ids) -> Tokens:
         return Tokens.of(ids, [_piece(id) for id in ids.tolist()])
 
+    def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        return (ids < 0) | (ids >= CONTROL_IDS)
+
     def chat(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
         pieces = [Piece("<|begin|>", "begin", 0)]
         for i, message in enumerate(messages):

@@ -98,7 +98,7 @@ class Desk:
         live: list[Live] = []
         for one in store.live(record.id):
             item: Live = one
-            if engine.info.tokenizer not in ("", one.tokenizer):
+            if not desk._readable(one.chunk, one.tokenizer):
                 chunk = _retokenized(one.chunk, engine)
                 item = Live(chunk, np.full(len(chunk), one.peak, np.float32), one.pinned)
                 desk.anew.append(item)
@@ -113,6 +113,13 @@ class Desk:
             self.store.reread(self.record.id, self.anew, tokenizer=self.engine.info.tokenizer, now=now)
             self.anew.clear()
 
+    def _readable(self, chunk: Chunk, tokenizer: str) -> bool:
+        """Whether the model can read the chunk's own tokens. A fingerprint is only a claim: the file may lie."""
+        info = self.engine.info
+        return info.tokenizer in ("", tokenizer) and (
+            not info.abilities.token_ids or self.scribe.readable(chunk.tokens)
+        )
+
     @property
     def live_keys(self) -> frozenset[ChunkKey]:
         return frozenset(chunk.key for chunk in self.window.chunks)
@@ -122,7 +129,7 @@ class Desk:
         self.about[chunk.key] = about
         if len(chunk) != chunk.span:
             self.foreign.add(chunk.start)
-        if chunk.key.role is Role.USER and self.settings.timestamps:
+        if chunk.key.role is not Role.ASSISTANT and self.settings.timestamps:
             self.origins[chunk.key.turn_id] = Origin(about.said, self._elsewhere(about.window))
             self.window.stamps[chunk.key.turn_id] = self._stamp(about.window)
 
@@ -269,7 +276,7 @@ class Desk:
                     f"There is no chunk {key} to wake up. If it was deleted, undelete it first."
                 )
             record, earned = found[key].record, found[key].brightness
-            chunk, foreign = record.chunk, record.tokenizer != self.engine.info.tokenizer
+            chunk, foreign = record.chunk, not self._readable(record.chunk, record.tokenizer)
             if foreign:
                 chunk = _retokenized(chunk, self.engine)
                 earned = None if earned is None else np.full(len(chunk), earned.max(), np.float32)
