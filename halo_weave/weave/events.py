@@ -10,6 +10,7 @@ from typing import Any
 from halo_weave.core.pruning import SleepReason
 from halo_weave.core.resurrection import WakeReason
 from halo_weave.core.tokens import Brightness, ChunkKey
+from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned, Reason
 from halo_weave.weave.seen import Budget, SeenChunk
 
@@ -134,6 +135,7 @@ class Spoken:
     said: datetime
     speaker: str
     chunks: tuple[SeenChunk, ...]
+    use: ReplyUse
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from threading import Lock
 
 import numpy as np
 
+from halo_weave.core.heads import Calibration
 from halo_weave.core.tokens import Role
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput, StoreError, UnknownWindow, WindowBusy
@@ -35,10 +36,11 @@ class System:
         toolbox: Toolbox | None,
         *,
         defaults: Settings,
+        calibration: Calibration,
         now: Callable[[], datetime],
     ) -> None:
         self.engine, self.store, self.recall, self.toolbox = engine, store, recall, toolbox
-        self.now = now
+        self.calibration, self.now = calibration, now
         self.hubs = Hubs()
         self.scribe = Scribe(engine)
         self.pen = ThreadPoolExecutor(1, "halo-weave-drafts")
@@ -134,6 +136,7 @@ class System:
             engine=self.engine,
             scribe=self.scribe,
             names=self.names(),
+            calibration=self.calibration,
         )
 
     # Replies that were never finished

@@ -11,14 +11,17 @@ from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from threading import Event as Flag
 from typing import Literal
 
+from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.pruning import PrunePlan, choose_prunes
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
+from halo_weave.core.use import ReplyUse, UseTally, seen_for_use
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput, StoreBusy
 from halo_weave.keepsakes.calls import ToolCall
@@ -34,6 +37,7 @@ TOOL_ROOM = 512  # and for the answer of each tool that may be called
 COUNTS = ("tokens", "woken", "asleep", "reused", "restored", "computed")
 FRAME = 0.1  # seconds between two reports of brightness
 TRIES = 6  # to store the reply while another process holds the store, each some seconds long
+USED = 0.05  # a chunk was used if so much of the reply came from it
 DRAFT = 0.1  # seconds between two saves of the reply in progress
 
 
@@ -60,11 +64,13 @@ class Turn:
         self.scribe, self.pen = system.scribe, system.pen
         self.settings = desk.settings
         self.flag = Flag()
+        self.use = UseTally(system.calibration)
         self.clock = _Clock(began)
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
+        self._woken: set[ChunkKey] = set()
         self._draft: Future[None] | None = None
         self._drafted = self._shown = 0.0
 
@@ -149,6 +155,7 @@ class Turn:
     ) -> events.ChunksWoken:
         chunks = self.desk.wake(plan, hits, now=self.now(), by=by)
         self.stats["woken"] += len(chunks)
+        self._woken.update(chunk.key for chunk in chunks)
         return events.ChunksWoken(chunks, plan.cost, plan.room, len(plan.passed_over))
 
     def _hear(self, said: Tokens, ids: Reservation) -> events.Heard:
@@ -228,7 +235,7 @@ class Turn:
             max_new_tokens=left,
             stop=self.stop,
         )
-        capture = window.strategy.capture
+        capture = seen_for_use(window.strategy.capture, self.use.calibration)
         if not first:
             capture = replace(capture, reading_surprisal=False)
         self.prompt = prompt = self.scribe.prompt(
@@ -256,14 +263,26 @@ class Turn:
         window = self.desk.window
         if read.surprisal is not None and window.reply is not None and window.reply.answers is not None:
             window.learn_surprisal(window.reply.answers, self.prompt.whole_surprisal(read.surprisal))
-        window.learn_rows([row for row in map(self.prompt.whole, read.rows) if row])
+        rows = [row for row in map(self.prompt.whole, read.rows) if row]
+        before = (
+            sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != window.reply.answers)
+            if window.reply
+            else 0
+        )
+        self.use.read(rows, before)
+        if window.strategy.capture.reading:
+            window.learn_rows(rows)
         return events.PromptRead(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
 
     def _take(self, step: Step) -> Iterator[events.TurnEvent]:
         window = self.desk.window
         with self.desk.guard:
+            row = self.prompt.whole(step.row)
             if window.strategy.capture.reply and self.engine.info.abilities.attention:
-                window.update(self.prompt.whole(step.row), score_reply=self.settings.score_current_turn)
+                window.update(row, score_reply=self.settings.score_current_turn)
+            if row is not None and row.fault(len(window)):
+                row = None
+            self._note_use(row)
             window.say(step.id, step.piece, step.surprisal)
         self.stats["tokens"] += 1
         now = time.perf_counter()
@@ -275,6 +294,12 @@ class Turn:
         if now - self._shown > FRAME:
             self._shown = now
             yield events.Brightened(window.brightness.copy())
+
+    def _note_use(self, row: AttentionRow | None) -> None:
+        window = self.desk.window
+        assert window.reply is not None
+        assert window.reply.answers is not None
+        self.use.say(row, window.chunks, window.offsets, window.reply.answers)
 
     def _save_draft(self) -> None:
         """Off the stream's thread. One at a time: the next one holds all tokens anyway."""
@@ -313,6 +338,7 @@ class Turn:
         for i, piece in enumerate(answer.pieces()[: max(0, min(positions, room))]):
             position = window.reply.start + len(window.reply.ids)
             with self.desk.guard:
+                self._note_use(None)
                 window.say(int(answer.ids[i]), piece)
                 self.desk.tooled.add(position)
             text = self._decoder.decode(piece)
@@ -346,14 +372,17 @@ class Turn:
             self._store_reply([window.at(chunk.key) for chunk in chunks], now)
         else:
             self.store.drop_draft(turn_id)
+        use = self.use.whole()
+        if chunks:
+            self._store_use(turn_id, use)
         try:
-            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness)
+            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
         except (
             BadInput
         ):  # something was deleted or put to sleep meanwhile, by another window or another process
             self.desk.follow_store()
-            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness)
-        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks))
+            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
+        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use)
 
     def _store_reply(self, live: Sequence[Live], now: datetime) -> None:
         """Another process may hold the store for long; what was said is worth waiting for."""
@@ -367,15 +396,33 @@ class Turn:
                 if not left:
                     raise
 
+    def _store_use(self, turn_id: int, use: ReplyUse) -> None:
+        """What was said matters more than where it came from: if the store is held too long, only that is lost."""
+        with suppress(StoreBusy):
+            self.store.save_use(turn_id, use)
+
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         window = self.desk.window
         plan = choose_prunes(
             window,
             self.settings.max_context_tokens,
-            current={ids.user_turn, ids.assistant_turn},
+            current=self._last_exchanges(ids),
+            kept=self._woken_and_used(),
         )
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)
+
+    def _last_exchanges(self, ids: Reservation) -> set[int]:
+        """The turns of this exchange and of those before it that are kept."""
+        turns = self.desk.window.turns
+        asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
+        first = min(asked, default=ids.user_turn)
+        return {ids.user_turn, ids.assistant_turn, *(turn_id for turn_id, _ in turns if turn_id >= first)}
+
+    def _woken_and_used(self) -> set[ChunkKey]:
+        if not self.settings.keep_used:
+            return set()
+        return {one.key for one in self.use.whole().chunks if one.key in self._woken and one.share >= USED}
 
     def _put_to_sleep(self, plan: PrunePlan, *, before_turn: bool) -> events.ChunksSlept:
         slept = self.desk.prune(plan, now=self.now())

@@ -115,6 +115,12 @@ declare namespace Wire {
   interface ChangedEvent {
   }
 
+  interface ChunkShareTold {
+    key: string;
+    start: string;
+    share: number;
+  }
+
   interface ChunkTold {
     key: string;
     start: string;
@@ -347,6 +353,7 @@ declare namespace Wire {
     kv: string;
     file: string;
     size_bytes: number;
+    light: string;
   }
 
   interface NewWindow {
@@ -518,6 +525,7 @@ declare namespace Wire {
     said: string;
     speaker: string;
     chunks: ChunkTold[];
+    use: UseTold;
   }
 
   interface StatsTold {
@@ -564,6 +572,12 @@ declare namespace Wire {
     tool: boolean;
   }
 
+  interface TokenSourceTold {
+    place: number;
+    offset: number;
+    share: number;
+  }
+
   interface ToolAnsweredEvent {
     text: string;
     ok: boolean;
@@ -607,6 +621,20 @@ declare namespace Wire {
     keys: string[];
   }
 
+  interface UseTold {
+    chunks: ChunkShareTold[];
+    nothing: number;
+    tokens: TokenSourceTold[][];
+  }
+
+  interface UsedIn {
+    turn_id: string;
+    said: string;
+    window: string;
+    window_name: string;
+    share: number;
+  }
+
   interface VersionsTold {
     versions: EntryTold[];
   }
@@ -636,6 +664,8 @@ declare namespace Wire {
     window_name: string;
     speaker: string;
     history: Happened[];
+    uses: UsedIn[];
+    use: UseTold | null;
   }
 
   interface WindowChange {
