@@ -111,6 +111,9 @@ class Chat:
         match event:
             case events.TokenSpoken():
                 self.console.print(plain(event.text, TOOL if event.tool else "none"), end="", soft_wrap=True)
+            case events.ReplyUnstored():
+                self.console.print()
+                self.quietly(event.sentence or "The reply is stored now.")
             case events.TurnFailed():
                 self.console.print()
                 self.console.print(plain(event.sentence, "red"))

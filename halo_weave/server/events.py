@@ -127,6 +127,11 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
     ("tool_answered", events.ToolAnswered, {}),
     ("spoken", events.Spoken, {}),
     (
+        "unstored",
+        events.ReplyUnstored,
+        {"sentence": "Why what was shown is not stored yet; empty: it is stored again."},
+    ),
+    (
         "done",
         events.TurnEnded,
         {

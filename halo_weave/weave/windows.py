@@ -174,6 +174,7 @@ class WeaveWindows:
             budget,
             last,
             self._turns.last(window_id),
+            desk.unstored,
         )
 
     def graveyard(
