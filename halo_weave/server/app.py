@@ -10,6 +10,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -128,7 +129,8 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
     refusals.install(app)
     families = (windows.routes(service), chunks.routes(service), keepsakes.routes(service))
     for router in (*families, upkeep.routes(service, policy)):
-        app.include_router(router, dependencies=[Depends(_no_unread_body), Depends(_no_unknown_parameter)])
+        checks = [Depends(_no_shadowed_method), Depends(_no_unread_body), Depends(_no_unknown_parameter)]
+        app.include_router(router, dependencies=checks)
     app.include_router(kobold.routes(service.engine))
 
     @app.get("/", include_in_schema=False)
@@ -146,6 +148,20 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
 def _described(request: Request) -> dict[str, Any]:
     operation = request.app.openapi()["paths"][request.scope["route"].path_format][request.method.lower()]
     return cast(dict[str, Any], operation)
+
+
+def _no_shadowed_method(request: Request) -> None:
+    """An address whose last part could also be a parameter's value takes only the methods described for it."""
+    taken, path = request.scope["route"], request.scope["path"]
+    if not taken.path_format.endswith("}"):
+        return
+    for route in request.app.routes:
+        if (
+            isinstance(route, APIRoute)
+            and not route.path_format.endswith("}")
+            and route.path_regex.match(path)
+        ):
+            raise HTTPException(405, headers={"allow": ", ".join(sorted(route.methods or ()))})
 
 
 async def _no_unread_body(request: Request) -> None:
