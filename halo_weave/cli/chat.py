@@ -319,6 +319,10 @@ def chat(
     batch: BatchTokens = None,
 ) -> None:
     """Talk in the terminal. /help shows what else it can do."""
+    if sys.stdin is None:
+        raise BadInput(
+            "Standard input is closed, so nothing can be said. Run this in a terminal or with a pipe."
+        )
     config = read_config()
     options = options_of(
         config,

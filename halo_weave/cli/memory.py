@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from halo_weave.assemble import open_store
 from halo_weave.cli.app import app
 from halo_weave.cli.counting import counted
 from halo_weave.cli.finding import found_window
-from halo_weave.cli.glow import plain
+from halo_weave.cli.glow import json_line, plain
 from halo_weave.cli.options import Data, Json, Yes
 from halo_weave.cli.starting import folder_of
 from halo_weave.config import read_config
@@ -67,7 +66,7 @@ def shown(value: Any) -> Any:
 
 
 def say(value: Any) -> None:
-    typer.echo(json.dumps(shown(value), ensure_ascii=False))
+    typer.echo(json_line(shown(value)))
 
 
 @contextmanager

@@ -118,9 +118,8 @@ def save_memory(
     if as_json:
         say(_told(saved))
     else:
-        typer.echo(
-            f"Saved {saved.path}, version {saved.version}, chunks kept with it: {len(saved.snapshot)}."
-        )
+        kept = f"chunks kept with it: {len(saved.snapshot)}"
+        typer.echo(visible(f"Saved {saved.path}, version {saved.version}, {kept}."))
 
 
 @memory.command("inject")
@@ -165,7 +164,7 @@ def delete_memory(
     if as_json:
         say({"deleted": gone})
     else:
-        typer.echo(f"Deleted {gone}.")
+        typer.echo(visible(f"Deleted {gone}."))
 
 
 @memory.command("history")
@@ -222,7 +221,10 @@ def _remembering(store: Store, embedder: str | None, *, writes: bool = False) ->
 
 def _value_of(text: str) -> Any:
     """JSON if it is some, else text."""
-    text = sys.stdin.read() if text == "-" else text
+    if text == "-":
+        if sys.stdin is None:
+            raise BadInput("Standard input is closed, so nothing can be read from it.")
+        text = sys.stdin.read()
     try:
         return json.loads(text)
     except ValueError:

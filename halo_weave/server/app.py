@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
+from starlette.routing import compile_path
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
@@ -71,6 +73,16 @@ class _Api(FastAPI):
                 *({name: []} for name in _key_schemes(self.policy)),
             ]
         return super().openapi()
+
+    @cached_property
+    def fixed_ends(self) -> list[tuple[re.Pattern[str], list[str]]]:
+        """The addresses that do not end in a parameter, with their methods."""
+        paths = self.openapi()["paths"].items()
+        return [
+            (compile_path(path)[0], [method.upper() for method in methods])
+            for path, methods in paths
+            if not path.endswith("}")
+        ]
 
 
 def _event_schemas() -> dict[str, Any]:
@@ -152,16 +164,11 @@ def _described(request: Request) -> dict[str, Any]:
 
 def _no_shadowed_method(request: Request) -> None:
     """An address whose last part could also be a parameter's value takes only the methods described for it."""
-    taken, path = request.scope["route"], request.scope["path"]
-    if not taken.path_format.endswith("}"):
+    if not request.scope["route"].path_format.endswith("}"):
         return
-    for route in request.app.routes:
-        if (
-            isinstance(route, APIRoute)
-            and not route.path_format.endswith("}")
-            and route.path_regex.match(path)
-        ):
-            raise HTTPException(405, headers={"allow": ", ".join(sorted(route.methods or ()))})
+    for pattern, methods in request.app.fixed_ends:
+        if pattern.match(request.scope["path"]):
+            raise HTTPException(405, headers={"allow": ", ".join(methods)})
 
 
 async def _no_unread_body(request: Request) -> None:
