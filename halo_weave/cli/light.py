@@ -14,8 +14,7 @@ from halo_weave.assemble import calibrate_engine, open_engine
 from halo_weave.cli.app import app
 from halo_weave.cli.glow import plain
 from halo_weave.cli.memory import opened_to_read, say, shown
-from halo_weave.cli.options import Data, Json
-from halo_weave.cli.starting import Model, options_of, progress_bar
+from halo_weave.cli.starting import Data, Json, Model, options_of, progress_bar
 from halo_weave.config import read_config
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.core.use import LEAST_SHARE

@@ -19,7 +19,7 @@ from halo_weave.core.heads import NOT_CALIBRATED, Calibration, RetrievalHead, St
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.errors import HaloWeaveError
 from halo_weave.ports import Capture, Engine, Prompt, Read, Sampling, Segment
-from halo_weave.templates.chat import ChatMessage
+from halo_weave.templates.messages import ChatMessage
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
