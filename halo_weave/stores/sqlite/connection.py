@@ -215,7 +215,9 @@ class Database:
         self._writer = self._connect()
         self._all.append(self._writer)
         if there and not self.path.stat().st_size:
-            self._patiently(lambda: self._writer.execute("BEGIN IMMEDIATE"))  # not while someone else holds it
+            self._patiently(
+                lambda: self._writer.execute("BEGIN IMMEDIATE")
+            )  # not while someone else holds it
             self._writer.execute("ROLLBACK")
             self._check_not_empty()
         if self._patiently(lambda: self._pragma("application_id")) != APPLICATION:
