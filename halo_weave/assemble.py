@@ -17,7 +17,9 @@ from halo_weave.engines import ENGINES
 from halo_weave.errors import BadInput, ModelNotFound, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
-from halo_weave.keepsakes import KeptChunk, Notes, SnapshotSearch, StructuredMemory, Toolbox
+from halo_weave.keepsakes.notes import Notes
+from halo_weave.keepsakes.structured_memory import KeptChunk, SnapshotSearch, StructuredMemory
+from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.lastrun import changed_models, note_model
 from halo_weave.llama import catalogue
 from halo_weave.llama.footprint import KvType

@@ -256,14 +256,6 @@ class MemoryEntry:
     version: int
     ended: datetime | None = None  # when an older version was replaced or deleted
 
-    @property
-    def heading(self) -> str:
-        return self.path.rpartition("/")[2]
-
-    @property
-    def parent(self) -> str:
-        return self.path.rpartition("/")[0]
-
 
 @dataclass(frozen=True, slots=True)
 class Note:

@@ -35,7 +35,7 @@ from halo_weave.ports import (
     Sampling,
     Step,
 )
-from halo_weave.templates.chat import ChatMessage, ChatPrompt, Piece
+from halo_weave.templates.messages import ChatMessage, ChatPrompt, Piece
 
 WORD = re.compile(r"\s?\w+|\s+|[^\w\s]+", re.UNICODE)
 CONTROLS = ("<|begin|>", "<|turn|>", "<|end|>")

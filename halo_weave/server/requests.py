@@ -82,21 +82,20 @@ def given(asked: BaseModel) -> dict[str, Any]:
 # The rest
 
 
-class WindowChange(Input):
-    name: Name | None = None
+class _WindowTexts(Input):
     system_prompt: Prompt | None = None
     user_name: Name | None = None
     ai_name: Name | None = None
     settings: OwnSettings | None = None  # type: ignore[valid-type]
-    reset: SettingNames = Field(default=[], description="Settings that go back to those for all windows.")
 
 
-class NewWindow(Input):
+class NewWindow(_WindowTexts):
     name: Name
-    system_prompt: Prompt | None = None
-    user_name: Name | None = None
-    ai_name: Name | None = None
-    settings: OwnSettings | None = None  # type: ignore[valid-type]
+
+
+class WindowChange(_WindowTexts):
+    name: Name | None = None
+    reset: SettingNames = Field(default=[], description="Settings that go back to those for all windows.")
 
 
 class Say(Input):

@@ -24,12 +24,11 @@ from halo_weave.core.resurrection import (
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
-from halo_weave.ports import Engine
+from halo_weave.ports import Engine, RecallPort
 from halo_weave.records import ChunkRecord, PutToSleep, WakeUp, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
-from halo_weave.weave.ports import RecallPort
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
 from halo_weave.weave.waking import plan_waking
@@ -171,7 +170,7 @@ class Desk:
         return tuple(SleptChunk(one.key, one.tokens, one.brightness, one.why) for one in plan.goes)
 
     def sleep(self, key: ChunkKey, *, now: datetime) -> None:
-        """By the user's word: alone, whatever its pairs."""
+        """The user puts this chunk to sleep: it alone, without its pair."""
         reason = {"why": str(SleepReason.USER)}
         self.store.prune(self.record.id, [PutToSleep(key, self.window.at(key).brightness, reason)], now=now)
         self.window.remove([key])
@@ -259,7 +258,7 @@ class Desk:
         return self._wake(plan.wakes, readings, bright, hits, by=by, now=now)
 
     def wake_by_hand(self, key: ChunkKey, *, now: datetime) -> WokenChunk:
-        """The strongest signal there is: brightest, and pinned."""
+        """The user wakes this chunk up: it gets the brightness of a new one, and is pinned."""
         readings = self._readings([key])
         size = len(readings[key].chunk)
         bright = {key: np.full(size, self.settings.initial_brightness, np.float32)}

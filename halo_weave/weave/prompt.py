@@ -17,7 +17,7 @@ from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Chunk, Ids, Positions, Role, Tokens
 from halo_weave.core.window import Window
 from halo_weave.ports import Engine, Prompt, Segment
-from halo_weave.templates.chat import ChatMessage, Piece
+from halo_weave.templates.messages import ChatMessage, Piece
 
 # What has no position is labelled below zero: the system prompt from -1 on; from -2^24 on, in the order in which they are
 # first read, frames and chunks that this window reads with other tokens than they were said with. So no label depends on

@@ -21,11 +21,11 @@ from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput, StoreBusy
+from halo_weave.keepsakes.calls import ToolCall
 from halo_weave.ports import Done, Planned, Read, Reason, Sampling, Step
 from halo_weave.records import Reservation
 from halo_weave.weave import events
 from halo_weave.weave.desk import TOOL, About, Desk
-from halo_weave.weave.ports import CallPort
 from halo_weave.weave.seen import SeenChunk
 from halo_weave.weave.system import System
 
@@ -183,7 +183,7 @@ class Turn:
         rounds = self.settings.tool_rounds
         while True:
             detector = self.toolbox.detector() if self.toolbox and rounds else None
-            calls: Sequence[CallPort] = ()
+            calls: Sequence[ToolCall] = ()
             for step in self._generate(ids, first=not self.stats["tokens"]):
                 got = time.perf_counter()
                 self.clock.model += got - self.clock.handed
@@ -294,7 +294,7 @@ class Turn:
 
     # Tools
 
-    def _use_tool(self, call: CallPort, ids: Reservation) -> Iterator[events.TurnEvent]:
+    def _use_tool(self, call: ToolCall, ids: Reservation) -> Iterator[events.TurnEvent]:
         assert self.toolbox is not None
         yield events.ToolCalled(call.command)
         answer = self.toolbox.run(call, now=self.now(), within=self.desk.scope)

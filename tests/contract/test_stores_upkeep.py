@@ -42,7 +42,6 @@ def test_entries_have_versions(store, again):
     store.save_entry("A/Goals/One", "done", now=later)
     entry = again().entry("A/Goals/One")
     assert (entry.content, entry.version, entry.created, entry.modified) == ("done", 2, NOW, later)
-    assert (entry.heading, entry.parent) == ("One", "A/Goals")
     (old,) = store.entry_versions("A/Goals/One")
     assert (old.content, old.version, old.ended) == ({"goal": 1}, 1, later)
     assert list(old.snapshot) == snapshot
