@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -10,22 +11,28 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from halo_weave.core.heads import Calibration
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.embedders.standard import open_embedder
 from halo_weave.engines import ENGINES
+from halo_weave.engines.calibration import calibrated
 from halo_weave.errors import BadInput, ModelNotFound, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
-from halo_weave.keepsakes import KeptChunk, Notes, SnapshotSearch, StructuredMemory, Toolbox
+from halo_weave.keepsakes.notes import Notes
+from halo_weave.keepsakes.structured_memory import KeptChunk, SnapshotSearch, StructuredMemory
+from halo_weave.keepsakes.tools import Toolbox
+from halo_weave.lastrun import changed_models, note_model
 from halo_weave.llama import catalogue
 from halo_weave.llama.footprint import KvType
-from halo_weave.places import memory_file
+from halo_weave.places import calibration_folder, memory_file
 from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave
 
+log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
 
@@ -55,8 +62,13 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
     """A whole system. What was opened is closed again if a later part fails."""
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)  # before the model is loaded
+    for sentence in changed_models(options.data):
+        log.warning(sentence)
     engine = open_engine(options, progress)
+    if engine.info.file:
+        note_model(options.data, engine.info.file)
     try:
+        calibration = calibrate_engine(options, engine, progress)
         store = open_store(options.data)
     except BaseException:
         engine.close()
@@ -69,6 +81,7 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
         recall,
         Toolbox(Notes(store), tree),
         defaults=options.settings,
+        calibration=calibration,
         embed_anew=None if options.embedder == "off" else partial(_embed_anew, options, store),
     )
 
@@ -97,6 +110,13 @@ def open_engine(options: Options, progress: Progress = _silent) -> Engine:
     names = ("context", "threads", "gpu_layers", "kv_type", "batch")
     chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
     return ENGINES[options.engine](options.model, progress, **chosen)
+
+
+def calibrate_engine(
+    options: Options, engine: Engine, progress: Progress = _silent, *, anew: bool = False
+) -> Calibration:
+    """The retrieval heads of the engine's model, found once for each model file."""
+    return calibrated(engine, calibration_folder(options.data), progress, anew=anew)
 
 
 def _open_recall(options: Options, store: Store, progress: Progress) -> Recall:

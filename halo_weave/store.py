@@ -14,10 +14,12 @@ from typing import IO, Literal, Protocol, Self
 
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
+from halo_weave.core.use import ReplyUse
 from halo_weave.core.window import Live
 from halo_weave.records import (
     Changes,
     ChunkRecord,
+    ChunkUse,
     Draft,
     Event,
     Finding,
@@ -87,6 +89,15 @@ class Transcript(Protocol):
         """
 
     def drop_draft(self, turn_id: int) -> None: ...
+    def save_use(self, turn_id: int, use: ReplyUse) -> None:
+        """What a stored reply took from chunks. What is known of it already stays."""
+
+    def use_of(self, turn_id: int) -> ReplyUse | None:
+        """The same, without deleted chunks, merged ones by the key they have now; None if it is not known."""
+
+    def used_in(self, key: ChunkKey, *, limit: int = 100) -> list[ChunkUse]:
+        """The replies that took something from a chunk, newest first."""
+
     def chunk(self, key: ChunkKey) -> ChunkRecord: ...
     def chunks(self, numbers: Iterable[int]) -> list[ChunkRecord]:
         """Records in the order asked for; unknown numbers are left out."""
@@ -384,7 +395,7 @@ class Upkeep(Protocol):
     def clear(self, *, confirm: bool = False) -> None:
         """Wipe all that was said and kept; settings stay.
 
-        Ids go on counting, so that nothing said later is taken for something said before.
+        Ids start over, as in a new memory.
         """
 
     def close(self) -> None: ...

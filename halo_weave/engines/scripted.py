@@ -35,7 +35,7 @@ from halo_weave.ports import (
     Sampling,
     Step,
 )
-from halo_weave.templates.chat import ChatMessage, ChatPrompt, Piece
+from halo_weave.templates.messages import ChatMessage, ChatPrompt, Piece
 
 WORD = re.compile(r"\s?\w+|\s+|[^\w\s]+", re.UNICODE)
 CONTROLS = ("<|begin|>", "<|turn|>", "<|end|>")
@@ -135,6 +135,9 @@ class ScriptedEngine:
 
     def pieces(self, ids: Ids) -> Tokens:
         return Tokens.of(ids, [_piece(id) for id in ids.tolist()])
+
+    def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        return (ids < 0) | (ids >= CONTROL_IDS)
 
     def chat(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
         pieces = [Piece("<|begin|>", "begin", 0)]
@@ -240,7 +243,7 @@ class ScriptedEngine:
         )
         weights = self.look(seen)
         row = (weights / weights.sum(dtype=np.float64)).astype(np.float32)
-        raw = np.broadcast_to(row, (len(capture.chosen(LAYERS, HEADS)), count)) if capture.raw else None
+        raw = np.broadcast_to(row, (len(capture.chosen_raw(LAYERS, HEADS)), count)) if capture.raw else None
         return attention_row(row, np.arange(count, dtype=np.int32), seen.kinds, raw)
 
     def _reply(

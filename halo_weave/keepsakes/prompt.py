@@ -18,9 +18,9 @@ delete_memory("Heading/Name"), inject_memory("Heading/Name") to recall what was 
 The answer appears as ⚙️【call】→ answer; never write it yourself."""
 
 
-def instructions(tree: Branch, *, length: int = OVERVIEW_LENGTH) -> str:
+def instructions(tree: Branch) -> str:
     """The tools, and the top of the tree if there is one."""
-    top = overview(tree, length=length)
+    top = overview(tree)
     return f"{INSTRUCTIONS}\nYour memory holds:\n{top}" if top else INSTRUCTIONS
 
 

@@ -1,4 +1,4 @@
-"""The AI's tools: one command is run, and answered in one line whatever it asks."""
+"""The AI's tools: runs one command and answers it in one line, errors included."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from halo_weave.keepsakes.calls import CALL_LIMIT, ToolCall, ToolDetector
 from halo_weave.keepsakes.commands import Command
 from halo_weave.keepsakes.literals import Json
 from halo_weave.keepsakes.notes import METADATA, Notes
-from halo_weave.keepsakes.prompt import OVERVIEW_LENGTH, instructions
+from halo_weave.keepsakes.prompt import instructions
 from halo_weave.keepsakes.results import RESULT_LENGTH, ToolResult, bounded, changes, compact, quoted
 from halo_weave.keepsakes.sandbox import JqOutput
 from halo_weave.keepsakes.structured_memory import Branch, Remembered, StructuredMemory
@@ -28,12 +28,10 @@ class Toolbox:
         tree: StructuredMemory,
         *,
         result_length: int = RESULT_LENGTH,
-        overview_length: int = OVERVIEW_LENGTH,
     ) -> None:
         self.notes = notes
         self.tree = tree
         self._result_length = result_length
-        self._overview_length = overview_length
 
     def detector(self) -> ToolDetector:
         """For one reply: finds the calls in it."""
@@ -41,11 +39,7 @@ class Toolbox:
 
     def instructions(self) -> str:
         """What the system prompt says of the tools, with the top of the tree as it is now."""
-        return instructions(self.tree.listing(), length=self._overview_length)
-
-    def snapshot(self, path: str, *, now: datetime) -> tuple[ChunkKey, ...]:
-        """The chunks that explain a memory, the most relevant first."""
-        return self.tree.query(path, now=now).keys
+        return instructions(self.tree.listing())
 
     def run(self, call: ToolCall, *, now: datetime, within: str | None = None) -> ToolResult:
         """Do what a call found in a reply asks."""
@@ -65,9 +59,6 @@ class Toolbox:
             return ToolResult(str(command), answer, wake=wake)
         except HaloWeaveError as error:
             return ToolResult(str(command), str(error), ok=False)
-
-    def close(self) -> None:
-        """Nothing stays open between two commands."""
 
     def _answer(
         self, command: Command, now: datetime, within: str | None

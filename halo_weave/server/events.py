@@ -9,10 +9,11 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import BeforeValidator, Field, create_model
 
 from halo_weave.core.tokens import Brightness, ChunkKey
+from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned
 from halo_weave.server.refusals import json_bytes
 from halo_weave.server.schema import Output
-from halo_weave.server.wire import ChunkTold, KeyText, Number
+from halo_weave.server.wire import ChunkTold, KeyText, Number, UseTold
 from halo_weave.weave import events
 from halo_weave.weave.hub import Numbered
 from halo_weave.weave.seen import SeenChunk
@@ -60,7 +61,7 @@ def _made(
     return create_model(name, __base__=base, __doc__=kind.__doc__, **made)
 
 
-_SHAPES: dict[Any, Any] = {ChunkKey: KeyText, tuple[SeenChunk, ...]: list[ChunkTold]}
+_SHAPES: dict[Any, Any] = {ChunkKey: KeyText, tuple[SeenChunk, ...]: list[ChunkTold], ReplyUse: UseTold}
 _SHAPES[tuple[events.WokenChunk, ...]] = list[  # type: ignore[misc]
     _made(
         "WokenChunk",
@@ -83,22 +84,14 @@ _SHAPES[tuple[events.SleptChunk, ...]] = list[_made("SleptChunk", events.SleptCh
 _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
     ("searching", events.SearchStarted, {"room": "Tokens that may wake up."}),
     ("woken", events.ChunksWoken, {"passed_over": "Hits that did not fit."}),
-    (
-        "asleep",
-        events.ChunksSlept,
-        {"over": "Tokens above the budget that nothing prunable is left for."},
-    ),
+    ("asleep", events.ChunksSlept, {"over": "Tokens above the budget that nothing prunable is left for."}),
     ("heard", events.Heard, {"frames": "Tokens of all frames that the model reads now."}),
     (
         "to_read",
         Planned,
         {"reused": "Tokens that are still in its cache.", "restored": "Tokens that come back to it."},
     ),
-    (
-        "reading",
-        events.PromptRead,
-        {"rebuilt": "Why the window was read anew from the start, or nothing."},
-    ),
+    ("reading", events.PromptRead, {"rebuilt": "Why the window was read anew from the start, or nothing."}),
     (
         "token",
         events.TokenSpoken,
@@ -131,13 +124,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         events.ReplyUnstored,
         {"sentence": "Why what was shown is not stored yet; empty: it is stored again."},
     ),
-    (
-        "done",
-        events.TurnEnded,
-        {
-            "stats": (TurnStats, ...),
-        },
-    ),
+    ("done", events.TurnEnded, {"stats": (TurnStats, ...)}),
     ("failed", events.TurnFailed, {}),
     ("changed", events.WindowChanged, {}),
     ("deleted", events.WindowDeleted, {}),

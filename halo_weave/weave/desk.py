@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from halo_weave.core.brightness import returning
+from halo_weave.core.brightness import Floats, returning
+from halo_weave.core.heads import Calibration
 from halo_weave.core.pruning import PrunePlan, SleepReason
 from halo_weave.core.resurrection import (
     RecallHit,
@@ -24,12 +25,11 @@ from halo_weave.core.resurrection import (
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
-from halo_weave.ports import Engine
+from halo_weave.ports import Engine, RecallPort
 from halo_weave.records import ChunkRecord, PutToSleep, WakeUp, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
-from halo_weave.weave.ports import RecallPort
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
 from halo_weave.weave.waking import plan_waking
@@ -46,6 +46,7 @@ class _Reading:
     chunk: Chunk
     earned: Brightness | None  # None: it was never live in this window
     foreign: bool  # said with another tokenizer
+    traces: Floats | None  # as the window's strategy keeps them; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +89,12 @@ class Desk:
         engine: Engine,
         scribe: Scribe,
         names: Mapping[str, str],
+        calibration: Calibration,
     ) -> Desk:
         """Load the working set. Chunks that another model's tokenizer cut are read anew."""
         system = scribe.system(system_prompt)
         window = Window(
-            strategy=settings.brightness_strategy(),
+            strategy=settings.brightness_strategy(calibration),
             system_tokens=len(system),
             frame_tokens=scribe.frame_tokens(stamps=settings.timestamps),
         )
@@ -100,10 +102,12 @@ class Desk:
         live: list[Live] = []
         for one in store.live(record.id):
             item: Live = one
-            if engine.info.tokenizer not in ("", one.tokenizer):
+            if not desk._readable(one.chunk, one.tokenizer):
                 chunk = _retokenized(one.chunk, engine)
                 item = Live(chunk, np.full(len(chunk), one.peak, np.float32), one.pinned)
                 desk.anew.append(item)
+            elif desk._own_traces(one.traces) is not one.traces:
+                item = replace(one, traces=None)
             live.append(item)
             desk.note(item.chunk, About(one.window, one.speaker, one.said, one.woken, one.tags))
         window.add(live)
@@ -115,6 +119,13 @@ class Desk:
             self.store.reread(self.record.id, self.anew, tokenizer=self.engine.info.tokenizer, now=now)
             self.anew.clear()
 
+    def _readable(self, chunk: Chunk, tokenizer: str) -> bool:
+        """Whether the model can read the chunk's own tokens. A fingerprint is only a claim: the file may lie."""
+        info = self.engine.info
+        return info.tokenizer in ("", tokenizer) and (
+            not info.abilities.token_ids or self.scribe.readable(chunk.tokens)
+        )
+
     @property
     def live_keys(self) -> frozenset[ChunkKey]:
         return frozenset(chunk.key for chunk in self.window.chunks)
@@ -124,9 +135,13 @@ class Desk:
         self.about[chunk.key] = about
         if len(chunk) != chunk.span:
             self.foreign.add(chunk.start)
-        if chunk.key.role is Role.USER and self.settings.timestamps:
+        if chunk.key.role is not Role.ASSISTANT and self.settings.timestamps:
             self.origins[chunk.key.turn_id] = Origin(about.said, self._elsewhere(about.window))
             self.window.stamps[chunk.key.turn_id] = self._stamp(about.window)
+
+    def _own_traces(self, traces: Floats | None) -> Floats | None:
+        """What was kept of tokens, if by a strategy that keeps the same as this window's."""
+        return traces if traces is not None and len(traces) == len(self.window.strategy.traces) else None
 
     def _elsewhere(self, window: str) -> str:
         return "" if window == self.record.id else self.names.get(window, "")
@@ -149,13 +164,14 @@ class Desk:
         asleep = [
             PutToSleep(
                 one.key,
-                self.window.at(one.key).brightness,
+                (live := self.window.at(one.key)).brightness,
                 {
                     "why": str(one.why),
                     "brightness": one.brightness,
                     "rivals": one.rivals,
                     "budget": plan.budget,
                 },
+                live.traces,
             )
             for one in plan.goes
         ]
@@ -165,9 +181,10 @@ class Desk:
         return tuple(SleptChunk(one.key, one.tokens, one.brightness, one.why) for one in plan.goes)
 
     def sleep(self, key: ChunkKey, *, now: datetime) -> None:
-        """By the user's word: alone, whatever its pairs."""
+        """The user puts this chunk to sleep: it alone, without its pair."""
         reason = {"why": str(SleepReason.USER)}
-        self.store.prune(self.record.id, [PutToSleep(key, self.window.at(key).brightness, reason)], now=now)
+        live = self.window.at(key)
+        self.store.prune(self.record.id, [PutToSleep(key, live.brightness, reason, live.traces)], now=now)
         self.window.remove([key])
 
     # Waking up
@@ -253,7 +270,7 @@ class Desk:
         return self._wake(plan.wakes, readings, bright, hits, by=by, now=now)
 
     def wake_by_hand(self, key: ChunkKey, *, now: datetime) -> WokenChunk:
-        """The strongest signal there is: brightest, and pinned."""
+        """The user wakes this chunk up: it gets the brightness of a new one, and is pinned."""
         readings = self._readings([key])
         size = len(readings[key].chunk)
         bright = {key: np.full(size, self.settings.initial_brightness, np.float32)}
@@ -271,11 +288,12 @@ class Desk:
                     f"There is no chunk {key} to wake up. If it was deleted, undelete it first."
                 )
             record, earned = found[key].record, found[key].brightness
-            chunk, foreign = record.chunk, record.tokenizer != self.engine.info.tokenizer
+            chunk, foreign = record.chunk, not self._readable(record.chunk, record.tokenizer)
             if foreign:
                 chunk = _retokenized(chunk, self.engine)
                 earned = None if earned is None else np.full(len(chunk), earned.max(), np.float32)
-            readings[key] = _Reading(record, chunk, earned, foreign)
+            traces = None if foreign else self._own_traces(found[key].traces)
+            readings[key] = _Reading(record, chunk, earned, foreign, traces)
         return readings
 
     def _wake(
@@ -300,15 +318,25 @@ class Desk:
                 "words": list(hit.words) if hit else [],
                 "parts": dict(hit.parts) if hit else {},
             }
-            own = (reading.chunk.tokens, self.engine.info.tokenizer) if reading.foreign else (None, None)
-            orders.append(WakeUp(waking.key, bright[waking.key], reason, by == "user", *own))
+            tokens = reading.chunk.tokens if reading.foreign else None
+            tokenizer = self.engine.info.tokenizer if reading.foreign else None
+            lit = bright[waking.key]
+            orders.append(WakeUp(waking.key, lit, reason, by == "user", tokens, tokenizer, reading.traces))
         self.store.wake(self.record.id, orders, now=now)
         with self.guard:
             for waking, reason in reasons.items():
                 record = readings[waking.key].record
                 about = About(record.window, record.speaker, record.said, reason, record.tags)
                 self.note(readings[waking.key].chunk, about)
-            self.window.add(Live(readings[one.key].chunk, bright[one.key], by == "user") for one in reasons)
+            self.window.add(
+                Live(
+                    readings[one.key].chunk,
+                    bright[one.key],
+                    by == "user",
+                    traces=readings[one.key].traces,
+                )
+                for one in reasons
+            )
         return tuple(self._told(waking, readings[waking.key], reason) for waking, reason in reasons.items())
 
     def _told(self, waking: Waking, reading: _Reading, reason: Mapping[str, Any]) -> WokenChunk:

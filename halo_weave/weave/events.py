@@ -10,6 +10,7 @@ from typing import Any
 from halo_weave.core.pruning import SleepReason
 from halo_weave.core.resurrection import WakeReason
 from halo_weave.core.tokens import Brightness, ChunkKey
+from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned, Reason
 from halo_weave.weave.seen import Budget, SeenChunk
 
@@ -134,6 +135,7 @@ class Spoken:
     said: datetime
     speaker: str
     chunks: tuple[SeenChunk, ...]
+    use: ReplyUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class ReplyUnstored:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The turn is over: window, store and what was shown are the same."""
+    """The turn is over. What was shown is what the window holds and what is stored."""
 
     reason: Reason
     budget: Budget
@@ -161,7 +163,7 @@ class TurnFailed:
 
 @dataclass(frozen=True, slots=True)
 class WindowChanged:
-    """Something else than a turn changed the window: look at its context again."""
+    """Something other than a turn changed the window: load its context again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ class WindowDeleted:
 
 @dataclass(frozen=True, slots=True)
 class EventsLost:
-    """What came after the event that was named is not known any more: look at the context again."""
+    """The events after the one that was named are not kept any more: load the context again."""
 
 
 TurnEvent = (

@@ -10,10 +10,12 @@ from threading import Lock
 
 import numpy as np
 
+from halo_weave.core.heads import Calibration
 from halo_weave.core.tokens import Role
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput, StoreError, UnknownWindow, WindowBusy
-from halo_weave.ports import Engine
+from halo_weave.keepsakes.tools import Toolbox
+from halo_weave.ports import Engine, RecallPort
 from halo_weave.records import WindowRecord
 from halo_weave.settings import SHARED, Settings
 from halo_weave.store import Store
@@ -21,7 +23,6 @@ from halo_weave.weave.desk import CUT, Desk
 from halo_weave.weave.drafts import DraftWriter
 from halo_weave.weave.events import ReplyUnstored, WindowChanged
 from halo_weave.weave.hub import Hubs
-from halo_weave.weave.ports import RecallPort, ToolboxPort
 from halo_weave.weave.prompt import Scribe
 
 MOST_DESKS = 16  # working sets that are kept between turns
@@ -33,13 +34,14 @@ class System:
         engine: Engine,
         store: Store,
         recall: RecallPort,
-        toolbox: ToolboxPort | None,
+        toolbox: Toolbox | None,
         *,
         defaults: Settings,
+        calibration: Calibration,
         now: Callable[[], datetime],
     ) -> None:
         self.engine, self.store, self.recall, self.toolbox = engine, store, recall, toolbox
-        self.now = now
+        self.calibration, self.now = calibration, now
         self.hubs = Hubs()
         self.scribe = Scribe(engine)
         self.drafts = DraftWriter(store, now)
@@ -56,8 +58,6 @@ class System:
             if lock.acquire(timeout=30):
                 lock.release()
         self.drafts.close()
-        if self.toolbox:
-            self.toolbox.close()
         self.recall.close()
         self.engine.close()
         self.store.close()
@@ -81,7 +81,7 @@ class System:
 
     @contextmanager
     def alone(self, window_id: str) -> Iterator[None]:
-        """One turn or change at a time in a window. Nobody waits: the user is told."""
+        """Only one turn or change at a time in a window: a second one is refused at once with WindowBusy."""
         lock = self._locks.setdefault(window_id, Lock())
         if not lock.acquire(blocking=False):
             desk = self.at_work.get(window_id)
@@ -92,6 +92,14 @@ class System:
             yield
         finally:
             lock.release()
+
+    @contextmanager
+    def changing(self, window_id: str) -> Iterator[None]:
+        """The window alone, for a change by the user; those who watch it are told after it."""
+        with self.alone(window_id):
+            self.window(window_id)
+            yield
+        self.changed([window_id])
 
     def changed(self, windows: Iterable[str]) -> None:
         """Tell those who watch these windows that they are not what they last saw."""
@@ -141,6 +149,7 @@ class System:
             engine=self.engine,
             scribe=self.scribe,
             names=self.names(),
+            calibration=self.calibration,
         )
 
     # Replies that were never finished

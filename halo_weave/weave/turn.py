@@ -11,22 +11,25 @@ import time
 from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from threading import Event as Flag
 from typing import Literal
 
+from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.pruning import PrunePlan, choose_prunes
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
+from halo_weave.core.use import ReplyUse, UseTally, seen_for_use
 from halo_weave.core.window import Live, chunk_turn
-from halo_weave.errors import BadInput, StoreError
+from halo_weave.errors import BadInput, StoreBusy, StoreError
+from halo_weave.keepsakes.calls import ToolCall
 from halo_weave.ports import Done, Planned, Read, Reason, Sampling, Step
 from halo_weave.records import Reservation
 from halo_weave.weave import events
 from halo_weave.weave.desk import TOOL, About, Desk
 from halo_weave.weave.drafts import RETRY, unstored
-from halo_weave.weave.ports import CallPort
 from halo_weave.weave.seen import SeenChunk
 from halo_weave.weave.system import System
 
@@ -35,6 +38,7 @@ OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the
 TOOL_ROOM = 512  # and for the answer of each tool that may be called
 COUNTS = ("tokens", "woken", "asleep", "reused", "restored", "computed")
 FRAME = 0.1  # seconds between two reports of brightness
+USED = 0.05  # a chunk was used if so much of the reply came from it
 
 
 @dataclass(slots=True)
@@ -60,11 +64,13 @@ class Turn:
         self.scribe, self.system = system.scribe, system
         self.settings = desk.settings
         self.flag = Flag()
+        self.use = UseTally(system.calibration)
         self.clock = _Clock(began)
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
+        self._woken: set[ChunkKey] = set()
         self._shown = 0.0
 
     def run(self) -> Iterator[events.TurnEvent]:
@@ -151,6 +157,7 @@ class Turn:
     ) -> events.ChunksWoken:
         chunks = self.desk.wake(plan, hits, now=self.now(), by=by)
         self.stats["woken"] += len(chunks)
+        self._woken.update(chunk.key for chunk in chunks)
         return events.ChunksWoken(chunks, plan.cost, plan.room, len(plan.passed_over))
 
     def _hear(self, said: Tokens, ids: Reservation) -> events.Heard:
@@ -185,7 +192,7 @@ class Turn:
         rounds = self.settings.tool_rounds
         while True:
             detector = self.toolbox.detector() if self.toolbox and rounds else None
-            calls: Sequence[CallPort] = ()
+            calls: Sequence[ToolCall] = ()
             for step in self._generate(ids, first=not self.stats["tokens"]):
                 got = time.perf_counter()
                 self.clock.model += got - self.clock.handed
@@ -230,7 +237,7 @@ class Turn:
             max_new_tokens=left,
             stop=self.stop,
         )
-        capture = window.strategy.capture
+        capture = seen_for_use(window.strategy.capture, self.use.calibration)
         if not first:
             capture = replace(capture, reading_surprisal=False)
         self.prompt = prompt = self.scribe.prompt(
@@ -258,14 +265,26 @@ class Turn:
         window = self.desk.window
         if read.surprisal is not None and window.reply is not None and window.reply.answers is not None:
             window.learn_surprisal(window.reply.answers, self.prompt.whole_surprisal(read.surprisal))
-        window.learn_rows([row for row in map(self.prompt.whole, read.rows) if row])
+        rows = [row for row in map(self.prompt.whole, read.rows) if row]
+        before = (
+            sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != window.reply.answers)
+            if window.reply
+            else 0
+        )
+        self.use.read(rows, before)
+        if window.strategy.capture.reading:
+            window.learn_rows(rows)
         return events.PromptRead(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
 
     def _take(self, step: Step) -> Iterator[events.TurnEvent]:
         window = self.desk.window
         with self.desk.guard:
+            row = self.prompt.whole(step.row)
             if window.strategy.capture.reply and self.engine.info.abilities.attention:
-                window.update(self.prompt.whole(step.row), score_reply=self.settings.score_current_turn)
+                window.update(row, score_reply=self.settings.score_current_turn)
+            if row is not None and row.fault(len(window)):
+                row = None
+            self._note_use(row)
             window.say(step.id, step.piece, step.surprisal)
         self.stats["tokens"] += 1
         self.draft.said()
@@ -276,9 +295,15 @@ class Turn:
             self._shown = now
             yield events.Brightened(window.brightness.copy())
 
+    def _note_use(self, row: AttentionRow | None) -> None:
+        window = self.desk.window
+        assert window.reply is not None
+        assert window.reply.answers is not None
+        self.use.say(row, window.chunks, window.offsets, window.reply.answers)
+
     # Tools
 
-    def _use_tool(self, call: CallPort, ids: Reservation) -> Iterator[events.TurnEvent]:
+    def _use_tool(self, call: ToolCall, ids: Reservation) -> Iterator[events.TurnEvent]:
         assert self.toolbox is not None
         yield events.ToolCalled(call.command)
         answer = self.toolbox.run(call, now=self.now(), within=self.desk.scope)
@@ -297,6 +322,7 @@ class Turn:
         for i, piece in enumerate(answer.pieces()[: max(0, min(positions, room))]):
             position = window.reply.start + len(window.reply.ids)
             with self.desk.guard:
+                self._note_use(None)
                 window.say(int(answer.ids[i]), piece)
                 self.desk.tooled.add(position)
             self.draft.said()
@@ -327,7 +353,10 @@ class Turn:
             }
             self._note(chunks, self.desk.record.ai_name, now)
         self._store_reply(turn_id, [window.at(chunk.key) for chunk in chunks], now)
-        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks))
+        use = self.use.whole()
+        if chunks:
+            self._store_use(turn_id, use)
+        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use)
 
     def _store_reply(self, turn_id: int, live: Sequence[Live], now: datetime) -> None:
         """What was shown is kept until the store takes it: the disk may be full, another process may hold the file."""
@@ -357,22 +386,40 @@ class Turn:
     def _save_brightness(self) -> None:
         window = self.desk.window
         try:
-            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness)
+            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
         except (
             BadInput
         ):  # something was deleted or put to sleep meanwhile, by another window or another process
             self.desk.follow_store()
-            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness)
+            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
+
+    def _store_use(self, turn_id: int, use: ReplyUse) -> None:
+        """What was said matters more than where it came from: if the store is held too long, only that is lost."""
+        with suppress(StoreBusy):
+            self.store.save_use(turn_id, use)
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         window = self.desk.window
         plan = choose_prunes(
             window,
             self.settings.max_context_tokens,
-            current={ids.user_turn, ids.assistant_turn},
+            current=self._last_exchanges(ids),
+            kept=self._woken_and_used(),
         )
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)
+
+    def _last_exchanges(self, ids: Reservation) -> set[int]:
+        """The turns of this exchange and of those before it that are kept."""
+        turns = self.desk.window.turns
+        asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
+        first = min(asked, default=ids.user_turn)
+        return {ids.user_turn, ids.assistant_turn, *(turn_id for turn_id, _ in turns if turn_id >= first)}
+
+    def _woken_and_used(self) -> set[ChunkKey]:
+        if not self.settings.keep_used:
+            return set()
+        return {one.key for one in self.use.whole().chunks if one.key in self._woken and one.share >= USED}
 
     def _put_to_sleep(self, plan: PrunePlan, *, before_turn: bool) -> events.ChunksSlept:
         slept = self.desk.prune(plan, now=self.now())

@@ -42,6 +42,7 @@ from halo_weave.stores.sqlite.rows import (
     want_vectors,
     write_words,
 )
+from halo_weave.stores.sqlite.uses import insert_use
 
 
 class SqliteImport(SqlitePart):
@@ -84,8 +85,8 @@ class _Ledger:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
-    def counters(self) -> tuple[int, int, int]:
-        return self._db.execute("SELECT next_turn, next_position, cleared_turn FROM memory").fetchone()  # type: ignore[no-any-return]
+    def counters(self) -> tuple[int, int]:
+        return self._db.execute("SELECT next_turn, next_position FROM memory").fetchone()  # type: ignore[no-any-return]
 
     def is_free(self, turn: int, start: int, stop: int) -> bool:
         # Chunks do not overlap, so the last one that begins before the turn's end tells for all.
@@ -121,7 +122,7 @@ class _Arrivals:
 
     def __init__(self, header: ExportHeader, own: str) -> None:
         self._source, self._own = header.id, own
-        self._ids = Renumbering(header, own)
+        self._ids = Renumbering(header)
         self._counts: Counter[str] = Counter()
         self._generation: int | None = None  # the one here that takes the vectors
         self._dimension = 0
@@ -193,6 +194,10 @@ class _Arrivals:
                 present.append(number)
             if chunk.merged is None:
                 self._counts["tokens"] += len(chunk.ids)
+        if turn.use is not None:
+            found = [(place, _here(db, one.turn), one) for place, one in enumerate(turn.use.chunks)]
+            chunks = [(place, used, one.chunk, one.share) for place, used, one in found if used is not None]
+            insert_use(db, here, chunks, turn.use.nothing, turn.use.tokens)
         write_words(db, present)
         want_vectors(db, present)
         self._counts["turns"] += 1
