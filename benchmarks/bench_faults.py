@@ -29,7 +29,6 @@ from halo_weave.places import memory_file
 from halo_weave.stores.sqlite import SqliteStore
 
 GRACE = 0.15  # seconds after which what was shown must be stored
-WINDOWS = 3
 SETTINGS = {
     "max_context_tokens": 1500,
     "max_new_tokens": 200,
@@ -291,7 +290,7 @@ def rooms(address: str, count: int) -> list[str]:
 # Kills
 
 
-def kills(servers: Servers, folder: Path, count: int) -> Report:
+def kills(servers: Servers, folder: Path, count: int, windows: int) -> Report:
     """Servers killed at a random moment while several windows are replied to, all on one memory."""
     rng = random.Random(7)
     witness = Witness()
@@ -300,7 +299,7 @@ def kills(servers: Servers, folder: Path, count: int) -> Report:
         with servers.running(folder, "random") as server:
             talks = [
                 threading.Thread(target=witness.talk, args=(server.address, window))
-                for window in rooms(server.address, WINDOWS)
+                for window in rooms(server.address, windows)
             ]
             for talk in talks:
                 talk.start()
@@ -563,17 +562,19 @@ def _fill(store: SqliteStore, window: str, turns: int) -> None:
             store.append(window, live, tokenizer="scripted", now=_now(), asleep=True)
 
 
-def drill(count: int, engine: str, model: str | None, only: list[str]) -> Report:
+def drill(
+    count: int, *, windows: int = 3, engine: str = "scripted", model: str | None = None, only: list[str]
+) -> Report:
     """All of it, in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="halo-faults-") as place:
         root = Path(place)
         servers = Servers(engine, model, root / "log")
         try:
             (root / "kills").mkdir()
-            report: Report = {"engine": engine, **kills(servers, root / "kills", count)}
+            report: Report = {"engine": engine, **kills(servers, root / "kills", count, windows)}
             faults = report["faults"] = {}
             for name, fault in FAULTS.items():
-                if only and name not in only:
+                if name not in only:
                     continue
                 if engine != "scripted" and name in SCRIPTED:
                     faults[name] = "skipped: only with --engine scripted"
@@ -593,6 +594,7 @@ def failed(report: Report) -> bool:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--kills", type=int, default=20)
+    options.add_argument("--windows", type=int, default=3, help="Replied to at once.")
     options.add_argument("--engine", choices=["scripted", "llama"], default="scripted")
     options.add_argument("--model", help="A GGUF, for --engine llama.")
     options.add_argument(
@@ -609,7 +611,9 @@ def main() -> None:
         from halo_weave.llama import catalogue
 
         model = str(catalogue.ensure(catalogue.CHAT, lambda *_: None))
-    report = drill(chosen.kills, chosen.engine, model, chosen.only)
+    report = drill(
+        chosen.kills, windows=chosen.windows, engine=chosen.engine, model=model, only=chosen.only or [*FAULTS]
+    )
     if chosen.json:
         print(json.dumps(report))
     else:
