@@ -8,7 +8,9 @@ import pytest
 
 from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import StoreBusy, StoreFull, UnknownWindow, WindowBusy
-from halo_weave.keepsakes import Notes, StructuredMemory, Toolbox
+from halo_weave.keepsakes.notes import Notes
+from halo_weave.keepsakes.structured_memory import StructuredMemory
+from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import drafts, events
 from halo_weave.weave.drafts import DraftWriter
