@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import IO, Literal, Protocol, Self
 
 from halo_weave.core.resurrection import Sleeper
-from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.use import ReplyUse
 from halo_weave.core.window import Live
 from halo_weave.records import (
@@ -78,18 +78,8 @@ class Transcript(Protocol):
         `speaker`: another than the window's names say.
         """
 
-    def save_draft(
-        self,
-        window_id: str,
-        turn_id: int,
-        start: int,
-        answers: int | None,
-        tokens: Tokens,
-        *,
-        tokenizer: str,
-        now: datetime,
-    ) -> None:
-        """All tokens of a reply so far. Only those that are new since the last call are written."""
+    def save_drafts(self, drafts: Sequence[Draft]) -> None:
+        """Replies so far, all or none. Of each, only the tokens that are new since the last call are written."""
 
     def drafts(self, *, now: datetime, abandoned: bool = True, held: str | None = None) -> list[Draft]:
         """Replies that were never finished; by default only those whose process has ended.

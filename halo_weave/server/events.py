@@ -119,6 +119,11 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
     ("tool_called", events.ToolCalled, {}),
     ("tool_answered", events.ToolAnswered, {}),
     ("spoken", events.Spoken, {}),
+    (
+        "unstored",
+        events.ReplyUnstored,
+        {"sentence": "Why what was shown is not stored yet; empty: it is stored again."},
+    ),
     ("done", events.TurnEnded, {"stats": (TurnStats, ...)}),
     ("failed", events.TurnFailed, {}),
     ("changed", events.WindowChanged, {}),

@@ -232,6 +232,7 @@ class ContextTold(Output):
     turns: list[TurnTold]
     tail_gap: Gap | None
     generating: ReplyTold | None
+    unstored: str | None = Field(description="Why the last reply is not stored yet, while that is so.")
     stats: ContextStats
 
     @classmethod
@@ -250,6 +251,7 @@ class ContextTold(Output):
             turns=[TurnTold.model_validate(turn) for turn in seen.turns],
             tail_gap=seen.gaps.tail,
             generating=None if seen.reply is None else ReplyTold.model_validate(seen.reply),
+            unstored=seen.unstored or None,
             stats=ContextStats(
                 asleep_chunks=seen.gaps.whole.chunks,
                 asleep_tokens=seen.gaps.whole.tokens,

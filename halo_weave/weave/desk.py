@@ -75,6 +75,7 @@ class Desk:
     foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
     anew: list[Live] = field(default_factory=list)  # of `foreign`, those that the store does not know so yet
     tooled: set[int] = field(default_factory=set)  # positions of the reply in progress that tools have said
+    unstored: str = ""  # why the reply is not stored yet, while that is so
     guard: RLock = field(default_factory=RLock)  # held for each change, so that others see whole states
 
     @classmethod

@@ -139,6 +139,13 @@ class Spoken:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyUnstored:
+    """What was shown of the reply cannot be stored for now, and why; an empty sentence: it is stored again."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class TurnEnded:
     """The turn is over. What was shown is what the window holds and what is stored."""
 
@@ -183,4 +190,4 @@ TurnEvent = (
     | Spoken
     | TurnEnded
 )
-WindowEvent = TurnEvent | TurnFailed | WindowChanged | WindowDeleted | EventsLost
+WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | WindowChanged | WindowDeleted | EventsLost

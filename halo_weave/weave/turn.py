@@ -6,11 +6,11 @@ brightness that the unfinished reply had earned.
 
 from __future__ import annotations
 
+import logging
 import time
 from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -23,22 +23,22 @@ from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.use import ReplyUse, UseTally, seen_for_use
 from halo_weave.core.window import Live, chunk_turn
-from halo_weave.errors import BadInput, StoreBusy
+from halo_weave.errors import BadInput, StoreError
 from halo_weave.keepsakes.calls import ToolCall
 from halo_weave.ports import Done, Planned, Read, Reason, Sampling, Step
 from halo_weave.records import Reservation
 from halo_weave.weave import events
 from halo_weave.weave.desk import TOOL, About, Desk
+from halo_weave.weave.drafts import RETRY, unstored
 from halo_weave.weave.seen import SeenChunk
 from halo_weave.weave.system import System
 
+log = logging.getLogger(__name__)
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
 TOOL_ROOM = 512  # and for the answer of each tool that may be called
 COUNTS = ("tokens", "woken", "asleep", "reused", "restored", "computed")
 FRAME = 0.1  # seconds between two reports of brightness
-TRIES = 6  # to store the reply while another process holds the store, each some seconds long
 USED = 0.05  # a chunk was used if so much of the reply came from it
-DRAFT = 0.1  # seconds between two saves of the reply in progress
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Turn:
         self.desk, self.text, self.stop = desk, text, stop
         self.engine, self.store, self.now = system.engine, system.store, system.now
         self.recall, self.toolbox = system.recall, system.toolbox
-        self.scribe, self.pen = system.scribe, system.pen
+        self.scribe, self.system = system.scribe, system
         self.settings = desk.settings
         self.flag = Flag()
         self.use = UseTally(system.calibration)
@@ -71,8 +71,7 @@ class Turn:
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
         self._woken: set[ChunkKey] = set()
-        self._draft: Future[None] | None = None
-        self._drafted = self._shown = 0.0
+        self._shown = 0.0
 
     def run(self) -> Iterator[events.TurnEvent]:
         said = self._tokens_of_user()
@@ -83,6 +82,9 @@ class Turn:
         yield self._hear(said, ids)
         with self.desk.guard:
             self.desk.window.begin_reply(ids.assistant_turn, ids.start + len(said), ids.user_turn)
+        self.draft = self.system.drafts.begin(
+            self.desk, self.engine.info.tokenizer, self.system.note_unstored
+        )
         try:
             yield from self._answer(ids)
             yield events.Brightened(self.desk.window.brightness.copy())
@@ -285,12 +287,10 @@ class Turn:
             self._note_use(row)
             window.say(step.id, step.piece, step.surprisal)
         self.stats["tokens"] += 1
-        now = time.perf_counter()
-        if now - self._drafted > DRAFT:
-            self._drafted = now
-            self._save_draft()
+        self.draft.said()
         text = self._decoder.decode(step.piece)
         yield events.TokenSpoken(step.id, step.label, step.piece, text)
+        now = time.perf_counter()
         if now - self._shown > FRAME:
             self._shown = now
             yield events.Brightened(window.brightness.copy())
@@ -300,22 +300,6 @@ class Turn:
         assert window.reply is not None
         assert window.reply.answers is not None
         self.use.say(row, window.chunks, window.offsets, window.reply.answers)
-
-    def _save_draft(self) -> None:
-        """Off the stream's thread. One at a time: the next one holds all tokens anyway."""
-        reply = self.desk.window.reply
-        if reply is None or not reply.ids or (self._draft and not self._draft.done()):
-            return
-        self._draft = self.pen.submit(
-            self.store.save_draft,
-            self.desk.record.id,
-            reply.turn_id,
-            reply.start,
-            reply.answers,
-            reply.tokens,
-            tokenizer=self.engine.info.tokenizer,
-            now=self.now(),
-        )
 
     # Tools
 
@@ -341,6 +325,7 @@ class Turn:
                 self._note_use(None)
                 window.say(int(answer.ids[i]), piece)
                 self.desk.tooled.add(position)
+            self.draft.said()
             text = self._decoder.decode(piece)
             yield events.TokenSpoken(int(answer.ids[i]), position, piece, text, tool=True)
 
@@ -357,8 +342,7 @@ class Turn:
         window = self.desk.window
         assert window.reply is not None
         turn_id = window.reply.turn_id
-        if self._draft:
-            self._draft.exception()
+        self.draft.close()
         now = self.now()
         with self.desk.guard:
             chunks = window.end_reply(self.settings.min_chunk_tokens)
@@ -368,13 +352,39 @@ class Turn:
                 if any(chunk.start <= position < chunk.stop for position in self.desk.tooled)
             }
             self._note(chunks, self.desk.record.ai_name, now)
-        if chunks:
-            self._store_reply([window.at(chunk.key) for chunk in chunks], now)
-        else:
-            self.store.drop_draft(turn_id)
+        self._store_reply(turn_id, [window.at(chunk.key) for chunk in chunks], now)
         use = self.use.whole()
         if chunks:
             self._store_use(turn_id, use)
+        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use)
+
+    def _store_reply(self, turn_id: int, live: Sequence[Live], now: datetime) -> None:
+        """What was shown is kept until the store takes it: the disk may be full, another process may hold the file."""
+        stored = False
+        while True:
+            try:
+                stored = stored or self._append_reply(turn_id, live, now)
+                self._save_brightness()
+                break
+            except StoreError as error:
+                self.system.note_unstored(self.desk, unstored(str(error)))
+                if time.monotonic() > self.system.give_up:
+                    log.error("A reply of %d chunks in %r was not stored.", len(live), self.desk.record.name)
+                    raise
+                time.sleep(RETRY)
+        self.system.note_unstored(self.desk, "")
+
+    def _append_reply(self, turn_id: int, live: Sequence[Live], now: datetime) -> bool:
+        if not live:
+            self.store.drop_draft(turn_id)
+        elif not (self.desk.unstored and self.store.turn(turn_id)):  # a refused commit may have been made
+            self.store.append(
+                self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now, tags=self._tags
+            )
+        return True
+
+    def _save_brightness(self) -> None:
+        window = self.desk.window
         try:
             self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
         except (
@@ -382,23 +392,10 @@ class Turn:
         ):  # something was deleted or put to sleep meanwhile, by another window or another process
             self.desk.follow_store()
             self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
-        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use)
-
-    def _store_reply(self, live: Sequence[Live], now: datetime) -> None:
-        """Another process may hold the store for long; what was said is worth waiting for."""
-        for left in reversed(range(TRIES)):
-            try:
-                self.store.append(
-                    self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now, tags=self._tags
-                )
-                return
-            except StoreBusy:
-                if not left:
-                    raise
 
     def _store_use(self, turn_id: int, use: ReplyUse) -> None:
-        """What was said matters more than where it came from: if the store is held too long, only that is lost."""
-        with suppress(StoreBusy):
+        """What was said is stored already; if the store refuses now, only where it came from is lost."""
+        with suppress(StoreError):
             self.store.save_use(turn_id, use)
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:

@@ -69,6 +69,7 @@ declare namespace Wire {
     tool_called: ToolCalledEvent;
     tool_answered: ToolAnsweredEvent;
     spoken: SpokenEvent;
+    unstored: UnstoredEvent;
     done: DoneEvent;
     failed: FailedEvent;
     changed: ChangedEvent;
@@ -158,6 +159,7 @@ declare namespace Wire {
     turns: TurnTold[];
     tail_gap: Gap | null;
     generating: ReplyTold | null;
+    unstored: string | null;
     stats: ContextStats;
   }
 
@@ -629,6 +631,10 @@ declare namespace Wire {
 
   interface Undeleted {
     keys: string[];
+  }
+
+  interface UnstoredEvent {
+    sentence: string;
   }
 
   interface UseTold {
