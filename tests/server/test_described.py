@@ -114,6 +114,10 @@ def test_a_turn_that_wakes_uses_a_tool_and_puts_to_sleep_is_as_described(client,
     }
     assert usual | {"tool_called", "tool_answered"} == set(names)
     assert all(data["chunks"] for name, data in seen if name in {"woken", "asleep", "heard", "spoken"})
+    for data in (data for name, data in seen if name == "spoken"):
+        use = data["use"]
+        assert sum(one["share"] for one in use["chunks"]) + use["nothing"] == pytest.approx(1.0)
+        assert len(use["tokens"]) == sum(one["tokens"] for one in data["chunks"])
     assert any(data["tool"] for name, data in seen if name == "token")
 
 
