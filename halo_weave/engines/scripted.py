@@ -243,7 +243,7 @@ class ScriptedEngine:
         )
         weights = self.look(seen)
         row = (weights / weights.sum(dtype=np.float64)).astype(np.float32)
-        raw = np.broadcast_to(row, (len(capture.chosen(LAYERS, HEADS)), count)) if capture.raw else None
+        raw = np.broadcast_to(row, (len(capture.chosen_raw(LAYERS, HEADS)), count)) if capture.raw else None
         return attention_row(row, np.arange(count, dtype=np.int32), seen.kinds, raw)
 
     def _reply(

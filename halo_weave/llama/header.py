@@ -15,21 +15,9 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from halo_weave.errors import ModelNotFound, ModelUnusable
 
-SCALARS = {
+SCALARS = {  # GGUF's numbers for the types of single values
     kind: struct.Struct("<" + form)
-    for kind, form in {
-        0: "B",
-        1: "b",
-        2: "H",
-        3: "h",
-        4: "I",
-        5: "i",
-        6: "f",
-        7: "?",
-        10: "Q",
-        11: "q",
-        12: "d",
-    }.items()
+    for kind, form in zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True)
 }
 COUNT, KIND = SCALARS[10], SCALARS[4]
 STRING, ARRAY = 8, 9

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
+from math import inf
 from threading import Lock
 
 import numpy as np
 
+from halo_weave.core.heads import Calibration
 from halo_weave.core.tokens import Role
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput, StoreError, UnknownWindow, WindowBusy
@@ -19,7 +20,8 @@ from halo_weave.records import WindowRecord
 from halo_weave.settings import SHARED, Settings
 from halo_weave.store import Store
 from halo_weave.weave.desk import CUT, Desk
-from halo_weave.weave.events import WindowChanged
+from halo_weave.weave.drafts import DraftWriter
+from halo_weave.weave.events import ReplyUnstored, WindowChanged
 from halo_weave.weave.hub import Hubs
 from halo_weave.weave.prompt import Scribe
 
@@ -35,13 +37,17 @@ class System:
         toolbox: Toolbox | None,
         *,
         defaults: Settings,
+        calibration: Calibration,
         now: Callable[[], datetime],
     ) -> None:
         self.engine, self.store, self.recall, self.toolbox = engine, store, recall, toolbox
-        self.now = now
+        self.calibration, self.now = calibration, now
         self.hubs = Hubs()
         self.scribe = Scribe(engine)
-        self.pen = ThreadPoolExecutor(1, "halo-weave-drafts")
+        self.drafts = DraftWriter(store, now)
+        self.give_up = (
+            inf  # by the monotonic clock: when replies that cannot be stored are not tried any more
+        )
         self.at_work: dict[str, Desk] = {}  # of the turns under way
         self._defaults = defaults
         self._locks: dict[str, Lock] = {}
@@ -51,7 +57,7 @@ class System:
         for lock in list(self._locks.values()):
             if lock.acquire(timeout=30):
                 lock.release()
-        self.pen.shutdown()
+        self.drafts.close()
         self.recall.close()
         self.engine.close()
         self.store.close()
@@ -78,6 +84,9 @@ class System:
         """Only one turn or change at a time in a window: a second one is refused at once with WindowBusy."""
         lock = self._locks.setdefault(window_id, Lock())
         if not lock.acquire(blocking=False):
+            desk = self.at_work.get(window_id)
+            if desk is not None and desk.unstored and desk.window.reply is None:
+                raise WindowBusy(desk.unstored)
             raise WindowBusy("This window is being written to. Stop the reply first, or wait for it.")
         try:
             yield
@@ -96,6 +105,12 @@ class System:
         """Tell those who watch these windows that they are not what they last saw."""
         for window_id in windows:
             self.hubs.of(window_id).publish(WindowChanged())
+
+    def note_unstored(self, desk: Desk, sentence: str) -> None:
+        """Tell those who watch why the reply is not stored yet, or with nothing that it is."""
+        if desk.unstored != sentence:
+            desk.unstored = sentence
+            self.hubs.of(desk.record.id).publish(ReplyUnstored(sentence))
 
     # Desks
 
@@ -134,6 +149,7 @@ class System:
             engine=self.engine,
             scribe=self.scribe,
             names=self.names(),
+            calibration=self.calibration,
         )
 
     # Replies that were never finished

@@ -165,6 +165,7 @@ class WeaveWindows:
             budget,
             last,
             self._turns.last(window_id),
+            desk.unstored,
         )
 
     def graveyard(self, window_id: str, **query: Any) -> GraveyardPage:
