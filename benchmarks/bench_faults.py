@@ -177,6 +177,13 @@ class Witness:
                 elif name in {"done", "failed"}:
                     return
 
+    @property
+    def tokens(self) -> int:
+        return sum(len(one.shown) for one in list(self.replies.values()))
+
+    def has_seen(self, tokens: int) -> bool:
+        return self.tokens >= tokens
+
     def settle(self, killed: float) -> None:
         """The server was killed at this moment: what of the replies must be there?"""
         for turn, reply in self.replies.items():
@@ -272,9 +279,7 @@ class Servers:
             self._nursery.stdout.readline()
 
     def close(self) -> None:
-        assert self._nursery.stdin is not None
-        self._nursery.stdin.close()
-        self._nursery.wait()
+        self._nursery.communicate()
 
 
 def rooms(address: str, count: int) -> list[str]:
@@ -303,7 +308,8 @@ def kills(servers: Servers, folder: Path, count: int, windows: int) -> Report:
             ]
             for talk in talks:
                 talk.start()
-            time.sleep(rng.uniform(0.05, 1.2))
+            _until(partial(witness.has_seen, witness.tokens + rng.randrange(20 * windows)), 20)
+            time.sleep(rng.uniform(0.0, 0.3))
             killed = server.kill()
             for talk in talks:
                 talk.join()
@@ -318,7 +324,7 @@ def kills(servers: Servers, folder: Path, count: int, windows: int) -> Report:
     return {
         "kills": count,
         "turns": len(witness.said),
-        "shown_tokens": sum(len(one.shown) for one in witness.replies.values()),
+        "shown_tokens": witness.tokens,
         "acknowledged_lost": lost,
         "shown_lost": unseen,
         "unsound_files": unsound,

@@ -16,8 +16,8 @@ from halo_weave.weave.events import INTERNAL
 
 log = logging.getLogger(__name__)
 PERIOD = 0.05  # seconds between two saves
-LAG = 0.1  # a reply waits for the thread when what it showed has not been saved for so many seconds
-WAIT = 0.5  # but no longer than this at a time
+LAG = 0.08  # seconds that what is shown may be unsaved; when a save took longer, tokens are saved before they are shown
+WAIT = 2.0  # seconds that a token is held back at most
 LATE = 1.0  # seconds after which the user is told
 RETRY = 0.5  # seconds between two tries when the store refuses
 
@@ -45,8 +45,9 @@ class OpenDraft:
             if self._behind is None:
                 self._behind = time.monotonic()
             self._writer.due.set()
-            if not self._failed and self._lag() > LAG:
-                self._changed.wait_for(lambda: self._failed or self._lag() <= LAG, WAIT)
+            allowed = 0.0 if self._writer.slow else LAG
+            if not self._failed and self._lag() > allowed:
+                self._changed.wait_for(lambda: self._failed or self._lag() <= allowed, WAIT)
             late = not self._failed and self._lag() > LATE
         if late:
             self._tell(self.desk, unstored("The memory has been busy for more than a second."))
@@ -71,16 +72,18 @@ class OpenDraft:
                 now,
             )
 
-    def saved(self, draft: Draft, taken: float) -> None:
-        """What the reply was at this moment is saved."""
+    def saved(self, draft: Draft, taken: float) -> float:
+        """What the reply was at this moment is saved. Returns for how many seconds some of it was not."""
         with self.desk.guard:
             reply = self.desk.window.reply
             more = reply is not None and len(reply.ids) > len(draft.tokens)
         with self._changed:
+            took = self._lag()
             self._saved, self._failed = len(draft.tokens), False
             self._behind = taken if more else None
             self._changed.notify_all()
         self._tell(self.desk, "")
+        return took
 
     def failed(self, why: str) -> None:
         with self._changed:
@@ -99,6 +102,7 @@ class DraftWriter:
     def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
         self._store, self._now = store, now
         self.due = Event()
+        self.slow = True  # saving took too long the last time, or was never tried
         self._open: list[OpenDraft] = []
         self._saving = Lock()
         self._thread: Thread | None = None
@@ -132,7 +136,7 @@ class DraftWriter:
                 whole = self._save()
             if not whole:
                 self.due.set()
-            time.sleep(PERIOD if whole else RETRY)
+            time.sleep(RETRY if not whole else PERIOD / 10 if self.slow else PERIOD)
 
     def _save(self) -> bool:
         """Whether the store took what there was."""
@@ -152,8 +156,8 @@ class DraftWriter:
             for one, _ in pending:
                 one.failed(str(error) if known else INTERNAL)
             return False
-        for one, draft in pending:
-            one.saved(draft, taken)
+        took = [one.saved(draft, taken) for one, draft in pending]
+        self.slow = max(took, default=0.0) > LAG
         return True
 
     def _save_alone(self, one: OpenDraft, draft: Draft) -> bool:

@@ -123,7 +123,7 @@ class SqliteTranscript(SqlitePart):
     # A reply while it streams
 
     def save_drafts(self, drafts: Sequence[Draft]) -> None:
-        with self._db.writing() as db:
+        with self._db.writing(urgent=True) as db:
             for draft in drafts:
                 self._save_draft(db, draft)
 
