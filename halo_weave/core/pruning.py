@@ -23,7 +23,7 @@ class SleepReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Prune:
+class Prune:
     """One chunk that goes: how bright it was, and how many could have gone in its place."""
 
     key: ChunkKey
@@ -37,7 +37,7 @@ class _Prune:
 class PrunePlan:
     budget: int
     after: int  # size of the window, frames and system prompt included
-    goes: tuple[_Prune, ...]
+    goes: tuple[Prune, ...]
 
     @property
     def keys(self) -> tuple[ChunkKey, ...]:
@@ -63,12 +63,12 @@ def choose_prunes(
     if budget == 0 or size <= budget:
         return PrunePlan(budget, size, ())
     ground = _Ground(window, current, kept)
-    goes: list[_Prune] = []
+    goes: list[Prune] = []
     while size > budget and (unit := ground.take_dimmest()):
         for place in unit:
             chunk = window.chunks[place]
             why = SleepReason.DIMMEST if place == unit[0] else SleepReason.PAIR
-            goes.append(_Prune(chunk.key, len(chunk), ground.brightness[place], why, ground.rivals))
+            goes.append(Prune(chunk.key, len(chunk), ground.brightness[place], why, ground.rivals))
             size -= len(chunk)
             if not ground.left[chunk.key.turn_id]:
                 size -= window.frame_of(chunk.key.turn_id, chunk.key.role)

@@ -137,7 +137,7 @@ class ScriptedEngine:
         return Tokens.of(ids, [_piece(id) for id in ids.tolist()])
 
     def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        return (ids < 0) | (ids >= CONTROL_IDS)
+        return (ids < 1 << 24) | (ids >= CONTROL_IDS)
 
     def chat(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
         pieces = [Piece("<|begin|>", "begin", 0)]
