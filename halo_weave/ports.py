@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from halo_weave.core.brightness import Capture as Capture
 from halo_weave.core.tokens import Ids, Positions, Tokens
 from halo_weave.errors import BadSetting
 from halo_weave.templates.chat import ChatMessage, ChatPrompt
+from halo_weave.templates.facts import TemplateFacts
 
 Vectors = npt.NDArray[np.float32]  # (n, dimension), each of length 1
 
@@ -45,6 +46,7 @@ class ModelInfo:
     abilities: Abilities = Abilities()
     file: str = ""
     size_bytes: int = 0
+    parameters: int = 0  # how many weights it has; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +157,21 @@ class Engine(Protocol):
     def pieces(self, ids: Ids) -> Tokens:
         """Token ids back to their bytes."""
 
-    def chat(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
-        """A conversation as the model's chat template writes it, up to the place where the model goes on."""
+    @property
+    def facts(self) -> TemplateFacts:
+        """What the model's chat template tells about it: how it thinks, how it calls tools."""
+
+    def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        effort: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> ChatPrompt:
+        """A conversation as the model's chat template writes it, up to the place where the model goes on.
+
+        `effort`: how much it should think, as far as the template has a switch. `tools`: those that it may call.
+        """
 
     def generate(
         self,

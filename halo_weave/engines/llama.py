@@ -6,11 +6,11 @@ import atexit
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from halo_weave.ports import (
     Step,
 )
 from halo_weave.templates.chat import ChatMessage, ChatPrompt
+from halo_weave.templates.facts import TemplateFacts
 from halo_weave.templates.model import ModelTemplate
 from halo_weave.templates.renderer import TemplateRenderer
 
@@ -133,11 +134,21 @@ class LlamaEngine:
     def pieces(self, ids: Ids) -> Tokens:
         return self.model.pieces(ids)
 
-    def chat(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
+    @property
+    def facts(self) -> TemplateFacts:
+        return self.template.facts
+
+    def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        effort: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> ChatPrompt:
         today = datetime.now()
         if today.date() != self._now.date():  # templates tell the date: on a new day all is read anew, once
             self._now = today
-        return self.template.write(messages, now=self._now)
+        return self.template.write(messages, thinking=effort or "auto", tools=tools, now=self._now)
 
     def generate(
         self,
@@ -371,6 +382,7 @@ class LlamaEngine:
             ),
             file=str(model.path),
             size_bytes=header.size,
+            parameters=int(c.llama_model_n_params(model.handle)),
         )
 
 

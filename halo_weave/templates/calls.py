@@ -52,9 +52,11 @@ def learn_format(call: str, ids: str = "") -> ToolFormat | None:
 class CallReader:
     """Feed it a reply piece by piece; it tells of each call as soon as it is complete."""
 
-    def __init__(self, format: ToolFormat, tools: Sequence[Mapping[str, Any]] = ()) -> None:
-        """`tools`: as they are declared to the template. Calls of others are not meant."""
-        self._format = format
+    def __init__(
+        self, format: ToolFormat, tools: Sequence[Mapping[str, Any]] = (), *, only_declared: bool = True
+    ) -> None:
+        """`tools`: as they are declared to the template. Calls of others are not meant, if `only_declared`."""
+        self._format, self._only_declared = format, only_declared
         self._declared = {function["name"]: function for function in map(_function, tools)}
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._text = ""
@@ -69,6 +71,11 @@ class CallReader:
         # Only these characters end a call.
         return tuple(self._calls()) if any(end in text for end in ")}]>") or _ends(text, self._format) else ()
 
+    @property
+    def rest(self) -> str:
+        """What stands after the last call that was found."""
+        return self._text[self._at :]
+
     def _calls(self) -> Iterator[NativeCall]:
         while True:
             start = self._start()
@@ -80,7 +87,7 @@ class CallReader:
             calls, end = found
             self._at = max(end, self._at + 1)
             for name, arguments in calls:
-                if self._declared and name not in self._declared:
+                if self._only_declared and self._declared and name not in self._declared:
                     continue
                 self._made += 1
                 yield NativeCall(name, arguments, self._id(name))
@@ -104,6 +111,86 @@ class CallReader:
         if self._format.ids:
             return self._format.ids.format(name=name, number=number)
         return f"call{number:05d}"
+
+
+class CallSplitter:
+    """Feed it an answer in pieces of bytes; it gives back the same bytes: words of the answer, or marks that make up a call.
+
+    What could be the beginning of a call is held back until that is sure. What looks like a call and is none is the answer's.
+    """
+
+    def __init__(
+        self, format: ToolFormat, tools: Sequence[Mapping[str, Any]] = (), *, header: str = ""
+    ) -> None:
+        """`header`: how a message of the model begins; before a call it is no word of the answer either."""
+        self._format, self._tools = format, tools
+        mark, lead = format.open.encode(), header.strip().encode()
+        self._opens = [lead + mark, mark] if lead and mark else [mark] if mark else []
+        self._ends = [end.encode() for end in _counterparts(format.open)]
+        self._held = b""
+        self._call: CallReader | None = None  # of the call that is being written
+        self._found: list[NativeCall] = []
+        self._said = False
+        self.rest = ""  # what the model has written after its last call
+
+    def feed(self, piece: bytes) -> list[tuple[Literal["answer", "mark"], bytes]]:
+        self._held += piece
+        if self._call is None:
+            said = self._held[: self._begin()]
+            self._said |= bool(said.strip())
+            self._held = self._held[len(said) :]
+            piece = self._held
+            told: list[tuple[Literal["answer", "mark"], bytes]] = [("answer", said)] if said else []
+            return told if self._call is None else [*told, *self._go_on(self._call, piece)]
+        return self._go_on(self._call, piece)
+
+    def finish(self) -> list[tuple[Literal["answer", "mark"], bytes]]:
+        """What was held back, when the reply is over or a thought begins: it is no call."""
+        held, self._held, self._call = self._held, b"", None
+        return [("answer", held)] if held else []
+
+    def take_calls(self) -> list[NativeCall]:
+        found, self._found = self._found, []
+        return found
+
+    def _begin(self) -> int:
+        """How many bytes of what is held are certainly no call; a call may begin after them."""
+        if not self._opens:  # a call is the whole reply
+            start = self._held.lstrip()
+            if not self._said and not start:
+                return 0
+            if not self._said and start[:1] in (b"{", b"["):
+                self._call = CallReader(self._format, self._tools, only_declared=False)
+                return 0
+            return len(self._held)
+        places = [at for at in map(self._held.find, self._opens) if at >= 0]
+        if places:
+            self._call = CallReader(self._format, self._tools, only_declared=False)
+            return min(places)
+        return len(self._held) - max(beginning(self._held, mark) for mark in self._opens)
+
+    def _go_on(self, call: CallReader, piece: bytes) -> list[tuple[Literal["answer", "mark"], bytes]]:
+        calls = call.feed(piece)
+        if calls:
+            self._found += calls
+            self.rest = call.rest
+            held, self._held, self._call = self._held, b"", None
+            return [("mark", held)]
+        if len(self._held) > _LONGEST or any(end in self._held for end in self._ends):
+            return self.finish()
+        return []
+
+
+def _counterparts(mark: str) -> list[str]:
+    """What would close a mark: if it comes before a call was understood, there is none."""
+    if re.fullmatch(r"<\w+>", mark):
+        return [f"</{mark[1:]}"]
+    return [f"[/{mark[1:]}"] if re.fullmatch(r"\[[A-Z_]+\]", mark) else []
+
+
+def beginning(text: bytes, mark: bytes) -> int:
+    """How many of the last bytes may be the first ones of the mark."""
+    return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-n:])), 0)
 
 
 _Found = tuple[list[tuple[str, dict[str, Any]]], int] | None

@@ -76,6 +76,15 @@ class ToolboxPort(Protocol):
     def instructions(self) -> str:
         """What the system prompt says of the tools and of the top of the tree."""
 
+    def overview(self) -> str:
+        """What the system prompt says of the top of the tree, where the template declares the tools."""
+
+    def declarations(self) -> Sequence[Mapping[str, Any]]:
+        """The tools as chat templates take them."""
+
+    def native_call(self, name: str, arguments: Mapping[str, Any]) -> CallPort:
+        """A call that the model has written in its template's own format."""
+
     def snapshot(self, path: str, *, now: datetime) -> Sequence[ChunkKey]:
         """The chunks that explain a memory."""
 

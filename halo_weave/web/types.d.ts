@@ -126,7 +126,9 @@ declare namespace Wire {
     mean: number;
     woken: Record<string, any> | null;
     tool: boolean;
+    thought: boolean;
     gap: Gap | null;
+    thoughts: number;
   }
 
   interface Clear {
@@ -139,6 +141,7 @@ declare namespace Wire {
     woken_last_turn: number;
     kv_reuse: number | null;
     tokens_per_second: number | null;
+    only_thought: boolean;
   }
 
   interface ContextTold {
@@ -370,6 +373,7 @@ declare namespace Wire {
     repeat_penalty?: number | null;
     seed?: number | null;
     max_new_tokens?: number | null;
+    effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number | null;
     min_chunk_tokens?: number | null;
     strategy?: "magnitude_voting" | "surprise" | null;
@@ -385,9 +389,11 @@ declare namespace Wire {
     relevance_floor?: number | null;
     mmr_lambda?: number | null;
     memory_scope?: "all" | "window" | null;
+    recall_thoughts?: boolean | null;
     kv_mode?: "splice" | "exact" | null;
     timestamps?: boolean | null;
     memory_tree_in_prompt?: boolean | null;
+    tools?: "auto" | "native" | "tags" | "off" | null;
     tool_rounds?: number | null;
   }
 
@@ -423,6 +429,7 @@ declare namespace Wire {
     text_pieces: string[];
     brightness: number[];
     tool: boolean[];
+    thought: boolean[];
   }
 
   interface ResetEvent {
@@ -450,11 +457,11 @@ declare namespace Wire {
   }
 
   interface SettingsChange {
-    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" |
+    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
       "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "decay" |
       "sink" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" |
-      "relevance_floor" | "mmr_lambda" | "memory_scope" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" |
-      "tool_rounds")[];
+      "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
+      "memory_tree_in_prompt" | "tools" | "tool_rounds")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -462,6 +469,7 @@ declare namespace Wire {
     repeat_penalty?: number;
     seed?: number | null;
     max_new_tokens?: number;
+    effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number;
     min_chunk_tokens?: number;
     strategy?: "magnitude_voting" | "surprise";
@@ -477,9 +485,11 @@ declare namespace Wire {
     relevance_floor?: number;
     mmr_lambda?: number | null;
     memory_scope?: "all" | "window";
+    recall_thoughts?: boolean;
     kv_mode?: "splice" | "exact";
     timestamps?: boolean;
     memory_tree_in_prompt?: boolean;
+    tools?: "auto" | "native" | "tags" | "off";
     tool_rounds?: number;
   }
 
@@ -488,7 +498,7 @@ declare namespace Wire {
     values: Record<string, boolean | number | string | null>;
   }
 
-  type SleepReason = "dimmest" | "with its pair" | "by the user";
+  type SleepReason = "dimmest" | "with its pair" | "by the user" | "turn over";
 
   interface SleepingTold {
     key: string;
@@ -562,6 +572,7 @@ declare namespace Wire {
     position: string;
     text: string;
     tool: boolean;
+    thought: boolean;
   }
 
   interface ToolAnsweredEvent {
@@ -585,6 +596,8 @@ declare namespace Wire {
     own_ms_per_turn: number;
     own_ms_after: number;
     own_ms_per_token: number;
+    thought_tokens: number;
+    only_thought: boolean;
     faults: number;
   }
 
@@ -644,11 +657,11 @@ declare namespace Wire {
     user_name?: string | null;
     ai_name?: string | null;
     settings?: OwnSettings | null;
-    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" |
+    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
       "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "decay" |
       "sink" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" |
-      "relevance_floor" | "mmr_lambda" | "memory_scope" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" |
-      "tool_rounds")[];
+      "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
+      "memory_tree_in_prompt" | "tools" | "tool_rounds")[];
   }
 
   interface WindowTold {
@@ -683,7 +696,9 @@ declare namespace Wire {
     mean: number;
     woken: Record<string, any> | null;
     tool: boolean;
+    thought: boolean;
     gap: Gap | null;
+    thoughts: number;
     part: WakeReason;
     hit: string;
     similarity: number;
