@@ -125,7 +125,8 @@ class CallSplitter:
         """`header`: how a message of the model begins; before a call it is no word of the answer either."""
         self._format, self._tools = format, tools
         mark, lead = format.open.encode(), header.strip().encode()
-        self._opens = [lead + mark, mark] if lead and mark else [mark] if mark else []
+        leads = [lead, lead + b" ", lead + b"\n", b""] if lead else [b""]
+        self._opens = [before + mark for before in leads] if mark else []
         self._ends = [end.encode() for end in _counterparts(format.open)]
         self._held = b""
         self._call: CallReader | None = None  # of the call that is being written
