@@ -80,7 +80,7 @@ def test_a_call_runs_and_is_answered_as_the_template_writes_it(assembled, toolbo
     assert answered.text[:20] in seen[1]
     assert seen[1].rstrip().endswith("assistant")  # the model goes on in a turn of its own
     assert shown(turn, thought=False, tool=False) == "Sure. Done."
-    assert shown(turn, tool=True).replace("\\\"", "\"") == answered.text  # some write it as JSON
+    assert shown(turn, tool=True).replace('\\"', '"') == answered.text  # some write it as JSON
 
 
 def test_the_round_trip_is_the_templates_own(assembled, toolbox):
