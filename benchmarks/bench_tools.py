@@ -72,7 +72,7 @@ class _Talk:
     @classmethod
     def open(cls, weave: Weave, form: Form) -> _Talk:
         window = weave.windows.create(form, settings={"tools": form}).id
-        return cls(weave, window, weave._system.tool_form(weave.windows.settings(window)))
+        return cls(weave, window, form)
 
     def say(self, text: str) -> list[events.TurnEvent]:
         turn = list(self.weave.turns.steps(self.window, text))
@@ -145,7 +145,7 @@ def measure(model: str, forms: list[str] | None = None) -> dict[str, dict[str, f
             for path, content in KNOWN.items():
                 weave._system.toolbox.tree.save(path, content, now=weave.now())
             shares: dict[str, dict[str, float]] = {"plain": {}, "calls": {}}
-            known: dict[tuple[str, str], float] = {}
+            known: dict[tuple[str, tuple[str, ...]], float] = {}
             todo: list[tuple[str, Form]] = [
                 ("plain", "off"),
                 ("plain", "auto"),
@@ -157,17 +157,18 @@ def measure(model: str, forms: list[str] | None = None) -> dict[str, dict[str, f
                 if forms and form not in forms:
                     continue
                 talk = _Talk.open(weave, form)
-                if (kind, talk.form) not in known:
-                    known[kind, talk.form] = _share(talk, kind)
-                shares[kind][form] = known[kind, talk.form]
+                texts = PLAIN if kind == "plain" else [text for text, _ in (*REMEMBER, *LOOK_UP)]
+                settings = weave.windows.settings(talk.window)
+                same = tuple(weave._system.tool_form(settings, text) for text in texts)
+                if (kind, same) not in known:
+                    known[kind, same] = _share(talk, kind) if kind == "plain" or set(same) != {"off"} else 0.0
+                shares[kind][form] = known[kind, same]
             return shares
 
 
 def _share(talk: _Talk, kind: str) -> float:
     if kind == "plain":
         good = [_plain(talk, text) for text in PLAIN]
-    elif talk.form == "off":
-        return 0.0
     else:
         good = [_remembers(talk, *one) for one in REMEMBER] + [_looks_up(talk, *one) for one in LOOK_UP]
     return sum(good) / len(good)

@@ -10,7 +10,7 @@ import ast
 import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal
@@ -117,6 +117,7 @@ class CallSplitter:
     """Feed it an answer in pieces of bytes; it gives back the same bytes: words of the answer, or marks that make up a call.
 
     What could be the beginning of a call is held back until that is sure. What looks like a call and is none is the answer's.
+    Small models forget the mark, so JSON of a declared tool is a call too if the answer begins with it, bare, in a fence or in a tag.
     """
 
     def __init__(
@@ -129,7 +130,8 @@ class CallSplitter:
         self._opens = [before + mark for before in leads] if mark else []
         self._ends = [end.encode() for end in _counterparts(format.open)]
         self._held = b""
-        self._call: CallReader | None = None  # of the call that is being written
+        self._call: CallReader | _LooseReader | None = None  # of the call that is being written
+        self._names = frozenset(_function(tool).get("name", "") for tool in tools)
         self._found: list[NativeCall] = []
         self._said = False
         self.rest = ""  # what the model has written after its last call
@@ -156,6 +158,14 @@ class CallSplitter:
 
     def _begin(self) -> int:
         """How many bytes of what is held are certainly no call; a call may begin after them."""
+        if not self._said and self._opens and self._format.name_key and self._names:
+            loose = _LOOSE.match(self._held)
+            if loose and not any(
+                loose[1].startswith(mark[: len(loose[1])]) for mark in self._opens if loose[1]
+            ):
+                if loose[2]:
+                    self._call = _LooseReader(self._format, self._names)
+                return 0
         if not self._opens:  # a call is the whole reply
             start = self._held.lstrip()
             if not self._said and not start:
@@ -170,16 +180,50 @@ class CallSplitter:
             return min(places)
         return len(self._held) - max(beginning(self._held, mark) for mark in self._opens)
 
-    def _go_on(self, call: CallReader, piece: bytes) -> list[tuple[Literal["answer", "mark"], bytes]]:
+    def _go_on(
+        self, call: CallReader | _LooseReader, piece: bytes
+    ) -> list[tuple[Literal["answer", "mark"], bytes]]:
         calls = call.feed(piece)
         if calls:
             self._found += calls
             self.rest = call.rest
             held, self._held, self._call = self._held, b"", None
             return [("mark", held)]
-        if len(self._held) > _LONGEST or any(end in self._held for end in self._ends):
+        hopeless = isinstance(call, _LooseReader) and call.hopeless
+        if hopeless or len(self._held) > _LONGEST or any(end in self._held for end in self._ends):
             return self.finish()
         return []
+
+
+_LOOSE = re.compile(rb"\s*(`{1,3}|```\w*\s*|<\w*|<\w+>\s*|)(\{.*)?\Z", re.DOTALL)
+
+
+class _LooseReader:
+    """Reads one call in JSON that has lost its mark."""
+
+    def __init__(self, format: ToolFormat, names: Collection[str]) -> None:
+        self._format, self._names = format, names
+        self._raw = b""
+        self.rest = ""
+        self.hopeless = False  # it is JSON, and no call
+
+    def feed(self, piece: bytes) -> tuple[NativeCall, ...]:
+        self._raw += piece
+        if b"}" not in piece:
+            return ()
+        text = self._raw.decode(errors="replace")
+        for start in (text.find("{"), text.find("{{") + 1):
+            try:
+                value, end = _DECODER.raw_decode(text, start)
+            except ValueError:
+                continue
+            arguments = _as_mapping(value.get(self._format.arguments_key, {}))
+            name = value.get(self._format.name_key)
+            if name in self._names and arguments is not None:
+                self.rest = text[end:].lstrip("}")
+                return (NativeCall(name, arguments),)
+            self.hopeless = True
+        return ()
 
 
 def _counterparts(mark: str) -> list[str]:

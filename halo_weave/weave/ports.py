@@ -76,6 +76,9 @@ class ToolboxPort(Protocol):
     def instructions(self) -> str:
         """What the system prompt says of the tools and of the top of the tree."""
 
+    def asked_for(self, text: str) -> bool:
+        """Whether somebody's words speak of remembering or looking up."""
+
     def overview(self) -> str:
         """What the system prompt says of the top of the tree, where the template declares the tools."""
 

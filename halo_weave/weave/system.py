@@ -23,11 +23,12 @@ from halo_weave.weave.desk import CUT, Desk
 from halo_weave.weave.events import WindowChanged
 from halo_weave.weave.hub import Hubs
 from halo_weave.weave.ports import RecallPort, ToolboxPort
-from halo_weave.weave.prompt import Scribe
+from halo_weave.weave.prompt import Scribe, SystemPrompt
 from halo_weave.weave.reply import ReplyReader
 
 MOST_DESKS = 16  # working sets that are kept between turns
-ABLE = 1_000_000_000  # parameters from which on a model uses tools and still talks as well as without (docs/tools.md)
+ABLE = 1_000_000_000  # parameters from which on a model uses its tools when it is asked to (docs/tools.md)
+LARGE = 7_000_000_000  # and from which on it knows by itself when to
 
 
 class System:
@@ -79,17 +80,28 @@ class System:
         """What holds for all windows, or in one."""
         return stored_settings(self.store, window, self._defaults)
 
-    def tool_form(self, settings: Settings) -> Literal["native", "tags", "off"]:
-        """How the model may call its tools in a window."""
+    def tool_form(self, settings: Settings, text: str = "") -> Literal["native", "tags", "off"]:
+        """How the model may call its tools in a turn, for what the user says in it."""
         facts = self.engine.facts
         native = facts.declares_tools and facts.tools is not None
         match settings.tools:
             case "tags" if self.toolbox and settings.tool_rounds:
                 return "tags"
-            case "native" | "auto" if self.toolbox and settings.tool_rounds and native:
-                able = settings.tools == "native" or self.engine.info.parameters >= ABLE
-                return "native" if able else "off"
+            case "native" if self.toolbox and settings.tool_rounds and native:
+                return "native"
+            case "auto" if self.toolbox and settings.tool_rounds and native:
+                size = self.engine.info.parameters
+                asked = size >= ABLE and self.toolbox.asked_for(text)
+                return "native" if asked or size >= LARGE else "off"
         return "off"
+
+    def system_prompt(self, record: WindowRecord, settings: Settings, form: str) -> SystemPrompt:
+        """The window's own, with what the model is told of its tools and of its memory."""
+        prompt = record.system_prompt
+        if self.toolbox and settings.memory_tree_in_prompt and form != "off":
+            told = self.toolbox.instructions() if form == "tags" else self.toolbox.overview()
+            prompt = f"{prompt}\n\n{told}".strip()
+        return self.scribe.system(prompt, form == "native")
 
     @contextmanager
     def alone(self, window_id: str) -> Iterator[None]:
@@ -133,15 +145,11 @@ class System:
 
     def _open(self, window_id: str) -> Desk:
         record = self.window(window_id)
-        settings, prompt = self.settings(record), record.system_prompt
-        form = self.tool_form(settings)
-        if self.toolbox and settings.memory_tree_in_prompt and form != "off":
-            told = self.toolbox.instructions() if form == "tags" else self.toolbox.overview()
-            prompt = f"{prompt}\n\n{told}".strip()
+        settings = self.settings(record)
         return Desk.open(
             record,
             settings,
-            self.scribe.system(prompt, form == "native"),
+            self.system_prompt(record, settings, self.tool_form(settings)),
             store=self.store,
             engine=self.engine,
             scribe=self.scribe,

@@ -65,7 +65,9 @@ class Turn:
         self.clock = _Clock(began)
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
-        self.form = system.tool_form(desk.settings) if self.toolbox else "off"
+        self.form = system.tool_form(desk.settings, text)
+        desk.system = system.system_prompt(desk.record, desk.settings, self.form)
+        desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
         self._draft: Future[None] | None = None
         self._drafted = self._shown = 0.0

@@ -12,7 +12,7 @@ from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.templates.calls import CallSplitter, ToolFormat
 from halo_weave.templates.chat import CHATML
 from halo_weave.weave import events
-from halo_weave.weave.system import ABLE
+from halo_weave.weave.system import ABLE, LARGE
 from tests.templates.samples import CHANNELS, THINKS
 from tests.weave.conftest import SMALL, of
 
@@ -136,9 +136,10 @@ def test_a_model_calls_at_most_so_often(assembled, toolbox):
 @pytest.mark.parametrize(
     ("tools", "template", "parameters", "form"),
     [
-        ("auto", THINKS, ABLE, "native"),
-        ("auto", THINKS, ABLE - 1, "off"),  # too small to talk as well as without
-        ("auto", CHATML, ABLE, "off"),  # no format of its own
+        ("auto", THINKS, LARGE, "native"),
+        ("auto", THINKS, LARGE - 1, "off"),  # would call a tool for everything that is said
+        ("auto", THINKS, 0, "off"),  # its size is not known
+        ("auto", CHATML, LARGE, "off"),  # no format of its own
         ("native", THINKS, 1, "native"),
         ("native", CHATML, ABLE, "off"),
         ("tags", CHATML, 1, "tags"),
@@ -153,6 +154,35 @@ def test_which_form_is_used(assembled, toolbox, tools, template, parameters, for
     list(weave.turns.steps(window, "Hello."))
     assert ("<tool>" in seen[0]) is (form == "tags")
     assert ("query_heading" in seen[0]) is (form != "off")
+
+
+@pytest.mark.parametrize(("parameters", "declared"), [(ABLE - 1, False), (ABLE, True)])
+def test_auto_declares_tools_when_the_user_asks_for_memory(assembled, toolbox, parameters, declared):
+    weave, window = opened(
+        assembled, toolbox, THINKS, "Hi.", CALL, "Yes.", "Hm.", parameters=parameters, tools="auto"
+    )
+    seen = prompts(weave)
+    list(weave.turns.steps(window, "My cat is Mooncake."))
+    turn = list(weave.turns.steps(window, "Please remember that."))
+    assert "save_memory" not in seen[0]
+    assert ("query_heading" in seen[1]) is declared
+    assert bool(of(events.ToolCalled, turn)) is declared
+    list(weave.turns.steps(window, "How are you?"))
+    assert "query_heading" not in seen[-1]
+
+
+@pytest.mark.parametrize(
+    "text", ["Remember my cat.", "Merk dir das.", "Look it up, please.", "What did you save?", "记住它"]
+)
+def test_words_that_ask_for_memory(toolbox, text):
+    assert toolbox.asked_for(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["My dog is afraid of balloons.", "Why is the sky blue?", "Erzähl mir was.", ""]
+)
+def test_words_that_ask_for_nothing_of_it(toolbox, text):
+    assert not toolbox.asked_for(text)
 
 
 def test_without_tools_the_prompt_says_nothing_of_them(assembled, toolbox):
@@ -195,4 +225,47 @@ def test_a_call_that_is_the_whole_reply_has_no_mark():
     assert {kind for kind, _ in found} == {"mark"}
     found, calls = split(format, b"Sets are written ", b'{"name": "jq", "parameters": {}}')
     assert calls == 0
+    assert {kind for kind, _ in found} == {"answer"}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b'```json\n{\n  "name": "jq",\n  "arguments": {"program": "."}\n}\n```',
+        b'{"name": "jq", "arguments": {"program": "."}}',
+        b'{{"name": "jq", "arguments": {"program": "."}}}',
+        b'<tools>\n{"name": "jq", "arguments": {"program": "."}}\n</tools>',
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_a_call_that_has_lost_its_mark_is_a_call(reply, size):
+    format = ToolFormat("json", "<tool_call>", "name", "arguments")
+    splitter = CallSplitter(format, [{"function": {"name": "jq"}}])
+    found = []
+    for at in range(0, len(reply), size):
+        found += splitter.feed(reply[at : at + size])
+        if splitter._found:
+            break
+    assert [(call.name, call.arguments) for call in splitter.take_calls()] == [("jq", {"program": "."})]
+    assert {kind for kind, _ in found} == {"mark"}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b'```json\n{"name": "Anna", "arguments": {}}\n``` is JSON.',
+        b"```python\nprint({})\n```",
+        b"<b>Hello</b> {you}",
+        b'{"a": {"b": 1}} is a mapping.',
+        b"2 < 3, {x}",
+        b"``",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_other_code_is_the_answer(reply, size):
+    format = ToolFormat("json", "<tool_call>", "name", "arguments")
+    splitter = CallSplitter(format, [{"function": {"name": "jq"}}])
+    found = [run for at in range(0, len(reply), size) for run in splitter.feed(reply[at : at + size])]
+    found += splitter.finish()
+    assert b"".join(raw for _, raw in found) == reply
     assert {kind for kind, _ in found} == {"answer"}
