@@ -151,10 +151,7 @@ class Remembering:
 
     def __init__(self, embedder: Embedder) -> None:
         self.inner, self.known = embedder, dict[str, Vectors]()
-        self.name, self.dimension, self.max_tokens = embedder.name, embedder.dimension, embedder.max_tokens
-
-    def count(self, text: str) -> int:
-        return self.inner.count(text)
+        self.name, self.dimension = embedder.name, embedder.dimension
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
         if not query:

@@ -18,7 +18,7 @@ from jinja2 import nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
 
-from halo_weave.templates.chat import ChatMessage, NativeCall
+from halo_weave.templates.messages import ChatMessage, NativeCall
 from halo_weave.templates.model import ModelTemplate
 from halo_weave.templates.renderer import TemplateRenderer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -16,7 +17,10 @@ from halo_weave.engines import ENGINES
 from halo_weave.errors import BadInput, ModelNotFound, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
-from halo_weave.keepsakes import KeptChunk, Notes, SnapshotSearch, StructuredMemory, Toolbox
+from halo_weave.keepsakes.notes import Notes
+from halo_weave.keepsakes.structured_memory import KeptChunk, SnapshotSearch, StructuredMemory
+from halo_weave.keepsakes.tools import Toolbox
+from halo_weave.lastrun import changed_models, note_model
 from halo_weave.llama import catalogue
 from halo_weave.llama.footprint import KvType
 from halo_weave.places import memory_file
@@ -26,6 +30,7 @@ from halo_weave.store import Store
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave
 
+log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
 
@@ -55,7 +60,11 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
     """A whole system. What was opened is closed again if a later part fails."""
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)  # before the model is loaded
+    for sentence in changed_models(options.data):
+        log.warning(sentence)
     engine = open_engine(options, progress)
+    if engine.info.file:
+        note_model(options.data, engine.info.file)
     try:
         store = open_store(options.data)
     except BaseException:

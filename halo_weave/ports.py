@@ -1,9 +1,10 @@
-"""What engines and embedders take and give, and what each must be able to do."""
+"""What engines, embedders and search take and give, and what each must be able to do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -11,10 +12,11 @@ import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.brightness import Capture as Capture
+from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.tokens import Ids, Positions, Tokens
 from halo_weave.errors import BadSetting
-from halo_weave.templates.chat import ChatMessage, ChatPrompt
 from halo_weave.templates.facts import TemplateFacts
+from halo_weave.templates.messages import ChatMessage, ChatPrompt
 
 Vectors = npt.NDArray[np.float32]  # (n, dimension), each of length 1
 
@@ -157,6 +159,9 @@ class Engine(Protocol):
     def pieces(self, ids: Ids) -> Tokens:
         """Token ids back to their bytes."""
 
+    def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Which of these are control tokens, such as the end of a turn, or no tokens of this model at all."""
+
     @property
     def facts(self) -> TemplateFacts:
         """What the model's chat template tells about it: how it thinks, how it calls tools."""
@@ -201,12 +206,33 @@ class Embedder(Protocol):
     @property
     def dimension(self) -> int: ...
 
-    @property
-    def max_tokens(self) -> int: ...
-
-    def count(self, text: str) -> int:
-        """How many of the embedder's tokens the text takes."""
-
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors: ...
 
+    def close(self) -> None: ...
+
+
+class RecallPort(Protocol):
+    """Search over all that was said."""
+
+    def search(
+        self,
+        text: str,
+        *,
+        window: str | None = None,
+        limit: int = 50,
+        now: datetime,
+        user_weight: float = 1.5,
+        mmr_lambda: float | None = None,
+    ) -> Sequence[RecallHit]: ...
+
+    def note_said(self) -> None:
+        """New chunks are in the store: embed them when there is time."""
+
+    def forget(self) -> None:
+        """The memory was cleared."""
+
+    def reopen(self) -> None:
+        """The memory has the vectors of another embedder now."""
+
+    def status(self) -> Mapping[str, Any]: ...
     def close(self) -> None: ...

@@ -24,6 +24,7 @@ Scores = npt.NDArray[np.float64]  # (n,)
 
 VERIFY_FIRST = "Run: halo-weave verify. If that does not help, put a backup in its place."
 WINDOW_ID = "^[0-9a-zA-Z_-]{1,64}$"  # it stands in addresses
+NAME_LENGTH, PROMPT_LENGTH = 200, 100_000  # characters of a window's names, and of its system prompt
 
 
 # Said
@@ -254,14 +255,6 @@ class MemoryEntry:
     accessed: datetime
     version: int
     ended: datetime | None = None  # when an older version was replaced or deleted
-
-    @property
-    def heading(self) -> str:
-        return self.path.rpartition("/")[2]
-
-    @property
-    def parent(self) -> str:
-        return self.path.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)

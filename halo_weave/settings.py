@@ -73,7 +73,7 @@ class Settings:
         "magnitude_voting", "How attention becomes brightness.", choices=tuple(STRATEGIES)
     )
     initial_brightness: float = _forgetting(
-        10_000.0, "Brightness of a new token: fail bright, then prove itself.", low=0, high=1_000_000
+        10_000.0, "Brightness that a new token starts with.", low=0, high=1_000_000
     )
     brightness_cap: float = _forgetting(
         10_000.0, "No token becomes brighter than this. There is no floor.", low=1, high=1_000_000
@@ -121,7 +121,7 @@ class Settings:
 
     kv_mode: KvMode = _system(
         "splice",
-        "Cut and mend the model's cache, or read everything anew after each change.",
+        "Remove and restore parts of the model's cache, or read everything again after each change.",
         choices=get_args(KvMode),
     )
     timestamps: bool = _system(True, "Show the model when each of your messages was said.")

@@ -394,7 +394,7 @@ class Upkeep(Protocol):
     def clear(self, *, confirm: bool = False) -> None:
         """Wipe all that was said and kept; settings stay.
 
-        Ids go on counting, so that nothing said later is taken for something said before.
+        Ids start over, as in a new memory.
         """
 
     def close(self) -> None: ...

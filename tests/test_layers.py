@@ -17,7 +17,9 @@ LAYERS = [
     {"ports", "store", "places", "settings"},
     {"config"},
     {"llama"},  # the binding of llama.cpp, shared by engine and embedder
-    {"engines", "embedders", "index", "stores", "keepsakes", "weave"},
+    {"keepsakes"},  # the AI's own memory and tools: they need nothing but a store
+    {"engines", "embedders", "index", "stores", "weave"},
+    {"lastrun"},
     {"assemble"},
     {"server"},
     {"cli", "mcp", "lab"},  # `halo-weave serve` starts the server

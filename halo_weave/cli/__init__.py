@@ -1,4 +1,4 @@
-"""The command line: thin, one module per family of commands."""
+"""The command line: one module for each family of commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main() -> None:
             app(sys.argv[1:] or ["serve"], prog_name="halo-weave")
         finally:
             if sys.stdout:
-                sys.stdout.flush()  # here, where a full disk can still be told
+                sys.stdout.flush()  # here, where a full disk can still be reported
     except HaloWeaveError as error:
         fail(str(error))
     except UnicodeDecodeError as error:
@@ -36,11 +36,11 @@ def main() -> None:
         fail(
             f"This cannot be written as {error.encoding}. Use a terminal with UTF-8, or PYTHONIOENCODING=utf-8."
         )
-    except BrokenPipeError:  # whoever read has seen enough
-        drop_output()
+    except BrokenPipeError:  # the program that read the output has ended
+        _drop_output()
         sys.exit(1)
     except OSError as error:
-        drop_output()
+        _drop_output()
         what = f"{error.filename} cannot be used" if error.filename else "The output cannot be written"
         fail(f"{what}: {error.strerror or error}.")
     except KeyboardInterrupt:
@@ -52,7 +52,7 @@ def fail(sentence: str) -> NoReturn:
     sys.exit(1)
 
 
-def drop_output() -> None:
-    """What is still to be written cannot be: without this, Python would try again at its end, and complain."""
+def _drop_output() -> None:
+    """Send the rest of the output nowhere; otherwise Python tries to write it once more when it ends, and complains."""
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -15,24 +15,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from halo_weave.assemble import assemble
+from halo_weave.assemble import Options, assemble
 from halo_weave.cli.app import app
-from halo_weave.cli.counting import counted
-from halo_weave.cli.glow import TOOL, painted, plain, span
-from halo_weave.cli.options import Data
-from halo_weave.cli.starting import (
-    BatchTokens,
-    Context,
-    Embedder,
-    GpuLayers,
-    KvCacheType,
-    Model,
-    Threads,
-    options_of,
-    progress_bar,
-    say_default,
-)
-from halo_weave.config import read_config
+from halo_weave.cli.glow import TOOL, counted, painted, plain, span
+from halo_weave.cli.starting import progress_bar, say_default, with_options
 from halo_weave.core.pruning import SleepReason
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, HaloWeaveError
@@ -58,7 +44,7 @@ QUIET = "bright_black"
 
 
 class Chat:
-    """One window at a time, and the commands to look around."""
+    """A conversation in one window at a time, and the commands that begin with a slash."""
 
     def __init__(self, weave: Weave, window: WindowRecord, console: Console) -> None:
         self.weave, self.window, self.console = weave, window, console
@@ -259,9 +245,9 @@ def _keyed(text: str) -> ChunkKey:
     return ChunkKey.parse(text)
 
 
-def _shortened(text: str, most: int = 80) -> str:
+def _shortened(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= 80 else text[:79] + "…"
 
 
 def first_window(weave: Weave, name: str | None) -> WindowRecord:
@@ -292,7 +278,7 @@ def _on_interrupt(stop: Callable[[], object]) -> Iterator[None]:
 
 
 def _typed(console: Console) -> Iterator[str]:
-    """Lines from the keyboard, until Ctrl-D; or from a pipe, until it ends. Bytes that are no text become a sign."""
+    """Lines from the keyboard, until Ctrl-D; or from a pipe, until it ends. Bytes that are not text become a replacement character."""
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     if not sys.stdin.isatty():
@@ -311,32 +297,14 @@ def _typed(console: Console) -> Iterator[str]:
 
 
 @app.command()
+@with_options
 def chat(
+    options: Options,
     window: Annotated[
         str | None, typer.Option("--window", help="Name or id of a window. Default: the one used last.")
     ] = None,
-    model: Model = None,
-    embedder: Embedder = None,
-    data: Data = None,
-    context: Context = None,
-    threads: Threads = None,
-    gpu_layers: GpuLayers = None,
-    kv_type: KvCacheType = None,
-    batch: BatchTokens = None,
 ) -> None:
     """Talk in the terminal. /help shows what else it can do."""
-    config = read_config()
-    options = options_of(
-        config,
-        data=data,
-        model=model,
-        embedder=embedder,
-        context=context,
-        threads=threads,
-        gpu_layers=gpu_layers,
-        kv_type=kv_type,
-        batch=batch,
-    )
     say_default(options, Console(stderr=True, highlight=False))
     with progress_bar() as telling:
         weave = assemble(options, telling)

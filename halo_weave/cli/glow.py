@@ -1,4 +1,4 @@
-"""Brightness as colour in a terminal, scaled to what is live now."""
+"""Text for the terminal: brightness as colour, words of others made harmless, numbers in sentences."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _chunk_style(peak: float) -> Style:
 
 
 def _token_style(at: float) -> Style | None:
-    """The top fifth of the range stands on a ground of its own."""
+    """The top fifth of the range has a background."""
     if at < TOP:
         return None
     return Style(color="white", bgcolor=_between(*GROUND, (at - TOP) / (1 - TOP)))
@@ -67,3 +67,8 @@ def span(rows: Iterable[Brightness]) -> tuple[float, float]:
     """The smallest and the largest brightness."""
     ends = [(float(row.min()), float(row.max())) for row in rows if len(row)]
     return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else (0.0, 0.0)
+
+
+def counted(count: int, noun: str, many: str = "") -> str:
+    """`1 note`, `2 notes`, `3 entries`."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"

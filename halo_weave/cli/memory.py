@@ -14,20 +14,17 @@ from typing import Annotated, Any
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from halo_weave.assemble import open_store
 from halo_weave.cli.app import app
-from halo_weave.cli.counting import counted
-from halo_weave.cli.finding import found_window
-from halo_weave.cli.glow import plain
-from halo_weave.cli.options import Data, Json, Yes
-from halo_weave.cli.starting import folder_of
+from halo_weave.cli.glow import counted, plain
+from halo_weave.cli.starting import Data, Json, Yes, folder_of, progress_bar
 from halo_weave.config import read_config
 from halo_weave.errors import BadInput, StoreCorrupt
 from halo_weave.records import Finding, Subset
 from halo_weave.store import Store
+from halo_weave.weave.windows import find_window
 
 LAST_TURN = 2**63 - 1
 Target = Annotated[Path, typer.Argument(help="File to write. It must not exist yet.")]
@@ -70,18 +67,25 @@ def say(value: Any) -> None:
     typer.echo(json.dumps(shown(value), ensure_ascii=False))
 
 
+def answer(as_json: bool, value: Any, sentence: str) -> None:
+    """What a command did, as JSON or as a sentence."""
+    if as_json:
+        say(value)
+    else:
+        typer.echo(sentence)
+
+
+def _say_written(as_json: bool, target: Path, done: str) -> None:
+    size = target.stat().st_size
+    answer(as_json, {"file": str(target), "bytes": size}, f"{done} to {target} ({size / 1e6:,.1f} MB).")
+
+
 @contextmanager
 def bar(title: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on the error stream; a total of 0 means that the end is not known."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(title, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total or None)
+    with progress_bar(counts=True) as tell:
+        tell(title, 0, 0)
+        yield lambda done, total: tell(title, done, total)
 
 
 def _moment_of(text: str | None, option: str) -> datetime | None:
@@ -188,7 +192,7 @@ def _export_memory(
             f"There is no folder {target.parent}. Make it first, or name another file for the export."
         )
     with opened_to_read(data) as store, bar("Exporting turns") as progress:
-        chosen = found_window(store, window).id if window else None
+        chosen = find_window(store.windows(), window).id if window else None
         subset = Subset(chosen, first_turn, last_turn, *spans)
         if to_stdout:
             store.export(sys.stdout.write, now=now(), subset=subset, vectors=vectors, progress=progress)
@@ -202,10 +206,7 @@ def _export_memory(
             raise BadInput(f"{target} cannot be written: {error.strerror}.") from error
         finally:
             partial.unlink(missing_ok=True)
-    if as_json:
-        say({"file": str(target), "bytes": target.stat().st_size})
-    else:
-        typer.echo(f"Exported to {target} ({target.stat().st_size / 1e6:,.1f} MB).")
+    _say_written(as_json, target, "Exported")
 
 
 @app.command("import")
@@ -237,10 +238,7 @@ def backup(target: Target, data: Data = None, as_json: Json = False) -> None:
     """Copy the memory as it is at this moment, while it is in use."""
     with opened_to_read(data) as store, bar("Copying pages") as progress:
         store.backup(target, progress=progress)
-    if as_json:
-        say({"file": str(target), "bytes": target.stat().st_size})
-    else:
-        typer.echo(f"Backed up to {target} ({target.stat().st_size / 1e6:,.1f} MB).")
+    _say_written(as_json, target, "Backed up")
 
 
 @app.command()
@@ -286,7 +284,4 @@ def clear(data: Data = None, yes: Yes = False, as_json: Json = False) -> None:
                 err=True,
             )
         store.clear(confirm=True)
-    if as_json:
-        say({"cleared_turns": stats.turns, "cleared_tokens": stats.tokens})
-    else:
-        typer.echo("Cleared.")
+    answer(as_json, {"cleared_turns": stats.turns, "cleared_tokens": stats.tokens}, "Cleared.")

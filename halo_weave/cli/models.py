@@ -14,8 +14,7 @@ from rich.table import Table
 
 from halo_weave.cli.app import app
 from halo_weave.cli.glow import plain
-from halo_weave.cli.options import Json
-from halo_weave.cli.starting import Context, KvCacheType, Model, options_of
+from halo_weave.cli.starting import Context, Json, KvCacheType, Model, options_of
 from halo_weave.config import read_config
 from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.llama import catalogue, inventory, library
@@ -152,9 +151,7 @@ def doctor(
     model: Model = None, context: Context = None, kv_type: KvCacheType = None, as_json: Json = False
 ) -> None:
     """Say what the model runs on: llama.cpp, processor, GPU, memory; and what would make it faster."""
-    options = options_of(
-        read_config(), data=None, model=model, embedder="off", context=context, kv_type=kv_type
-    )
+    options = options_of(read_config(), model=model, embedder="off", context=context, kv_type=kv_type)
     memory = machine_memory()
     build = inspect(library.load())
     told: dict[str, Any] = {

@@ -11,12 +11,9 @@ import typer
 from rich.console import Console
 
 from halo_weave.cli.app import app
-from halo_weave.cli.counting import counted
-from halo_weave.cli.finding import found_window
-from halo_weave.cli.glow import plain
-from halo_weave.cli.memory import bar, now, opened_to_change, opened_to_read, say
-from halo_weave.cli.options import Data, Json
-from halo_weave.cli.starting import embedder_of
+from halo_weave.cli.glow import counted, plain
+from halo_weave.cli.memory import answer, bar, now, opened_to_change, opened_to_read, say
+from halo_weave.cli.starting import Data, Json, embedder_of
 from halo_weave.config import configured_settings, read_config
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import ChunkKey
@@ -29,6 +26,7 @@ from halo_weave.records import ChunkRecord
 from halo_weave.store import Store
 from halo_weave.weave.system import stored_settings
 from halo_weave.weave.waking import plan_waking
+from halo_weave.weave.windows import find_window
 
 EmbedderFile = Annotated[
     str | None,
@@ -38,7 +36,7 @@ EmbedderFile = Annotated[
 
 @contextmanager
 def recalling(store: Store, embedder: str | None, *, writes: bool = False) -> Iterator[Recall]:
-    """Search for one command, which waits for the embedder and not for what is still to be embedded."""
+    """Search for one command: it waits until the embedder is open, but not until everything is embedded."""
     chosen = embedder_of(read_config(), embedder)
     recall = Recall(store, None if chosen == "off" else lambda: open_embedder(chosen), writes=writes)
     try:
@@ -66,21 +64,21 @@ def search(
     """Find what was said, by meaning and by words."""
     with opened_to_read(data) as store:
         if window is not None:
-            window = found_window(store, window).id
+            window = find_window(store.windows(), window).id
         with recalling(store, embedder) as recall:
             told: dict[str, Any] = {}
             if budget is None:
                 scored = {hit.key: hit for hit in recall.search(words, window=window, limit=limit, now=now())}
                 shown = dict.fromkeys(scored, "")
             else:
-                scored, plan = would_wake(store, recall, words, budget, window)
+                scored, plan = _would_wake(store, recall, words, budget, window)
                 told = {"budget": budget, "cost": plan.cost}
                 shown = {waking.key: str(waking.part) for waking in plan.wakes}
             status = recall.status()
         records = {record.key: record for record in store.chunks_by_key(shown)}
         names = store.window_names()
     found = [
-        described(record, names.get(record.window, ""), scored.get(key), part)
+        _described(record, names.get(record.window, ""), scored.get(key), part)
         for key, part in shown.items()
         if (record := records.get(key))
     ]
@@ -106,7 +104,7 @@ def search(
         typer.echo(f"{told['cost']} of {counted(budget, 'token')}", err=True)
 
 
-def would_wake(
+def _would_wake(
     store: Store, recall: Recall, words: str, budget: int, window: str | None
 ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
     """As in a turn: by the stored settings, and only what is near enough. In a window, what is live there stays out."""
@@ -124,7 +122,7 @@ def would_wake(
     )
 
 
-def described(record: ChunkRecord, name: str, hit: RecallHit | None, part: str) -> dict[str, Any]:
+def _described(record: ChunkRecord, name: str, hit: RecallHit | None, part: str) -> dict[str, Any]:
     return {
         "key": str(record.key),
         "window": record.window,
@@ -151,8 +149,6 @@ def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = Fa
             catalogue.ensure(catalogue.EMBEDDER, lambda what, done, total: getting(done, total))
     with opened_to_change(data) as store, open_embedder(file) as made, bar("Embedding") as embedding:
         generation = embed_anew(store, made, now=now, progress=embedding)
-    if as_json:
-        say(generation)
-    else:
-        are = "is" if generation.vectors == 1 else "are"
-        typer.echo(f"{counted(generation.vectors, 'chunk')} {are} embedded by {generation.model}.")
+    are = "is" if generation.vectors == 1 else "are"
+    sentence = f"{counted(generation.vectors, 'chunk')} {are} embedded by {generation.model}."
+    answer(as_json, generation, sentence)

@@ -14,20 +14,7 @@ from rich.console import Console
 from halo_weave.assemble import Options, assemble
 from halo_weave.cli.app import app
 from halo_weave.cli.glow import plain
-from halo_weave.cli.options import Data
-from halo_weave.cli.starting import (
-    BatchTokens,
-    Context,
-    Embedder,
-    GpuLayers,
-    KvCacheType,
-    Model,
-    Tell,
-    Threads,
-    options_of,
-    progress_bar,
-    say_default,
-)
+from halo_weave.cli.starting import Tell, progress_bar, say_default, with_options
 from halo_weave.config import read_config, text_of, texts_of, whole_of
 from halo_weave.weave import Weave
 
@@ -57,20 +44,14 @@ Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser
 
 
 @app.command()
+@with_options
 def serve(
+    options: Options,
     host: Host = None,
     port: Port = None,
-    model: Model = None,
-    embedder: Embedder = None,
-    data: Data = None,
     key: Key = None,
     origin: Origins = None,
     allow_host: Names = None,
-    context: Context = None,
-    threads: Threads = None,
-    gpu_layers: GpuLayers = None,
-    kv_type: KvCacheType = None,
-    batch: BatchTokens = None,
     open_page: Open = False,
 ) -> None:
     """Serve the page and the API on http://127.0.0.1:4256. The default command."""
@@ -80,17 +61,6 @@ def serve(
 
     config = read_config()
     host = host or text_of(config, "host") or HOST
-    options = options_of(
-        config,
-        data=data,
-        model=model,
-        embedder=embedder,
-        context=context,
-        threads=threads,
-        gpu_layers=gpu_layers,
-        kv_type=kv_type,
-        batch=batch,
-    )
     key = key or text_of(config, "key")
     names = (*(allow_host or ()), *texts_of(config, "allow_host"))
     origins = (*(origin or ()), *texts_of(config, "origin"))
@@ -123,7 +93,7 @@ def _assembling(options: Options) -> Callable[[Tell], Weave]:
 
 
 def _attend(service: Service, server: Server, options: Options, console: Console) -> None:
-    """Say when the system is there. Without a model the page explains; a wrong --model ends the server."""
+    """Wait until the system is assembled, and say so if it fails. A --model that cannot be used ends the server."""
     service.begin().join()
     if service.failure is None:
         return

@@ -1,7 +1,8 @@
-"""What `serve` and `chat` have in common: the options of the system, and a bar while it is assembled."""
+"""Options that several commands share, how they become the options of the system, and progress bars."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from halo_weave.assemble import Options, named_embedder
 from halo_weave.cli.glow import plain
-from halo_weave.config import configured_settings, text_of, whole_of
+from halo_weave.config import configured_settings, read_config, text_of, whole_of
 from halo_weave.errors import BadSetting
 from halo_weave.llama.catalogue import default_model
 from halo_weave.llama.footprint import KV_TYPES, machine_memory
@@ -24,6 +25,12 @@ from halo_weave.places import data_folder
 SMALLEST_CONTEXT = 1024  # the system prompt with its tools, a reply, and some words
 Tell = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="Folder of the memory. Default: HALO_WEAVE_DATA, or the user's data folder."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 Model = Annotated[
     str | None,
     typer.Option(
@@ -39,30 +46,61 @@ Embedder = Annotated[
 Context = Annotated[
     int | None, typer.Option("--context", min=SMALLEST_CONTEXT, help="Tokens that can be live in one window.")
 ]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the model.")]
-GpuLayers = Annotated[
-    int | None,
-    typer.Option("--gpu-layers", min=-1, help="Layers of the model on the GPU; -1: all that it has."),
-]
 KvCacheType = Annotated[
     str | None, typer.Option("--kv-type", help=f"How keys are stored in the KV cache: {', '.join(KV_TYPES)}.")
 ]
-BatchTokens = Annotated[
-    int | None, typer.Option("--batch", min=8, max=4096, help="Tokens of a prompt that are read at once.")
-]
+
+
+NUMBERS = {  # options that are whole numbers, with the range that the configuration may use
+    "context": (SMALLEST_CONTEXT, 1 << 24),
+    "threads": (1, 1024),
+    "gpu_layers": (-1, 1 << 16),
+    "batch": (8, 4096),
+}
+_SYSTEM: dict[str, Any] = {  # the options of every command that opens a model, by parameter
+    "model": Model,
+    "embedder": Embedder,
+    "data": Data,
+    "context": Context,
+    "threads": Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the model.")],
+    "gpu_layers": Annotated[
+        int | None,
+        typer.Option("--gpu-layers", min=-1, help="Layers of the model on the GPU; -1: all that it has."),
+    ],
+    "kv_type": KvCacheType,
+    "batch": Annotated[
+        int | None, typer.Option("--batch", min=8, max=4096, help="Tokens of a prompt that are read at once.")
+    ],
+}
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command takes the options of the system, and gets them as one value: its argument `options`."""
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    system = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in _SYSTEM.items()
+    ]
+    taken = [*(one.replace(kind=one.KEYWORD_ONLY) for one in own if one.name != "options"), *system]
+
+    def run(**given: Any) -> None:
+        chosen = {name: given.pop(name) for name in _SYSTEM}
+        command(options=options_of(read_config(), **chosen), **given)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {one.name: one.annotation for one in taken}
+    run.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+    return run
 
 
 def options_of(
     config: Mapping[str, Any],
     *,
-    data: Path | None,
-    model: str | None,
-    embedder: str | None,
-    context: int | None = None,
-    threads: int | None = None,
-    gpu_layers: int | None = None,
+    data: Path | None = None,
+    model: str | None = None,
+    embedder: str | None = None,
     kv_type: str | None = None,
-    batch: int | None = None,
+    **numbers: int | None,
 ) -> Options:
     """The command line first, then what is configured."""
     model = model or text_of(config, "model") or None
@@ -74,17 +112,17 @@ def options_of(
     kv_type = kv_type or text_of(config, "kv_type") or None
     if kv_type not in (None, *KV_TYPES):
         raise BadSetting(f"kv_type is {kv_type!r}; use one of {', '.join(KV_TYPES)}.")
+    for name, (low, high) in NUMBERS.items():
+        if numbers.get(name) is None:
+            numbers[name] = whole_of(config, name, low, high)
     return Options(
         data=folder_of(config, data),
         model=model,
         embedder=embedder_of(config, embedder),
         engine=engine,
-        context=context or whole_of(config, "context", SMALLEST_CONTEXT, 1 << 24),
-        threads=threads or whole_of(config, "threads", 1, 1024),
-        gpu_layers=whole_of(config, "gpu_layers", -1, 1 << 16) if gpu_layers is None else gpu_layers,
         kv_type=kv_type,
-        batch=batch or whole_of(config, "batch", 8, 4096),
         settings=configured_settings(config),
+        **numbers,
     )
 
 
@@ -110,18 +148,17 @@ def embedder_of(config: Mapping[str, Any], named: str | None) -> Path | Literal[
 
 def folder_of(config: Mapping[str, Any], named: Path | None) -> Path:
     """Where the memory lies: the same for every command."""
-    return data_folder(_expanded(named or text_of(config, "data")))
-
-
-def _expanded(path: Path | str | None) -> Path | None:
-    return Path(path).expanduser() if path else None
+    place = named or text_of(config, "data")
+    return data_folder(Path(place).expanduser() if place else None)
 
 
 @contextmanager
-def progress_bar(*others: Tell) -> Iterator[Tell]:
-    """What takes long, on the error stream: what is done, and how far it is if that is known."""
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+def progress_bar(*others: Tell, counts: bool = False) -> Iterator[Tell]:
+    """What takes long, on the error stream: what is done, and how far it is if that is known. `counts`: also in numbers."""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn())
+    numbers = (MofNCompleteColumn(),) if counts else ()
+    console = Console(stderr=True)
+    with Progress(*columns, *numbers, TimeRemainingColumn(), console=console, transient=True) as bars:
         task = bars.add_task("Starting", total=None)
 
         def tell(what: str, done: int, total: int) -> None:

@@ -16,16 +16,15 @@ from rich.tree import Tree
 
 from halo_weave.assemble import assemble, kept_with_memories
 from halo_weave.cli.app import app
-from halo_weave.cli.counting import counted
-from halo_weave.cli.glow import plain, visible
-from halo_weave.cli.memory import now, opened, opened_to_change, opened_to_read, say, shown
-from halo_weave.cli.options import Data, Json, Yes
+from halo_weave.cli.glow import counted, plain, visible
+from halo_weave.cli.memory import answer, now, opened, opened_to_change, opened_to_read, say, shown
 from halo_weave.cli.recall import EmbedderFile, recalling
-from halo_weave.cli.starting import Model, options_of, progress_bar
+from halo_weave.cli.starting import Data, Json, Model, Yes, options_of, progress_bar
 from halo_weave.config import read_config
 from halo_weave.errors import BadInput
-from halo_weave.keepsakes import Branch, Notes, Remembered, StructuredMemory
 from halo_weave.keepsakes.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
+from halo_weave.keepsakes.notes import Notes
+from halo_weave.keepsakes.structured_memory import Branch, Remembered, StructuredMemory
 from halo_weave.store import Store
 
 memory = typer.Typer(help="What the AI keeps on purpose, under headings.", no_args_is_help=True)
@@ -36,7 +35,7 @@ Heading = Annotated[str, typer.Argument(metavar="[PATH]", help="A heading; witho
 
 
 @memory.command("list")
-def list_memories(path: Heading = "", data: Data = None, as_json: Json = False) -> None:
+def _list_memories(path: Heading = "", data: Data = None, as_json: Json = False) -> None:
     """Show the memory as a tree."""
     with opened_to_read(data) as store:
         found = StructuredMemory(store).listing(path)
@@ -49,7 +48,7 @@ def list_memories(path: Heading = "", data: Data = None, as_json: Json = False) 
 
 
 @memory.command("show")
-def show_memory(
+def _show_memory(
     path: PathOf,
     data: Data = None,
     snapshot: Annotated[bool, typer.Option("--snapshot", help="With the talk that explains it.")] = False,
@@ -72,7 +71,7 @@ def show_memory(
 
 
 @memory.command("find")
-def find_memories(
+def _find_memories(
     query: Annotated[str, typer.Argument(help="Words to look for.")],
     data: Data = None,
     under: Annotated[str, typer.Option("--under", metavar="PATH", help="Only below this heading.")] = "",
@@ -86,13 +85,8 @@ def find_memories(
     with opened_to_read(data) as store, _remembering(store, embedder) as tree:
         matches = tree.query_heading(under, query, now=now(), recency_bias=recency_bias)
     if as_json:
-        say(
-            {
-                "matches": [
-                    {**_told(one.entry), "score": one.score, "similarity": one.similarity} for one in matches
-                ]
-            }
-        )
+        found = [{**_told(one.entry), "score": one.score, "similarity": one.similarity} for one in matches]
+        say({"matches": found})
         return
     if not matches:
         typer.echo("Nothing was found.")
@@ -102,7 +96,7 @@ def find_memories(
 
 
 @memory.command("save")
-def save_memory(
+def _save_memory(
     path: PathOf,
     content: Annotated[str, typer.Argument(help="JSON, or text as it is; - reads it from standard input.")],
     data: Data = None,
@@ -115,16 +109,12 @@ def save_memory(
     """Make a memory or a new version of it, with the talk that explains it. Older versions are kept."""
     with opened(data) as store, _remembering(store, embedder, writes=True) as tree:
         saved = tree.save(path, _value_of(content), now=now(), context_tokens=context_tokens)
-    if as_json:
-        say(_told(saved))
-    else:
-        typer.echo(
-            f"Saved {saved.path}, version {saved.version}, chunks kept with it: {len(saved.snapshot)}."
-        )
+    kept = f"chunks kept with it: {len(saved.snapshot)}"
+    answer(as_json, _told(saved), f"Saved {saved.path}, version {saved.version}, {kept}.")
 
 
 @memory.command("inject")
-def inject_memory(
+def _inject_memory(
     path: PathOf,
     window: Annotated[str, typer.Option("--window", help="Name or id of the window.")],
     model: Model = None,
@@ -132,23 +122,21 @@ def inject_memory(
     as_json: Json = False,
 ) -> None:
     """Wake up the talk that explains a memory in a window, at its places, as far as there is room."""
-    config = read_config()
-    options = options_of(config, data=data, model=model, embedder="off", context=None, threads=None)
     with progress_bar() as telling:
-        weave = assemble(options, telling)
+        weave = assemble(options_of(read_config(), data=data, model=model, embedder="off"), telling)
     with closing(weave):
         woken, slept = weave.keepsakes.inject(weave.windows.find(window).id, path)
     cost = sum(one.cost for one in woken)
-    if as_json:
-        keys = [str(one.chunk.key) for one in woken]
-        say({"keys": keys, "cost": cost, "asleep": [str(one.key) for one in slept]})
-    else:
-        made_room = f" {counted(len(slept), 'dimmer one')} fell asleep to make room." if slept else ""
-        typer.echo(f"Woke {counted(len(woken), 'chunk')}, {counted(cost, 'token')}.{made_room}")
+    made_room = f" {counted(len(slept), 'dimmer one')} fell asleep to make room." if slept else ""
+    answer(
+        as_json,
+        {"keys": [str(one.key) for one in woken], "cost": cost, "asleep": [str(one.key) for one in slept]},
+        f"Woke {counted(len(woken), 'chunk')}, {counted(cost, 'token')}.{made_room}",
+    )
 
 
 @memory.command("delete")
-def delete_memory(
+def _delete_memory(
     path: PathOf,
     data: Data = None,
     recursive: Annotated[bool, typer.Option("--recursive", help="With all that lies below it.")] = False,
@@ -162,14 +150,11 @@ def delete_memory(
         if count > 1 and not yes:
             typer.confirm(f"Delete {count} memories at and below {path}?", abort=True, err=True)
         gone = tree.delete(path, now=now(), recursive=recursive)
-    if as_json:
-        say({"deleted": gone})
-    else:
-        typer.echo(f"Deleted {gone}.")
+    answer(as_json, {"deleted": gone}, f"Deleted {gone}.")
 
 
 @memory.command("history")
-def show_history(path: PathOf, data: Data = None, as_json: Json = False) -> None:
+def _show_history(path: PathOf, data: Data = None, as_json: Json = False) -> None:
     """Show all versions of a memory, the newest first; also of a deleted one."""
     with opened_to_read(data) as store:
         versions = StructuredMemory(store).history(path)
@@ -193,10 +178,7 @@ def notes(
     if write:
         with opened(data) as store:
             written = Notes(store).write(program, now=now())
-        if as_json:
-            say({"changes": written.changes, "notes": written.document})
-        else:
-            typer.echo(visible(written.changes))
+        answer(as_json, {"changes": written.changes, "notes": written.document}, visible(written.changes))
         return
     with opened_to_read(data) as store:
         output = Notes(store).read(program, now=now())

@@ -23,7 +23,7 @@ FENCE = 3  # marks that make a fence line
 class Chunker:
     """Feed it tokens; `ends` are the token counts after which a chunk has ended so far.
 
-    An end may be known up to three tokens late (a fence shows with its third mark). Only `finish` takes one
+    An end may be known up to three tokens late (a fence is recognised at its third mark). Only `finish` takes one
     back, when what follows it is too short to be a chunk.
     """
 

@@ -1,4 +1,4 @@
-"""Which JSON values can be kept: how deep they may be nested, and what no file can hold."""
+"""Which JSON values can be stored: how deep they may be nested, and which numbers and characters they may hold."""
 
 from __future__ import annotations
 

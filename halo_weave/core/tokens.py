@@ -28,7 +28,7 @@ class Role(StrEnum):
 
 
 class ChunkKey(NamedTuple):
-    """A chunk's name, for ever. `chunk_id` 0 is S0, the turn's anchor."""
+    """A chunk's name, which never changes. `chunk_id` 0 is S0, the turn's anchor."""
 
     turn_id: int
     chunk_id: int
@@ -87,9 +87,6 @@ class Tokens:
     @property
     def text(self) -> str:
         return self.raw.decode("utf-8", errors="replace")
-
-    def piece(self, i: int) -> bytes:
-        return self.raw[self.ends[i - 1] if i else 0 : self.ends[i]]
 
     def pieces(self) -> list[bytes]:
         return [self.raw[start:stop] for start, stop in pairwise([0, *self.ends.tolist()])]

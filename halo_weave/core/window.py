@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -47,17 +46,8 @@ class Live:
         return float(self.brightness.max())
 
 
-@dataclass(frozen=True, slots=True)
-class FramePart:
-    """What the chat template puts before or after a turn: there while any of the turn is live."""
-
-    turn_id: int
-    role: Role
-    part: Literal["header", "footer"]
-
-
 @dataclass(slots=True)
-class Reply:
+class _Reply:
     """The answer that is being generated: the window's last tokens, not cut into chunks yet."""
 
     turn_id: int
@@ -97,7 +87,7 @@ class Window:
         self.frame_tokens = dict(frame_tokens or {})
         self.stamps: dict[int, int] = {}  # tokens that a turn's frame has more than others, by turn
         self.faults: Counter[Fault] = Counter()
-        self.reply: Reply | None = None
+        self.reply: _Reply | None = None
         self._chunks: list[Chunk] = []
         self._pinned: set[ChunkKey] = set()
         self._places: dict[ChunkKey, int] = {}
@@ -170,15 +160,6 @@ class Window:
 
     def __iter__(self) -> Iterator[Live]:
         return (self.at(chunk.key) for chunk in self._chunks)
-
-    def layout(self) -> Iterator[FramePart | Chunk]:
-        """What the model reads after the system prompt: each turn's chunks inside its frame."""
-        for (turn_id, role), chunks in groupby(
-            self._chunks, key=lambda chunk: (chunk.key.turn_id, chunk.key.role)
-        ):
-            yield FramePart(turn_id, role, "header")
-            yield from chunks
-            yield FramePart(turn_id, role, "footer")
 
     # Changes
 
@@ -264,7 +245,7 @@ class Window:
             raise BadInput(
                 f"A reply at position {start} would stand before live chunk {self._chunks[-1].key}."
             )
-        self.reply = Reply(turn_id, start, answers)
+        self.reply = _Reply(turn_id, start, answers)
 
     def say(self, token_id: int, piece: bytes, surprisal: float = np.nan) -> None:
         """The reply's next token, and how little the model expected it, if that is known."""

@@ -1,4 +1,4 @@
-"""How text becomes terms, for the word index and for questions to it. Store and index share it, so that they agree."""
+"""How text becomes terms, the same for the word index of a store and for questions to it."""
 
 from __future__ import annotations
 

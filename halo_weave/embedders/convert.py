@@ -6,7 +6,7 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gguf
 import numpy as np
@@ -14,14 +14,7 @@ import numpy.typing as npt
 
 from halo_weave.errors import ModelNotFound, ModelUnusable
 
-Precision = Literal["F32", "F16", "Q8_0"]
-
 DTYPES = {"F32": "<f4", "F16": "<f2"}
-PRECISIONS = {
-    "F32": (gguf.LlamaFileType.ALL_F32, gguf.GGMLQuantizationType.F32),
-    "F16": (gguf.LlamaFileType.MOSTLY_F16, gguf.GGMLQuantizationType.F16),
-    "Q8_0": (gguf.LlamaFileType.MOSTLY_Q8_0, gguf.GGMLQuantizationType.Q8_0),
-}
 
 
 def read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -61,8 +54,8 @@ def _vocabulary(path: Path) -> tuple[list[bytes], list[int]]:
     return pieces, kinds
 
 
-def convert(folder: Path, target: Path, *, name: str, precision: Precision = "F16") -> Path:
-    """Write `target` from a folder with model.safetensors, config.json and vocab.txt.
+def convert(folder: Path, target: Path, *, name: str) -> Path:
+    """Write `target` in half precision, from a folder with model.safetensors, config.json and vocab.txt.
 
     The file appears under its name only when it is whole.
     """
@@ -70,12 +63,7 @@ def convert(folder: Path, target: Path, *, name: str, precision: Precision = "F1
         if not (folder / needed).is_file():
             raise ModelNotFound(f"no {needed} in {folder}. Try: halo-weave pull")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if config.get("model_type") != "bert":
-        raise ModelUnusable(
-            f"{folder} holds a {config.get('model_type')} model; only BERT embedders are converted."
-        )
     tensors = read_safetensors(folder / "model.safetensors")
-    file_type, matrix_type = PRECISIONS[precision]
     pieces, kinds = _vocabulary(folder / "vocab.txt")
     if len(pieces) != config["vocab_size"]:
         raise ModelUnusable(f"vocab.txt has {len(pieces)} entries, the model {config['vocab_size']}.")
@@ -84,7 +72,7 @@ def convert(folder: Path, target: Path, *, name: str, precision: Precision = "F1
     target.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(unfinished, "bert")
     writer.add_name(name)
-    writer.add_file_type(file_type)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
@@ -92,7 +80,7 @@ def convert(folder: Path, target: Path, *, name: str, precision: Precision = "F1
     writer.add_head_count(config["num_attention_heads"])
     writer.add_layer_norm_eps(config["layer_norm_eps"])
     writer.add_causal_attention(False)
-    writer.add_pooling_type(_pooling(folder))
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
     writer.add_tokenizer_model("bert")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(pieces)
@@ -111,7 +99,7 @@ def convert(folder: Path, target: Path, *, name: str, precision: Precision = "F1
             continue
         # Biases and norms are added, not multiplied: they stay exact and cost nothing.
         exact = tensor.ndim == 1 or wanted in ("position_embd.weight", "token_types.weight")
-        kind = gguf.GGMLQuantizationType.F32 if exact else matrix_type
+        kind = gguf.GGMLQuantizationType.F32 if exact else gguf.GGMLQuantizationType.F16
         values = np.asarray(tensor, dtype=np.float32)
         writer.add_tensor(wanted, gguf.quants.quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
@@ -120,12 +108,3 @@ def convert(folder: Path, target: Path, *, name: str, precision: Precision = "F1
     writer.close()
     os.replace(unfinished, target)
     return target
-
-
-def _pooling(folder: Path) -> gguf.PoolingType:
-    """How the model makes one vector of many, as it declares it; the mean if it says nothing."""
-    path = folder / "1_Pooling" / "config.json"
-    if not path.is_file():
-        return gguf.PoolingType.MEAN
-    declared = json.loads(path.read_text(encoding="utf-8"))
-    return gguf.PoolingType.CLS if declared.get("pooling_mode_cls_token") else gguf.PoolingType.MEAN

@@ -18,9 +18,6 @@ class HashingEmbedder:
         self.name, self.dimension, self.max_tokens = name, dimension, 256
         self.closed = False
 
-    def count(self, text: str) -> int:
-        return len(terms(text))
-
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
         vectors = np.zeros((len(texts), self.dimension), np.float32)
         for i, text in enumerate(texts):

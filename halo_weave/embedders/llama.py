@@ -105,7 +105,7 @@ class LlamaEncoder:
 
 
 class LlamaEmbedder:
-    """One model. Questions have an encoder of their own: someone waits for them, and nobody for what was just said.
+    """One model. Questions have an encoder of their own, since a user waits for them; what was just said can wait.
 
     A backlog of a plain BERT goes through BLAS: faster by more than half, but on all cores, where it would hold up a
     model that is speaking.
@@ -116,7 +116,6 @@ class LlamaEmbedder:
         path: Path,
         *,
         threads: int | None = None,
-        max_tokens: int = MAX_TOKENS,
         compute: Literal["auto", "llama", "blas"] = "auto",
     ) -> None:
         header = read_header(path)
@@ -131,7 +130,7 @@ class LlamaEmbedder:
         self._bulk: BertEncoder | None = None
         self._compute, self._header = compute, header
         self._model = Model(path, header, library.load(), gpu_layers=0)
-        # A small model is fastest on one thread: its layers are over before a second one has woken up.
+        # A small model is fastest on one thread: its layers take less time than it takes to wake a second one.
         self._threads = threads or (1 if header.size < SMALL else cores())
         try:
             self._encoder = LlamaEncoder(self._model, self._threads)
@@ -139,13 +138,10 @@ class LlamaEmbedder:
             self.close()
             raise
         self.dimension = self._encoder.dimension
-        self.max_tokens = min(max_tokens, self._model.trained_context, BATCH)
+        self.max_tokens = min(MAX_TOKENS, self._model.trained_context, BATCH)
         called = str(header.values.get("general.name") or path.stem)
         self._prefixes = prefixes_of(path, called)
         self.name = f"{called} {_fingerprint(path)}"
-
-    def count(self, text: str) -> int:
-        return len(self._ids(text))
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
         """(texts, dimension), each of length 1. What is longer than `max_tokens` loses its end."""

@@ -1,6 +1,6 @@
-"""What is in a window's KV cache, and the least work that makes it what it should be. Pure: no llama.cpp here.
+"""What is in a window's KV cache, and the least work that brings a prompt into it. Pure: no llama.cpp here.
 
-Three numbers belong to a token in the cache: its label (who it is, for ever), its place (the position that its key
+Three numbers belong to a token in the cache: its label (its identity, which never changes), its place (the position that its key
 was rotated to; grows with time, may have holes) and its cell (the column of the attention row that is its own).
 """
 

@@ -1,4 +1,4 @@
-"""The engine: any GGUF model on llama.cpp in process, its attention, and a KV cache that can be cut and mended."""
+"""The engine: runs any GGUF model on llama.cpp in this process, reads its attention, and edits its KV cache."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.engines.cache import NEVER, Cache, Observation, Shape
@@ -41,8 +42,8 @@ from halo_weave.ports import (
     Sampling,
     Step,
 )
-from halo_weave.templates.chat import ChatMessage, ChatPrompt
 from halo_weave.templates.facts import TemplateFacts
+from halo_weave.templates.messages import ChatMessage, ChatPrompt
 from halo_weave.templates.model import ModelTemplate
 from halo_weave.templates.renderer import TemplateRenderer
 
@@ -133,6 +134,9 @@ class LlamaEngine:
 
     def pieces(self, ids: Ids) -> Tokens:
         return self.model.pieces(ids)
+
+    def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        return self.model.controls(ids)
 
     @property
     def facts(self) -> TemplateFacts:
@@ -252,7 +256,7 @@ class LlamaEngine:
             if not misfit:
                 break
             self.misfits += 1
-            if rebuilt:  # it does not even fit a cache that was just made: this model cannot be watched
+            if rebuilt:  # not even in a cache that was just made: attention cannot be read from this model
                 self._info = replace(self.info, abilities=replace(self.info.abilities, attention=False))
                 break
             rebuilt = "the map of its cells did not fit"

@@ -36,8 +36,8 @@ from halo_weave.ports import (
     Sampling,
     Step,
 )
-from halo_weave.templates.chat import ChatMessage, ChatPrompt, Piece
 from halo_weave.templates.facts import TemplateFacts
+from halo_weave.templates.messages import ChatMessage, ChatPrompt, Piece
 from halo_weave.templates.model import ModelTemplate
 from halo_weave.templates.renderer import TemplateRenderer
 
@@ -148,6 +148,9 @@ class ScriptedEngine:
 
     def pieces(self, ids: Ids) -> Tokens:
         return Tokens.of(ids, [_piece(id) for id in ids.tolist()])
+
+    def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        return (ids < 0) | (ids >= CONTROL_IDS)
 
     @property
     def facts(self) -> TemplateFacts:

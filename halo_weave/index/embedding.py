@@ -122,13 +122,13 @@ class Embedding:
             assert self._open is not None
             self.ready = self._adopt(self._open())
             self.state = "ready" if self.ready else "off"
-        except Exception as error:  # a file beside the model may be wrong in ways that nobody foresaw
+        except Exception as error:  # files beside the model may be wrong in unexpected ways
             self.state = "off"
             self.sentence = f"{_told(error, 'The embedder could not be opened')} Words alone serve."
         finally:
             self._opened.set()  # others wait for it
         if self.ready:
-            with contextlib.suppress(Exception):  # whoever searches meets it again, and is told
+            with contextlib.suppress(Exception):  # the next search meets the same error, and reports it
                 self._when_opened()
         while self.ready and self._writes and not self._stop.is_set():
             self._work.wait()
@@ -171,8 +171,8 @@ class Embedding:
             except UnknownGeneration:
                 return  # the memory was cleared meanwhile: whoever searches next begins its vectors again
             except Exception as error:
-                # What is embedded still serves; the rest is found by its words, and tried again when more is said.
-                # So also after an error that nobody foresaw: this thread is the only one that embeds.
+                # Search goes on with what is embedded; the rest is tried again when more is said. That holds for any
+                # error, since this thread is the only one that embeds.
                 told = _told(error, "Embedding failed")
                 self.sentence = f"{told} What was said last is found by its words alone."
                 return

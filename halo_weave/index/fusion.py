@@ -21,7 +21,7 @@ FREQUENT = 20_000  # a term that more chunks hold tells little and costs much: i
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Round numbers, the same for every question."""
+    """How much each part of the similarity counts. They are the same for every question."""
 
     meaning: float = 1.0  # for each standard deviation above an ordinary chunk
     words: float = 4.0  # for the chunk that holds the user's words best
@@ -57,7 +57,7 @@ def find_terms(
 def word_scores(hits: Sequence[TermHits], outline: Outline, reach: Sequence[float]) -> Floats:
     """(rows of the outline,) BM25, where a term counts for the chunks around as well, less with distance.
 
-    Of several places where a term stands the best one counts: a chunk's neighbours complete it, they do not outvote it.
+    Where a term stands in several of these chunks, only the best place counts.
     """
     total = np.zeros(len(outline.places), np.float32)
     one = np.zeros(len(outline.places), np.float32)
@@ -78,7 +78,7 @@ def word_scores(hits: Sequence[TermHits], outline: Outline, reach: Sequence[floa
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Meaning:
-    """Of some chunks, whatever the question: their passages, and each as a whole with what stands around it."""
+    """The vectors of some chunks: of their passages, of each as a whole, and of each mixed with its neighbours."""
 
     passages: Floats  # (passages, dimension), those of one chunk together
     counts: Rows  # (chunks,) passages of each; 0 for a chunk that is not embedded yet

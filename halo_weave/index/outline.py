@@ -40,7 +40,7 @@ class _Line:
 
 
 class Outline:
-    """One row for each chunk, for ever; neighbours are linked. A chunk that is gone leaves its row empty."""
+    """One row for each chunk, linked to its neighbours. The row of a deleted chunk stays and is marked."""
 
     def __init__(self) -> None:
         self.places: list[Place] = []

@@ -1,4 +1,4 @@
-"""Search over all that was said: every window of a process shares one of these."""
+"""Search over all that was said, shared by all windows of a process."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ class Recall:
         if named:
             parts["time"] = weights.time * self._said_in(rows, named, now).astype(np.float32)
         if user_weight != 1:
-            # A weight on the odds: so it tips the scales among equals and cannot drown what fits far better.
+            # Added to the logarithm of the odds: it decides between equals, and cannot outweigh what fits far better.
             parts["user"] = np.float32(math.log(user_weight)) * outline["user"][rows].astype(np.float32)
         return parts
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import calendar
 import re
+from collections.abc import Callable
 from datetime import date, datetime, timedelta
 
 Span = tuple[date, date]  # first and last day
 
-MONTHS = {name.lower(): i for i, name in enumerate(calendar.month_name) if name}
-SHORT = {name.lower(): i for i, name in enumerate(calendar.month_abbr) if name}
+MONTHS = {
+    name.lower(): i
+    for names in (calendar.month_name, calendar.month_abbr)
+    for i, name in enumerate(names)
+    if name
+}
 DAYS = {name.lower(): i for i, name in enumerate(calendar.day_name)}
-MONTH = "|".join([*MONTHS, *(name for name in SHORT if name not in MONTHS)])
+MONTH = "|".join(MONTHS)
 DAY_MONTH = re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?({MONTH})\b\.?,?\s*(\d{{4}})?", re.I)
 MONTH_DAY = re.compile(rf"\b({MONTH})\b\.?\s+(\d{{1,2}})(?:st|nd|rd|th)?\b(?!\d)(?:,?\s*(\d{{4}}))?", re.I)
 MONTH_YEAR = re.compile(rf"\b({MONTH})\b\.?,?\s+(?:of\s+)?(\d{{4}})\b", re.I)
@@ -26,38 +31,15 @@ COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5,
 
 def spans(text: str, now: datetime) -> list[Span]:
     """The days that a text speaks of, seen from `now`. A month without a year is the last one that has begun."""
-    today = now.date()
-    found: list[Span] = []
-
-    def take(pattern: re.Pattern[str], rest: str) -> tuple[list[re.Match[str]], str]:
-        """What matches is taken out, so that "May 2023" is not "in May" as well."""
-        return list(pattern.finditer(rest)), pattern.sub(" ", rest)
-
-    matches, rest = take(ISO, text)
-    found += [_one_day(int(m[1]), int(m[2]), int(m[3])) for m in matches]
-    matches, rest = take(DAY_MONTH, rest)
-    found += [_day_of(int(m[1]), _month_of(m[2]), m[3], today) for m in matches]
-    matches, rest = take(MONTH_YEAR, rest)
-    found += [_whole_month(int(m[2]), _month_of(m[1])) for m in matches]
-    matches, rest = take(MONTH_DAY, rest)
-    found += [_day_of(int(m[2]), _month_of(m[1]), m[3], today) for m in matches]
-    matches, rest = take(MONTH_ALONE, rest)
-    found += [_whole_month(today.year - (_month_of(m[1]) > today.month), _month_of(m[1])) for m in matches]
-    matches, rest = take(YEAR, rest)
-    found += [(date(int(m[1]), 1, 1), date(int(m[1]), 12, 31)) for m in matches]
-    matches, rest = take(AGO, rest)
-    found += [_ago(COUNTS.get(m[1].lower()) or int(m[1]), m[2].lower(), today) for m in matches]
-    matches, rest = take(RELATIVE, rest)
-    found += [_relative(" ".join(m[1].lower().split()), today) for m in matches]
-    matches, rest = take(WEEKDAY, rest)
-    for m in matches:
-        back = (today.weekday() - DAYS[m[1].lower()]) % 7 or 7
-        found.append((today - timedelta(back), today - timedelta(back)))
+    today, found = now.date(), []
+    for pattern, span_of in _READERS:
+        found += [span_of(match, today) for match in pattern.finditer(text)]
+        text = pattern.sub(" ", text)  # what matched is taken out: "May 2023" is not "in May" as well
     return [span for span in found if span[0] <= span[1]]
 
 
 def _month_of(name: str) -> int:
-    return MONTHS.get(name.lower()) or SHORT[name.lower()]
+    return MONTHS[name.lower()]
 
 
 NEVER: Span = (date.max, date.min)
@@ -83,6 +65,10 @@ def _whole_month(year: int, month: int) -> Span:
     return date(year, month, 1), date(year, month, calendar.monthrange(year, month)[1])
 
 
+def _last_month(month: int, today: date) -> Span:
+    return _whole_month(today.year - (month > today.month), month)
+
+
 def _ago(count: int, unit: str, today: date) -> Span:
     """The further back, the less exact the memory: a week's slack for weeks, a month's for months."""
     days = {"day": 1, "week": 7, "month": 30, "year": 365}[unit]
@@ -95,16 +81,14 @@ def _relative(words: str, today: date) -> Span:
     monday = today - timedelta(today.weekday())
     first = today.replace(day=1)
     match words:
-        case "today":
+        case "today" | "this night":
             return today, today
         case "yesterday" | "last night" | "past night":
             return today - timedelta(1), today - timedelta(1)
-        case "this night":
-            return today, today
         case "this week":
             return monday, today
         case "last week" | "past week":
-            return min(monday, today) - timedelta(7), monday - timedelta(1) if words == "last week" else today
+            return monday - timedelta(7), monday - timedelta(1) if words == "last week" else today
         case "last weekend" | "past weekend":
             return monday - timedelta(2), monday - timedelta(1)
         case "this weekend":
@@ -119,3 +103,22 @@ def _relative(words: str, today: date) -> Span:
         case _:
             last = today.year - 1
             return date(last, 1, 1), date(last, 12, 31) if words == "last year" else today
+
+
+def _weekday(name: str, today: date) -> Span:
+    day = today - timedelta((today.weekday() - DAYS[name.lower()]) % 7 or 7)
+    return day, day
+
+
+# Each way to name a time, the most exact first, and the days that it means.
+_READERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], date], Span]], ...] = (
+    (ISO, lambda m, today: _one_day(int(m[1]), int(m[2]), int(m[3]))),
+    (DAY_MONTH, lambda m, today: _day_of(int(m[1]), _month_of(m[2]), m[3], today)),
+    (MONTH_YEAR, lambda m, today: _whole_month(int(m[2]), _month_of(m[1]))),
+    (MONTH_DAY, lambda m, today: _day_of(int(m[2]), _month_of(m[1]), m[3], today)),
+    (MONTH_ALONE, lambda m, today: _last_month(_month_of(m[1]), today)),
+    (YEAR, lambda m, today: (date(int(m[1]), 1, 1), date(int(m[1]), 12, 31))),
+    (AGO, lambda m, today: _ago(COUNTS.get(m[1].lower()) or int(m[1]), m[2].lower(), today)),
+    (RELATIVE, lambda m, today: _relative(" ".join(m[1].lower().split()), today)),
+    (WEEKDAY, lambda m, today: _weekday(m[1], today)),
+)

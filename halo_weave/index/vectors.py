@@ -1,4 +1,4 @@
-"""Vectors in memory. Below a size every one is compared; above it a narrow view chooses whom to compare exactly.
+"""Vectors in memory. In a small index all are compared; in a large one a narrow view chooses which to compare.
 
 The narrow view keeps the directions in which the vectors of this memory differ most (principal components): it is
 an eighth of the bytes to read, and reading is what takes the time.

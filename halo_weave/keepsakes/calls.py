@@ -23,8 +23,8 @@ class ToolCall:
 class ToolDetector:
     """Feed it a reply piece by piece; it tells of each call as soon as its closing tag is complete.
 
-    Code is quoted, not meant: a tag inside a fence or right after a backtick is an example and no call. Within a
-    call the first `</tool>` ends it, and fences mean nothing.
+    A tag inside a code fence or right after a backtick is an example, not a call. The first `</tool>` ends a call,
+    and fences within it mean nothing.
     """
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ class NotesRevision:
 
 
 class Notes:
-    """Several windows and processes may write: each write is made on the latest notes, or made again."""
+    """Several windows and processes may write at once: a write that meets newer notes is made again on those."""
 
     def __init__(
         self, store: Keepsakes, sandbox: JqSandbox | None = None, *, size_limit: int = SIZE_LIMIT

@@ -77,14 +77,14 @@ def asks_for_memory(text: str) -> bool:
     return bool(_ASKS.search(text))
 
 
-def instructions(tree: Branch, *, length: int = OVERVIEW_LENGTH) -> str:
+def instructions(tree: Branch) -> str:
     """The tools, and the top of the tree if there is one."""
-    return f"{INSTRUCTIONS}\n{holdings(tree, length=length)}".strip()
+    return f"{INSTRUCTIONS}\n{holdings(tree)}".strip()
 
 
-def holdings(tree: Branch, *, length: int = OVERVIEW_LENGTH) -> str:
+def holdings(tree: Branch) -> str:
     """The top of the tree, if there is one."""
-    top = overview(tree, length=length)
+    top = overview(tree)
     return f"Your memory holds:\n{top}" if top else ""
 
 

@@ -1,4 +1,4 @@
-"""jq programs run in a process of their own, so that a hostile or endless one does nothing but end in an error.
+"""Runs jq programs in a process of their own, so that a harmful or endless one only ends in an error.
 
 A new process for each call: it starts in about 30 ms, which is little beside the tokens of the call itself, and
 nothing of one program can reach the next.

@@ -1,4 +1,4 @@
-"""The structured memory: what the AI keeps on purpose, under headings, with the talk that explains it."""
+"""The structured memory: what the AI keeps on purpose, under headings, with the chunks that explain it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The AI's tools: one command is run, and answered in one line whatever it asks."""
+"""The AI's tools: runs one command and answers it in one line, errors included."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from halo_weave.keepsakes.calls import CALL_LIMIT, ToolCall, ToolDetector
 from halo_weave.keepsakes.commands import Command
 from halo_weave.keepsakes.literals import Json
 from halo_weave.keepsakes.notes import METADATA, Notes
-from halo_weave.keepsakes.prompt import DECLARATIONS, OVERVIEW_LENGTH, asks_for_memory, holdings, instructions
+from halo_weave.keepsakes.prompt import DECLARATIONS, asks_for_memory, holdings, instructions
 from halo_weave.keepsakes.results import RESULT_LENGTH, ToolResult, bounded, changes, compact, quoted
 from halo_weave.keepsakes.sandbox import JqOutput
 from halo_weave.keepsakes.structured_memory import Branch, Remembered, StructuredMemory
@@ -31,12 +31,10 @@ class Toolbox:
         tree: StructuredMemory,
         *,
         result_length: int = RESULT_LENGTH,
-        overview_length: int = OVERVIEW_LENGTH,
     ) -> None:
         self.notes = notes
         self.tree = tree
         self._result_length = result_length
-        self._overview_length = overview_length
 
     def detector(self) -> ToolDetector:
         """For one reply: finds the calls in it."""
@@ -44,7 +42,7 @@ class Toolbox:
 
     def instructions(self) -> str:
         """What the system prompt says of the tools, with the top of the tree as it is now."""
-        return instructions(self.tree.listing(), length=self._overview_length)
+        return instructions(self.tree.listing())
 
     def asked_for(self, text: str) -> bool:
         """Whether somebody's words speak of remembering or looking up, in one of the languages known here."""
@@ -52,7 +50,7 @@ class Toolbox:
 
     def overview(self) -> str:
         """What the system prompt says of the top of the tree, where a template declares the tools."""
-        return holdings(self.tree.listing(), length=self._overview_length)
+        return holdings(self.tree.listing())
 
     def declarations(self) -> tuple[Mapping[str, Any], ...]:
         """The tools as chat templates take them."""
@@ -65,10 +63,6 @@ class Toolbox:
         )
         command = f"{name}({given})"
         return ToolCall(command[:CALL_LIMIT], len(command) > CALL_LIMIT)
-
-    def snapshot(self, path: str, *, now: datetime) -> tuple[ChunkKey, ...]:
-        """The chunks that explain a memory, the most relevant first."""
-        return self.tree.query(path, now=now).keys
 
     def run(self, call: ToolCall, *, now: datetime, within: str | None = None) -> ToolResult:
         """Do what a call found in a reply asks."""
@@ -88,9 +82,6 @@ class Toolbox:
             return ToolResult(str(command), answer, wake=wake)
         except HaloWeaveError as error:
             return ToolResult(str(command), str(error), ok=False)
-
-    def close(self) -> None:
-        """Nothing stays open between two commands."""
 
     def _answer(
         self, command: Command, now: datetime, within: str | None

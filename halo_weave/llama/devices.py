@@ -1,4 +1,4 @@
-"""What llama.cpp computes on here: its version and backends, the devices they found, what the processor could do more."""
+"""What llama.cpp runs on: its version and backends, the devices they found, features of the processor it does not use."""
 
 from __future__ import annotations
 

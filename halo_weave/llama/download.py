@@ -32,7 +32,7 @@ class KnownFile:
     sha256: str
     size: int
     member: str = ""  # pattern of its path inside a wheel
-    hub: str = ""  # path inside its repository on the hub
+    hub: str = ""  # path inside its repository on the hub, if it is not `name`
 
 
 class WrongContent(ModelNotFound):

@@ -1,4 +1,4 @@
-"""The header of a GGUF file, read before llama.cpp sees the file: a bad one gets a sentence, not an abort."""
+"""The header of a GGUF file, checked before llama.cpp sees it, since llama.cpp aborts at some bad files."""
 
 from __future__ import annotations
 
@@ -51,6 +51,9 @@ RANGES = {
     "attention.key_length": (1, 1 << 16),
     "attention.value_length": (1, 1 << 16),
     "attention.sliding_window": (0, 1 << 30),
+    "attention.layer_norm_epsilon": (0, 1),
+    "attention.layer_norm_rms_epsilon": (0, 1),
+    "attention.group_norm_epsilon": (0, 1),
     "rope.dimension_count": (0, 1 << 16),
     "expert_count": (0, 1 << 16),
     "expert_used_count": (0, 1 << 16),
@@ -77,13 +80,13 @@ class Header:
         """A value of this architecture, such as `pooling_type`, or None."""
         return self.values.get(f"{self.architecture}.{key}")
 
-    def per_layer(self, key: str, default: int = 0) -> list[int]:
+    def per_layer(self, key: str) -> list[int]:
         """A whole number for each layer, whether the file has one for all or a list."""
         layers = int(self.get("block_count") or 0)
         listed = self.lists.get(f"{self.architecture}.{key}")
         if listed is not None:
-            return [int(number) for number in listed[:layers]] + [default] * (layers - len(listed))
-        return [int(self.get(key) or default)] * layers
+            return [int(number) for number in listed[:layers]] + [0] * (layers - len(listed))
+        return [int(self.get(key) or 0)] * layers
 
     @property
     def embeds(self) -> bool:
@@ -264,7 +267,7 @@ def _check_values(header: Header, path: Path) -> None:
 
 
 def _check_template(header: Header, path: Path) -> None:
-    """Refuse a chat template that no compiler has the stack for. What is only wrong is judged by the engine."""
+    """Refuse a chat template that is nested too deeply to be compiled. Other mistakes are left to the engine."""
     for key in header.values:
         if key.startswith("tokenizer.chat_template") and isinstance(header.values[key], str):
             try:

@@ -1,7 +1,7 @@
 """The model hub: which file of a repository is meant by `hf:owner/repo[:quant]`, and how it comes here.
 
-A small client of our own: the hub's package would add seven packages for what four requests do, and its part files
-and errors are not ours to word. What the hub says is checked like any input from outside.
+A small client of our own: the hub's package would add seven packages for what four requests do, with part files and
+error messages that do not fit ours. What the hub answers is checked like any input from outside.
 """
 
 from __future__ import annotations

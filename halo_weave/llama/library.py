@@ -92,7 +92,7 @@ def _open_library(path: Path) -> Library:
         return loaded[path]
     if sys.platform == "win32":
         os.add_dll_directory(str(path.parent))
-    _wait_politely()
+    _shorten_spinning()
     try:
         c = ctypes.CDLL(str(path))
     except OSError as error:
@@ -120,8 +120,8 @@ def _open_library(path: Path) -> Library:
     return loaded[path]
 
 
-def _wait_politely() -> None:
-    """Threads that wait for each other may spin for microseconds only, unless the user says otherwise.
+def _shorten_spinning() -> None:
+    """Threads that wait for each other spin for microseconds only, unless the user says otherwise.
 
     By default OpenMP spins for milliseconds: on a machine that does other work too, that makes each token take ten
     times as long.

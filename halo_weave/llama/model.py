@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.errors import BadInput, EngineError, ModelUnusable
@@ -136,6 +137,17 @@ class Model:
                     length = self.c.llama_token_to_piece(self.vocabulary, id, buffer, len(buffer), 0, True)
             piece = self.known[id] = buffer.raw[:length]
         return piece
+
+    def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Which of these are control tokens, or none of the vocabulary."""
+        known, places = np.unique(ids, return_inverse=True)
+        with self.lock:
+            self.check_open()
+            found = [
+                not 0 <= id < self.size or bool(self.c.llama_vocab_is_control(self.vocabulary, id))
+                for id in known.tolist()
+            ]
+        return np.array(found, np.bool_)[places]
 
     def ends_generation(self, id: int) -> bool:
         return bool(self.c.llama_vocab_is_eog(self.vocabulary, id))

@@ -85,22 +85,14 @@ _SHAPES[tuple[events.SleptChunk, ...]] = list[_made("SleptChunk", events.SleptCh
 _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
     ("searching", events.SearchStarted, {"room": "Tokens that may wake up."}),
     ("woken", events.ChunksWoken, {"passed_over": "Hits that did not fit."}),
-    (
-        "asleep",
-        events.ChunksSlept,
-        {"over": "Tokens above the budget that nothing prunable is left for."},
-    ),
+    ("asleep", events.ChunksSlept, {"over": "Tokens above the budget that nothing prunable is left for."}),
     ("heard", events.Heard, {"frames": "Tokens of all frames that the model reads now."}),
     (
         "to_read",
         Planned,
         {"reused": "Tokens that are still in its cache.", "restored": "Tokens that come back to it."},
     ),
-    (
-        "reading",
-        events.PromptRead,
-        {"rebuilt": "Why the window was read anew from the start, or nothing."},
-    ),
+    ("reading", events.PromptRead, {"rebuilt": "Why the window was read anew from the start, or nothing."}),
     (
         "token",
         events.TokenSpoken,
@@ -129,13 +121,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
     ("tool_called", events.ToolCalled, {}),
     ("tool_answered", events.ToolAnswered, {}),
     ("spoken", events.Spoken, {}),
-    (
-        "done",
-        events.TurnEnded,
-        {
-            "stats": (TurnStats, ...),
-        },
-    ),
+    ("done", events.TurnEnded, {"stats": (TurnStats, ...)}),
     ("failed", events.TurnFailed, {}),
     ("changed", events.WindowChanged, {}),
     ("deleted", events.WindowDeleted, {}),

@@ -26,7 +26,7 @@ from halo_weave.ports import Capture, Done, Engine, ModelInfo, Prompt, Read, Rea
 from halo_weave.server.refusals import Refusal, json_bytes
 from halo_weave.server.schema import WHOLE, Input, Output
 from halo_weave.server.sse import EventStream, described, hopping
-from halo_weave.templates.chat import ChatMessage
+from halo_weave.templates.messages import ChatMessage
 
 _MOST_AT_ONCE = 4
 _MOST_IDS = 200_000
@@ -354,11 +354,7 @@ def routes(engine: Callable[[], Engine]) -> APIRouter:
             special_tokens=info.special,
         )
 
-    @router.post(
-        "/api/v1/tokenize",
-        summary="Text to tokens",
-        openapi_extra=_TEXT_BODY,
-    )
+    @router.post("/api/v1/tokenize", summary="Text to tokens", openapi_extra=_TEXT_BODY)
     async def tokenize_text(request: Request) -> Tokenized:
         asked = await _text_asked(request)
         return await anyio.to_thread.run_sync(_tokenize, engine(), asked)

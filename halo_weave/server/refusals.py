@@ -53,6 +53,23 @@ _EXPECTED = {
     DAY: "write a time like 2026-01-31 or 2026-01-31T12:00Z",
 }
 
+# What the validator finds wrong, by its own name for it, in words that say what to do.
+_COMPLAINTS = {
+    "list_type": "use a list",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "use a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "use a number"),
+    "greater_than_equal": "use at least {ge}",
+    "less_than_equal": "use at most {le}",
+    "greater_than": "use more than {gt}",
+    "less_than": "use less than {lt}",
+    **dict.fromkeys(("literal_error", "enum"), "use {expected}"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "use true or false"),
+    "string_type": "use text",
+    **dict.fromkeys(("string_too_short", "too_short"), "this cannot be empty"),
+    "string_too_long": "use at most {max_length} characters",
+    "too_long": "send at most {max_length} of them",
+}
+
 
 class Refusal(errors.HaloWeaveError):
     """A request that the server itself refuses."""
@@ -117,8 +134,6 @@ def _complaint(one: dict[str, Any]) -> str:
             return "this is needed"
         case _ if one.get("input", "") is None:
             return "this cannot be empty"
-        case "extra_forbidden" if one["loc"][0] == "query":
-            return "this address takes no such parameter"
         case "extra_forbidden":
             return "there is no such field"
         case "json_invalid":
@@ -127,42 +142,20 @@ def _complaint(one: dict[str, Any]) -> str:
             return "send a JSON object, with content type application/json"
         case "model_attributes_type" | "model_type" | "dict_type":
             return "use a JSON object"
-        case "list_type":
-            return "use a list"
-        case "int_type" | "int_parsing" | "int_from_float":
-            return "use a whole number"
-        case "float_type" | "float_parsing" | "finite_number":
-            return "use a number"
-        case "greater_than_equal":
-            return f"use at least {_figure(about['ge'])}"
-        case "less_than_equal":
-            return f"use at most {_figure(about['le'])}"
-        case "greater_than":
-            return f"use more than {_figure(about['gt'])}"
-        case "less_than":
-            return f"use less than {_figure(about['lt'])}"
-        case "literal_error" | "enum":
-            return f"use {about['expected']}"
-        case "bool_type" | "bool_parsing":
-            return "use true or false"
-        case "string_type":
-            return "use text"
-        case "string_too_short" | "too_short":
-            return "this cannot be empty"
-        case "string_too_long":
-            return f"use at most {about['max_length']:,} characters"
-        case "too_long":
-            return f"send at most {about['max_length']:,} of them"
+        case known if known in _COMPLAINTS:
+            return _COMPLAINTS[known].format_map({name: _figure(value) for name, value in about.items()})
         case _:
             return str(one["msg"]).removeprefix("Value error, ").rstrip(".")
 
 
-def _figure(limit: float) -> str:
-    return f"{int(limit) if limit == int(limit) else limit:,}"
+def _figure(value: Any) -> Any:
+    if not isinstance(value, int | float):
+        return value
+    return f"{int(value) if value == int(value) else value:,}"
 
 
 def install(app: FastAPI) -> None:
-    """Every error leaves in the one shape, also those of the framework."""
+    """Answer every error in the same form, also those of the framework."""
 
     @app.exception_handler(errors.HaloWeaveError)
     async def known(request: Request, error: errors.HaloWeaveError) -> Response:

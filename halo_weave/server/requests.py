@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, create_model
 from halo_weave.core.tokens import ID_LIMIT
 from halo_weave.errors import BadInput
 from halo_weave.keepsakes.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
-from halo_weave.records import WINDOW_ID
+from halo_weave.records import NAME_LENGTH, PROMPT_LENGTH, WINDOW_ID
 from halo_weave.server.schema import DAY, KEY, SAID, WHOLE, Id, Input, Json
 from halo_weave.settings import described
 
@@ -21,8 +21,8 @@ Key = Annotated[str, Field(pattern=KEY, examples=["12.0.user"])]
 WindowId = Annotated[str, Field(pattern=WINDOW_ID, examples=["3f9a01bc"])]
 Moment = Annotated[str, Field(max_length=40, pattern=DAY, examples=["2026-01-31T12:00Z"])]
 Path = Annotated[str, Field(min_length=1, max_length=512, pattern=WHOLE, examples=["People/Mochi"])]
-Name = Annotated[str, Field(max_length=200, pattern=SAID)]
-Prompt = Annotated[str, Field(max_length=100_000, pattern=WHOLE)]
+Name = Annotated[str, Field(max_length=NAME_LENGTH, pattern=SAID)]
+Prompt = Annotated[str, Field(max_length=PROMPT_LENGTH, pattern=WHOLE)]
 
 
 def position(text: str) -> int:
@@ -82,21 +82,20 @@ def given(asked: BaseModel) -> dict[str, Any]:
 # The rest
 
 
-class WindowChange(Input):
-    name: Name | None = None
+class _WindowTexts(Input):
     system_prompt: Prompt | None = None
     user_name: Name | None = None
     ai_name: Name | None = None
     settings: OwnSettings | None = None  # type: ignore[valid-type]
-    reset: SettingNames = Field(default=[], description="Settings that go back to those for all windows.")
 
 
-class NewWindow(Input):
+class NewWindow(_WindowTexts):
     name: Name
-    system_prompt: Prompt | None = None
-    user_name: Name | None = None
-    ai_name: Name | None = None
-    settings: OwnSettings | None = None  # type: ignore[valid-type]
+
+
+class WindowChange(_WindowTexts):
+    name: Name | None = None
+    reset: SettingNames = Field(default=[], description="Settings that go back to those for all windows.")
 
 
 class Say(Input):

@@ -1,4 +1,4 @@
-"""The base models of the API and the forms of its texts: what is not described is refused, and what no file can hold."""
+"""The base models of requests and answers, and the patterns of ids, keys, times and texts in them."""
 
 from __future__ import annotations
 

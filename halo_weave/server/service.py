@@ -1,4 +1,4 @@
-"""The system behind the server. It is assembled in the background, so that the page can say how far it is."""
+"""The system behind the server, assembled in the background so that the page can show how far that is."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ class Service:
         return self._failure
 
     def quiet(self) -> None:
-        """Let go of those who listen, and stop every reply so that what was said of it is stored."""
+        """End all event streams, and stop every reply so that what was said of it is stored."""
         with self._lock:
             self._closed = True
         if self._weave:
             self._weave.turns.close()
 
     def close(self) -> None:
-        """Let go of the model and the memory."""
+        """Close the model and the memory."""
         self.quiet()
         with self._lock:
             weave, self._weave = self._weave, None

@@ -1,4 +1,4 @@
-"""What the API tells.
+"""The API's answers.
 
 It is read from the values of weave by their attributes: `WindowTold.model_validate(state)`. Ids become decimal
 strings. Where a value tells the window something was said in by its id alone, its name comes from the validation context,

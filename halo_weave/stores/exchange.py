@@ -6,6 +6,7 @@ import base64
 import binascii
 import reprlib
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
@@ -22,17 +23,17 @@ from pydantic import (
 
 from halo_weave.core.depth import storable
 from halo_weave.core.paths import checked_path
-from halo_weave.core.tokens import ChunkKey, Role, Tokens
+from halo_weave.core.tokens import ID_LIMIT, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, ImportRefused
-from halo_weave.records import WINDOW_ID
+from halo_weave.records import NAME_LENGTH, PROMPT_LENGTH, WINDOW_ID
 from halo_weave.settings import SHARED
 from halo_weave.stores.packing import micros, moment, unpack_floats
 
 FORMAT = "halo-weave memory"
 VERSION = 1
 LIMIT = 2**63 - 1
-# An import takes all ids up to those that its file names, so at least half of them stay for what will be said here.
-FILE_LIMIT = 2**62 - 1
+FILE_LIMIT = 2**62 - 1  # of the ids in a file
+WIDEST = 1 << 32  # positions from the beginning of a turn to its end
 # A year from either end of what a datetime holds, so that it can be told in any time zone.
 EARLIEST, LATEST = micros(datetime(2, 1, 1, tzinfo=UTC)), micros(datetime(9999, 1, 1, tzinfo=UTC))
 
@@ -108,13 +109,31 @@ def _snapshot_part(part: dict[str, Any]) -> dict[str, Any]:
     return part
 
 
+def _reason(value: dict[str, Any]) -> dict[str, Any]:
+    """Why a chunk woke up or sleeps: what the page shows of it has the type that the page knows."""
+    inner: Any = value
+    while inner is not None:
+        inner = _Reason.model_validate(inner).woken
+    return value
+
+
+def _visible(value: str) -> str:
+    if not value.strip() or "\0" in value:
+        raise ValueError("should have a visible character, and no NUL")
+    return value
+
+
+_keepable = partial(storable, limit=ID_LIMIT)
 Text = Annotated[str, AfterValidator(storable)]
+Short = Annotated[Text, Field(max_length=NAME_LENGTH)]
+Name = Annotated[Short, AfterValidator(_visible)]
 Id = Annotated[int, BeforeValidator(_text_or_whole), Field(strict=False, ge=0, le=LIMIT)]
 TurnId = Annotated[Id, Field(ge=1)]
 Time = Annotated[int, BeforeValidator(_time)]  # microseconds
 Floats = Annotated[bytes, BeforeValidator(_floats)]  # float32, little-endian
-AnyJson = Annotated[Any, AfterValidator(storable)]
-Object = Annotated[dict[str, Any], AfterValidator(storable)]
+AnyJson = Annotated[Any, AfterValidator(_keepable)]
+Object = Annotated[dict[str, Any], AfterValidator(_keepable)]
+Reason = Annotated[Object, AfterValidator(_reason)]
 Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 
 
@@ -122,20 +141,34 @@ class _Element(BaseModel):
     model_config = ConfigDict(strict=True)
 
 
+class _Reason(_Element):
+    why: Text | None = None
+    by: Text | None = None
+    part: Text | None = None
+    similarity: float | None = None
+    brightness: float | None = None
+    cost: int | None = None
+    rivals: int | None = None
+    budget: int | None = None
+    words: list[Text] | None = None
+    parts: dict[str, float] | None = None
+    woken: dict[str, Any] | None = None
+
+
 class ExportHeader(_Element):
     """Which memory it is, and the first ids that it did not use."""
 
-    id: Text
+    id: Short
     next_turn: Annotated[TurnId, Field(le=FILE_LIMIT)]
     next_position: Annotated[Id, Field(le=FILE_LIMIT)]
 
 
 class WindowIn(_Element):
     id: Annotated[str, Field(pattern=WINDOW_ID)]
-    name: Text
-    system_prompt: Text
-    user_name: Text
-    ai_name: Text
+    name: Name
+    system_prompt: Annotated[Text, Field(max_length=PROMPT_LENGTH)]
+    user_name: Name
+    ai_name: Name
     settings: Object
     created: Time
     modified: Time
@@ -147,7 +180,7 @@ class _TokensIn(_Element):
     bytes: Annotated[Any, BeforeValidator(_blob)] = None  # if they are not UTF-8
     ids: Annotated[list[Int32], Field(min_length=1)]
     ends: list[Int32]
-    tokenizer: Text
+    tokenizer: Short
     _tokens: Tokens = PrivateAttr()
 
     @model_validator(mode="after")
@@ -155,6 +188,8 @@ class _TokensIn(_Element):
         if self.text is None and self.bytes is None:
             raise ValueError("should have a text")
         raw = (self.text or "").encode("utf-8") if self.bytes is None else self.bytes
+        if not raw:
+            raise ValueError("should have a text that is not empty")
         try:
             self._tokens = Tokens(np.array(self.ids, np.int32), raw, np.array(self.ends, np.int32))
         except ValueError as error:
@@ -169,7 +204,7 @@ class _TokensIn(_Element):
 class ChunkIn(_TokensIn):
     chunk: Id
     start: Id
-    tags: list[Text] | None = None
+    tags: Annotated[list[Short], Field(max_length=64)] | None = None
     deleted: Time | None = None
     undeleted: Time | None = None
     merged: Time | None = None
@@ -190,17 +225,17 @@ class _OriginIn(_Element):
     """Where it was said first: the memory, its id there, and a mark that tells apart two turns with one id in two
     copies of that memory."""
 
-    memory: Text
+    memory: Short
     turn: Id
-    mark: Text
+    mark: Short
 
 
 class TurnIn(_Element):
     turn: TurnId
-    window: Text
+    window: Short
     role: Annotated[Role, Field(strict=False)]
     answers: TurnId | None = None
-    speaker: Text
+    speaker: Short
     said: Time
     origin: _OriginIn | None = None
     chunks: Annotated[list[ChunkIn], Field(min_length=1)]
@@ -223,6 +258,8 @@ class TurnIn(_Element):
             elif chunk.stop > stop or chunk.merged_into not in {one.chunk for one in known}:
                 raise ValueError("should have, for each merged chunk, an earlier one that holds its tokens")
             known.append(chunk)
+        if self.reach[1] - self.reach[0] > WIDEST:
+            raise ValueError("should have chunks that stand close together")
         return self
 
     @property
@@ -240,7 +277,7 @@ class TurnIn(_Element):
 class _HeldIn(_Element):
     """How a window holds a chunk."""
 
-    window: Text
+    window: Short
     turn: TurnId
     chunk: Id
     brightness: Annotated[Floats, Field(min_length=4)]
@@ -261,21 +298,21 @@ class _HeldIn(_Element):
 class LiveIn(_HeldIn):
     pinned: bool = False
     since: Time
-    woken: Object | None = None
+    woken: Reason | None = None
 
 
 class AsleepIn(_HeldIn):
     slept: Time
-    reason: Object
+    reason: Reason
 
 
 class EventIn(_Element):
     turn: TurnId
     chunk: Id
-    window: Text | None = None
+    window: Short | None = None
     happened: Time
-    event: Text
-    detail: Object
+    event: Short
+    detail: Reason
 
 
 class _SnapshotChunk(_Element):
@@ -296,7 +333,7 @@ class _VersionIn(_Element):
     version: Annotated[TurnId, Field(le=FILE_LIMIT)]
     content: AnyJson
     snapshot: list[Annotated[Object, AfterValidator(_snapshot_part)]]
-    model: Text
+    model: Short
     vectors: Floats
     created: Time
     modified: Time
@@ -323,7 +360,7 @@ class EntryIn(_Element):
 
 
 class NoteIn(_Element):
-    name: Text
+    name: Name
     content: Object
     created: Time
     modified: Time
@@ -336,7 +373,7 @@ class NoteIn(_Element):
 
 
 class SettingIn(_Element):
-    key: Text
+    key: Short
     value: AnyJson
     modified: Time
 
@@ -350,8 +387,8 @@ class SettingIn(_Element):
 
 class GenerationIn(_Element):
     generation: Id
-    model: Text
-    dimension: Annotated[Id, Field(ge=1)]
+    model: Short
+    dimension: Annotated[int, Field(ge=1, le=1 << 16)]
     created: Time
     completed: Time | None = None
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 
 def _started(pid: int) -> str:
-    """When a process began, as far as the system tells: process ids are used again."""
+    """When a process began, as far as the system tells: process ids are used again. Of one that has ended and only waits
+    for its parent to take note, nothing."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if state in "ZX" else fields[18]
+    except (OSError, ValueError, IndexError):
         return ""
 
 

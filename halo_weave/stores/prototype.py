@@ -18,6 +18,7 @@ from halo_weave.errors import ImportRefused
 from halo_weave.store import Progress
 from halo_weave.stores.exchange import (
     FILE_LIMIT,
+    WIDEST,
     ExportHeader,
     Id,
     Text,
@@ -93,6 +94,14 @@ class PrototypeFile:
             next_turn = next_position = 1
             for turn in self._turns():
                 self.renumbered |= turn.id != turn.tokens[0].turn
+                if turn.tokens[-1].position - turn.tokens[0].position >= WIDEST:
+                    raise ImportRefused(
+                        f"The tokens of turn {turn.id} in the file stand too far apart. Nothing was changed."
+                    )
+                if not all(any(token.text for token in part) for _, part in _chunks(turn.tokens)):
+                    raise ImportRefused(
+                        f"A part of turn {turn.id} in the file has no text. Nothing was changed."
+                    )
                 next_turn, next_position = turn.id + 1, turn.tokens[-1].position + 1
             self._mark = _mark(next(self._turns()).tokens)  # of the conversation, however long it grows
             self.header = ExportHeader(

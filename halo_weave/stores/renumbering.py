@@ -9,6 +9,7 @@ from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import StoreFull
 from halo_weave.stores.exchange import LIMIT, ExportHeader, TurnIn
 
+FAR = 1 << 40  # ids between two turns that no conversation leaves out
 Here = Callable[[int], int | None]  # the id here of a turn of the file
 
 
@@ -25,8 +26,8 @@ NO_SHIFT = Shift(0, 0)
 class IdLedger(Protocol):
     """What a store tells of its ids, and keeps, within the transaction of one batch."""
 
-    def counters(self) -> tuple[int, int, int]:
-        """The next turn, the next position, and the first turn id that no clear wiped."""
+    def counters(self) -> tuple[int, int]:
+        """The next turn and the next position."""
 
     def is_free(self, turn: int, start: int, stop: int) -> bool:
         """Whether no turn has this id, and no chunk any of these positions."""
@@ -41,49 +42,53 @@ class IdLedger(Protocol):
 
 
 class Renumbering:
-    """The ids of one import. Turns that are new keep their ids if these are free here; else all get new ones, in order."""
+    """The ids of one import. Turns that are new keep their ids if these are free here and not `FAR` from those given so
+    far; else they get the next ones, in order. A gap that is `FAR` is closed, so that no file says how far ids advance."""
 
-    def __init__(self, header: ExportHeader, own: str) -> None:
-        """`own`: the name of the memory that takes it in."""
+    def __init__(self, header: ExportHeader) -> None:
         self.kept = True
-        self._header, self._own = header, own
-        self._shift: Shift | None = None  # once ids were set apart
+        self._header = header
+        self._shift: Shift | None = None  # once ids were set apart for the rest of the file
 
     def shift(self, turn: TurnIn, ledger: IdLedger) -> Shift:
         """How far the ids of a turn must move that is not here yet."""
-        next_turn, next_position, cleared = ledger.counters()
-        memory, _, _ = turn.first_known_as(self._header.id)
-        # The ids of this memory's own past are free for it again after a clear.
-        if self._header.id == self._own == memory and turn.turn < cleared and _free(turn, NO_SHIFT, ledger):
-            return NO_SHIFT
-        shift = self._shift or self._of_earlier(turn, ledger)
-        if shift is None:
-            shift = self._shift = self._set_apart(turn, next_turn, next_position, ledger)
+        shift = self._shift or self._of_earlier(turn, ledger) or self._set_apart(turn, ledger)
         self.kept &= shift == NO_SHIFT
         return shift
 
     def _of_earlier(self, turn: TurnIn, ledger: IdLedger) -> Shift | None:
         """That of an earlier import from there which did not bring this turn, if its place is still free."""
-        for found in ledger.earlier(self._header.id, turn.turn):
-            if _free(turn, Shift(*found), ledger):
-                return Shift(*found)
+        start, stop = turn.reach
+        next_turn, next_position = ledger.counters()
+        for turns, positions in ledger.earlier(self._header.id, turn.turn):
+            place = turn.turn + turns, start + positions, stop + positions
+            if (
+                place[0] < next_turn
+                and place[1] >= 0
+                and place[2] <= next_position
+                and ledger.is_free(*place)
+            ):
+                return Shift(turns, positions)
         return None
 
-    def _set_apart(self, turn: TurnIn, next_turn: int, next_position: int, ledger: IdLedger) -> Shift:
-        """Ids for this turn and all that follow in the file."""
-        start, _ = turn.reach
-        free = turn.turn >= next_turn and start >= next_position
-        shift = NO_SHIFT if free else Shift(next_turn - turn.turn, next_position - start)
-        ends = (self._header.next_turn + shift.turns, self._header.next_position + shift.positions)
+    def _set_apart(self, turn: TurnIn, ledger: IdLedger) -> Shift:
+        """Ids for this turn and all that follow in the file; for this turn alone if those that follow are far away."""
+        next_turn, next_position = ledger.counters()
+        start, stop = turn.reach
+        end, end_position = self._header.next_turn, self._header.next_position
+        whole = end - turn.turn < FAR and end_position - start < FAR
+        if not whole:
+            end, end_position = turn.turn + 1, stop
+        kept = 0 <= turn.turn - next_turn < FAR and 0 <= start - next_position < FAR
+        shift = NO_SHIFT if kept else Shift(next_turn - turn.turn, next_position - start)
+        ends = end + shift.turns, end_position + shift.positions
         if max(ends) > LIMIT:
-            raise StoreFull("There are not enough ids left for this import: they end at 2^63.")
-        ledger.set_apart(self._header.id, turn.turn, self._header.next_turn, shift, *ends)
+            raise StoreFull(
+                "There are not enough ids left for this import: they end at 2^63. Run: halo-weave verify --repair"
+            )
+        ledger.set_apart(self._header.id, turn.turn, end, shift, *ends)
+        self._shift = shift if whole else None
         return shift
-
-
-def _free(turn: TurnIn, shift: Shift, ledger: IdLedger) -> bool:
-    start, stop = turn.reach
-    return ledger.is_free(turn.turn + shift.turns, start + shift.positions, stop + shift.positions)
 
 
 # Keys inside of what is imported. None, or left out, if the turn is not in the file: here its id may be another turn's.

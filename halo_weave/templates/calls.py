@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal
 
-from halo_weave.templates.chat import NativeCall, common_start
+from halo_weave.templates.chat import common_start
+from halo_weave.templates.messages import NativeCall
 
 PROBE = NativeCall("qzTool", {"qzText": "qzValue", "qzWhole": 731})
 _TEXT, _WHOLE = "qzValue", "731"

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from difflib import SequenceMatcher
-from typing import Any, Literal
+from typing import Any
 
+from halo_weave.templates.messages import ChatMessage, ChatPrompt, Piece
 from halo_weave.templates.renderer import Rendered, TemplateRenderer, TemplateUnusable
 
 CHATML = (
@@ -34,59 +35,6 @@ _LONGEST_DIFFERENCE = 20_000  # characters that are looked at closely
 # A mark is surrounded by white space that shows whether the template trims, or writes as JSON.
 _AROUND = "\n\t\n"
 _MARK = re.compile(r"(\n\t\n|\t\n|\\n\\t\\n|)qzMark(\d+)([ct])krazq(\n\t\n|\n\t|\\n\\t\\n|)", re.IGNORECASE)
-
-Part = Literal["begin", "header", "content", "thought", "footer", "prompt"]
-
-
-@dataclass(frozen=True, slots=True)
-class NativeCall:
-    """A tool call in the words of the template: the tool's name and its arguments."""
-
-    name: str
-    arguments: Mapping[str, Any]
-    id: str = "call00001"  # nine letters and digits, as some templates demand
-
-
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
-    """One turn as templates know it."""
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str
-    thought: str = ""
-    calls: tuple[NativeCall, ...] = ()
-    answers: NativeCall | None = None  # the call that a tool's message is the result of
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of the prompt. Headers and footers are the template's; content and thoughts were said.
-
-    `begin` stands once, before the first turn's own header: a token that begins a text, or words of the template. What was said is never read as control tokens, and `start` tells where in the message's content the text stands, or is -1
-    if the template writes it otherwise than it was said.
-    """
-
-    text: str
-    part: Part
-    message: int  # which message it belongs to; the number of messages for the generation prompt
-    start: int = 0
-
-    @property
-    def said(self) -> bool:
-        return self.part in ("content", "thought")
-
-
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
-    """A whole conversation up to the place where the model goes on."""
-
-    pieces: tuple[Piece, ...]
-    notes: tuple[str, ...] = ()  # what was done so that the template takes the conversation
-    taken: Sequence[Mapping[str, Any]] = ()  # the messages as the template was given them
-
-    @property
-    def text(self) -> str:
-        return "".join(piece.text for piece in self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +349,8 @@ def _aligned(pieces: Sequence[Piece], real: str) -> Iterator[Piece]:
         stop, following = len(real), len(pieces)
         for j in range(i + 1, len(pieces)):
             text = pieces[j].text
-            found = real.find(text, at) if len(text.strip()) > 1 else -1
+            imitated = not pieces[j].said and _is_in(text, pieces[i:j])
+            found = real.find(text, at) if len(text.strip()) > 1 and not imitated else -1
             if found >= 0:
                 stop, following = found, j
                 break
@@ -426,18 +375,29 @@ def _difference(missing: Sequence[Piece], text: str) -> Iterator[Piece]:
     found = None
     if not last.said and len(text) < _LONGEST_DIFFERENCE:
         match = SequenceMatcher(None, text, last.text, autojunk=False).find_longest_match()
-        if match.size > 5:
+        if match.size > 5 and not _is_in(text[match.a : match.a + match.size], said):
             found = match
     if found is None:
-        yield replace(said[0], text=text, start=-1)
+        yield _located(said[0], text)
         return
-    yield replace(said[0], text=text[: found.a], start=-1)
+    yield _located(said[0], text[: found.a])
     end = found.a + found.size
     rest = text[end:].strip()
     quoted = bool(rest) and any(rest in piece.text for piece in said)
     yield Piece(text[found.a : end if quoted else None], "header", -1)
     if quoted:
         yield replace(said[-1], text=text[end:], start=-1)
+
+
+def _is_in(text: str, pieces: Sequence[Piece]) -> bool:
+    """Whether somebody said what looks like a frame."""
+    return any(piece.said and text.strip() in piece.text for piece in pieces)
+
+
+def _located(piece: Piece, text: str) -> Piece:
+    """What a template left of something said: a part of it, as an answer without its thoughts, or other words."""
+    at = piece.text.rfind(text) if text and piece.start >= 0 else -1
+    return replace(piece, text=text, start=piece.start + at if at >= 0 else -1)
 
 
 def _arranged(messages: Sequence[ChatMessage], way: tuple[int, int, int]) -> tuple[list[_Slot], list[str]]:

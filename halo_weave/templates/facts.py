@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from halo_weave.templates.calls import PROBE, TAG, ToolFormat, learn_format
-from halo_weave.templates.chat import ChatMessage, ChatTemplate, NativeCall
+from halo_weave.templates.chat import ChatTemplate
+from halo_weave.templates.messages import ChatMessage, NativeCall
 from halo_weave.templates.thoughts import ThoughtMarks
 
 _UNIT = re.compile(rf"{TAG.pattern}|\w+|\s+|.", re.DOTALL)

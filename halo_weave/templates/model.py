@@ -7,8 +7,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 
-from halo_weave.templates.chat import ChatMessage, ChatPrompt, ChatTemplate, Piece
+from halo_weave.templates.chat import ChatTemplate
 from halo_weave.templates.facts import TemplateFacts, learn_facts
+from halo_weave.templates.messages import ChatMessage, ChatPrompt, Piece
 from halo_weave.templates.renderer import TemplateRenderer, TemplateUnusable
 
 

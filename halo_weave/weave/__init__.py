@@ -1,4 +1,4 @@
-"""The turn: core, store, engine and recall as one conversation that never ends."""
+"""Conversations: core, store, engine, recall and tools working together."""
 
 from halo_weave.weave.weave import Weave
 

@@ -9,14 +9,14 @@ from datetime import datetime
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, UnknownChunk
-from halo_weave.records import ChunkRecord, Event
+from halo_weave.records import Event
 from halo_weave.weave.events import WokenChunk
 from halo_weave.weave.system import System
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything there is to say of a chunk in a window."""
+    """A chunk in a window: what it says, how bright it is, and what happened to it."""
 
     key: ChunkKey
     text: str
@@ -49,9 +49,6 @@ class WeaveChunks:
     def __init__(self, system: System) -> None:
         self._system = system
 
-    def get(self, key: ChunkKey) -> ChunkRecord:
-        return self._system.store.chunk(key)
-
     def why(self, window_id: str, key: ChunkKey) -> Explanation:
         store = self._system.store
         desk, record = self._system.desk(window_id), store.chunk(key)
@@ -76,40 +73,32 @@ class WeaveChunks:
 
     def pin(self, window_id: str, key: ChunkKey) -> None:
         system = self._system
-        with system.alone(window_id):
+        with system.changing(window_id):
             bright = system.settings(system.window(window_id)).initial_brightness
             system.store.pin(window_id, key, now=system.now(), brightness=bright)
-        system.changed([window_id])
 
     def unpin(self, window_id: str, key: ChunkKey) -> None:
-        with self._system.alone(window_id):
-            self._system.window(window_id)
+        with self._system.changing(window_id):
             self._system.store.unpin(window_id, key, now=self._system.now())
-        self._system.changed([window_id])
 
     def sleep(self, window_id: str, key: ChunkKey) -> None:
-        with self._system.alone(window_id):
+        with self._system.changing(window_id):
             self._system.desk_to_change(window_id).sleep(key, now=self._system.now())
-        self._system.changed([window_id])
 
     def wake(self, window_id: str, key: ChunkKey) -> WokenChunk:
-        """Back to its place, brightest, and pinned."""
-        with self._system.alone(window_id):
+        """It returns to its place, as bright as a new one, and pinned."""
+        with self._system.changing(window_id):
             desk = self._system.desk_to_change(window_id)
             if key in desk.window:
                 raise BadInput(f"Chunk {key} is awake already.")
-            woken = desk.wake_by_hand(key, now=self._system.now())
-        self._system.changed([window_id])
-        return woken
+            return desk.wake_by_hand(key, now=self._system.now())
 
     def merge(self, window_id: str, key: ChunkKey) -> ChunkKey:
         """Into the chunk before it; returns that one's key."""
-        with self._system.alone(window_id):
-            self._system.window(window_id)
+        with self._system.changing(window_id):
             into = self._system.store.merge(window_id, key, now=self._system.now())
-        self._system.recall.note_said()
-        self._system.changed([window_id])
-        return into
+            self._system.recall.note_said()
+            return into
 
     def would_delete(self, window_id: str, key: ChunkKey) -> Deletion:
         """What deleting it would take along."""
@@ -132,7 +121,7 @@ class WeaveChunks:
         )
 
     def delete(self, window_id: str, key: ChunkKey) -> Deletion:
-        """Out of search for ever, unless undeleted; what goes along is said."""
+        """Delete the chunk from search until it is undeleted. Returns all that was deleted with it."""
         with self._system.alone(window_id):
             would = self.would_delete(window_id, key)
             gone = replace(would, windows=self._system.store.delete(would.keys, now=self._system.now()))

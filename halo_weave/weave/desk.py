@@ -24,12 +24,11 @@ from halo_weave.core.resurrection import (
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
-from halo_weave.ports import Engine
+from halo_weave.ports import Engine, RecallPort
 from halo_weave.records import ChunkRecord, PutToSleep, WakeUp, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
-from halo_weave.weave.ports import RecallPort
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyReader
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
@@ -98,7 +97,7 @@ class Desk:
         live: list[Live] = []
         for one in store.live(record.id):
             item: Live = one
-            if engine.info.tokenizer not in ("", one.tokenizer):
+            if not desk._readable(one.chunk, one.tokenizer):
                 chunk = _retokenized(one.chunk, engine)
                 item = Live(chunk, np.full(len(chunk), one.peak, np.float32), one.pinned)
                 desk.anew.append(item)
@@ -113,6 +112,13 @@ class Desk:
             self.store.reread(self.record.id, self.anew, tokenizer=self.engine.info.tokenizer, now=now)
             self.anew.clear()
 
+    def _readable(self, chunk: Chunk, tokenizer: str) -> bool:
+        """Whether the model can read the chunk's own tokens. A fingerprint is only a claim: the file may lie."""
+        info = self.engine.info
+        return info.tokenizer in ("", tokenizer) and (
+            not info.abilities.token_ids or self.scribe.readable(chunk.tokens)
+        )
+
     @property
     def live_keys(self) -> frozenset[ChunkKey]:
         return frozenset(chunk.key for chunk in self.window.chunks)
@@ -122,7 +128,7 @@ class Desk:
         self.about[chunk.key] = about
         if len(chunk) != chunk.span:
             self.foreign.add(chunk.start)
-        if chunk.key.role is Role.USER and self.settings.timestamps:
+        if chunk.key.role is not Role.ASSISTANT and self.settings.timestamps:
             self.origins[chunk.key.turn_id] = Origin(about.said, self._elsewhere(about.window))
             self.window.stamps[chunk.key.turn_id] = self._stamp(about.window)
 
@@ -163,7 +169,7 @@ class Desk:
         return tuple(SleptChunk(one.key, one.tokens, one.brightness, one.why) for one in plan.goes)
 
     def sleep(self, key: ChunkKey, *, now: datetime) -> None:
-        """By the user's word: alone, whatever its pairs."""
+        """The user puts this chunk to sleep: it alone, without its pair."""
         reason = {"why": str(SleepReason.USER)}
         self.store.prune(self.record.id, [PutToSleep(key, self.window.at(key).brightness, reason)], now=now)
         self.window.remove([key])
@@ -253,7 +259,7 @@ class Desk:
         return self._wake(plan.wakes, readings, bright, hits, by=by, now=now)
 
     def wake_by_hand(self, key: ChunkKey, *, now: datetime) -> WokenChunk:
-        """The strongest signal there is: brightest, and pinned."""
+        """The user wakes this chunk up: it gets the brightness of a new one, and is pinned."""
         readings = self._readings([key])
         size = len(readings[key].chunk)
         bright = {key: np.full(size, self.settings.initial_brightness, np.float32)}
@@ -271,7 +277,7 @@ class Desk:
                     f"There is no chunk {key} to wake up. If it was deleted, undelete it first."
                 )
             record, earned = found[key].record, found[key].brightness
-            chunk, foreign = record.chunk, record.tokenizer != self.engine.info.tokenizer
+            chunk, foreign = record.chunk, not self._readable(record.chunk, record.tokenizer)
             if foreign:
                 chunk = _retokenized(chunk, self.engine)
                 earned = None if earned is None else np.full(len(chunk), earned.max(), np.float32)

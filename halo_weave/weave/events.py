@@ -139,7 +139,7 @@ class Spoken:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The turn is over: window, store and what was shown are the same."""
+    """The turn is over. What was shown is what the window holds and what is stored."""
 
     reason: Reason
     budget: Budget
@@ -155,7 +155,7 @@ class TurnFailed:
 
 @dataclass(frozen=True, slots=True)
 class WindowChanged:
-    """Something else than a turn changed the window: look at its context again."""
+    """Something other than a turn changed the window: load its context again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class WindowDeleted:
 
 @dataclass(frozen=True, slots=True)
 class EventsLost:
-    """What came after the event that was named is not known any more: look at the context again."""
+    """The events after the one that was named are not kept any more: load the context again."""
 
 
 TurnEvent = (

@@ -54,7 +54,7 @@ class EmbeddingState:
 
 @dataclass(frozen=True, slots=True)
 class SystemStatus:
-    """The parts of the system and how they are."""
+    """The state of the model, the embedder and the memory."""
 
     model: ModelInfo
     embedder: Mapping[str, Any]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from itertools import groupby
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -16,20 +17,17 @@ from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Chunk, Ids, Positions, Role, Tokens
 from halo_weave.core.window import Window
 from halo_weave.ports import Engine, Prompt, Segment
-from halo_weave.templates.chat import ChatMessage, Piece
+from halo_weave.templates.messages import ChatMessage, Piece
 
-# What has no position is labelled below zero: the system prompt, frames by their turn, and chunks that this window
-# reads with another tokenizer than they were said with.
+# What has no position is labelled below zero: the system prompt from -1 on; from -2^24 on, in the order in which they are
+# first read, frames and chunks that this window reads with other tokens than they were said with. So no label depends on
+# how far the ids of a memory have advanced.
 SYSTEM_LABELS = -1
-FRAME_LABELS = -(2**24)
-FRAME_ROOM = 1024  # labels kept for each part of a turn's frame
-LONG_LABELS = -(2**61)  # of a part that needs more
-FOREIGN_LABELS = -(2**62)
-FOREIGN_ROOM = 2**12
+GIVEN_LABELS = -(2**24)
+MOST_GIVEN = 1 << 16  # parts whose labels are remembered; one that is forgotten is read anew
 LONGEST_NAME = 48  # bytes of a window's name that the model is told
 
 _Slot = Literal["header", "footer", "left", "right", "rewritten"]  # parts of a frame with labels of their own
-_SLOTS: tuple[_Slot, ...] = ("header", "footer", "left", "right", "rewritten")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +91,10 @@ class Scribe:
         self._frame = lru_cache(4096)(lambda text: engine.tokenize(text, special=True))
         self._plain = lru_cache(4096)(engine.tokenize)
         self.system = lru_cache(64)(self._system)
+        self.given = lru_cache(MOST_GIVEN)(self._given)
+        self._next_given, self._guard = GIVEN_LABELS, Lock()
+        self.unsafe = lru_cache(4096)(lambda ids: bool(engine.controls(np.frombuffer(ids, np.int32)).any()))
+        self._agree = lru_cache(4096)(self._agreed)
         self._sizes: dict[Role, int] = {}
 
     def _system(self, text: str, tools: bool = False) -> SystemPrompt:
@@ -103,6 +105,22 @@ class Scribe:
         size = sum(len(self._plain(p.text) if p.said else self._frame(p.text)) for p in own)
         return SystemPrompt(text, size, tools)
 
+    def _given(self, part: tuple[object, ...], count: int) -> int:
+        """The first of as many labels, counting down, that nothing else has. `given` remembers it by the part."""
+        with self._guard:
+            self._next_given -= count
+            return self._next_given + count
+
+    def readable(self, tokens: Tokens) -> bool:
+        """Whether the ids are this model's tokens of their text, without control tokens. Files can say anything."""
+        return self._agree(tokens.ids.tobytes(), tokens.raw, tokens.ends.tobytes())
+
+    def _agreed(self, ids: bytes, raw: bytes, ends: bytes) -> bool:
+        if self.unsafe(ids):
+            return False
+        tokens = Tokens(np.frombuffer(ids, np.int32), raw, np.frombuffer(ends, np.int32))
+        return self._engine.pieces(tokens.ids) == tokens or self._engine.tokenize(tokens.text) == tokens
+
     def frame_tokens(self, *, stamps: bool) -> dict[Role, int]:
         """How many tokens a turn's frame takes, about; at most for those with a stamp."""
         if not self._sizes:
@@ -110,7 +128,7 @@ class Scribe:
             size = {(p.message, p.part): len(self._frame(p.text)) for p in pieces if not p.said}
             answer = max(size.get((1, "header"), 0), size.get((3, "prompt"), 0)) + size.get((1, "footer"), 0)
             user = size.get((2, "header"), 0) + size.get((2, "footer"), 0)
-            self._sizes = {Role.USER: user, Role.ASSISTANT: answer}
+            self._sizes = {Role.USER: user, Role.ASSISTANT: answer, Role.SYSTEM: user}
         stamp = len(self._plain(Origin(datetime(2026, 12, 30, 23, 59)).stamp)) if stamps else 0
         return {**self._sizes, Role.USER: self._sizes[Role.USER] + stamp}
 
@@ -130,7 +148,8 @@ class Scribe:
     ) -> WindowPrompt:
         """What should be live. A reply in progress stands last, after the header of its turn.
 
-        `origins` holds the turns that get a stamp, `foreign` the starts of chunks under another tokenizer.
+        `origins` holds the turns that get a stamp, `foreign` the starts of chunks under another tokenizer. Control tokens
+        stand in frames only: in a chunk they are read as words.
         """
         reply = window.reply
         if reply is None:
@@ -145,7 +164,8 @@ class Scribe:
         tools = self.tools if system.tools else ()
         said = [*told, *(turn.message for turn in turns)]
         pieces = self._engine.chat(said, effort=effort, tools=tools).pieces
-        writer = _Writer(self, foreign)
+        live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
+        writer = _Writer(self, live)
         for piece in pieces:
             number = piece.message - len(told)
             if piece.part == "prompt":
@@ -158,8 +178,7 @@ class Scribe:
                 writer.frame(piece.text, turns[number].id, "footer" if piece.part == "footer" else "header")
         none = np.zeros(0, np.int64)
         read = np.concatenate([none, *(s.labels for s in writer.segments if s.kind == "chunk")])
-        live = [_chunk_labels(chunk, chunk.start in foreign) for turn in turns for chunk in turn.chunks]
-        missing = ~np.isin(np.concatenate([none, *live]), read)
+        missing = ~np.isin(np.concatenate([none, *live.values()]), read)
         unread = np.flatnonzero(missing) - np.arange(int(missing.sum()))
         if reply.ids:
             labels = np.arange(reply.start, reply.start + len(reply.ids), dtype=np.int64)
@@ -174,6 +193,11 @@ class Scribe:
             int(missing[:before].sum()),
             "".join(piece.text for piece in pieces if piece.part == "prompt"),
         )
+
+    def _labels(self, chunk: Chunk, foreign: frozenset[int]) -> Positions:
+        if chunk.start in foreign:
+            return _labels(self.given(("chunk", chunk.start), len(chunk)), len(chunk))
+        return np.arange(chunk.start, chunk.start + len(chunk), dtype=np.int64)
 
     def frame_ids(self, text: str) -> Ids:
         """The template's own words, with its control tokens."""
@@ -198,17 +222,18 @@ class _LiveTurn:
     def message(self) -> ChatMessage:
         """Bytes that are no text on their own, as a chunk may end within a character, go through unchanged."""
         said = b"".join(chunk.tokens.raw for chunk in self.chunks).decode(errors="surrogateescape")
-        return ChatMessage(self.role.value, self.stamp + said)
+        # Only the window's own system prompt speaks as the system; a turn of that role came with an import.
+        return ChatMessage("assistant" if self.role is Role.ASSISTANT else "user", self.stamp + said)
 
 
 class _Writer:
     """Pieces of the template become segments with labels that stay the same from turn to turn."""
 
-    def __init__(self, scribe: Scribe, foreign: frozenset[int]) -> None:
-        self.scribe, self.foreign = scribe, foreign
+    def __init__(self, scribe: Scribe, live: Mapping[int, Positions]) -> None:
+        self.scribe, self.live = scribe, live  # the labels of the live chunks, by their start
         self.segments: list[Segment] = []
         self.firsts: list[tuple[int, int]] = []  # the first label that is read of each turn's chunks
-        self._system = self._long = 0
+        self._system = 0
         self._used: dict[tuple[int, _Slot], int] = {}
 
     def system(self, piece: Piece) -> None:
@@ -239,6 +264,9 @@ class _Writer:
         tokens: Tokens = chunk.tokens
         if last <= 0 or first >= len(tokens.raw):
             return
+        if self.scribe.unsafe(tokens.ids.tobytes()):
+            self._add_rest(tokens.raw[first:last], turn_id, "rewritten")
+            return
         starts = np.concatenate([[0], tokens.ends[:-1]])
         inside = np.flatnonzero((starts >= first) & (tokens.ends <= last))
         left = tokens.raw[first : int(starts[inside[0]]) if len(inside) else last]
@@ -246,7 +274,7 @@ class _Writer:
         self._add_rest(left, turn_id, "left")
         if len(inside):
             part = slice(int(inside[0]), int(inside[-1]) + 1)
-            labels = _chunk_labels(chunk, chunk.start in self.foreign)[part]
+            labels = self.live[chunk.start][part]
             self.firsts.append((turn_id, int(labels[0])))
             self.segments.append(Segment("chunk", labels, tokens.ids[part]))
         self._add_rest(right, turn_id, "right")
@@ -256,15 +284,8 @@ class _Writer:
             self._add_part(self.scribe.said_ids(raw.decode(errors="surrogateescape")), turn_id, slot)
 
     def _add_part(self, ids: Ids, turn_id: int, slot: _Slot) -> None:
-        """Labels of a turn's own as far as there is room, else some that are only unique."""
-        used = self._used.get((turn_id, slot), 0)
-        if used + len(ids) <= FRAME_ROOM:
-            self._used[turn_id, slot] = used + len(ids)
-            first = FRAME_LABELS - FRAME_ROOM * (len(_SLOTS) * turn_id + _SLOTS.index(slot)) - used
-        else:
-            first = LONG_LABELS - self._long
-            self._long += len(ids)
-        self._add("frame", first, ids)
+        used = self._used[turn_id, slot] = self._used.get((turn_id, slot), 0) + len(ids)
+        self._add("frame", self.scribe.given((slot, turn_id, used), len(ids)), ids)
 
     def _add(self, kind: Literal["system", "frame"], first: int, ids: Ids) -> None:
         if len(ids):
@@ -274,12 +295,6 @@ class _Writer:
 def _shortened(name: str) -> str:
     whole = name.encode()
     return name if len(whole) <= LONGEST_NAME else whole[:LONGEST_NAME].decode(errors="ignore").rstrip() + "…"
-
-
-def _chunk_labels(chunk: Chunk, foreign: bool) -> Positions:
-    if foreign:
-        return _labels(FOREIGN_LABELS + FOREIGN_ROOM * (chunk.start + 1), len(chunk))
-    return np.arange(chunk.start, chunk.start + len(chunk), dtype=np.int64)
 
 
 def _labels(first: int, count: int) -> Positions:

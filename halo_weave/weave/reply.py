@@ -11,7 +11,7 @@ from typing import Literal
 from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import ReplyPart
 from halo_weave.templates.calls import CallSplitter
-from halo_weave.templates.chat import NativeCall
+from halo_weave.templates.messages import NativeCall
 from halo_weave.templates.thoughts import ThoughtMarks, ThoughtSplitter
 
 THOUGHT = "thought"  # tag of a chunk that the model thought before it answered
@@ -171,11 +171,11 @@ class ReplyReader:
             after = _marks_in(tokens[at + 1 : at + count])
             before = _marks_in(one[0] == "mark" for one in found[len(found) - count + 1 :])
             if count == 1:
-                found.append((token.kind, int(mended.ids[0]), mended.piece(0), token.position, at))
+                found.append((token.kind, int(mended.ids[0]), mended.pieces()[0], token.position, at))
                 at += 1
             elif count and token.piece.startswith(token.shown) and after == count - 1:
                 found += [
-                    (token.kind, int(mended.ids[i]), mended.piece(i), token.position + i, at)
+                    (token.kind, int(mended.ids[i]), mended.pieces()[i], token.position + i, at)
                     for i in range(count)
                 ]
                 at += count
@@ -183,7 +183,7 @@ class ReplyReader:
                 del found[len(found) - count + 1 :]
                 first = token.position - count + 1
                 found += [
-                    (token.kind, int(mended.ids[i]), mended.piece(i), first + i, at) for i in range(count)
+                    (token.kind, int(mended.ids[i]), mended.pieces()[i], first + i, at) for i in range(count)
                 ]
                 at += 1
             else:

@@ -1,4 +1,4 @@
-"""What a window looks like: the active context with its brightness, its gaps and its budget, as frozen values."""
+"""The state of a window for those who show it: its context with brightness, gaps and budget, as frozen values."""
 
 from __future__ import annotations
 

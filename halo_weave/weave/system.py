@@ -14,15 +14,15 @@ import numpy as np
 from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import Live, chunk_parts
 from halo_weave.errors import BadInput, StoreError, UnknownWindow, WindowBusy
-from halo_weave.ports import Engine
+from halo_weave.keepsakes.tools import Toolbox
+from halo_weave.ports import Engine, RecallPort
 from halo_weave.records import WindowRecord
 from halo_weave.settings import SHARED, Settings
 from halo_weave.store import Store
-from halo_weave.templates.chat import ChatMessage
+from halo_weave.templates.messages import ChatMessage
 from halo_weave.weave.desk import CUT, Desk
 from halo_weave.weave.events import WindowChanged
 from halo_weave.weave.hub import Hubs
-from halo_weave.weave.ports import RecallPort, ToolboxPort
 from halo_weave.weave.prompt import Scribe, SystemPrompt
 from halo_weave.weave.reply import ReplyReader
 
@@ -37,7 +37,7 @@ class System:
         engine: Engine,
         store: Store,
         recall: RecallPort,
-        toolbox: ToolboxPort | None,
+        toolbox: Toolbox | None,
         *,
         defaults: Settings,
         now: Callable[[], datetime],
@@ -57,8 +57,6 @@ class System:
             if lock.acquire(timeout=30):
                 lock.release()
         self.pen.shutdown()
-        if self.toolbox:
-            self.toolbox.close()
         self.recall.close()
         self.engine.close()
         self.store.close()
@@ -105,7 +103,7 @@ class System:
 
     @contextmanager
     def alone(self, window_id: str) -> Iterator[None]:
-        """One turn or change at a time in a window. Nobody waits: the user is told."""
+        """Only one turn or change at a time in a window: a second one is refused at once with WindowBusy."""
         lock = self._locks.setdefault(window_id, Lock())
         if not lock.acquire(blocking=False):
             raise WindowBusy("This window is being written to. Stop the reply first, or wait for it.")
@@ -113,6 +111,14 @@ class System:
             yield
         finally:
             lock.release()
+
+    @contextmanager
+    def changing(self, window_id: str) -> Iterator[None]:
+        """The window alone, for a change by the user; those who watch it are told after it."""
+        with self.alone(window_id):
+            self.window(window_id)
+            yield
+        self.changed([window_id])
 
     def changed(self, windows: Iterable[str]) -> None:
         """Tell those who watch these windows that they are not what they last saw."""

@@ -20,13 +20,13 @@ from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.errors import BadInput, StoreBusy
+from halo_weave.keepsakes.calls import ToolCall
 from halo_weave.ports import Done, Planned, Read, Reason, Sampling, Step
 from halo_weave.records import Reservation
 from halo_weave.templates.calls import CallReader, CallSplitter
-from halo_weave.templates.chat import ChatMessage, NativeCall
+from halo_weave.templates.messages import ChatMessage, NativeCall
 from halo_weave.weave import events
 from halo_weave.weave.desk import About, Desk
-from halo_weave.weave.ports import CallPort
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.seen import SeenChunk
 from halo_weave.weave.system import System
@@ -190,7 +190,7 @@ class Turn:
         rounds = self.settings.tool_rounds
         while True:
             detector = self.toolbox.detector() if self.toolbox and rounds and self.form == "tags" else None
-            calls: list[tuple[CallPort, NativeCall | None]] = []
+            calls: list[tuple[ToolCall, NativeCall | None]] = []
             for step in self._generate(ids, first=not self.stats["tokens"]):
                 got = time.perf_counter()
                 self.clock.model += got - self.clock.handed
@@ -335,13 +335,13 @@ class Turn:
         prompt = self.engine.chat([ChatMessage("user", "a")], effort=self.settings.effort).pieces[-1].text
         return CallSplitter(facts.tools, self.scribe.tools, header=prompt.strip().rpartition("\n")[2])
 
-    def _native_calls(self) -> list[tuple[CallPort, NativeCall | None]]:
+    def _native_calls(self) -> list[tuple[ToolCall, NativeCall | None]]:
         calls, self.reply.calls = self.reply.calls, []
         assert self.toolbox is not None or not calls
         return [(self.toolbox.native_call(call.name, call.arguments), call) for call in calls if self.toolbox]
 
     def _use_tool(
-        self, call: CallPort, native: NativeCall | None, ids: Reservation
+        self, call: ToolCall, native: NativeCall | None, ids: Reservation
     ) -> Iterator[events.TurnEvent]:
         assert self.toolbox is not None
         yield events.ToolCalled(call.command)

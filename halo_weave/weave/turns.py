@@ -1,4 +1,4 @@
-"""Turns: each runs in a thread of its own and tells the window's hub, whoever watches."""
+"""Turns: each runs in a thread of its own and publishes its events to the window's hub."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, choose_resurrections
 from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.ports import RecallPort
 from halo_weave.settings import Settings
 from halo_weave.store import Store
-from halo_weave.weave.ports import RecallPort
 
 MOST_HITS = 200  # what a search gives the plan to choose from
 

@@ -1,17 +1,17 @@
-"""The whole of a conversation that never ends, as its skins use it: windows, turns, chunks, memory, keepsakes."""
+"""The system as the server and the command line use it: windows, turns, chunks, memory, keepsakes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from halo_weave.ports import Engine
+from halo_weave.keepsakes.tools import Toolbox
+from halo_weave.ports import Engine, RecallPort
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.chunks import WeaveChunks
 from halo_weave.weave.keepsakes import WeaveKeepsakes
 from halo_weave.weave.memory import EmbedAnew, WeaveMemory
-from halo_weave.weave.ports import RecallPort, ToolboxPort
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import WeaveTurns
 from halo_weave.weave.windows import WeaveWindows
@@ -23,7 +23,7 @@ class Weave:
         engine: Engine,
         store: Store,
         recall: RecallPort,
-        toolbox: ToolboxPort | None = None,
+        toolbox: Toolbox | None = None,
         *,
         defaults: Settings | None = None,
         embed_anew: EmbedAnew | None = None,

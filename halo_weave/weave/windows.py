@@ -1,15 +1,14 @@
-"""Windows: made, changed, deleted, listed; their settings, and what is live and asleep in them."""
+"""Windows: creating, changing, deleting and listing them, their settings, what is live and asleep in them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any
 
-from halo_weave.core.tokens import Role
 from halo_weave.errors import BadInput, UnknownWindow
 from halo_weave.records import GraveyardPage, Sleeping, WindowRecord, WindowStats
 from halo_weave.settings import SHARED, Settings, checked, known, usable
@@ -66,17 +65,9 @@ class WeaveWindows:
 
     def _state(self, record: WindowRecord) -> WindowState:
         stats = self._system.store.window_stats(record.id)
-        return WindowState(
-            stats.window,
-            stats.live_chunks,
-            stats.live_tokens,
-            stats.asleep_chunks,
-            stats.said_tokens,
-            stats.last_text,
-            stats.last_said,
-            self._system.settings(record),
-            record.id in self._turns.generating(),
-        )
+        figures = {one.name: getattr(stats, one.name) for one in fields(stats)}
+        generating = record.id in self._turns.generating()
+        return WindowState(**figures, effective=self._system.settings(record), generating=generating)
 
     def get(self, window_id: str) -> WindowRecord:
         return self._system.window(window_id)
@@ -187,22 +178,10 @@ class WeaveWindows:
             self._turns.last(window_id),
         )
 
-    def graveyard(
-        self,
-        window_id: str,
-        *,
-        offset: int = 0,
-        limit: int = 100,
-        sort: Literal["position", "slept", "peak", "tokens"] = "slept",
-        descending: bool = True,
-        role: Role | None = None,
-        text: str | None = None,
-    ) -> GraveyardPage:
-        """What sleeps in the window, by page."""
+    def graveyard(self, window_id: str, **query: Any) -> GraveyardPage:
+        """What sleeps in the window, by page, what slept last first. `query`: as `Store.graveyard` takes it."""
         self._system.window(window_id)
-        return self._system.store.graveyard(
-            window_id, offset=offset, limit=limit, sort=sort, descending=descending, role=role, text=text
-        )
+        return self._system.store.graveyard(window_id, **{"sort": "slept", **query})
 
     def gap(
         self, window_id: str, after: int, before: int, *, offset: int = 0, limit: int = 200

@@ -353,11 +353,11 @@ declare namespace Wire {
   }
 
   interface NewWindow {
-    name: string;
     system_prompt?: string | null;
     user_name?: string | null;
     ai_name?: string | null;
     settings?: OwnSettings | null;
+    name: string;
   }
 
   interface NotesTold {
@@ -652,11 +652,11 @@ declare namespace Wire {
   }
 
   interface WindowChange {
-    name?: string | null;
     system_prompt?: string | null;
     user_name?: string | null;
     ai_name?: string | null;
     settings?: OwnSettings | null;
+    name?: string | null;
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
       "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "decay" |
       "sink" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" |

@@ -9,7 +9,7 @@ import numpy as np
 
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.ports import Capture, Done, Engine, Prompt, Read, Sampling, Segment, Step
-from halo_weave.templates.chat import ChatMessage
+from halo_weave.templates.messages import ChatMessage
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=6)
 

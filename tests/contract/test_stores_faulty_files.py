@@ -139,6 +139,23 @@ def another_window(window_id: str):
     change(["vectors", 0, "vector"], "AADAfw=="),
     change(["generations", 0, "dimension"], 0),
     change(["surprises"], [1]),
+    change(["windows", 0, "name"], "x" * 201),
+    change(["windows", 0, "name"], " "),
+    change(["windows", 0, "user_name"], "\0"),
+    change(["windows", 0, "system_prompt"], "x" * 100_001),
+    change(["turns", 0, "speaker"], "x" * 201),
+    change(["turns", 0, "chunks", 0, "tokenizer"], "x" * 201),
+    change(["turns", 0, "chunks", 0], {"chunk": 0, "start": "0", "text": "", "ids": [7], "ends": [0], "tokenizer": "words"}),
+    change(["turns", 1, "chunks", 1, "start"], str(2**40)),
+    change(["live", 0, "woken"], {"similarity": "near"}),
+    change(["live", 0, "woken"], {"words": "cat"}),
+    change(["live", 0, "woken"], {"parts": {"words": "many"}}),
+    change(["asleep", 0, "reason"], {"why": "deleted", "woken": {"similarity": []}}),
+    change(["asleep", 0, "reason"], {"brightness": "bright"}),
+    change(["history", 0, "detail"], {"rivals": 10**400}),
+    change(["notes", 0, "content"], {"number": 2**63}),
+    change(["notes", 0, "name"], "x" * 201),
+    change(["generations", 0, "dimension"], 2**40),
 ])  # fmt: skip
 def test_a_file_with_a_fault_anywhere_is_refused_as_a_whole(rich, copy, damage, load, content):
     found = json.loads(exported(rich, vectors=True))

@@ -12,7 +12,7 @@ from halo_weave.core.pruning import choose_prunes
 from halo_weave.core.resurrection import RecallHit, Sleeper, choose_resurrections
 from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
-from halo_weave.core.window import FramePart, Live, Window, chunk_turn
+from halo_weave.core.window import Live, Window, chunk_turn
 from halo_weave.errors import BadInput, UnknownChunk
 from tests.core.conversations import Traced, chunk, live, tokens
 
@@ -45,23 +45,14 @@ def test_a_woken_chunk_stands_at_its_original_place():
     assert window.brightness.tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_frames_stand_around_a_turn_exactly_while_any_of_it_is_live():
+def test_a_frame_counts_exactly_while_any_of_its_turn_is_live():
     window = two_turns()
-    header, footer = FramePart(2, A, "header"), FramePart(2, A, "footer")
-    assert [x if isinstance(x, FramePart) else x.key for x in window.layout()] == [
-        FramePart(1, U, "header"),
-        ChunkKey(1, 0, U),
-        FramePart(1, U, "footer"),
-        header,
-        ChunkKey(2, 0, A),
-        ChunkKey(2, 1, A),
-        footer,
-    ]
+    assert window.turns == [(1, U), (2, A)]
     assert window.size == 7 + 3 + 2
     window.remove([ChunkKey(2, 0, A)])
-    assert header in list(window.layout())
+    assert window.turns == [(1, U), (2, A)]
     window.remove([ChunkKey(2, 1, A)])
-    assert header not in list(window.layout())
+    assert window.turns == [(1, U)]
     assert window.size == 3 + 3
 
 
@@ -346,10 +337,9 @@ class Conversation(RuleBasedStateMachine):
                 assert ChunkKey(one.answers, 0, U) in self.window
 
     @invariant()
-    def frames_stand_exactly_around_live_turns(self):
-        frames = [item.turn_id for item in self.window.layout() if isinstance(item, FramePart)]
+    def frames_count_exactly_for_live_turns(self):
         turns = list(dict.fromkeys(one.key.turn_id for one in self.window.chunks))
-        assert frames == [turn for turn in turns for _ in range(2)]
+        assert [turn_id for turn_id, _ in self.window.turns] == turns
 
 
 Conversation.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

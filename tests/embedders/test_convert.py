@@ -64,12 +64,14 @@ def published(tmp_path: Path) -> Path:
 
 
 def test_tensors_keep_their_values_under_the_names_of_llama(published):
-    target = convert(published, published / "out" / "m.gguf", name="Fox", precision="F32")
+    target = convert(published, published / "out" / "m.gguf", name="Fox")
     found = read_tensors(target)
     wanted = tensors()
-    assert np.array_equal(found["token_embd.weight"], wanted["embeddings.word_embeddings.weight"])
+    words = wanted["embeddings.word_embeddings.weight"]
+    assert np.allclose(found["token_embd.weight"], words, atol=2e-3)
     assert np.array_equal(found["blk.0.attn_q.bias"], wanted["encoder.layer.0.attention.self.query.bias"])
-    assert np.array_equal(found["blk.0.ffn_up.weight"], wanted["encoder.layer.0.intermediate.dense.weight"])
+    dense = wanted["encoder.layer.0.intermediate.dense.weight"]
+    assert np.allclose(found["blk.0.ffn_up.weight"], dense, atol=2e-3)
     assert len(found) == len(wanted) - 1  # the pooler is of no use here
 
 
@@ -97,13 +99,6 @@ def test_the_file_says_what_the_model_is(published):
     assert value("tokenizer.ggml.tokens")[6:] == ["\u2581fox", "es", "\u2581river"]
 
 
-def test_declared_pooling_is_kept(published):
-    (published / "1_Pooling").mkdir()
-    (published / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
-    reader = gguf.GGUFReader(convert(published, published / "m.gguf", name="Fox"))
-    assert reader.fields["bert.pooling_type"].contents() == gguf.PoolingType.CLS
-
-
 def test_nothing_half_done_is_left_under_the_name(published):
     (published / "vocab.txt").write_text("fox\n")
     with pytest.raises(ModelUnusable, match=r"vocab\.txt has 1 entries"):
@@ -115,12 +110,6 @@ def test_nothing_half_done_is_left_under_the_name(published):
 def test_what_is_missing_is_named(published, missing):
     (published / missing).unlink()
     with pytest.raises(ModelNotFound, match=missing):
-        convert(published, published / "m.gguf", name="Fox")
-
-
-def test_another_architecture_is_refused(published):
-    (published / "config.json").write_text(json.dumps({"model_type": "t5"}))
-    with pytest.raises(ModelUnusable, match="t5"):
         convert(published, published / "m.gguf", name="Fox")
 
 

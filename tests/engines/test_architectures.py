@@ -11,7 +11,8 @@ import pytest
 from halo_weave.core.tokens import Role
 from halo_weave.engines.llama import LlamaEngine
 from halo_weave.ports import Capture, Sampling
-from halo_weave.templates.chat import CHATML, ChatMessage
+from halo_weave.templates.chat import CHATML
+from halo_weave.templates.messages import ChatMessage
 from tests.contract.talks import Talk
 from tests.engines.tiny import write
 
@@ -28,7 +29,7 @@ def test_what_the_cache_allows_is_said(engine: LlamaEngine) -> None:
     abilities = engine.info.abilities
     assert abilities.cuts == (engine.info.architecture == "llama")
     assert abilities.attention == (engine.info.architecture != "mamba")
-    assert engine.info.name == f"tiny {engine.info.architecture}"
+    assert engine.info.name == f"Tiny {engine.info.architecture.capitalize()}"
 
 
 def test_a_model_without_a_template_gets_chatml_and_says_so(engine: LlamaEngine) -> None:

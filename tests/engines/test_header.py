@@ -205,6 +205,7 @@ def test_a_template_that_is_only_wrong_is_left_to_the_engine(tmp_path: Path) -> 
         ("llama.embedding_length", 4, struct.pack("<I", 0), "embedding_length"),
         ("llama.attention.head_count", 9, struct.pack("<IQII", 4, 2, 4, 1 << 31), "head_count"),
         ("llama.attention.layer_norm_rms_epsilon", 6, struct.pack("<f", math.nan), "epsilon"),
+        ("llama.attention.layer_norm_rms_epsilon", 6, struct.pack("<f", -1e-5), "epsilon"),
         ("llama.rope.freq_base", 6, struct.pack("<f", math.inf), "freq_base"),
         ("tokenizer.ggml.model", 8, text("no_vocab"), "no vocabulary"),
         ("tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 3) + text("a") + text("b") + text("a"), "twice"),

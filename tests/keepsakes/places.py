@@ -8,7 +8,8 @@ import numpy as np
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.words import terms
-from halo_weave.keepsakes import JqSandbox, KeptChunk
+from halo_weave.keepsakes.sandbox import JqSandbox
+from halo_weave.keepsakes.structured_memory import KeptChunk
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from halo_weave.assemble import Options, assemble
 from halo_weave.cli import app
-from halo_weave.keepsakes import StructuredMemory
+from halo_weave.keepsakes.structured_memory import StructuredMemory
 from halo_weave.stores.sqlite import SqliteStore
 from tests.keepsakes.places import NOW, hit
 
@@ -75,10 +75,10 @@ def test_a_chunk_that_an_import_did_not_bring_is_shown_without_a_key(halo):
 
 def test_what_is_saved_is_kept_with_the_talk_that_explains_it_and_brings_it_back(halo):
     with closing(assemble(Options(halo.folder, engine="scripted", embedder="off"))) as weave:
-        window = weave.create_window("Sea", settings={"max_new_tokens": 20, "memory_tree_in_prompt": False})
-        list(weave.say(window.id, "The lighthouse key hangs behind the barometer."))
-        key = weave.context(window.id).turns[0].chunks[0].chunk.key
-        weave.sleep(window.id, key)
+        window = weave.windows.create("Sea", settings={"max_new_tokens": 20, "memory_tree_in_prompt": False})
+        list(weave.turns.steps(window.id, "The lighthouse key hangs behind the barometer."))
+        key = weave.windows.context(window.id).turns[0].chunks[0].chunk.key
+        weave.chunks.sleep(window.id, key)
     assert "chunks kept with it: 0" in halo("memory", "save", "Bare", "lighthouse", "--context-tokens", "0")
     saved = json.loads(halo("memory", "save", "Keys/Lighthouse", "barometer", "--json"))
     assert "The lighthouse key hangs behind the barometer." in [one["text"] for one in saved["snapshot"]]

@@ -6,8 +6,7 @@ from datetime import timedelta
 import pytest
 
 from halo_weave.errors import BadInput
-from halo_weave.keepsakes import Notes
-from halo_weave.keepsakes.notes import NAME
+from halo_weave.keepsakes.notes import NAME, Notes
 from tests.keepsakes.places import DAY, NOW, PATIENT
 
 

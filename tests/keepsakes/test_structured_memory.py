@@ -7,9 +7,8 @@ import pytest
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, UnknownMemory
-from halo_weave.keepsakes import StructuredMemory
 from halo_weave.keepsakes.prompt import instructions, overview
-from halo_weave.keepsakes.structured_memory import CONTENT_LIMIT
+from halo_weave.keepsakes.structured_memory import CONTENT_LIMIT, StructuredMemory
 from halo_weave.stores.sqlite import SqliteStore
 from tests.keepsakes.places import DAY, NOW, BagOfWords, hit
 

@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import StoreBusy
-from halo_weave.keepsakes import Command, Notes, StructuredMemory, Toolbox, ToolCall, ToolResult
-from halo_weave.keepsakes.results import COMMAND_LENGTH, bounded, compact
+from halo_weave.keepsakes.calls import ToolCall
+from halo_weave.keepsakes.commands import Command
+from halo_weave.keepsakes.notes import Notes
+from halo_weave.keepsakes.results import COMMAND_LENGTH, ToolResult, bounded, compact
+from halo_weave.keepsakes.structured_memory import StructuredMemory
+from halo_weave.keepsakes.tools import Toolbox
 from tests.keepsakes.places import DAY, NOW, PATIENT, BagOfWords, hit
 
 LINE = re.compile(r"⚙️【[^【】\n]*】→ [^\n]+")
@@ -93,14 +97,14 @@ def test_injecting_a_memory_wants_its_chunks_awake_the_most_relevant_first(toolb
     keys = (ChunkKey(1, 0, Role.USER), ChunkKey(2, 0, Role.USER))
     assert result.wake == keys
     assert '{"name":"Miso"}' in result.text
-    assert toolbox.snapshot("User/Pets/Cat", now=NOW) == keys
+    assert toolbox.tree.query("User/Pets/Cat", now=NOW).keys == keys
     assert run(toolbox, 'query_memory("User/Pets/Cat")').wake == ()
 
 
 def test_injecting_a_memory_that_came_without_its_chunks_wakes_nothing(toolbox, store):
     chunk = {"key": None, "text": "My cat is called Miso.", "tokens": 7, "similarity": 0.5, "said": None}
     store.save_entry("Cat", "Miso", now=NOW, snapshot=[chunk])
-    assert run(toolbox, 'inject_memory("Cat")').wake == toolbox.snapshot("Cat", now=NOW) == ()
+    assert run(toolbox, 'inject_memory("Cat")').wake == toolbox.tree.query("Cat", now=NOW).keys == ()
     assert toolbox.tree.query("Cat", now=NOW).snapshot[0].text == chunk["text"]
 
 

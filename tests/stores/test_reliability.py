@@ -173,6 +173,33 @@ os.kill(os.getpid(), signal.SIGKILL)
         )
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system does not tell who has ended")
+def test_a_process_that_ended_but_was_not_taken_note_of_holds_nothing(path):
+    with SqliteStore(path) as store:
+        window = store.windows()[0].id
+        ids = ask(store, window, "tell me")
+    script = f"""
+from pathlib import Path
+from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.records import Reservation
+from tests.stores.material import cut, draft
+ids = Reservation({ids.user_turn}, {ids.assistant_turn}, {ids.start}, {ids.stop})
+draft(SqliteStore(Path({str(path)!r})), {window!r}, ids, cut("once upon"))
+print("drafted", flush=True)
+input()
+"""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with writer, SqliteStore(path) as store:
+        assert writer.stdout
+        assert writer.stdout.readline() == b"drafted\n"
+        assert store.drafts(now=NOW) == []
+        writer.kill()
+        os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+        assert [draft.tokens.text for draft in store.drafts(now=NOW)] == ["once upon"]
+
+
 def test_two_processes_write_without_losing_or_doubling_an_id(path):
     writers = [start(path, which, 60) for which in range(2)]
     outs = [writer.communicate()[0] for writer in writers]
@@ -352,6 +379,21 @@ def test_a_read_only_memory_can_be_read(kept, folder):
     assert (done.stdout, done.stderr) == ("['kept', 'safe']\n", "")
 
 
+VERIFY = """
+with SqliteStore(Path({path!r}), read_only=True) as store:
+    print(store.verify())
+"""
+
+
+@pytest.mark.parametrize("folder", [0o555, 0o777], ids=["folder read-only too", "folder writable"])
+@pytest.mark.parametrize("file", [0o444, 0o666], ids=["file read-only too", "file writable"])
+def test_a_sound_memory_in_a_read_only_folder_is_sound(kept, folder, file):
+    kept.chmod(file)
+    kept.parent.chmod(folder)
+    done = as_someone_else(VERIFY.format(path=str(kept)))
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
 @pytest.mark.parametrize("folder", [0o555, 0o777], ids=["folder read-only too", "folder writable"])
 @pytest.mark.parametrize("read_only", [True, False])
 def test_writing_to_a_read_only_memory_is_a_sentence(kept, folder, read_only):
@@ -415,6 +457,51 @@ def test_a_truncated_memory_is_told(path):
         file.truncate(path.stat().st_size // 2)
     with pytest.raises(StoreCorrupt), SqliteStore(path) as store:
         exchange(store, store.windows()[0].id, "three", "four")
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_an_empty_file_is_no_memory(path, read_only):
+    path.write_bytes(b"")
+    with pytest.raises(StoreCorrupt, match="is empty"):
+        SqliteStore(path, read_only=read_only)
+    assert path.read_bytes() == b""
+
+
+def vanish(path):
+    path.rename(path.with_name("elsewhere.sqlite"))
+
+
+def replace(path):
+    vanish(path)
+    with SqliteStore(path) as other:
+        other.create_window("another memory", now=NOW)
+
+
+@pytest.mark.parametrize("change", [vanish, replace])
+def test_nothing_is_acknowledged_once_the_file_is_another_one(path, change):
+    with SqliteStore(path) as store:
+        window = store.windows()[0].id
+        ids = ask(store, window, "kept")
+        change(path)
+        with pytest.raises(StoreError, match="deleted, moved or replaced"):
+            ask(store, window, "lost")
+        with pytest.raises(StoreError, match="deleted, moved or replaced"):
+            store.chunk(user(ids.user_turn))
+        with pytest.raises(StoreError, match="deleted, moved or replaced"):
+            store.version()
+
+
+def test_a_memory_that_was_moved_away_is_whole_when_it_is_put_back(path):
+    with SqliteStore(path) as store:
+        window = store.windows()[0].id
+        ids = ask(store, window, "kept")
+        vanish(path)
+        with pytest.raises(StoreError, match="put the right file in its place"):
+            ask(store, window, "lost")
+    path.with_name("elsewhere.sqlite").rename(path)
+    with SqliteStore(path) as store:
+        assert live_keys(store, window) == [user(ids.user_turn)]
+        assert store.verify() == []
 
 
 def test_a_locked_memory_is_waited_for_but_not_for_ever(path):

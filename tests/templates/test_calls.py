@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halo_weave.templates.calls import PROBE, CallReader, ToolFormat, learn_format
-from halo_weave.templates.chat import NativeCall
+from halo_weave.templates.messages import NativeCall
 
 TOOLS = [
     {

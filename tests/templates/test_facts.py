@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.bench_templates import NOW, SPECIALS
-from halo_weave.templates.chat import ChatMessage
+from halo_weave.templates.messages import ChatMessage
 from halo_weave.templates.model import ModelTemplate
 from halo_weave.templates.renderer import TemplateRenderer
 from halo_weave.templates.thoughts import ThoughtMarks

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from halo_weave.templates.chat import ChatMessage
+from halo_weave.templates.messages import ChatMessage
 from halo_weave.templates.model import ModelTemplate
 from halo_weave.templates.renderer import Rendered, TemplateRenderer, TemplateUnusable
 

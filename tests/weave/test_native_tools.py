@@ -6,7 +6,9 @@ import pytest
 
 from halo_weave.core.pruning import SleepReason
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.keepsakes import Notes, StructuredMemory, Toolbox
+from halo_weave.keepsakes.notes import Notes
+from halo_weave.keepsakes.structured_memory import StructuredMemory
+from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.settings import Settings
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.templates.calls import CallSplitter, ToolFormat

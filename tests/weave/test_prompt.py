@@ -12,7 +12,8 @@ from halo_weave.core.tokens import Chunk, Role
 from halo_weave.core.window import Window, chunk_turn
 from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.ports import Capture, Read, Sampling, Step
-from halo_weave.templates.chat import CHATML, ChatMessage, ChatPrompt
+from halo_weave.templates.chat import CHATML
+from halo_weave.templates.messages import ChatMessage, ChatPrompt
 from halo_weave.templates.model import ModelTemplate
 from halo_weave.templates.renderer import TemplateRenderer
 from halo_weave.weave.prompt import Origin, Scribe, WindowPrompt

@@ -74,7 +74,7 @@ def test_a_thought_is_a_chunk_of_its_own_kind_and_sleeps_when_its_turn_is_over(a
     assert [one.key for one in context.turns[-1].chunks] == [answer.key]
     assert context.turns[-1].chunks[0].gap == Gap(1, thought.tokens)
     assert context.turns[-1].chunks[0].thoughts == 1
-    assert weave.chunks.get(thought.key).tags == ("thought",)
+    assert weave._system.store.chunk(thought.key).tags == ("thought",)
 
 
 def test_the_next_turn_is_read_as_the_template_writes_past_answers(assembled, way):

@@ -5,7 +5,9 @@ from datetime import UTC, datetime
 import pytest
 
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.keepsakes import KeptChunk, Notes, StructuredMemory, Toolbox
+from halo_weave.keepsakes.notes import Notes
+from halo_weave.keepsakes.structured_memory import KeptChunk, StructuredMemory
+from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import events
 from tests.weave.conftest import SMALL, of, spoken

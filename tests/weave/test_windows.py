@@ -84,7 +84,7 @@ def test_what_an_isolated_window_saves_is_explained_by_its_own_talk(tmp_path):
         assert {weave._system.store.chunk(one.key).window for one in snapshot} == {alone.id}
         weave._system.toolbox.tree.save("Other", "a Siamese cat", now=weave.now())
         said = weave.windows.context(cats.id).turns[0].chunks[0].chunk.key
-        assert said in weave._system.toolbox.snapshot("Other", now=weave.now())
+        assert said in weave._system.toolbox.tree.query("Other", now=None).keys
         weave.engine.replies += ['<tool>inject_memory("Other")</tool>', "Nothing."]
         list(weave.turns.steps(alone.id, "Bring it back."))
         assert said not in {one.key for one in weave._system.store.live(alone.id)}

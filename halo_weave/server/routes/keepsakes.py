@@ -19,24 +19,26 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/api/memory", summary="The tree below a heading, or all of it")
     def get_tree(path: Heading = "") -> wire.BranchTold:
-        return wire.BranchTold.model_validate(service.weave.keepsakes.tree(path))
+        return wire.BranchTold.model_validate(service.weave.keepsakes.tree.listing(path))
 
     @router.get("/api/memory/entry", summary="One memory, with what explains it")
     def get_entry(path: Path) -> wire.EntryTold:
-        return wire.EntryTold.model_validate(service.weave.keepsakes.entry(path))
+        return wire.EntryTold.model_validate(service.weave.keepsakes.tree.query(path, now=None))
 
     @router.put("/api/memory/entry", summary="Keep something, or a new version of it")
     def put_entry(asked: requests.Keep) -> wire.EntryTold:
-        kept = service.weave.keepsakes.save(asked.path, asked.content, context_tokens=asked.context_tokens)
+        weave, tokens = service.weave, asked.context_tokens
+        kept = weave.keepsakes.tree.save(asked.path, asked.content, now=weave.now(), context_tokens=tokens)
         return wire.EntryTold.model_validate(kept)
 
     @router.delete("/api/memory/entry", summary="Delete a memory; its versions stay in the history")
     def delete_entry(path: Path, recursive: bool = False) -> wire.Forgotten:
-        return wire.Forgotten(deleted=service.weave.keepsakes.delete(path, recursive=recursive))
+        weave = service.weave
+        return wire.Forgotten(deleted=weave.keepsakes.tree.delete(path, now=weave.now(), recursive=recursive))
 
     @router.get("/api/memory/history", summary="All versions of a memory, the newest first")
     def get_history(path: Path) -> wire.VersionsTold:
-        return wire.VersionsTold(versions=service.weave.keepsakes.history(path))
+        return wire.VersionsTold.model_validate({"versions": service.weave.keepsakes.tree.history(path)})
 
     @router.get("/api/memory/query", summary="Memories below a heading, by similarity and recency")
     def get_query(
@@ -44,18 +46,19 @@ def routes(service: Service) -> APIRouter:
         q: Annotated[str, Query(max_length=requests.LONGEST_QUESTION, pattern=WHOLE)] = "",
         recency_bias: Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)] = 0.3,
     ) -> wire.MatchesTold:
-        return wire.MatchesTold(
-            matches=service.weave.keepsakes.find(path, q or None, recency_bias=recency_bias)
-        )
+        tree, now = service.weave.keepsakes.tree, service.weave.now()
+        found = tree.query_heading(path, q or None, now=now, recency_bias=recency_bias)
+        return wire.MatchesTold.model_validate({"matches": found})
 
     @router.get("/api/notes", summary="The AI's notes")
     def get_notes() -> wire.NotesTold:
-        content, version = service.weave.keepsakes.notes()
+        content, version = service.weave.keepsakes.notes.latest(now=service.weave.now())
         return wire.NotesTold(content=content, version=version)
 
     @router.put("/api/notes", summary="Replace the notes, or one version of them")
     def put_notes(asked: requests.ReplaceNotes) -> wire.NotesTold:
-        content, version = service.weave.keepsakes.replace_notes(asked.content, asked.version)
-        return wire.NotesTold(content=content, version=version)
+        notes, now = service.weave.keepsakes.notes, service.weave.now()
+        written = notes.replace(asked.content, now=now, version=asked.version)
+        return wire.NotesTold(content=written.document, version=written.version)
 
     return router

@@ -20,6 +20,7 @@ T = TypeVar("T")
 PAGE_BYTES = 8192  # five MiniLM vectors to a page; with 4096 a quarter of each page would stay empty
 LOG_BYTES = 64 << 20  # the write-ahead log is cut back to this after a checkpoint
 CACHE_KIB = 16 << 10
+EMPTY_SECONDS = 2.0  # for another process to write the first page of a new file
 PAUSE = 0.05  # seconds between two tries; SQLite's own waiting would not hear Ctrl-C
 
 
@@ -42,6 +43,7 @@ class Database:
         self._durable = True
         self._watcher: sqlite3.Connection | None = None
         self._lent: set[sqlite3.Connection] = set()  # someone reads from them
+        self._file: tuple[int, int] | None = None  # which file it is, once it is open
         if path.is_dir():
             raise StoreError(f"{path} is a folder. Name a file, such as {path / 'memory.sqlite'}.")
         try:
@@ -50,6 +52,7 @@ class Database:
                     self._open_to_read()
                 else:
                     self._open_to_write()
+            self._file = self._which_file()
         except OSError as error:
             self.close()
             raise StoreError(f"{path} cannot be used: {error.strerror or error}.") from error
@@ -91,6 +94,7 @@ class Database:
                 db.execute("BEGIN IMMEDIATE")
                 try:
                     yield db
+                    self._check_same_file()
                     db.execute("COMMIT")
                 except BaseException:
                     if db.in_transaction:
@@ -101,6 +105,7 @@ class Database:
 
     def version(self) -> int:
         """SQLite's own count of the commits that a connection saw others make. This one never writes itself."""
+        self._check_same_file()
         with self.translated(), self._guard:
             self._check_open()
             if self._watcher is None:
@@ -206,8 +211,15 @@ class Database:
 
     def _open_to_write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        there = self.path.exists()
         self._writer = self._connect()
         self._all.append(self._writer)
+        if there and not self.path.stat().st_size:
+            self._patiently(
+                lambda: self._writer.execute("BEGIN IMMEDIATE")
+            )  # not while someone else holds it
+            self._writer.execute("ROLLBACK")
+            self._check_not_empty()
         if self._patiently(lambda: self._pragma("application_id")) != APPLICATION:
             self._writer.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # heeded by a new file only
         self._patiently(lambda: migrate(self._writer, self.path))
@@ -220,6 +232,7 @@ class Database:
             raise StoreError(
                 f"There is no memory at {self.path}. Talk to a model first, or name another with --data."
             )
+        self._check_not_empty()
         db = self._take()
         try:
             self._patiently(lambda: migrate(db, self.path, look_only=True))
@@ -252,6 +265,7 @@ class Database:
         return (log.exists() and log.stat().st_size > 0) or os.access(self.path.parent, os.W_OK)
 
     def _take(self) -> sqlite3.Connection:
+        self._check_same_file()
         with self._guard:
             self._check_open()
             if self._idle:
@@ -278,6 +292,32 @@ class Database:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError(f"{self.path} was closed.")
+
+    def _which_file(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _check_same_file(self) -> None:
+        """What is written to a file that nobody can find any more would be lost; what is read may be of another one."""
+        if self._file is not None and self._which_file() != self._file:
+            raise StoreError(
+                f"{self.path} was deleted, moved or replaced while it was in use, so nothing more is saved. "
+                "End the program, put the right file in its place, and start again."
+            )
+
+    def _check_not_empty(self) -> None:
+        """A file of no bytes was a memory once, or another process is making one: that takes a moment."""
+        deadline = time.monotonic() + min(self.busy_seconds, EMPTY_SECONDS)
+        while not self.path.stat().st_size:
+            if time.monotonic() > deadline:
+                raise StoreCorrupt(
+                    f"{self.path} is empty: there is no memory in it. Put a backup in its place; if there never was a "
+                    "memory, delete the file."
+                )
+            time.sleep(PAUSE)
 
     def _pragma(self, pragma: str) -> object:
         row = self._writer.execute(f"PRAGMA {pragma}").fetchone()

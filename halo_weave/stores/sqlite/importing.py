@@ -84,8 +84,8 @@ class _Ledger:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
-    def counters(self) -> tuple[int, int, int]:
-        return self._db.execute("SELECT next_turn, next_position, cleared_turn FROM memory").fetchone()  # type: ignore[no-any-return]
+    def counters(self) -> tuple[int, int]:
+        return self._db.execute("SELECT next_turn, next_position FROM memory").fetchone()  # type: ignore[no-any-return]
 
     def is_free(self, turn: int, start: int, stop: int) -> bool:
         # Chunks do not overlap, so the last one that begins before the turn's end tells for all.
@@ -121,7 +121,7 @@ class _Arrivals:
 
     def __init__(self, header: ExportHeader, own: str) -> None:
         self._source, self._own = header.id, own
-        self._ids = Renumbering(header, own)
+        self._ids = Renumbering(header)
         self._counts: Counter[str] = Counter()
         self._generation: int | None = None  # the one here that takes the vectors
         self._dimension = 0

@@ -110,5 +110,5 @@ class SqliteUpkeep(SqliteSearch):
                 if table not in KEPT and not table.startswith(("sqlite_", "words")):
                     db.execute(f"DELETE FROM {table}")
             db.execute("DELETE FROM words")
-            db.execute("UPDATE memory SET cleared_turn = next_turn")
+            db.execute("UPDATE memory SET next_turn = 1, next_position = 0")
         self._db.vacuum()

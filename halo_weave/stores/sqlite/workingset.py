@@ -48,6 +48,7 @@ from halo_weave.stores.sqlite.rows import (
     unpack_tags,
 )
 
+OwnReading = tuple[int | None, bytes | None, bytes | None, bytes | None]
 ROLES = {str(role): role for role in Role}
 SLEEPING_COLUMNS = f"""{CHUNK_COLUMNS}, a.brightness, a.peak, a.slept, a.reason, a.ids, a.lengths, a.raw,
     (SELECT fingerprint FROM tokenizers WHERE id = a.tokenizer), a.traces"""
@@ -189,10 +190,7 @@ class SqliteWorkingSets(SqlitePart):
             fingerprint = tokenizer_of(db, tokenizer)
             for item in live:
                 start, number, _ = _live_row(db, window_id, item.chunk.key)
-                born = db.execute("SELECT tokenizer FROM chunks WHERE number = ?", (number,)).fetchone()[0]
-                own = (None, None, None, None)
-                if born != fingerprint:
-                    own = (fingerprint, *pack_tokens(item.chunk.tokens))  # type: ignore[assignment]
+                own = _own(db, number, fingerprint, item.chunk.tokens)
                 db.execute(
                     """UPDATE live SET brightness = ?, traces = ?, tokenizer = ?, ids = ?, lengths = ?, raw = ?
                        WHERE window = ? AND start = ?""",
@@ -345,31 +343,33 @@ def _waking(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[int,
     return number, start
 
 
-def _reading(
-    db: sqlite3.Connection, window_id: str, start: int, number: int, item: WakeUp
-) -> tuple[int | None, bytes | None, bytes | None, bytes | None]:
+def _reading(db: sqlite3.Connection, window_id: str, start: int, number: int, item: WakeUp) -> OwnReading:
     """Tokenizer, ids, lengths and bytes if the window reads the chunk in its own way; else nothing."""
-    span, born = db.execute("SELECT span, tokenizer FROM chunks WHERE number = ?", (number,)).fetchone()
     size = item.brightness.size
     if item.tokens is not None:
         if item.tokenizer is None or len(item.tokens) != size:
             raise BadInput(
                 f"Chunk {item.key} came with tokens that do not fit its brightness, or of no tokenizer."
             )
-        tokenizer = tokenizer_of(db, item.tokenizer)
-        if tokenizer != born:
-            return (tokenizer, *pack_tokens(item.tokens))
-    else:
-        own = db.execute(
-            """SELECT tokenizer, ids, lengths, raw FROM asleep
+        return _own(db, number, tokenizer_of(db, item.tokenizer), item.tokens)
+    own = db.execute(
+        """SELECT tokenizer, ids, lengths, raw FROM asleep
                WHERE window = ? AND start = ? AND ids IS NOT NULL AND length(brightness) = ?""",
-            (window_id, start, 4 * size),
-        ).fetchone()
-        if own is not None:
-            return own  # type: ignore[no-any-return]
+        (window_id, start, 4 * size),
+    ).fetchone()
+    if own is not None:
+        return own  # type: ignore[no-any-return]
+    span = db.execute("SELECT span FROM chunks WHERE number = ?", (number,)).fetchone()[0]
     if size != span:
         raise BadInput(f"Chunk {item.key} has {span} tokens, not {size}.")
     return None, None, None, None
+
+
+def _own(db: sqlite3.Connection, number: int, tokenizer: int, tokens: Tokens) -> OwnReading:
+    """Tokens as a window reads them; nothing if the record has the same."""
+    own = (tokenizer, *pack_tokens(tokens))
+    row = db.execute("SELECT tokenizer, ids, lengths, raw FROM chunks WHERE number = ?", (number,)).fetchone()
+    return (None, None, None, None) if row == own else own
 
 
 def _own_tokens(rows: Sequence[tuple[Any, ...]]) -> list[Tokens]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from halo_weave.core.tokens import Role
 from halo_weave.errors import BadInput
 from halo_weave.ports import Engine
-from halo_weave.templates.chat import ChatMessage
+from halo_weave.templates.messages import ChatMessage
 
 ABILITY = "token_ids"
 SPELLABLE = (
