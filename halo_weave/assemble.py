@@ -11,9 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from halo_weave.core.heads import Calibration
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.embedders.standard import open_embedder
 from halo_weave.engines import ENGINES
+from halo_weave.engines.calibration import calibrated
 from halo_weave.errors import BadInput, ModelNotFound, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
@@ -23,7 +25,7 @@ from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.lastrun import changed_models, note_model
 from halo_weave.llama import catalogue
 from halo_weave.llama.footprint import KvType
-from halo_weave.places import memory_file
+from halo_weave.places import calibration_folder, memory_file
 from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
 from halo_weave.store import Store
@@ -66,6 +68,7 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
     if engine.info.file:
         note_model(options.data, engine.info.file)
     try:
+        calibration = calibrate_engine(options, engine, progress)
         store = open_store(options.data)
     except BaseException:
         engine.close()
@@ -78,6 +81,7 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
         recall,
         Toolbox(Notes(store), tree),
         defaults=options.settings,
+        calibration=calibration,
         embed_anew=None if options.embedder == "off" else partial(_embed_anew, options, store),
     )
 
@@ -106,6 +110,13 @@ def open_engine(options: Options, progress: Progress = _silent) -> Engine:
     names = ("context", "threads", "gpu_layers", "kv_type", "batch")
     chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
     return ENGINES[options.engine](options.model, progress, **chosen)
+
+
+def calibrate_engine(
+    options: Options, engine: Engine, progress: Progress = _silent, *, anew: bool = False
+) -> Calibration:
+    """The retrieval heads of the engine's model, found once for each model file."""
+    return calibrated(engine, calibration_folder(options.data), progress, anew=anew)
 
 
 def _open_recall(options: Options, store: Store, progress: Progress) -> Recall:

@@ -24,6 +24,10 @@ def memory_file(data: Path) -> Path:
     return data / "memory.sqlite"
 
 
+def calibration_folder(data: Path) -> Path:
+    return data / "calibration"
+
+
 def config_file() -> Path:
     return Path(
         os.environ.get("HALO_WEAVE_CONFIG") or platformdirs.user_config_path("halo-weave") / "config.toml"

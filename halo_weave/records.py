@@ -79,6 +79,16 @@ class Draft:
     saved: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkUse:
+    """A reply that took something from a chunk."""
+
+    turn_id: int
+    window: str
+    said: datetime
+    share: float  # of the reply
+
+
 # Windows
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from halo_weave.core.brightness import Strategy
+from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.core.setting import checked_value, description, is_setting, setting
 from halo_weave.core.strategies import STRATEGIES, settings_of
 from halo_weave.errors import BadSetting
@@ -80,6 +81,12 @@ class Settings:
     )
     own: Mapping[str, Any] = field(  # the strategies' own settings, of all strategies
         default_factory=lambda: {name: one.default for name, one in OWN.items()}
+    )
+    keep_exchanges: int = _forgetting(
+        1, "So many of the last exchanges stay, whatever their brightness.", low=1, high=100
+    )
+    keep_used: bool = _forgetting(
+        True, "Whether what woke up and was used in the reply stays for at least one more turn."
     )
     score_current_turn: bool = _forgetting(
         False, "Whether the reply's own tokens are scored while it is written."
@@ -154,10 +161,11 @@ class Settings:
     def as_mapping(self) -> dict[str, Any]:
         return {name: self[name] for name in FIELDS}
 
-    def brightness_strategy(self) -> Strategy:
-        """The chosen strategy with its settings: its own, and those general ones that it has a field for."""
+    def brightness_strategy(self, calibration: Calibration = NOT_CALIBRATED) -> Strategy:
+        """The chosen strategy for a model, with its settings: its own, and those general ones that it has a field for."""
         chosen = STRATEGIES[self.strategy]
-        return chosen(**{one.name: self[one.name] for one in fields(chosen) if one.name in FIELDS})
+        values = {one.name: self[one.name] for one in fields(chosen) if one.name in FIELDS}
+        return chosen(**values, calibration=calibration)
 
 
 def _all_fields() -> Iterator[Field[Any]]:

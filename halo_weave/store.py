@@ -13,11 +13,13 @@ from types import TracebackType
 from typing import IO, Literal, Protocol, Self
 
 from halo_weave.core.resurrection import Sleeper
-from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
+from halo_weave.core.use import ReplyUse
 from halo_weave.core.window import Live
 from halo_weave.records import (
     Changes,
     ChunkRecord,
+    ChunkUse,
     Draft,
     Event,
     Finding,
@@ -76,18 +78,8 @@ class Transcript(Protocol):
         `speaker`: another than the window's names say.
         """
 
-    def save_draft(
-        self,
-        window_id: str,
-        turn_id: int,
-        start: int,
-        answers: int | None,
-        tokens: Tokens,
-        *,
-        tokenizer: str,
-        now: datetime,
-    ) -> None:
-        """All tokens of a reply so far. Only those that are new since the last call are written."""
+    def save_drafts(self, drafts: Sequence[Draft]) -> None:
+        """Replies so far, all or none. Of each, only the tokens that are new since the last call are written."""
 
     def drafts(self, *, now: datetime, abandoned: bool = True, held: str | None = None) -> list[Draft]:
         """Replies that were never finished; by default only those whose process has ended.
@@ -97,6 +89,15 @@ class Transcript(Protocol):
         """
 
     def drop_draft(self, turn_id: int) -> None: ...
+    def save_use(self, turn_id: int, use: ReplyUse) -> None:
+        """What a stored reply took from chunks. What is known of it already stays."""
+
+    def use_of(self, turn_id: int) -> ReplyUse | None:
+        """The same, without deleted chunks, merged ones by the key they have now; None if it is not known."""
+
+    def used_in(self, key: ChunkKey, *, limit: int = 100) -> list[ChunkUse]:
+        """The replies that took something from a chunk, newest first."""
+
     def chunk(self, key: ChunkKey) -> ChunkRecord: ...
     def chunks(self, numbers: Iterable[int]) -> list[ChunkRecord]:
         """Records in the order asked for; unknown numbers are left out."""

@@ -103,6 +103,9 @@ class Chat:
                     self.console.print("\n")
                 self.thinking = event.thought or (self.thinking and not event.text)
                 self.console.print(plain(event.text, style), end="", soft_wrap=True)
+            case events.ReplyUnstored():
+                self.console.print()
+                self.quietly(event.sentence or "The reply is stored now.")
             case events.TurnFailed():
                 self.console.print()
                 self.console.print(plain(event.sentence, "red"))
@@ -305,6 +308,10 @@ def chat(
     ] = None,
 ) -> None:
     """Talk in the terminal. /help shows what else it can do."""
+    if sys.stdin is None:
+        raise BadInput(
+            "Standard input is closed, so nothing can be said. Run this in a terminal or with a pipe."
+        )
     say_default(options, Console(stderr=True, highlight=False))
     with progress_bar() as telling:
         weave = assemble(options, telling)

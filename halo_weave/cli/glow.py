@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import unicodedata
+import json
+import re
 from collections.abc import Iterable
+from typing import Any
 
 from rich.color import Color
 from rich.style import Style
@@ -14,6 +16,10 @@ from halo_weave.core.tokens import Brightness, Tokens
 DIM, MEDIUM, BRIGHT = (100, 90, 40), (200, 180, 80), (255, 220, 100)
 GROUND = (70, 60, 20), (128, 110, 50)  # behind the brightest tokens, from faint to strong
 TOP = 0.8  # of the range: above it a token stands out by itself
+# Control characters but line breaks and tabs, those of 8 bits too, and the marks that turn the direction of text.
+STEERING = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]"
+)
 TOOL = Style(color="#4ecdc4")
 
 
@@ -49,13 +55,14 @@ def painted(tokens: Tokens, brightness: Brightness, low: float, high: float, *, 
 
 
 def visible(text: str) -> str:
-    """Text that cannot steer the terminal: control characters but line breaks and tabs become a sign."""
-    if text.isprintable():
-        return text
-    return "".join(
-        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(one) == "Cc" and one not in "\n\t" else one
-        for one in text
-    )
+    """Text that cannot steer the terminal: what could becomes a sign."""
+    return STEERING.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def json_line(value: Any) -> str:
+    """JSON that cannot steer the terminal either: what could is escaped, and means the same."""
+    text = json.dumps(value, ensure_ascii=False)
+    return STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def plain(text: str, style: str | Style = "") -> Text:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from rich.table import Table
 
 from halo_weave.assemble import open_store
 from halo_weave.cli.app import app
-from halo_weave.cli.glow import counted, plain
+from halo_weave.cli.glow import counted, json_line, plain
 from halo_weave.cli.starting import Data, Json, Yes, folder_of, progress_bar
 from halo_weave.config import read_config
 from halo_weave.errors import BadInput, StoreCorrupt
@@ -64,7 +63,7 @@ def shown(value: Any) -> Any:
 
 
 def say(value: Any) -> None:
-    typer.echo(json.dumps(shown(value), ensure_ascii=False))
+    typer.echo(json_line(shown(value)))
 
 
 def answer(as_json: bool, value: Any, sentence: str) -> None:

@@ -110,7 +110,7 @@ def _save_memory(
     with opened(data) as store, _remembering(store, embedder, writes=True) as tree:
         saved = tree.save(path, _value_of(content), now=now(), context_tokens=context_tokens)
     kept = f"chunks kept with it: {len(saved.snapshot)}"
-    answer(as_json, _told(saved), f"Saved {saved.path}, version {saved.version}, {kept}.")
+    answer(as_json, _told(saved), visible(f"Saved {saved.path}, version {saved.version}, {kept}."))
 
 
 @memory.command("inject")
@@ -204,7 +204,10 @@ def _remembering(store: Store, embedder: str | None, *, writes: bool = False) ->
 
 def _value_of(text: str) -> Any:
     """JSON if it is some, else text."""
-    text = sys.stdin.read() if text == "-" else text
+    if text == "-":
+        if sys.stdin is None:
+            raise BadInput("Standard input is closed, so nothing can be read from it.")
+        text = sys.stdin.read()
     try:
         return json.loads(text)
     except ValueError:

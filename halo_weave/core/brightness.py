@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.core.tokens import Brightness, Chunk
 from halo_weave.errors import BadInput
 
@@ -35,9 +36,10 @@ class Capture:
     reading: bool = False  # rows of the user turn's tokens while they are read
     reading_surprisal: bool = False  # how little each of those was expected; of the reply it is always known
     raw: bool = False  # with each row also those of the chosen pairs: `AttentionRow.raw`
+    raw_pairs: tuple[tuple[int, int], ...] | None = None  # only those of these; None: of all chosen ones
 
     def chosen(self, layers: int, heads: int) -> list[tuple[int, int]]:
-        """The (layer, head) pairs that are read of a model with so many, in the order of `AttentionRow.raw`."""
+        """The (layer, head) pairs that are read of a model with so many."""
         if self.pairs is not None and (self.layers is not None or self.heads is not None):
             raise BadInput("Choose either pairs of layer and head, or layers and heads.")
         pairs = list(
@@ -57,7 +59,14 @@ class Capture:
                 raise BadInput(f"The model has {heads} heads, so there is no head {head}.")
         if len(set(pairs)) != len(pairs):
             raise BadInput("A layer and head was chosen twice to read attention from.")
+        if not set(self.raw_pairs or ()) <= set(pairs):
+            raise BadInput("Rows were asked for of a layer and head that was not chosen.")
         return pairs
+
+    def chosen_raw(self, layers: int, heads: int) -> list[tuple[int, int]]:
+        """The (layer, head) pairs whose rows come one by one, in their order."""
+        pairs = self.chosen(layers, heads)
+        return pairs if self.raw_pairs is None else list(self.raw_pairs)
 
 
 class Fault(StrEnum):
@@ -83,7 +92,9 @@ class AttentionRow:
     aside: int = 0  # how many frame and system tokens there are
     aside_peak: float = 0.0  # the largest single share among them
     first: float | None = None  # the share of the very first token of the context, when that is aside
-    raw: Floats | None = None  # (pairs, live tokens), in the order of `Capture.pairs`; only when asked for
+    raw: Floats | None = (
+        None  # (pairs, live tokens), in the order of `Capture.chosen_raw`; only when asked for
+    )
 
     def fault(self, live: int) -> Fault | None:
         """What makes the row unusable for a window of `live` tokens, if anything."""
@@ -141,9 +152,11 @@ class Strategy(ABC):
     """
 
     traces: ClassVar[tuple[str, ...]] = ()  # names of the numbers kept of each token beside its brightness
+    pair_by: ClassVar[Literal["brighter", "dimmer"]] = "brighter"  # half of a pair, by which both fall asleep
 
     initial_brightness: float = INITIAL
     brightness_cap: float = INITIAL
+    calibration: Calibration = NOT_CALIBRATED  # the model's retrieval heads
 
     @property
     def capture(self) -> Capture:

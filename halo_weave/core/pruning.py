@@ -50,10 +50,12 @@ class PrunePlan:
         return max(0, self.after - self.budget) if self.budget else 0
 
 
-def choose_prunes(window: Window, budget: int, *, current: Collection[int] = ()) -> PrunePlan:
+def choose_prunes(
+    window: Window, budget: int, *, current: Collection[int] = (), kept: Collection[ChunkKey] = ()
+) -> PrunePlan:
     """The dimmest chunks, until the window's size is within the budget. A budget of 0 prunes nothing.
 
-    Never chosen: chunks of the `current` turns, pinned ones, system chunks, protected anchors, those that the
+    Never chosen: chunks of the `current` turns, those to be `kept`, pinned ones, system chunks, protected anchors, those that the
     window's strategy makes infinitely bright, and the last prunable unit.
     """
     if budget < 0:
@@ -61,7 +63,7 @@ def choose_prunes(window: Window, budget: int, *, current: Collection[int] = ())
     size = window.size
     if budget == 0 or size <= budget:
         return PrunePlan(budget, size, ())
-    ground = _Ground(window, current)
+    ground = _Ground(window, current, kept)
     goes: list[Prune] = []
     while size > budget and (unit := ground.take_dimmest()):
         for place in unit:
@@ -77,16 +79,17 @@ def choose_prunes(window: Window, budget: int, *, current: Collection[int] = ())
 class _Ground:
     """What could go, dimmest first. S0 of a turn is its anchor and goes last, together with its pair."""
 
-    def __init__(self, window: Window, current: Collection[int]) -> None:
+    def __init__(self, window: Window, current: Collection[int], kept: Collection[ChunkKey]) -> None:
         self.chunks = window.chunks
         self.brightness = window.chunk_brightness()
         self.left: dict[int, set[int]] = defaultdict(set)  # turn -> places of its chunks that are still live
         self.answers: dict[int, set[int]] = defaultdict(set)  # question -> its answers' turns
-        pinned = window.pinned
+        self.by_brighter = window.strategy.pair_by == "brighter"
+        spared = window.pinned.union(kept)
         self.safe = [
             chunk.key.turn_id in current
             or chunk.key.role is Role.SYSTEM
-            or chunk.key in pinned
+            or chunk.key in spared
             or bright == inf
             for chunk, bright in zip(self.chunks, self.brightness, strict=True)
         ]
@@ -101,14 +104,21 @@ class _Ground:
             self.offer(place)
 
     def offer(self, place: int) -> None:
-        if place not in self.open and self.unit(place):
+        unit = self.unit(place)
+        if place not in self.open and unit:
             self.open.add(place)
-            heapq.heappush(self.queue, (self.brightness[place], self.chunks[place].start, place))
+            bright = self.brightness[unit[0]]
+            heapq.heappush(self.queue, (bright, self.chunks[unit[0]].start, place))
 
     def unit(self, place: int) -> list[int]:
-        """What would go if this chunk went: itself, with its pair if it is an anchor; nothing if it may not."""
+        """What would go if this chunk went: itself, with its pair if it is an anchor; nothing if it may not.
+
+        First the one whose brightness decides.
+        """
         chunk = self.chunks[place]
         places = self.partners(place, chunk) if chunk.key.chunk_id == 0 else [place]
+        if self.by_brighter:
+            places = sorted(places, key=lambda member: (-self.brightness[member], member))
         return [] if any(self.safe[member] for member in places) else places
 
     def partners(self, place: int, chunk: Chunk) -> list[int]:

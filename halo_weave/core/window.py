@@ -133,6 +133,11 @@ class Window:
         return self._light[0, : len(self)]
 
     @property
+    def traces(self) -> Floats | None:
+        """(traces, live tokens) of the strategy, in position order; a view that must not be kept. None: it has none."""
+        return self._light[1:, : len(self)] if self.strategy.traces else None
+
+    @property
     def offsets(self) -> Offsets:
         """(chunks + 1,) where each chunk's tokens begin in `brightness`."""
         return self._offsets

@@ -17,14 +17,15 @@ typedef struct {
     size_t (*bytes)(const void *tensor);
     void (*get)(const void *tensor, void *target, size_t offset, size_t size);
     const uint8_t *layers; /* (n_layers,): 1 where a head was chosen */
-    const int32_t *slots;  /* (n_layers, n_heads): the number of each chosen pair, -1 for the others */
+    const uint8_t *pairs;  /* (n_layers, n_heads): 1 where the pair was chosen */
+    const int32_t *slots;  /* (n_layers, n_heads): the number of each pair that `raw` has, -1 for the others */
     float *folded;         /* (queries, columns) */
-    float *raw;            /* (queries, n_pairs, columns), or NULL */
+    float *raw;            /* (queries, n_raw, columns), or NULL */
     float *line;           /* (columns,) */
     int64_t columns;       /* room in each of them */
     int32_t n_layers;
     int32_t n_heads;
-    int32_t n_pairs;
+    int32_t n_raw;
     int32_t tokens;    /* in the batch */
     int32_t queries;   /* rows are wanted for the last so many of them; 0: none, and nothing is asked for */
     int32_t maximum;   /* fold by maximum; by sum otherwise */
@@ -54,13 +55,17 @@ static void read_layer(capture_t *c, const void *tensor, int layer) {
     }
     c->n_kv = (int32_t) n_kv;
     for (int64_t head = 0; head < heads; head++) {
-        const int32_t slot = c->slots[(int64_t) layer * c->n_heads + head];
-        if (slot < 0) {
+        const int64_t pair = (int64_t) layer * c->n_heads + head;
+        const int32_t slot = c->slots[pair];
+        if (!c->pairs[pair]) {
             continue;
         }
         for (int32_t query = 0; query < c->queries; query++) {
             const int64_t row = head * c->tokens + (c->tokens - c->queries + query);
-            float *line = c->raw ? c->raw + ((int64_t) query * c->n_pairs + slot) * c->columns : c->line;
+            float *line = c->line;
+            if (c->raw && slot >= 0) {
+                line = c->raw + ((int64_t) query * c->n_raw + slot) * c->columns;
+            }
             c->get(tensor, line, (size_t) (row * n_kv) * sizeof(float), (size_t) n_kv * sizeof(float));
             float *folded = c->folded + query * c->columns;
             if (c->maximum) {

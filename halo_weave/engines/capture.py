@@ -31,6 +31,7 @@ class _State(c.Structure):
         ("bytes", c.c_void_p),
         ("get", c.c_void_p),
         ("layers", c.c_void_p),
+        ("pairs", c.c_void_p),
         ("slots", c.c_void_p),
         ("folded", c.c_void_p),
         ("raw", c.c_void_p),
@@ -38,7 +39,7 @@ class _State(c.Structure):
         ("columns", c.c_int64),
         ("n_layers", c.c_int32),
         ("n_heads", c.c_int32),
-        ("n_pairs", c.c_int32),
+        ("n_raw", c.c_int32),
         ("tokens", c.c_int32),
         ("queries", c.c_int32),
         ("maximum", c.c_int32),
@@ -61,10 +62,11 @@ class AttentionReader:
     ) -> None:
         self.c = library
         self.layers = np.zeros(layers, dtype=np.uint8)  # where a head was chosen
-        self.slots = np.zeros((layers, heads), dtype=np.int32)  # numbers of the chosen pairs, else -1
+        self.pairs = np.zeros((layers, heads), dtype=np.uint8)  # the chosen ones
+        self.slots = np.zeros((layers, heads), dtype=np.int32)  # numbers of those that `raw` has, else -1
         self.folded = np.zeros((batch, columns), dtype=np.float32)
         self.line = np.zeros(columns, dtype=np.float32)
-        self.raw: Floats | None = None  # (queries, pairs, columns)
+        self.raw: Floats | None = None  # (queries, pairs of Capture.raw_pairs, columns)
         self.keeps_raw = False
         self.state = _State(columns=columns, n_layers=layers, n_heads=heads)
         for field, function in (
@@ -75,7 +77,7 @@ class AttentionReader:
             ("get", "ggml_backend_tensor_get"),
         ):
             setattr(self.state, field, c.cast(getattr(library, function), c.c_void_p).value)
-        for field in ("layers", "slots", "folded", "line"):
+        for field in ("layers", "pairs", "slots", "folded", "line"):
             setattr(self.state, field, getattr(self, field).ctypes.data)
         self.callback = None if in_c else abi.EvalCallback(self._seen)
         self.choose(Capture())
@@ -88,14 +90,14 @@ class AttentionReader:
 
     def choose(self, capture: Capture) -> None:
         """Which layers and heads count from now on, and how they are folded."""
-        pairs = capture.chosen(*self.slots.shape)
-        self.layers[:] = 0
-        self.slots[:] = -1
-        for number, (layer, head) in enumerate(pairs):
-            self.layers[layer] = 1
+        self.layers[:], self.pairs[:], self.slots[:] = 0, 0, -1
+        for layer, head in capture.chosen(*self.slots.shape):
+            self.layers[layer] = self.pairs[layer, head] = 1
+        apart = capture.chosen_raw(*self.slots.shape)
+        for number, (layer, head) in enumerate(apart):
             self.slots[layer, head] = number
         self.state.maximum = capture.combine == "max"
-        self.state.n_pairs = len(pairs)
+        self.state.n_raw = len(apart)
         self.keeps_raw, self.raw, self.state.raw = capture.raw, None, None
 
     def open(self, tokens: int, queries: int) -> None:
@@ -106,7 +108,7 @@ class AttentionReader:
         if queries:
             self.folded[:queries] = 0.0
         if self.keeps_raw and queries > (0 if self.raw is None else len(self.raw)):
-            self.raw = np.zeros((queries, state.n_pairs, state.columns), dtype=np.float32)
+            self.raw = np.zeros((queries, state.n_raw, state.columns), dtype=np.float32)
             state.raw = self.raw.ctypes.data
 
     def close(self) -> tuple[Floats | None, Floats | None]:
@@ -146,13 +148,13 @@ class AttentionReader:
         state.n_kv = n_kv
         seen = np.empty((state.queries, n_kv), dtype=np.float32)
         folded = self.folded[: state.queries, :n_kv]
-        for head in np.flatnonzero(self.slots[layer, :heads] >= 0).tolist():
+        for head in np.flatnonzero(self.pairs[layer, :heads]).tolist():
             first = (head + 1) * state.tokens - state.queries
             self.c.ggml_backend_tensor_get(tensor, seen.ctypes.data, first * n_kv * 4, seen.nbytes)
             if state.maximum:
                 np.maximum(folded, seen, out=folded)
             else:
                 folded += seen
-            if self.raw is not None:
+            if self.raw is not None and self.slots[layer, head] >= 0:
                 self.raw[: state.queries, self.slots[layer, head], :n_kv] = seen
             state.folds += 1

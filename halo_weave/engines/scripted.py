@@ -150,7 +150,7 @@ class ScriptedEngine:
         return Tokens.of(ids, [_piece(id) for id in ids.tolist()])
 
     def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        return (ids < 0) | (ids >= CONTROL_IDS)
+        return (ids < 1 << 24) | (ids >= CONTROL_IDS)
 
     @property
     def facts(self) -> TemplateFacts:
@@ -269,7 +269,7 @@ class ScriptedEngine:
         )
         weights = self.look(seen)
         row = (weights / weights.sum(dtype=np.float64)).astype(np.float32)
-        raw = np.broadcast_to(row, (len(capture.chosen(LAYERS, HEADS)), count)) if capture.raw else None
+        raw = np.broadcast_to(row, (len(capture.chosen_raw(LAYERS, HEADS)), count)) if capture.raw else None
         return attention_row(row, np.arange(count, dtype=np.int32), seen.kinds, raw)
 
     def _reply(

@@ -31,15 +31,8 @@ _KNOWN = ", ".join(TOOLS)
 _JQ = re.compile(r"jq\s+(?P<flags>(?:-{1,2}[\w-]+\s+)*)(?P<rest>\S.*)", re.DOTALL)
 _FILE = re.compile(r"\s*(?P<file>[\w./-]+)\s*(?:>\s*(?P<target>[\w./-]+)\s*)?")
 _NOTES, _OUTPUTS = "notes.json", ("output", "notes.json", "output.json")
-_HARMLESS = [
-    "-r",
-    "-c",
-    "-M",
-    "-rc",
-    "-cr",
-    "--raw-output",
-    "--compact-output",
-]  # the answer is compact anyway
+# Options of jq that make no difference here: the answer is compact anyway.
+_HARMLESS = ("-r", "-c", "-M", "-rc", "-cr", "--raw-output", "--compact-output")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,34 +15,23 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from halo_weave.errors import ModelNotFound, ModelUnusable
 
-SCALARS = {
+SCALARS = {  # GGUF's numbers for the types of single values
     kind: struct.Struct("<" + form)
-    for kind, form in {
-        0: "B",
-        1: "b",
-        2: "H",
-        3: "h",
-        4: "I",
-        5: "i",
-        6: "f",
-        7: "?",
-        10: "Q",
-        11: "q",
-        12: "d",
-    }.items()
+    for kind, form in zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True)
 }
 COUNT, KIND = SCALARS[10], SCALARS[4]
 STRING, ARRAY = 8, 9
 TOKENS = "tokenizer.ggml.tokens"
 TOKENIZER_KEYS = ("model", "pre", "tokens", "merges", "add_space_prefix")
 MOST_DIMENSIONS = 4  # of ggml
+MOST_LAYERS = 512  # of llama.cpp
 MOST_PAIRS, MOST_TENSORS, MOST_STRINGS = 1 << 16, 1 << 18, 1 << 22
 LONGEST_TEXT = 4 << 20  # bytes
 LONGEST_LIST = 4096  # numbers, such as one for each layer
 
 # What llama.cpp computes with before it checks: outside of these ranges it aborts, or asks for all memory there is.
 RANGES = {
-    "block_count": (1, 4096),
+    "block_count": (1, MOST_LAYERS),
     "context_length": (1, 1 << 30),
     "embedding_length": (1, 1 << 20),
     "feed_forward_length": (0, 1 << 24),
@@ -57,7 +46,7 @@ RANGES = {
     "rope.dimension_count": (0, 1 << 16),
     "expert_count": (0, 1 << 16),
     "expert_used_count": (0, 1 << 16),
-    "leading_dense_block_count": (0, 4096),
+    "leading_dense_block_count": (0, MOST_LAYERS),
     "pooling_type": (-1, 16),
     "vocab_size": (1, 1 << 24),
     "ssm.conv_kernel": (1, 1 << 16),

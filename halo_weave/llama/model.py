@@ -42,6 +42,7 @@ class Model:
         self.path, self.header, self.library = path, header, library
         self.c = library.c
         self.known: dict[int, bytes] = {}
+        self.control: dict[int, bool] = {}
         self.lock = threading.Lock()  # the vocabulary is not read while it is freed
         params = self.c.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
@@ -140,14 +141,13 @@ class Model:
 
     def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which of these are control tokens, or none of the vocabulary."""
-        known, places = np.unique(ids, return_inverse=True)
+        wanted = ids.tolist()
         with self.lock:
             self.check_open()
-            found = [
-                not 0 <= id < self.size or bool(self.c.llama_vocab_is_control(self.vocabulary, id))
-                for id in known.tolist()
-            ]
-        return np.array(found, np.bool_)[places]
+            for id in set(wanted) - self.control.keys():
+                inside = 0 <= id < self.size
+                self.control[id] = not inside or self.c.llama_vocab_is_control(self.vocabulary, id)
+        return np.array([self.control[id] for id in wanted], np.bool_)
 
     def ends_generation(self, id: int) -> bool:
         return bool(self.c.llama_vocab_is_eog(self.vocabulary, id))

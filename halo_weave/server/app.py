@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +11,9 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
+from starlette.routing import compile_path
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
@@ -71,6 +74,16 @@ class _Api(FastAPI):
             ]
         return super().openapi()
 
+    @cached_property
+    def fixed_ends(self) -> list[tuple[re.Pattern[str], list[str]]]:
+        """The addresses that do not end in a parameter, with their methods."""
+        paths = self.openapi()["paths"].items()
+        return [
+            (compile_path(path)[0], [method.upper() for method in methods])
+            for path, methods in paths
+            if not path.endswith("}")
+        ]
+
 
 def _event_schemas() -> dict[str, Any]:
     """The schemas of what events carry, by name."""
@@ -128,7 +141,8 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
     refusals.install(app)
     families = (windows.routes(service), chunks.routes(service), keepsakes.routes(service))
     for router in (*families, upkeep.routes(service, policy)):
-        app.include_router(router, dependencies=[Depends(_no_unread_body), Depends(_no_unknown_parameter)])
+        checks = [Depends(_no_shadowed_method), Depends(_no_unread_body), Depends(_no_unknown_parameter)]
+        app.include_router(router, dependencies=checks)
     app.include_router(kobold.routes(service.engine))
 
     @app.get("/", include_in_schema=False)
@@ -146,6 +160,15 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
 def _described(request: Request) -> dict[str, Any]:
     operation = request.app.openapi()["paths"][request.scope["route"].path_format][request.method.lower()]
     return cast(dict[str, Any], operation)
+
+
+def _no_shadowed_method(request: Request) -> None:
+    """An address whose last part could also be a parameter's value takes only the methods described for it."""
+    if not request.scope["route"].path_format.endswith("}"):
+        return
+    for pattern, methods in request.app.fixed_ends:
+        if pattern.match(request.scope["path"]):
+            raise HTTPException(405, headers={"allow": ", ".join(methods)})
 
 
 async def _no_unread_body(request: Request) -> None:

@@ -9,10 +9,11 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import BeforeValidator, Field, create_model
 
 from halo_weave.core.tokens import Brightness, ChunkKey
+from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned
 from halo_weave.server.refusals import json_bytes
 from halo_weave.server.schema import Output
-from halo_weave.server.wire import ChunkTold, KeyText, Number
+from halo_weave.server.wire import ChunkTold, KeyText, Number, UseTold
 from halo_weave.weave import events
 from halo_weave.weave.hub import Numbered
 from halo_weave.weave.seen import SeenChunk
@@ -62,7 +63,7 @@ def _made(
     return create_model(name, __base__=base, __doc__=kind.__doc__, **made)
 
 
-_SHAPES: dict[Any, Any] = {ChunkKey: KeyText, tuple[SeenChunk, ...]: list[ChunkTold]}
+_SHAPES: dict[Any, Any] = {ChunkKey: KeyText, tuple[SeenChunk, ...]: list[ChunkTold], ReplyUse: UseTold}
 _SHAPES[tuple[events.WokenChunk, ...]] = list[  # type: ignore[misc]
     _made(
         "WokenChunk",
@@ -121,6 +122,11 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
     ("tool_called", events.ToolCalled, {}),
     ("tool_answered", events.ToolAnswered, {}),
     ("spoken", events.Spoken, {}),
+    (
+        "unstored",
+        events.ReplyUnstored,
+        {"sentence": "Why what was shown is not stored yet; empty: it is stored again."},
+    ),
     ("done", events.TurnEnded, {"stats": (TurnStats, ...)}),
     ("failed", events.TurnFailed, {}),
     ("changed", events.WindowChanged, {}),

@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
+import logging
+import math
 import signal
 import socket
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
-from typing import cast
+from typing import Any, cast
 
 import anyio.to_thread
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from halo_weave.errors import BadSetting
 from halo_weave.server.app import WEB, create_app
@@ -23,7 +29,99 @@ from halo_weave.server.refusals import Refusal, refused
 from halo_weave.server.security import Policy
 from halo_weave.server.service import Service
 
+if sys.platform != "win32":
+    import resource
+
+_log = logging.getLogger(__name__)
 _PATIENCE = 3  # seconds that requests under way get to end
+_IDLE_SECONDS = 30  # that a connection may stay open between two requests
+_HEADER_SECONDS = 10  # from a connection, or the first byte of a request, to the end of its headers
+_MOST_CONNECTIONS = 512
+_OWN_FILES = 128  # descriptors that are not for connections: the memory's readers, files under way, the model
+_QUIET_SECONDS = 60  # between two lines in the log about descriptors
+_BACKLOG = 64
+
+
+def _room_for_connections() -> int:
+    """How many connections may be open at once, with the descriptors that this process may have."""
+    if sys.platform == "win32":
+        return _MOST_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_CONNECTIONS + _OWN_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    return min(_MOST_CONNECTIONS, max(8, soft - _OWN_FILES))
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed when no whole request comes in time, or when another one needs its place."""
+
+    room = _MOST_CONNECTIONS
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_headers()
+        if len(self.connections) > self.room and not close_an_idle_one(self.connections, but=self):
+            sentence = f"{self.room} connections are open already. Close some."
+            self.transport.write(_whole_answer(Refusal(503, "too_many_clients", sentence)))
+            self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self.idle:
+            self._stop_waiting()
+        elif self._timer is None:
+            self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.since = time.monotonic()
+        if self.idle and self.conn.trailing_data[0]:  # the next request has begun already
+            self._await_headers()
+
+    @property
+    def idle(self) -> bool:
+        """No request is under way: none has come, its headers are not whole, or it is answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def give_way(self) -> None:
+        self.transport.abort()
+
+    def _await_headers(self) -> None:
+        self._stop_waiting()
+        self.since = time.monotonic()
+        self._timer = self.loop.call_later(_HEADER_SECONDS, self.give_way)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def close_an_idle_one(connections: Iterable[Any], but: object = None) -> bool:
+    """Whether there was one. The one that was idle longest goes first."""
+    idle = [one for one in connections if isinstance(one, _Connection) and one is not but and one.idle]
+    if idle:
+        gone = min(idle, key=lambda one: one.since)
+        cast(set[Any], connections).discard(gone)
+        gone.give_way()
+    return bool(idle)
+
+
+def _whole_answer(refusal: Refusal) -> bytes:
+    """A refusal as it goes over the wire, where the application is not asked."""
+    answer = refused(refusal)
+    headers = b"".join(b"%b: %b\r\n" % one for one in answer.raw_headers)
+    status = f"{answer.status_code} {HTTPStatus(answer.status_code).phrase}".encode()
+    return b"HTTP/1.1 %b\r\nconnection: close\r\n%b\r\n%b" % (status, headers, bytes(answer.body))
 
 
 class _NoWebSocket(asyncio.Protocol):
@@ -33,12 +131,8 @@ class _NoWebSocket(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         sentence = "There are no WebSockets here. Events come from /api/windows/{window_id}/events."
-        answer = refused(Refusal(400, "bad_input", sentence))
-        headers = b"".join(b"%b: %b\r\n" % one for one in answer.raw_headers)
         writing = cast(asyncio.WriteTransport, transport)
-        writing.write(
-            b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n%b\r\n%b" % (headers, bytes(answer.body))
-        )
+        writing.write(_whole_answer(Refusal(400, "bad_input", sentence)))
         writing.close()
 
 
@@ -47,10 +141,12 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service, policy: Policy, *, web: Path = WEB) -> None:
         self.service = service
+        self._told = -math.inf  # when the log last said that descriptors ran out
         super().__init__(
             uvicorn.Config(
                 create_app(service, policy, web=web),
-                http="h11",
+                http=type("Connection", (_Connection,), {"room": _room_for_connections()}),
+                backlog=_BACKLOG,
                 ws=_NoWebSocket,
                 loop="asyncio",
                 lifespan="off",
@@ -58,10 +154,25 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_keep_alive=30,
+                timeout_keep_alive=_IDLE_SECONDS,
                 timeout_graceful_shutdown=_PATIENCE,
             )
         )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._out_of_order)
+        await super().startup(sockets)
+
+    def _out_of_order(self, loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
+        """When descriptors run out, asyncio pauses before it accepts again, but tells so for each client that waits."""
+        error = about.get("exception")
+        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+            loop.default_exception_handler(about)
+            return
+        close_an_idle_one(self.server_state.connections)
+        if time.monotonic() - self._told > _QUIET_SECONDS:
+            self._told = time.monotonic()
+            _log.warning("No more files or connections can be opened (%s). New clients wait.", error.strerror)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal ends the server, a second Ctrl-C does not wait. Neither is passed on: this is the end."""

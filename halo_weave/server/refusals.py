@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from halo_weave import errors
@@ -41,6 +42,7 @@ _BY_STATUS = {
     400: ("bad_input", "The request could not be read. Send what /api/openapi.json describes."),
     404: ("not_found", "There is nothing at this address. /api/openapi.json names all addresses."),
     405: ("method_not_allowed", "This address does not take that method. See /api/openapi.json."),
+    408: ("too_slow", "The request came too slowly. Send it again, faster."),
     413: ("too_large", "The request is larger than this address takes."),
 }
 # What a pattern of the description asks for, in words.
@@ -169,6 +171,10 @@ def install(app: FastAPI) -> None:
     async def framework(request: Request, error: HTTPException) -> Response:
         code, sentence = _BY_STATUS.get(error.status_code, ("failed", str(error.detail)))
         return _answer(error.status_code, code, sentence, dict(error.headers or {}))
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        return _answer(400, "gone", "The client left before its request was whole.")  # nobody hears it
 
     @app.exception_handler(Exception)
     async def unknown(request: Request, error: Exception) -> Response:

@@ -6,13 +6,19 @@ So the Host must be a name of this server, and a request that a browser makes fo
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
+import math
 import re
-from dataclasses import dataclass
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
+from threading import Lock
 
+import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -24,6 +30,13 @@ from halo_weave.server.refusals import Refusal, refused
 JSON_LIMIT = 1_000_000
 _IMPORT_LIMIT = 64_000_000_000
 _SHORTEST_KEY = 16
+_GUESSES, _GUESS_SECONDS = (
+    10,
+    6.0,
+)  # wrong keys that one address may try at once, and until it may try one more
+_REMEMBERED = 1024  # addresses that tried wrong keys, and sessions
+_PIECE_SECONDS = 30.0  # the longest wait for the next piece of a body
+_BODY_SECONDS = 60.0  # and for all of it, but for files to import
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:/\s]+)(?::(\d{1,5}))?")
 
 _CONTENT_POLICY = (
@@ -40,6 +53,47 @@ _HEADERS = {
 }
 
 
+class Sessions:
+    """What browsers keep instead of the key: each its own value, until it ends or the server does."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    def begin(self) -> str:
+        value = secrets.token_urlsafe(32)
+        with self._lock:
+            self._known[value] = None
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return value
+
+    def end(self, value: str) -> None:
+        with self._lock:
+            self._known.pop(value, None)
+
+    def __contains__(self, value: object) -> bool:
+        with self._lock:
+            return value in self._known
+
+
+class _Guesses:
+    """Wrong keys, by the address they came from: after a few, each further one has to wait."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._until: OrderedDict[str, float] = OrderedDict()  # when all guesses of an address are forgotten
+
+    def wait(self, address: str) -> float:
+        """Seconds until this address may try a key again."""
+        return max(0.0, self._until.get(address, 0.0) - self._now() - (_GUESSES - 1) * _GUESS_SECONDS)
+
+    def note(self, address: str) -> None:
+        self._until[address] = max(self._now(), self._until.pop(address, 0.0)) + _GUESS_SECONDS
+        while len(self._until) > _REMEMBERED:
+            self._until.popitem(last=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What the server answers to: names, port, key, and the origins of other pages that may use it."""
@@ -49,6 +103,8 @@ class Policy:
     names: frozenset[str] = frozenset()  # besides those of this machine's loopback; `name` or `name:port`
     any_address: bool = False  # also to every address in digits: rebinding always goes by a name
     origins: frozenset[str] = frozenset()
+    sessions: Sessions = field(default_factory=Sessions, compare=False)
+    _guesses: _Guesses = field(default_factory=_Guesses, compare=False)
 
     def __post_init__(self) -> None:
         if self.key and (
@@ -88,10 +144,22 @@ class Policy:
             return Refusal(403, "foreign_origin", "Another site's page may not use this server.")
         return None
 
-    def locked(self, path: str, headers: Headers) -> Refusal | None:
-        """Why a request does not get in without the key, if so."""
-        if not self.key or not _is_guarded(path) or self._knows_key(headers):
+    def locked(self, path: str, headers: Headers, address: str = "") -> Refusal | None:
+        """Why a request from this address does not get in without the key, if so."""
+        if not self.key or not _is_guarded(path) or self.session_of(headers) in self.sessions:
             return None
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and given.strip():
+            if wait := self._guesses.wait(address):
+                return Refusal(
+                    429,
+                    "too_many_guesses",
+                    f"Too many wrong keys came from your address. Try again in {wait:.0f} seconds.",
+                    {"retry-after": f"{wait + 0.5:.0f}"},
+                )
+            if _same(given.strip(), self.key):
+                return None
+            self._guesses.note(address)
         return Refusal(
             401,
             "key_needed",
@@ -116,25 +184,18 @@ class Policy:
             return False
         return self.any_address or address.is_loopback
 
-    def _knows_key(self, headers: Headers) -> bool:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and _same(given.strip(), self.key):
-            return True
+    def session_of(self, headers: Headers) -> str:
+        """The session that a browser names, known or not; empty: none."""
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
         except CookieError:
-            return False
-        return cookie is not None and _same(cookie.value, self.session)
+            return ""
+        return cookie.value if cookie else ""
 
     @property
     def cookie(self) -> str:
         """Cookies know no ports, so the name does."""
         return f"halo_weave_{self.port}"
-
-    @property
-    def session(self) -> str:
-        """What the browser keeps instead of the key; another key makes it worthless."""
-        return hmac.new(self.key.encode(), b"halo-weave session", hashlib.sha256).hexdigest()
 
 
 def _same(given: str, expected: str) -> bool:
@@ -184,7 +245,8 @@ class Guard:
         """Past host and origin: the key and the size decide."""
         headers, path = Headers(scope=scope), scope["path"]
         limit = _IMPORT_LIMIT if path == "/api/import" else JSON_LIMIT
-        refusal = self.policy.locked(path, headers) or _oversize(headers, limit)
+        address = (scope.get("client") or ("",))[0]
+        refusal = self.policy.locked(path, headers, address) or _oversize(headers, limit)
         if refusal:
             await refused(refusal)(scope, receive, send)
             return
@@ -231,14 +293,22 @@ def _oversize(headers: Headers, limit: int) -> Refusal | None:
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
-    """A body without a declared length is counted while it comes."""
-    taken = 0
+    """The body, refused when it is longer than the limit or comes too slowly."""
+    taken, more = 0, True
+    end = anyio.current_time() + _BODY_SECONDS if limit == JSON_LIMIT else math.inf
 
     async def counted() -> Message:
-        nonlocal taken
-        message = await receive()
+        nonlocal taken, more
+        if not more:
+            return await receive()  # whether the client is still there
+        try:
+            with anyio.fail_after(min(_PIECE_SECONDS, max(0.0, end - anyio.current_time()))):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, headers={"connection": "close"}) from None
         if message["type"] == "http.request":
             taken += len(message.get("body", b""))
+            more = message.get("more_body", False)
             if taken > limit:
                 raise HTTPException(413)  # the framework lets this one through
         return message

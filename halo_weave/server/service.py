@@ -106,7 +106,7 @@ class Service:
         now = weave.memory.status()
         return wire.Status(
             version=__version__,
-            model=wire.ModelTold.ready(now.model),
+            model=wire.ModelTold.ready(now.model, now.calibration.sentence),
             embedder=wire.EmbedderTold.model_validate(now.embedder),
             memory=wire.MemoryTold.model_validate(now.memory),
             generating=weave.turns.generating(),

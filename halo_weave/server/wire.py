@@ -95,12 +95,13 @@ class ModelTold(Output):
     kv: str = ""
     file: str = ""
     size_bytes: int = 0
+    light: str = Field(default="", description="Where it is seen what the model takes its words from.")
 
     @classmethod
-    def ready(cls, info: ModelInfo) -> ModelTold:
+    def ready(cls, info: ModelInfo, light: str = "") -> ModelTold:
         known = {name: getattr(info, name) for name in cls.model_fields if hasattr(info, name)}
         kv = "splice" if info.abilities.cuts else "exact"
-        return cls(state="ready", sentence=f"{info.name} is ready.", kv=kv, **known)
+        return cls(state="ready", sentence=f"{info.name} is ready.", kv=kv, light=light, **known)
 
 
 class EmbedderTold(Output):
@@ -235,6 +236,7 @@ class ContextTold(Output):
     turns: list[TurnTold]
     tail_gap: Gap | None
     generating: ReplyTold | None
+    unstored: str | None = Field(description="Why the last reply is not stored yet, while that is so.")
     stats: ContextStats
 
     @classmethod
@@ -253,6 +255,7 @@ class ContextTold(Output):
             turns=[TurnTold.model_validate(turn) for turn in seen.turns],
             tail_gap=seen.gaps.tail,
             generating=None if seen.reply is None else ReplyTold.model_validate(seen.reply),
+            unstored=seen.unstored or None,
             stats=ContextStats(
                 asleep_chunks=seen.gaps.whole.chunks,
                 asleep_tokens=seen.gaps.whole.tokens,
@@ -306,6 +309,38 @@ class Happened(Output):
     detail: dict[str, Any]
 
 
+class ChunkShareTold(Output):
+    key: KeyText
+    start: Number = Field(description="The position that offsets count from.")
+    share: float
+
+
+class TokenSourceTold(Output):
+    place: int = Field(description="Of the chunk in `chunks`.")
+    offset: int = Field(description="Of the token within it.")
+    share: float
+
+
+class UseTold(Output):
+    """What a reply took from chunks before its exchange; with `nothing` the shares add up to 1."""
+
+    chunks: list[ChunkShareTold] = Field(description="The largest share first.")
+    nothing: float = Field(
+        description="Came from nothing in particular, from the question or the reply itself."
+    )
+    tokens: list[list[TokenSourceTold]] = Field(
+        description="Where each token of the reply came from, strongest first."
+    )
+
+
+class UsedIn(Output):
+    turn_id: Number = Field(description="The reply.")
+    said: datetime
+    window: str
+    window_name: WindowName = Field(validation_alias="window")
+    share: float = Field(description="Of the reply.")
+
+
 class WhyTold(Output):
     key: KeyText
     text: str
@@ -319,6 +354,8 @@ class WhyTold(Output):
     window_name: WindowName = Field(validation_alias="window")
     speaker: str
     history: list[Happened] = Field(description="The newest first.")
+    uses: list[UsedIn] = Field(description="The replies that took something from it, the newest first.")
+    use: UseTold | None = Field(description="What the reply that it belongs to took from chunks.")
 
 
 class DeletionTold(Output):

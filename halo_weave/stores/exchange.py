@@ -27,7 +27,7 @@ from halo_weave.core.tokens import ID_LIMIT, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, ImportRefused
 from halo_weave.records import NAME_LENGTH, PROMPT_LENGTH, WINDOW_ID
 from halo_weave.settings import SHARED
-from halo_weave.stores.packing import micros, moment, unpack_floats
+from halo_weave.stores.packing import micros, moment, unpack_floats, unpack_sources
 
 FORMAT = "halo-weave memory"
 VERSION = 1
@@ -88,6 +88,12 @@ def _floats(value: Any) -> bytes:
     blob = _blob(value)
     if len(blob) % 4 or not np.isfinite(unpack_floats(blob)).all():
         raise ValueError("should be float32 numbers in base64")
+    return blob
+
+
+def _sources(value: Any) -> bytes:
+    blob = _blob(value)
+    unpack_sources(blob)
     return blob
 
 
@@ -230,6 +236,20 @@ class _OriginIn(_Element):
     mark: Short
 
 
+class _UsedIn(_Element):
+    """A chunk that a reply took something from."""
+
+    turn: TurnId
+    chunk: Id
+    share: Annotated[float, Field(ge=0, le=1)]
+
+
+class _UseIn(_Element):
+    chunks: Annotated[list[_UsedIn], Field(max_length=1 << 16)]
+    nothing: Annotated[float, Field(ge=0, le=1)]
+    tokens: Annotated[bytes, BeforeValidator(_sources)]
+
+
 class TurnIn(_Element):
     turn: TurnId
     window: Short
@@ -238,6 +258,7 @@ class TurnIn(_Element):
     speaker: Short
     said: Time
     origin: _OriginIn | None = None
+    use: _UseIn | None = None  # what a reply took from chunks before it
     chunks: Annotated[list[ChunkIn], Field(min_length=1)]
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.tokens import Brightness, Tokens
+from halo_weave.core.use import TokenSource
 from halo_weave.errors import BadInput
 
 new, put = object.__new__, object.__setattr__
@@ -109,3 +110,37 @@ def unpack_traces(blob: bytes | None, tokens: int) -> npt.NDArray[np.float32] | 
 def unpack_floats(blob: bytes) -> Brightness:
     """A read-only view of the bytes."""
     return np.frombuffer(blob, "<f4")
+
+
+# Sources of a reply's tokens: how many tokens (4 bytes), how many sources each has (1 byte each), then of all sources
+# the place of the chunk (2 bytes each), the offset within it (4) and the share in 255ths (1).
+
+
+def pack_sources(tokens: Sequence[Sequence[TokenSource]]) -> bytes:
+    flat = [source for sources in tokens for source in sources if source.place < 1 << 16]
+    kept = [sum(source.place < 1 << 16 for source in sources) for sources in tokens]
+    return b"".join(
+        (
+            len(tokens).to_bytes(4, "little"),
+            np.array(kept, "u1").tobytes(),
+            np.array([source.place for source in flat], "<u2").tobytes(),
+            np.array([source.offset for source in flat], "<u4").tobytes(),
+            np.array([min(255, round(source.share * 255)) for source in flat], "u1").tobytes(),
+        )
+    )
+
+
+def unpack_sources(blob: bytes) -> tuple[tuple[TokenSource, ...], ...]:
+    """The inverse. Bytes that are no sources are refused with a ValueError."""
+    tokens = int.from_bytes(blob[:4], "little")
+    counts = np.frombuffer(blob[4 : 4 + tokens], "u1")
+    total = int(counts.sum())
+    if len(counts) != tokens or len(blob) != 4 + tokens + 7 * total:
+        raise ValueError("should be the sources of a reply's tokens in base64")
+    at = 4 + tokens
+    places = np.frombuffer(blob, "<u2", total, at).tolist()
+    offsets = np.frombuffer(blob, "<u4", total, at + 2 * total).tolist()
+    shares = (np.frombuffer(blob, "u1", total, at + 6 * total) / 255).tolist()
+    flat = [TokenSource(*one) for one in zip(places, offsets, shares, strict=True)]
+    ends = np.cumsum(counts).tolist()
+    return tuple(tuple(flat[end - count : end]) for end, count in zip(ends, counts.tolist(), strict=True))

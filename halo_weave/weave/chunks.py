@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.core.use import ReplyUse
 from halo_weave.errors import BadInput, UnknownChunk
-from halo_weave.records import Event
+from halo_weave.records import ChunkUse, Event
 from halo_weave.weave.events import WokenChunk
 from halo_weave.weave.system import System
 
@@ -29,6 +30,8 @@ class Explanation:
     window: str
     speaker: str
     history: tuple[Event, ...]  # newest first
+    uses: tuple[ChunkUse, ...]  # the replies that took something from it, newest first
+    use: ReplyUse | None  # what the reply that it belongs to took from chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,8 @@ class WeaveChunks:
             record.window,
             record.speaker,
             tuple(store.history(window=window_id, key=key)),
+            tuple(store.used_in(key)),
+            store.use_of(key.turn_id),
         )
 
     def pin(self, window_id: str, key: ChunkKey) -> None:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from halo_weave.core.brightness import returning
+from halo_weave.core.brightness import Floats, returning
+from halo_weave.core.heads import Calibration
 from halo_weave.core.pruning import PrunePlan, SleepReason
 from halo_weave.core.resurrection import (
     RecallHit,
@@ -45,6 +46,7 @@ class _Reading:
     chunk: Chunk
     earned: Brightness | None  # None: it was never live in this window
     foreign: bool  # said with another tokenizer
+    traces: Floats | None  # as the window's strategy keeps them; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Desk:
     foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
     anew: list[Live] = field(default_factory=list)  # of `foreign`, those that the store does not know so yet
     reply: ReplyReader | None = None  # what the tokens of the reply in progress are
+    unstored: str = ""  # why the reply is not stored yet, while that is so
     guard: RLock = field(default_factory=RLock)  # held for each change, so that others see whole states
 
     @classmethod
@@ -86,10 +89,11 @@ class Desk:
         engine: Engine,
         scribe: Scribe,
         names: Mapping[str, str],
+        calibration: Calibration,
     ) -> Desk:
         """Load the working set. Chunks that another model's tokenizer cut are read anew."""
         window = Window(
-            strategy=settings.brightness_strategy(),
+            strategy=settings.brightness_strategy(calibration),
             system_tokens=len(system),
             frame_tokens=scribe.frame_tokens(stamps=settings.timestamps),
         )
@@ -101,6 +105,8 @@ class Desk:
                 chunk = _retokenized(one.chunk, engine)
                 item = Live(chunk, np.full(len(chunk), one.peak, np.float32), one.pinned)
                 desk.anew.append(item)
+            elif desk._own_traces(one.traces) is not one.traces:
+                item = replace(one, traces=None)
             live.append(item)
             desk.note(item.chunk, About(one.window, one.speaker, one.said, one.woken, one.tags))
         window.add(live)
@@ -132,6 +138,10 @@ class Desk:
             self.origins[chunk.key.turn_id] = Origin(about.said, self._elsewhere(about.window))
             self.window.stamps[chunk.key.turn_id] = self._stamp(about.window)
 
+    def _own_traces(self, traces: Floats | None) -> Floats | None:
+        """What was kept of tokens, if by a strategy that keeps the same as this window's."""
+        return traces if traces is not None and len(traces) == len(self.window.strategy.traces) else None
+
     def _elsewhere(self, window: str) -> str:
         return "" if window == self.record.id else self.names.get(window, "")
 
@@ -153,13 +163,14 @@ class Desk:
         asleep = [
             PutToSleep(
                 one.key,
-                self.window.at(one.key).brightness,
+                (live := self.window.at(one.key)).brightness,
                 {
                     "why": str(one.why),
                     "brightness": one.brightness,
                     "rivals": one.rivals,
                     "budget": plan.budget,
                 },
+                live.traces,
             )
             for one in plan.goes
         ]
@@ -171,7 +182,8 @@ class Desk:
     def sleep(self, key: ChunkKey, *, now: datetime) -> None:
         """The user puts this chunk to sleep: it alone, without its pair."""
         reason = {"why": str(SleepReason.USER)}
-        self.store.prune(self.record.id, [PutToSleep(key, self.window.at(key).brightness, reason)], now=now)
+        live = self.window.at(key)
+        self.store.prune(self.record.id, [PutToSleep(key, live.brightness, reason, live.traces)], now=now)
         self.window.remove([key])
 
     # Waking up
@@ -281,7 +293,8 @@ class Desk:
             if foreign:
                 chunk = _retokenized(chunk, self.engine)
                 earned = None if earned is None else np.full(len(chunk), earned.max(), np.float32)
-            readings[key] = _Reading(record, chunk, earned, foreign)
+            traces = None if foreign else self._own_traces(found[key].traces)
+            readings[key] = _Reading(record, chunk, earned, foreign, traces)
         return readings
 
     def _wake(
@@ -306,15 +319,25 @@ class Desk:
                 "words": list(hit.words) if hit else [],
                 "parts": dict(hit.parts) if hit else {},
             }
-            own = (reading.chunk.tokens, self.engine.info.tokenizer) if reading.foreign else (None, None)
-            orders.append(WakeUp(waking.key, bright[waking.key], reason, by == "user", *own))
+            tokens = reading.chunk.tokens if reading.foreign else None
+            tokenizer = self.engine.info.tokenizer if reading.foreign else None
+            lit = bright[waking.key]
+            orders.append(WakeUp(waking.key, lit, reason, by == "user", tokens, tokenizer, reading.traces))
         self.store.wake(self.record.id, orders, now=now)
         with self.guard:
             for waking, reason in reasons.items():
                 record = readings[waking.key].record
                 about = About(record.window, record.speaker, record.said, reason, record.tags)
                 self.note(readings[waking.key].chunk, about)
-            self.window.add(Live(readings[one.key].chunk, bright[one.key], by == "user") for one in reasons)
+            self.window.add(
+                Live(
+                    readings[one.key].chunk,
+                    bright[one.key],
+                    by == "user",
+                    traces=readings[one.key].traces,
+                )
+                for one in reasons
+            )
         return tuple(self._told(waking, readings[waking.key], reason) for waking, reason in reasons.items())
 
     def _told(self, waking: Waking, reading: _Reading, reason: Mapping[str, Any]) -> WokenChunk:

@@ -10,6 +10,7 @@ from typing import Any
 from halo_weave.core.pruning import SleepReason
 from halo_weave.core.resurrection import WakeReason
 from halo_weave.core.tokens import Brightness, ChunkKey
+from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned, Reason
 from halo_weave.weave.seen import Budget, SeenChunk
 
@@ -135,6 +136,14 @@ class Spoken:
     said: datetime
     speaker: str
     chunks: tuple[SeenChunk, ...]
+    use: ReplyUse
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyUnstored:
+    """What was shown of the reply cannot be stored for now, and why; an empty sentence: it is stored again."""
+
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,4 +191,4 @@ TurnEvent = (
     | Spoken
     | TurnEnded
 )
-WindowEvent = TurnEvent | TurnFailed | WindowChanged | WindowDeleted | EventsLost
+WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | WindowChanged | WindowDeleted | EventsLost

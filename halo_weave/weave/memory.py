@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, Any, Literal
 
+from halo_weave.core.heads import Calibration
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import EmbedderOff, HaloWeaveError, WindowBusy
@@ -59,6 +60,7 @@ class SystemStatus:
     model: ModelInfo
     embedder: Mapping[str, Any]
     memory: Stats
+    calibration: Calibration
 
 
 class WeaveMemory:
@@ -104,7 +106,9 @@ class WeaveMemory:
 
     def status(self) -> SystemStatus:
         system = self._system
-        return SystemStatus(system.engine.info, system.recall.status(), system.store.stats())
+        return SystemStatus(
+            system.engine.info, system.recall.status(), system.store.stats(), system.calibration
+        )
 
     # Out of and into files
 

@@ -93,7 +93,7 @@ class Scribe:
         self.system = lru_cache(64)(self._system)
         self.given = lru_cache(MOST_GIVEN)(self._given)
         self._next_given, self._guard = GIVEN_LABELS, Lock()
-        self.unsafe = lru_cache(4096)(lambda ids: bool(engine.controls(np.frombuffer(ids, np.int32)).any()))
+        self.controls = lru_cache(4096)(lambda ids: engine.controls(np.frombuffer(ids, np.int32)))
         self._agree = lru_cache(4096)(self._agreed)
         self._sizes: dict[Role, int] = {}
 
@@ -116,7 +116,7 @@ class Scribe:
         return self._agree(tokens.ids.tobytes(), tokens.raw, tokens.ends.tobytes())
 
     def _agreed(self, ids: bytes, raw: bytes, ends: bytes) -> bool:
-        if self.unsafe(ids):
+        if self.controls(ids).any():
             return False
         tokens = Tokens(np.frombuffer(ids, np.int32), raw, np.frombuffer(ends, np.int32))
         return self._engine.pieces(tokens.ids) == tokens or self._engine.tokenize(tokens.text) == tokens
@@ -260,24 +260,23 @@ class _Writer:
             at += len(chunk.tokens.raw)
 
     def _add_chunk(self, turn_id: int, chunk: Chunk, first: int, last: int) -> None:
-        """The tokens of bytes `first` to `last`. A token that is cut is read as what is left of it."""
+        """The tokens of bytes `first` to `last`. A token that is cut is read as what is left of it, a control token as its
+        words."""
         tokens: Tokens = chunk.tokens
         if last <= 0 or first >= len(tokens.raw):
             return
-        if self.scribe.unsafe(tokens.ids.tobytes()):
-            self._add_rest(tokens.raw[first:last], turn_id, "rewritten")
-            return
         starts = np.concatenate([[0], tokens.ends[:-1]])
-        inside = np.flatnonzero((starts >= first) & (tokens.ends <= last))
-        left = tokens.raw[first : int(starts[inside[0]]) if len(inside) else last]
-        right = tokens.raw[int(tokens.ends[inside[-1]]) : last] if len(inside) else b""
-        self._add_rest(left, turn_id, "left")
-        if len(inside):
-            part = slice(int(inside[0]), int(inside[-1]) + 1)
+        inside = (starts >= first) & (tokens.ends <= last) & ~self.scribe.controls(tokens.ids.tobytes())
+        whole = np.flatnonzero(inside)
+        at = first
+        for run in np.split(whole, np.flatnonzero(np.diff(whole) != 1) + 1) if len(whole) else ():
+            part = slice(int(run[0]), int(run[-1]) + 1)
+            self._add_rest(tokens.raw[at : int(starts[part.start])], turn_id, "left")
             labels = self.live[chunk.start][part]
             self.firsts.append((turn_id, int(labels[0])))
             self.segments.append(Segment("chunk", labels, tokens.ids[part]))
-        self._add_rest(right, turn_id, "right")
+            at = int(tokens.ends[part.stop - 1])
+        self._add_rest(tokens.raw[at:last], turn_id, "right")
 
     def _add_rest(self, raw: bytes, turn_id: int, slot: _Slot) -> None:
         if raw:

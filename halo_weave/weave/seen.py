@@ -124,6 +124,7 @@ class Context:
     budget: Budget
     last_event: str  # events after this one are not, or not all, in this context
     last_turn: Mapping[str, Any]  # what the last turn came to
+    unstored: str = ""  # why the last reply is not stored yet, while that is so
 
     @property
     def brightness(self) -> Brightness:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
+from math import inf
 from threading import Lock
 from typing import Literal
 
 import numpy as np
 
+from halo_weave.core.heads import Calibration
 from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import Live, chunk_parts
 from halo_weave.errors import BadInput, StoreError, UnknownWindow, WindowBusy
@@ -21,7 +22,8 @@ from halo_weave.settings import SHARED, Settings
 from halo_weave.store import Store
 from halo_weave.templates.messages import ChatMessage
 from halo_weave.weave.desk import CUT, Desk
-from halo_weave.weave.events import WindowChanged
+from halo_weave.weave.drafts import DraftWriter
+from halo_weave.weave.events import ReplyUnstored, WindowChanged
 from halo_weave.weave.hub import Hubs
 from halo_weave.weave.prompt import Scribe, SystemPrompt
 from halo_weave.weave.reply import ReplyReader
@@ -40,13 +42,17 @@ class System:
         toolbox: Toolbox | None,
         *,
         defaults: Settings,
+        calibration: Calibration,
         now: Callable[[], datetime],
     ) -> None:
         self.engine, self.store, self.recall, self.toolbox = engine, store, recall, toolbox
-        self.now = now
+        self.calibration, self.now = calibration, now
         self.hubs = Hubs()
         self.scribe = Scribe(engine, toolbox.declarations() if toolbox else ())
-        self.pen = ThreadPoolExecutor(1, "halo-weave-drafts")
+        self.drafts = DraftWriter(store, now)
+        self.give_up = (
+            inf  # by the monotonic clock: when replies that cannot be stored are not tried any more
+        )
         self.at_work: dict[str, Desk] = {}  # of the turns under way
         self._defaults = defaults
         self._locks: dict[str, Lock] = {}
@@ -56,7 +62,7 @@ class System:
         for lock in list(self._locks.values()):
             if lock.acquire(timeout=30):
                 lock.release()
-        self.pen.shutdown()
+        self.drafts.close()
         self.recall.close()
         self.engine.close()
         self.store.close()
@@ -106,6 +112,9 @@ class System:
         """Only one turn or change at a time in a window: a second one is refused at once with WindowBusy."""
         lock = self._locks.setdefault(window_id, Lock())
         if not lock.acquire(blocking=False):
+            desk = self.at_work.get(window_id)
+            if desk is not None and desk.unstored and desk.window.reply is None:
+                raise WindowBusy(desk.unstored)
             raise WindowBusy("This window is being written to. Stop the reply first, or wait for it.")
         try:
             yield
@@ -124,6 +133,12 @@ class System:
         """Tell those who watch these windows that they are not what they last saw."""
         for window_id in windows:
             self.hubs.of(window_id).publish(WindowChanged())
+
+    def note_unstored(self, desk: Desk, sentence: str) -> None:
+        """Tell those who watch why the reply is not stored yet, or with nothing that it is."""
+        if desk.unstored != sentence:
+            desk.unstored = sentence
+            self.hubs.of(desk.record.id).publish(ReplyUnstored(sentence))
 
     # Desks
 
@@ -160,6 +175,7 @@ class System:
             engine=self.engine,
             scribe=self.scribe,
             names=self.names(),
+            calibration=self.calibration,
         )
 
     # Replies that were never finished

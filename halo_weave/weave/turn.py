@@ -6,20 +6,23 @@ brightness that the unfinished reply had earned.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from threading import Event as Flag
 from typing import Literal
 
+from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.pruning import Prune, PrunePlan, SleepReason, choose_prunes
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
+from halo_weave.core.use import ReplyUse, UseTally, seen_for_use
 from halo_weave.core.window import Live, chunk_turn
-from halo_weave.errors import BadInput, StoreBusy
+from halo_weave.errors import BadInput, StoreBusy, StoreError
 from halo_weave.keepsakes.calls import ToolCall
 from halo_weave.ports import Done, Planned, Read, Reason, Sampling, Step
 from halo_weave.records import Reservation
@@ -27,16 +30,17 @@ from halo_weave.templates.calls import CallReader, CallSplitter
 from halo_weave.templates.messages import ChatMessage, NativeCall
 from halo_weave.weave import events
 from halo_weave.weave.desk import About, Desk
+from halo_weave.weave.drafts import RETRY, unstored
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.seen import SeenChunk
 from halo_weave.weave.system import System
 
+log = logging.getLogger(__name__)
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
 TOOL_ROOM = 512  # and for the answer of each tool that may be called
 COUNTS = ("tokens", "thought_tokens", "woken", "asleep", "reused", "restored", "computed")
 FRAME = 0.1  # seconds between two reports of brightness
-TRIES = 6  # to store the reply while another process holds the store, each some seconds long
-DRAFT = 0.1  # seconds between two saves of the reply in progress
+USED = 0.05  # a chunk was used if so much of the reply came from it
 
 
 @dataclass(slots=True)
@@ -59,9 +63,10 @@ class Turn:
         self.desk, self.text, self.stop = desk, text, stop
         self.engine, self.store, self.now = system.engine, system.store, system.now
         self.recall, self.toolbox = system.recall, system.toolbox
-        self.scribe, self.pen = system.scribe, system.pen
+        self.scribe, self.system = system.scribe, system
         self.settings = desk.settings
         self.flag = Flag()
+        self.use = UseTally(system.calibration)
         self.clock = _Clock(began)
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
@@ -69,8 +74,8 @@ class Turn:
         desk.system = system.system_prompt(desk.record, desk.settings, self.form)
         desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
-        self._draft: Future[None] | None = None
-        self._drafted = self._shown = 0.0
+        self._woken: set[ChunkKey] = set()
+        self._shown = 0.0
 
     def run(self) -> Iterator[events.TurnEvent]:
         said = self._tokens_of_user()
@@ -83,6 +88,9 @@ class Turn:
             start = ids.start + len(said)
             self.desk.window.begin_reply(ids.assistant_turn, start, ids.user_turn)
             self.reply = self.desk.reply = ReplyReader(start, self.engine.facts.marks, calls=self._finder())
+        self.draft = self.system.drafts.begin(
+            self.desk, self.engine.info.tokenizer, self.system.note_unstored
+        )
         try:
             yield from self._answer(ids)
             yield from self._tell(self.reply.finish())
@@ -156,6 +164,7 @@ class Turn:
     ) -> events.ChunksWoken:
         chunks = self.desk.wake(plan, hits, now=self.now(), by=by)
         self.stats["woken"] += len(chunks)
+        self._woken.update(chunk.key for chunk in chunks)
         return events.ChunksWoken(chunks, plan.cost, plan.room, len(plan.passed_over))
 
     def _hear(self, said: Tokens, ids: Reservation) -> events.Heard:
@@ -239,7 +248,7 @@ class Turn:
             max_new_tokens=left,
             stop=self.stop,
         )
-        capture = window.strategy.capture
+        capture = seen_for_use(window.strategy.capture, self.use.calibration)
         if not first:
             capture = replace(capture, reading_surprisal=False)
         self.prompt = prompt = self.scribe.prompt(
@@ -274,22 +283,31 @@ class Turn:
         window = self.desk.window
         if read.surprisal is not None and window.reply is not None and window.reply.answers is not None:
             window.learn_surprisal(window.reply.answers, self.prompt.whole_surprisal(read.surprisal))
-        window.learn_rows([row for row in map(self.prompt.whole, read.rows) if row])
+        rows = [row for row in map(self.prompt.whole, read.rows) if row]
+        before = (
+            sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != window.reply.answers)
+            if window.reply
+            else 0
+        )
+        self.use.read(rows, before)
+        if window.strategy.capture.reading:
+            window.learn_rows(rows)
         return events.PromptRead(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
 
     def _take(self, step: Step) -> list[ReplyToken]:
         """The model's next token. Returns those of which it is known now what they are."""
         window = self.desk.window
         with self.desk.guard:
+            row = self.prompt.whole(step.row)
             if window.strategy.capture.reply and self.engine.info.abilities.attention:
-                window.update(self.prompt.whole(step.row), score_reply=self.settings.score_current_turn)
+                window.update(row, score_reply=self.settings.score_current_turn)
+            if row is not None and row.fault(len(window)):
+                row = None
+            self._note_use(row)
             window.say(step.id, step.piece, step.surprisal)
             settled = self.reply.feed(step.id, step.piece)
         self.stats["tokens"] += 1
-        now = time.perf_counter()
-        if now - self._drafted > DRAFT:
-            self._drafted = now
-            self._save_draft()
+        self.draft.said()
         return settled
 
     def _tell(self, tokens: Iterable[ReplyToken]) -> Iterator[events.TurnEvent]:
@@ -309,21 +327,11 @@ class Turn:
         held = len(self.reply.tokens) - len(self.reply.known) if window.reply else 0
         return events.Brightened(window.brightness[: len(window) - held].copy())
 
-    def _save_draft(self) -> None:
-        """Off the stream's thread. One at a time: the next one holds all tokens anyway."""
-        reply = self.desk.window.reply
-        if reply is None or not reply.ids or (self._draft and not self._draft.done()):
-            return
-        self._draft = self.pen.submit(
-            self.store.save_draft,
-            self.desk.record.id,
-            reply.turn_id,
-            reply.start,
-            reply.answers,
-            reply.tokens,
-            tokenizer=self.engine.info.tokenizer,
-            now=self.now(),
-        )
+    def _note_use(self, row: AttentionRow | None) -> None:
+        window = self.desk.window
+        assert window.reply is not None
+        assert window.reply.answers is not None
+        self.use.say(row, window.chunks, window.offsets, window.reply.answers)
 
     # Tools
 
@@ -388,8 +396,10 @@ class Turn:
         room = self.engine.info.context - window.size - 1
         for i, piece in enumerate(answer.pieces()[: max(0, min(positions, room))]):
             with self.desk.guard:
+                self._note_use(None)
                 window.say(int(answer.ids[i]), piece)
                 settled = self.reply.add(int(answer.ids[i]), piece, kind)
+            self.draft.said()
             yield from self._tell(settled)
 
     def _wake_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> Iterator[events.TurnEvent]:
@@ -405,8 +415,7 @@ class Turn:
         window = self.desk.window
         assert window.reply is not None
         turn_id = window.reply.turn_id
-        if self._draft:
-            self._draft.exception()
+        self.draft.close()
         now = self.now()
         with self.desk.guard:
             parts = self.reply.parts(self.engine.tokenize)
@@ -415,30 +424,51 @@ class Turn:
             self._tags = {key: own for key, own in tags.items() if own}
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
             self._note(chunks, self.desk.record.ai_name, now)
+        self._store_reply(turn_id, [window.at(chunk.key) for chunk in chunks], now)
+        use = self.use.whole()
         if chunks:
-            self._store_reply([window.at(chunk.key) for chunk in chunks], now)
-        else:
+            self._store_use(turn_id, use)
+        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use)
+
+    def _store_reply(self, turn_id: int, live: Sequence[Live], now: datetime) -> None:
+        """What was shown is kept until the store takes it: the disk may be full, another process may hold the file."""
+        stored = False
+        while True:
+            try:
+                stored = stored or self._append_reply(turn_id, live, now)
+                self._save_brightness()
+                break
+            except StoreError as error:
+                self.system.note_unstored(self.desk, unstored(str(error)))
+                if time.monotonic() > self.system.give_up:
+                    log.error("A reply of %d chunks in %r was not stored.", len(live), self.desk.record.name)
+                    raise
+                time.sleep(RETRY)
+        self.system.note_unstored(self.desk, "")
+
+    def _append_reply(self, turn_id: int, live: Sequence[Live], now: datetime) -> bool:
+        if not live:
             self.store.drop_draft(turn_id)
+        elif not (self.desk.unstored and self.store.turn(turn_id)):  # a refused commit may have been made
+            self.store.append(
+                self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now, tags=self._tags
+            )
+        return True
+
+    def _save_brightness(self) -> None:
+        window = self.desk.window
         try:
-            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness)
+            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
         except (
             BadInput
         ):  # something was deleted or put to sleep meanwhile, by another window or another process
             self.desk.follow_store()
-            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness)
-        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks))
+            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
 
-    def _store_reply(self, live: Sequence[Live], now: datetime) -> None:
-        """Another process may hold the store for long; what was said is worth waiting for."""
-        for left in reversed(range(TRIES)):
-            try:
-                self.store.append(
-                    self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now, tags=self._tags
-                )
-                return
-            except StoreBusy:
-                if not left:
-                    raise
+    def _store_use(self, turn_id: int, use: ReplyUse) -> None:
+        """What was said matters more than where it came from: if the store is held too long, only that is lost."""
+        with suppress(StoreBusy):
+            self.store.save_use(turn_id, use)
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """First thoughts and a tool's words between frames, which templates do not write of past turns; then the dimmest."""
@@ -453,10 +483,23 @@ class Turn:
         plan = choose_prunes(
             window,
             budget,
-            current={ids.user_turn, ids.assistant_turn},
+            current=self._last_exchanges(ids),
+            kept=self._woken_and_used(),
         )
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)
+
+    def _last_exchanges(self, ids: Reservation) -> set[int]:
+        """The turns of this exchange and of those before it that are kept."""
+        turns = self.desk.window.turns
+        asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
+        first = min(asked, default=ids.user_turn)
+        return {ids.user_turn, ids.assistant_turn, *(turn_id for turn_id, _ in turns if turn_id >= first)}
+
+    def _woken_and_used(self) -> set[ChunkKey]:
+        if not self.settings.keep_used:
+            return set()
+        return {one.key for one in self.use.whole().chunks if one.key in self._woken and one.share >= USED}
 
     def _put_to_sleep(self, plan: PrunePlan, *, before_turn: bool) -> events.ChunksSlept:
         slept = self.desk.prune(plan, now=self.now())

@@ -116,6 +116,7 @@ class WeaveTurns:
         """Let go of those who watch, stop every reply, and wait until what was said is stored."""
         self._system.hubs.close()
         end = time.monotonic() + PATIENCE
+        self._system.give_up = min(self._system.give_up, end - PATIENCE / 4)
         with self._lock:
             threads = list(self._threads.values())
         for thread in threads:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import Engine, RecallPort
 from halo_weave.settings import Settings
@@ -27,9 +28,18 @@ class Weave:
         *,
         defaults: Settings | None = None,
         embed_anew: EmbedAnew | None = None,
+        calibration: Calibration = NOT_CALIBRATED,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._system = System(engine, store, recall, toolbox, defaults=defaults or Settings(), now=now)
+        self._system = System(
+            engine,
+            store,
+            recall,
+            toolbox,
+            defaults=defaults or Settings(),
+            calibration=calibration,
+            now=now,
+        )
         self.turns = WeaveTurns(self._system)
         self.windows = WeaveWindows(self._system, self.turns)
         self.chunks = WeaveChunks(self._system)

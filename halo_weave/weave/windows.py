@@ -176,6 +176,7 @@ class WeaveWindows:
             budget,
             last,
             self._turns.last(window_id),
+            desk.unstored,
         )
 
     def graveyard(self, window_id: str, **query: Any) -> GraveyardPage:

@@ -77,6 +77,7 @@ interface TurnState {
   reason: string;
   stats: Partial<Wire.Events["done"]["stats"]>;
   failed: string;
+  unstored: string;
 }
 
 interface Connection {

@@ -97,7 +97,10 @@ export class Store extends EventTarget {
     this.budget = wire.budget;
     this.stats = wire.stats;
     if (wire.generating && !this.busy) this.turn = { ...this.turn, phase: "writing", since: Date.now() };
-    if (!wire.generating && this.turn.phase !== "sending") this.turn = { ...this.turn, phase: "idle" };
+    if (!wire.generating && this.turn.phase !== "sending") {
+      this.turn = { ...this.turn, phase: wire.unstored ? "finishing" : "idle" };
+    }
+    this.turn = { ...this.turn, unstored: wire.unstored ?? "" };
     this.tell("live");
     this.tell("budget");
     this.tell("turn");
@@ -150,6 +153,7 @@ export class Store extends EventTarget {
       case "tool_answered": return this.#phase("writing", { command: "" });
       case "spoken": return this.#spoken(event.data);
       case "done": return this.#done(event.data);
+      case "unstored": return this.#unstored(event.data);
       case "failed": return this.#failed(event.data);
       default: return event.event === "changed" || event.event === "reset";
     }
@@ -276,9 +280,15 @@ export class Store extends EventTarget {
     return stats.woken !== turn.woken || stats.asleep !== turn.slept || budget.live + budget.pinned !== live.tokens;
   }
 
+  /** @param {Wire.Events["unstored"]} data */
+  #unstored({ sentence }) {
+    this.#turn({ unstored: sentence });
+    return false;
+  }
+
   /** @param {Wire.Events["failed"]} data */
   #failed(data) {
-    this.#turn({ phase: "idle", reason: "error", failed: data.sentence });
+    this.#turn({ phase: "idle", reason: "error", failed: data.sentence, unstored: "" });
     this.tell("failed", data);
     return true;
   }
@@ -317,6 +327,6 @@ function reuse({ reused, restored, computed }) {
 function rest() {
   return {
     phase: "idle", woken: 0, slept: 0, toRead: 0, tokens: 0, since: 0, command: "", tools: 0, reason: "",
-    stats: {}, failed: "",
+    stats: {}, failed: "", unstored: "",
   };
 }

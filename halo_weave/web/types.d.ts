@@ -69,6 +69,7 @@ declare namespace Wire {
     tool_called: ToolCalledEvent;
     tool_answered: ToolAnsweredEvent;
     spoken: SpokenEvent;
+    unstored: UnstoredEvent;
     done: DoneEvent;
     failed: FailedEvent;
     changed: ChangedEvent;
@@ -115,6 +116,12 @@ declare namespace Wire {
   interface ChangedEvent {
   }
 
+  interface ChunkShareTold {
+    key: string;
+    start: string;
+    share: number;
+  }
+
   interface ChunkTold {
     key: string;
     start: string;
@@ -155,6 +162,7 @@ declare namespace Wire {
     turns: TurnTold[];
     tail_gap: Gap | null;
     generating: ReplyTold | null;
+    unstored: string | null;
     stats: ContextStats;
   }
 
@@ -350,6 +358,7 @@ declare namespace Wire {
     kv: string;
     file: string;
     size_bytes: number;
+    light: string;
   }
 
   interface NewWindow {
@@ -376,11 +385,16 @@ declare namespace Wire {
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number | null;
     min_chunk_tokens?: number | null;
-    strategy?: "magnitude_voting" | "surprise" | null;
+    strategy?: "cumulative" | "magnitude_voting" | "rolling_mean_voting" | "surprise" | "symmetric_voting" |
+      "use_and_surprise" | null;
     initial_brightness?: number | null;
     brightness_cap?: number | null;
+    fading?: number | null;
     decay?: number | null;
     sink?: "max" | "first" | null;
+    asking_sinks?: number | null;
+    keep_exchanges?: number | null;
+    keep_used?: boolean | null;
     score_current_turn?: boolean | null;
     resurrection_budget?: number | null;
     resurrection_brightness?: "earned" | "hybrid" | "fresh" | null;
@@ -458,10 +472,11 @@ declare namespace Wire {
 
   interface SettingsChange {
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "decay" |
-      "sink" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" |
-      "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
-      "memory_tree_in_prompt" | "tools" | "tool_rounds")[];
+      "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "fading" |
+      "decay" | "sink" | "asking_sinks" | "keep_exchanges" | "keep_used" | "score_current_turn" |
+      "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" |
+      "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "tools" |
+      "tool_rounds")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -472,11 +487,16 @@ declare namespace Wire {
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number;
     min_chunk_tokens?: number;
-    strategy?: "magnitude_voting" | "surprise";
+    strategy?: "cumulative" | "magnitude_voting" | "rolling_mean_voting" | "surprise" | "symmetric_voting" |
+      "use_and_surprise";
     initial_brightness?: number;
     brightness_cap?: number;
+    fading?: number;
     decay?: number;
     sink?: "max" | "first";
+    asking_sinks?: number;
+    keep_exchanges?: number;
+    keep_used?: boolean;
     score_current_turn?: boolean;
     resurrection_budget?: number | null;
     resurrection_brightness?: "earned" | "hybrid" | "fresh";
@@ -528,6 +548,7 @@ declare namespace Wire {
     said: string;
     speaker: string;
     chunks: ChunkTold[];
+    use: UseTold;
   }
 
   interface StatsTold {
@@ -575,6 +596,12 @@ declare namespace Wire {
     thought: boolean;
   }
 
+  interface TokenSourceTold {
+    place: number;
+    offset: number;
+    share: number;
+  }
+
   interface ToolAnsweredEvent {
     text: string;
     ok: boolean;
@@ -620,6 +647,24 @@ declare namespace Wire {
     keys: string[];
   }
 
+  interface UnstoredEvent {
+    sentence: string;
+  }
+
+  interface UseTold {
+    chunks: ChunkShareTold[];
+    nothing: number;
+    tokens: TokenSourceTold[][];
+  }
+
+  interface UsedIn {
+    turn_id: string;
+    said: string;
+    window: string;
+    window_name: string;
+    share: number;
+  }
+
   interface VersionsTold {
     versions: EntryTold[];
   }
@@ -649,6 +694,8 @@ declare namespace Wire {
     window_name: string;
     speaker: string;
     history: Happened[];
+    uses: UsedIn[];
+    use: UseTold | null;
   }
 
   interface WindowChange {
@@ -658,10 +705,11 @@ declare namespace Wire {
     settings?: OwnSettings | null;
     name?: string | null;
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "decay" |
-      "sink" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" |
-      "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
-      "memory_tree_in_prompt" | "tools" | "tool_rounds")[];
+      "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "fading" |
+      "decay" | "sink" | "asking_sinks" | "keep_exchanges" | "keep_used" | "score_current_turn" |
+      "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" |
+      "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "tools" |
+      "tool_rounds")[];
   }
 
   interface WindowTold {

@@ -1,6 +1,7 @@
 """The terminal chat, driven as a user or a script would."""
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from halo_weave.assemble import Options, assemble
 from halo_weave.cli.chat import Chat, first_window
-from halo_weave.cli.glow import painted, span, visible
+from halo_weave.cli.glow import json_line, painted, span, visible
 from halo_weave.core.tokens import Tokens
 
 
@@ -148,6 +149,22 @@ def test_text_cannot_steer_the_terminal(talk):
     assert "\x9b" not in said
     assert "\x07" not in said
     assert visible("a\tb\nc") == "a\tb\nc"
+
+
+STEERING = "\x9b2J \x85 \x7f \u202e \u2066 \u200f \u061c \u2028"
+
+
+def test_marks_that_turn_or_steer_text_never_reach_the_terminal():
+    kept = "שלום 👩\u200d🚀 é\n\t"  # letters, joined signs and line breaks are shown as they are
+    assert visible(kept + STEERING) == kept + "�2J � � � � � � �"
+
+
+def test_json_escapes_what_could_steer_the_terminal_and_means_the_same():
+    value = {"text": f"żółw {STEERING} \x1b"}
+    line = json_line(value)
+    assert "żółw" in line
+    assert not set(line) & set(STEERING.replace(" ", "").replace("2J", "") + "\x1b")
+    assert json.loads(line) == value
 
 
 def test_brighter_chunks_and_tokens_look_brighter():

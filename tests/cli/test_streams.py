@@ -1,5 +1,6 @@
 """Input and output that go wrong cost a sentence, never a traceback."""
 
+import json
 import os
 import subprocess
 import sys
@@ -49,6 +50,27 @@ def test_what_is_typed_to_the_model_need_not_be_text(memory, encoding):
     shown = answer.stdout.decode()
     assert "caf\N{REPLACEMENT CHARACTER}" in shown
     assert "Still there?" in shown
+
+
+@pytest.mark.parametrize("arguments", [["chat"], ["memory", "save", "X", "-"]])
+def test_a_closed_standard_input_costs_a_sentence(memory, arguments):
+    command = [sys.executable, "-m", "halo_weave", *arguments, "--data", str(memory)]
+    answer = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command],
+        capture_output=True,
+        timeout=120,
+        env={**os.environ, **UNTOUCHED, "COLUMNS": "300"},
+    )
+    assert "Standard input is closed" in sentence(answer)
+
+
+def test_json_of_what_was_said_cannot_steer_the_terminal(memory):
+    halo(memory, "memory", "save", "X", "\x9b2J\u202eevil")
+    answer = halo(memory, "memory", "show", "X", "--json")
+    assert answer.returncode == 0
+    assert "\x9b" not in answer.stdout.decode()
+    assert "\u202e" not in answer.stdout.decode()
+    assert json.loads(answer.stdout)["content"] == "\x9b2J\u202eevil"
 
 
 def test_what_is_kept_must_be_text(memory):

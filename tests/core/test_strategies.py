@@ -7,31 +7,38 @@ import numpy as np
 import pytest
 
 from halo_weave.core.brightness import AttentionRow, Light, Sight, Strategy
+from halo_weave.core.heads import Calibration, RetrievalHead
 from halo_weave.core.pruning import choose_prunes
 from halo_weave.core.setting import setting
 from halo_weave.core.strategies import STRATEGIES, settings_of
 from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.strategies.surprise import Surprise
-from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.core.window import Window
+from halo_weave.core.strategies.use_and_surprise import UseAndSurprise
+from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
+from halo_weave.core.window import Live, Window
 from halo_weave.settings import FIELDS, Settings
 from tests.core.conversations import chunk, live
 
 
 def test_strategies_are_found_by_the_names_of_their_files():
-    assert {"magnitude_voting": MagnitudeVoting, "surprise": Surprise} == STRATEGIES
+    assert {"magnitude_voting": MagnitudeVoting, "surprise": Surprise}.items() <= STRATEGIES.items()
+    assert {"cumulative", "rolling_mean_voting", "symmetric_voting", "use_and_surprise"} <= set(STRATEGIES)
 
 
 def test_the_settings_of_a_strategy_stand_beside_it_and_are_known_to_all():
-    assert list(settings_of(STRATEGIES)) == ["decay", "sink"]
-    assert list(FIELDS)[8:16] == [
+    assert list(settings_of(STRATEGIES)) == ["fading", "decay", "sink", "asking_sinks"]
+    assert list(FIELDS)[8:20] == [
         "max_context_tokens",
         "min_chunk_tokens",
         "strategy",
         "initial_brightness",
         "brightness_cap",
+        "fading",
         "decay",
         "sink",
+        "asking_sinks",
+        "keep_exchanges",
+        "keep_used",
         "score_current_turn",
     ]
 
@@ -101,3 +108,110 @@ def test_what_a_strategy_makes_infinitely_bright_never_falls_asleep():
     guarded.end_reply(1)
     guarded.add([live(chunk(turn, 0, Role.USER, turn * 10, 5), 20_000) for turn in (3, 5)])
     assert [key.turn_id for key in choose_prunes(guarded, 10).keys] == [3]
+
+
+HEADS = Calibration((RetrievalHead(0, 0, 0.9, 0.9, 1.0),), "")
+
+
+def looking_at(window: Window, token: int) -> AttentionRow:
+    shares = np.full(len(window), 0.001, np.float32)
+    shares[token] += 1 - shares.sum()
+    return AttentionRow(shares, raw=shares[None])
+
+
+def talk(strategy: Strategy, *texts: bytes, surprisal: Sequence[float] = ()) -> Window:
+    """Four tokens of each text's turn; all of one turn are as surprising as is told."""
+    window = Window(strategy=strategy)
+    for turn, text in enumerate(texts):
+        said = Chunk(
+            ChunkKey(2 * turn + 1, 0, Role.USER), 10 * turn, Tokens.of(range(4), [b"x"] * 3 + [text])
+        )
+        window.add([window.born(said)])
+        nats = surprisal[turn] if surprisal else 2.0
+        window.learn_surprisal(2 * turn + 1, np.full(4, nats, np.float32))
+    return window
+
+
+def dimmest(window: Window) -> int:
+    return int(np.argmin(window.chunk_brightness()))
+
+
+def test_what_was_surprising_is_bright_and_what_only_asks_is_dim():
+    window = talk(UseAndSurprise(calibration=HEADS), b".", b".", b".", b"!", surprisal=[3, 1, 5, 3])
+    window.begin_reply(8, 100, 7)
+    window.end_reply()
+    bright = window.chunk_brightness()
+    assert np.argmax(bright) == 2
+    assert np.argmin(bright) == 1
+    window = talk(UseAndSurprise(calibration=HEADS), b".", b".", b"?", b"!")
+    window.begin_reply(8, 100, 7)
+    window.end_reply()
+    assert dimmest(window) == 2
+    assert min(window.chunk_brightness()) >= 0
+
+
+def test_what_was_needed_once_stays_bright():
+    window = talk(UseAndSurprise(calibration=HEADS), b".", b".", b".", b"!")
+    window.begin_reply(8, 100, 7)
+    window.update(looking_at(window, 5))
+    window.say(1, b"y")
+    for _ in range(5):
+        window.update(looking_at(window, 9))
+        window.say(1, b"y")
+    window.end_reply()
+    bright = window.chunk_brightness()
+    assert bright[1] == pytest.approx(bright[2], rel=1e-3)
+    assert bright[0] < bright[1]
+    assert window.brightness.max() <= 10_000
+
+
+def test_the_first_chunks_of_a_talk_are_not_the_most_used():
+    window = talk(UseAndSurprise(calibration=HEADS), b".", b"!")
+    window.learn_rows([looking_at(window, 0)])
+    assert window.at(ChunkKey(1, 0, Role.USER)).traces[1].max() == 0
+
+
+def test_without_heads_what_each_token_gets_anyway_does_not_count():
+    window = talk(UseAndSurprise(), b".", b".", b".", b"!")
+    window.learn_rows([looking_at(window, 0)])  # whatever is asked, the first token is looked at
+    window.begin_reply(8, 100, 7)
+    shares = looking_at(window, 0).tokens
+    shares[9] += 0.1
+    shares[0] -= 0.1
+    window.update(AttentionRow(shares))
+    window.say(1, b"y")
+    window.end_reply()
+    assert np.argmax(window.chunk_brightness()) == 2
+
+
+@pytest.mark.parametrize("name", ["cumulative", "rolling_mean_voting", "symmetric_voting"])
+def test_the_prototypes_strategies_keep_what_is_looked_at(name):
+    window = talk(STRATEGIES[name](), *[b"."] * 20)
+    for _ in range(300):
+        window.update(looking_at(window, 5))
+    bright = window.chunk_brightness()
+    assert np.argmax(bright) == 1
+    assert 0 <= min(bright) <= max(bright) <= 10_000
+
+
+def test_a_pair_goes_by_its_brighter_half_but_with_magnitude_voting_by_its_dimmer_one():
+    def pair(turn: int, question: float, answer: float) -> list[Live]:
+        start = 20 * turn
+        return [
+            live(chunk(turn, 0, Role.USER, start, 5), question),
+            live(chunk(turn + 1, 0, Role.ASSISTANT, start + 5, 5, turn), answer),
+        ]
+
+    said = [*pair(1, 10, 90), *pair(3, 40, 50), *pair(5, 99, 99)]
+    assert {key.turn_id for key in choose_prunes(Window(said), 20).keys} == {1, 2}
+    plan = choose_prunes(Window(said, strategy=Surprise()), 20)
+    assert [(one.key.turn_id, one.brightness, str(one.why)) for one in plan.goes] == [
+        (4, 50.0, "dimmest"),
+        (3, 40.0, "with its pair"),
+    ]
+
+
+def test_what_is_to_be_kept_is_not_chosen():
+    said = [live(chunk(turn, 0, Role.USER, turn * 10, 5), turn) for turn in (1, 3, 5)]
+    plan = choose_prunes(Window(said), 10, kept={ChunkKey(1, 0, Role.USER)})
+    assert [key.turn_id for key in plan.keys] == [3]

@@ -201,7 +201,9 @@ def test_a_template_that_is_only_wrong_is_left_to_the_engine(tmp_path: Path) -> 
     [
         ("llama.block_count", 4, struct.pack("<I", 0), "block_count"),
         ("llama.block_count", 4, struct.pack("<I", 1 << 31), "block_count"),
+        ("llama.block_count", 4, struct.pack("<I", 513), "block_count"),
         ("llama.block_count", 8, text("two"), "block_count"),
+        ("llama.attention.layer_norm_rms_epsilon", 6, struct.pack("<f", -1), "epsilon"),
         ("llama.embedding_length", 4, struct.pack("<I", 0), "embedding_length"),
         ("llama.attention.head_count", 9, struct.pack("<IQII", 4, 2, 4, 1 << 31), "head_count"),
         ("llama.attention.layer_norm_rms_epsilon", 6, struct.pack("<f", math.nan), "epsilon"),

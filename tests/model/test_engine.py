@@ -94,8 +94,9 @@ def eyes(model_file: Path) -> Iterator[tuple[LlamaEngine, LlamaEngine]]:
         Capture(combine="max", raw=True),
         Capture(layers=(3, 20), heads=(0, 8), raw=True),
         Capture(pairs=((20, 8), (3, 0), (20, 1)), raw=True, reading=True),
+        Capture(raw=True, raw_pairs=((20, 8), (3, 0))),
     ],
-    ids=["mean", "max", "chosen", "pairs"],
+    ids=["mean", "max", "chosen", "pairs", "few of all"],
 )
 def test_the_callback_in_c_and_in_python_give_the_same_numbers(
     eyes: tuple[LlamaEngine, LlamaEngine], capture: Capture
@@ -136,6 +137,17 @@ def test_the_folded_row_is_the_mean_or_the_maximum_of_the_raw_ones(engine: Llama
 
 
 PAIRS = ((20, 8), (3, 0), (20, 1), (29, 4))
+
+
+def test_rows_of_few_pairs_come_beside_the_mean_of_all(engine: LlamaEngine, window: str) -> None:
+    talk = long_talk(engine, window)
+    one = dataclasses.replace(THREE, max_new_tokens=1)
+    whole, few = (talk.hear(one, Capture(raw=True, raw_pairs=pairs)).steps[0].row for pairs in (None, PAIRS))
+    assert whole is not None
+    assert few is not None
+    assert whole.raw is not None
+    np.testing.assert_allclose(few.tokens, whole.tokens, atol=1e-6)
+    np.testing.assert_allclose(few.raw, whole.raw[[layer * 9 + head for layer, head in PAIRS]], atol=1e-6)
 
 
 @pytest.mark.parametrize("combine", ["mean", "max"])

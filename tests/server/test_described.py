@@ -203,6 +203,11 @@ def test_the_key_is_described_and_needed_by_every_address():
         client.post("/api/session", headers=bearer)
         assert (schemes["cookie"]["in"], [schemes["cookie"]["name"]]) == ("cookie", list(client.cookies))
         assert client.get("/api/status").status_code == 200
+        cookie = dict(client.cookies)
+        assert client.delete("/api/session").status_code == 204
+        assert not client.cookies
+        client.cookies.update(cookie)
+        assert client.get("/api/status").status_code == 401  # also for whoever copied it
 
 
 def test_without_a_key_none_is_needed(description):

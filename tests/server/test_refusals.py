@@ -1,5 +1,6 @@
 """Requests that cannot be answered are refused in a sentence, in one shape; and what HEAD gives."""
 
+import socket
 import time
 
 import pytest
@@ -117,3 +118,32 @@ def test_a_request_that_does_not_fit_is_told_so_in_words(client, method, path, s
     assert refused(client.request(method, path, headers=headers, **sent), 422, "bad_input").startswith(
         sentence
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("DELETE", "/api/windows/x/chunks/undelete"),
+        ("POST", "/api/windows/x/chunks/1.0.user/why"),
+        ("POST", "/api/windows/x/chunks/1.0.user/delete"),
+        ("TRACE", "/api/status"),
+        ("QUERY", "/api/status"),
+    ],
+)
+def test_a_method_that_is_not_described_is_refused_as_such(client, method, path):
+    answer = client.request(method, path)
+    refused(answer, 405, "method_not_allowed")
+    assert method not in answer.headers["allow"]
+
+
+def test_a_client_that_leaves_an_import_costs_no_traceback(address, client, caplog):
+    host = address.removeprefix("http://")
+    name, _, port = host.partition(":")
+    before = client.get("/api/stats").json()["chunks"]
+    with socket.create_connection((name, int(port))) as line:
+        head = f"POST /api/import HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1000000\r\n\r\n"
+        line.sendall(head.encode() + b'{"format": "halo-weave"' + b" " * 1000)
+        time.sleep(0.2)
+    time.sleep(0.2)
+    assert client.get("/api/stats").json()["chunks"] == before
+    assert caplog.text == ""

@@ -5,12 +5,15 @@ import asyncio
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from halo_weave.errors import BadSetting
-from halo_weave.server.security import JSON_LIMIT, Guard, Policy
+from halo_weave.server import security
+from halo_weave.server.security import JSON_LIMIT, Guard, Policy, _Guesses
+from tests.server.talking import refused
 
 KEY = "correct-horse-battery"
 PORT = 4256
@@ -178,13 +181,50 @@ def test_without_the_right_key_nothing_but_the_page_is_answered(given):
     assert ask(path="/static/a.js", policy=policy).status_code == 200
 
 
-def test_the_key_or_its_session_opens():
+def test_the_key_or_a_session_opens():
     policy = Policy(PORT, KEY)
+    first, second = policy.sessions.begin(), policy.sessions.begin()
+    assert first != second
+    assert KEY not in first
     assert ask(policy=policy, authorization=f"Bearer {KEY}").status_code == 200
-    assert ask(policy=policy, cookie=f"{policy.cookie}={policy.session}").status_code == 200
+    assert ask(policy=policy, cookie=f"{policy.cookie}={first}").status_code == 200
     assert ask(policy=policy, cookie=f"{policy.cookie}={KEY}").status_code == 401
-    assert ask(policy=Policy(PORT, KEY + "2"), cookie=f"{policy.cookie}={policy.session}").status_code == 401
-    assert KEY not in policy.session
+    assert ask(policy=policy, cookie=f"{policy.cookie}=").status_code == 401
+    assert ask(policy=Policy(PORT, KEY), cookie=f"{policy.cookie}={first}").status_code == 401
+    policy.sessions.end(first)
+    assert ask(policy=policy, cookie=f"{policy.cookie}={first}").status_code == 401
+    assert ask(policy=policy, cookie=f"{policy.cookie}={second}").status_code == 200
+
+
+def test_sessions_are_bounded():
+    policy = Policy(PORT, KEY)
+    first = policy.sessions.begin()
+    for _ in range(5000):
+        last = policy.sessions.begin()
+    assert first not in policy.sessions
+    assert last in policy.sessions
+
+
+def test_guesses_are_slowed_down_for_the_address_they_come_from(monkeypatch):
+    now = [1000.0]
+    policy = Policy(PORT, KEY, _guesses=_Guesses(lambda: now[0]))
+    session = policy.sessions.begin()
+    right = {"authorization": f"Bearer {KEY}"}
+    tried = [ask(policy=policy, authorization=f"Bearer guess {i}").status_code for i in range(12)]
+    assert tried == [401] * 10 + [429] * 2
+    answer = ask(policy=policy, **right)  # else the answer would tell that this guess was right
+    assert refused(answer, 429, "too_many_guesses")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert ask(policy=policy, cookie=f"{policy.cookie}={session}").status_code == 200
+    assert policy.locked("/api/x", Headers(right), "another address") is None
+    now[0] += 7
+    assert ask(policy=policy, **right).status_code == 200
+
+
+def test_a_request_without_a_key_is_no_guess():
+    policy = Policy(PORT, KEY)
+    assert {ask(policy=policy).status_code for _ in range(30)} == {401}
+    assert ask(policy=policy, authorization=f"Bearer {KEY}").status_code == 200
 
 
 @pytest.mark.parametrize("key", ["short", "x" * 15, "ключ" * 10, "a" * 20 + "\n"])
@@ -229,6 +269,29 @@ def test_every_answer_binds_the_browser(path):
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
         assert answer.headers["cache-control"] == ("no-store" if path.startswith("/api") else "no-cache")
+
+
+@pytest.mark.parametrize("limit", ["_PIECE_SECONDS", "_BODY_SECONDS"])
+def test_a_body_that_comes_too_slowly_is_refused(monkeypatch, limit):
+    monkeypatch.setattr(security, limit, 0.05)
+
+    async def slow():
+        for _ in range(100):
+            yield b"x"
+            await asyncio.sleep(0.02 if limit == "_BODY_SECONDS" else 10)
+
+    assert ask("POST", content=slow()).status_code == 408
+
+
+def test_a_file_to_import_may_take_long(monkeypatch):
+    monkeypatch.setattr(security, "_BODY_SECONDS", 0.05)
+
+    async def slow():
+        for _ in range(10):
+            yield b"x"
+            await asyncio.sleep(0.02)
+
+    assert ask("POST", "/api/import", content=slow()).text == "10"
 
 
 def test_websockets_are_closed():

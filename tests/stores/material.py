@@ -15,7 +15,7 @@ import numpy as np
 
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
-from halo_weave.records import PutToSleep, WakeUp
+from halo_weave.records import Draft, PutToSleep, WakeUp
 
 SHARED_MEMORY = Path("/dev/shm")
 NOW = datetime(2026, 3, 4, 5, 6, 7, 123456, tzinfo=UTC)
@@ -110,9 +110,8 @@ def live_keys(store, window: str) -> list[ChunkKey]:
 
 def draft(store, window: str, ids, tokens: Tokens, now=NOW) -> None:
     """Save a reply so far."""
-    store.save_draft(
-        window, ids.assistant_turn, ids.start + 100, ids.user_turn, tokens, tokenizer=TOKENIZER, now=now
-    )
+    place = ids.assistant_turn, ids.start + 100, ids.user_turn
+    store.save_drafts([Draft(window, *place, tokens, TOKENIZER, now, now)])
 
 
 def embed_all(store, seed: int = 1):

@@ -535,6 +535,7 @@ def test_an_exclusively_locked_memory_cannot_be_opened_with_a_sentence(tmp_path)
         SqliteStore(path, busy_seconds=0.2)
     holder.execute("ROLLBACK")
     holder.close()
+    path.unlink()
     SqliteStore(path).close()
 
 

@@ -150,12 +150,15 @@ def test_a_control_token_in_a_chunk_is_read_as_words_whatever_its_source(assembl
     list(weave.turns.steps(window.id, "Hello there, friend."))
     desk = weave._system.desk_to_change(window.id)
     live = desk.window.at(ChunkKey(1, 0, Role.USER))
-    object.__setattr__(live.chunk.tokens, "ids", np.full(len(live.chunk), END, np.int32))
+    ids = live.chunk.tokens.ids.copy()
+    ids[2:4] = END
+    object.__setattr__(live.chunk.tokens, "ids", ids)
     desk.window.begin_reply(5, 5000, 3)
     prompt = desk.scribe.prompt(desk.window, desk.system, desk.origins)
     text = engine.pieces(np.concatenate([segment.ids for segment in prompt.segments])).text
     assert "Hello there, friend." in text
     chunks = [segment.ids for segment in prompt.segments if segment.kind == "chunk"]
+    assert [len(part) for part in chunks[:2]] == [2, len(ids) - 4]
     assert not engine.controls(np.concatenate(chunks)).any()
 
 

@@ -9,6 +9,7 @@ import pytest
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadInput, BadSetting, EngineError, UnknownWindow
+from halo_weave.records import Draft
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import events
 from tests.weave.conftest import SMALL, lived, of, spoken
@@ -188,15 +189,9 @@ def test_a_killed_reply_is_cut_as_its_window_says(assembled):
     ).id
     text = "A few words to begin with.\n\nSome more words after them.\n\nAnd the la"
     ids = first._system.store.reserve(100)
-    first._system.store.save_draft(
-        fine,
-        ids.assistant_turn,
-        ids.start,
-        None,
-        first.engine.tokenize(text),
-        tokenizer="scripted",
-        now=first.now(),
-    )
+    tokens, now = first.engine.tokenize(text), first.now()
+    draft = Draft(fine, ids.assistant_turn, ids.start, None, tokens, "scripted", now, now)
+    first._system.store.save_drafts([draft])
     with first._system.store._db.writing() as db:  # the process that wrote it is no more
         db.execute("UPDATE drafts SET owner = 'localhost-that-was 1 1', saved = 0")
     (turn,) = assembled().windows.context(fine).turns

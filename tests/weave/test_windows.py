@@ -16,11 +16,11 @@ from halo_weave.errors import (
     BadInput,
     BadSetting,
     StoreBusy,
-    StoreFull,
     UnknownChunk,
     UnknownWindow,
     WindowBusy,
 )
+from halo_weave.records import Draft
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import events
 from tests.weave.conftest import SMALL, lived, of, spoken
@@ -150,9 +150,8 @@ def test_a_killed_reply_is_there_after_the_restart_and_ids_move_on(assembled):
     list(first.turns.steps(window.id, "Hello."))
     ids = first._system.store.reserve(100)
     tokens = first.engine.tokenize("An answer that was never fin")
-    first._system.store.save_draft(
-        window.id, ids.assistant_turn, ids.start, None, tokens, tokenizer="scripted", now=first.now()
-    )
+    place, now = (window.id, ids.assistant_turn, ids.start), first.now()
+    first._system.store.save_drafts([Draft(*place, None, tokens, "scripted", now, now)])
     with first._system.store._db.writing() as db:  # the process that wrote it is no more
         db.execute("UPDATE drafts SET owner = 'localhost-that-was 1 1', saved = 0")
     second = assembled()
@@ -170,30 +169,14 @@ def test_a_killed_reply_waits_for_a_store_that_is_busy_at_the_restart(assembled,
     window = first.windows.create("one", settings=SMALL)
     ids = first._system.store.reserve(100)
     tokens = first.engine.tokenize("An answer that was never fin")
-    first._system.store.save_draft(
-        window.id, ids.assistant_turn, ids.start, None, tokens, tokenizer="scripted", now=first.now()
-    )
+    place, now = (window.id, ids.assistant_turn, ids.start), first.now()
+    first._system.store.save_drafts([Draft(*place, None, tokens, "scripted", now, now)])
     with first._system.store._db.writing() as db:
         db.execute("UPDATE drafts SET owner = 'localhost-that-was 1 1', saved = 0")
     with monkeypatch.context() as patched:
         patched.setattr(SqliteStore, "append", refusing(StoreBusy("Another process held it.")))
         assert not assembled().windows.context(window.id).turns
     assert spoken_in(assembled(), window.id) == ["An answer that was never fin"]
-
-
-def test_a_reply_that_the_store_refused_to_end_is_there_with_the_next_message(assembled, monkeypatch):
-    weave = assembled(ScriptedEngine(["Thirteen lamps burn."]))
-    window = weave.windows.create("one", settings=SMALL)
-    turn = weave.turns.steps(window.id, "How many?")
-    next(event for event in turn if isinstance(event, events.TokenSpoken))
-    weave.turns._running[window.id]._draft.result()
-    with monkeypatch.context() as patched:
-        patched.setattr(SqliteStore, "append", refusing(StoreFull("No space is left.")))
-        with pytest.raises(StoreFull):
-            list(turn)
-    assert spoken_in(weave, window.id) == ["How many?"]
-    list(weave.turns.steps(window.id, "Well?"))
-    assert spoken_in(weave, window.id)[:2] == ["How many?", "Thi"]  # as far as it was saved
 
 
 def test_a_reply_is_stored_though_another_process_holds_the_store_for_long(assembled, monkeypatch):

@@ -34,7 +34,16 @@ def settings_of(strategies: Mapping[str, type[Strategy]]) -> dict[str, Field[Any
     return found
 
 
+def _check_traces(strategies: Mapping[str, type[Strategy]]) -> None:
+    """Stored traces tell only how many they are, so strategies with as many must mean the same by them."""
+    known: dict[int, tuple[str, ...]] = {}
+    for name, strategy in strategies.items():
+        if known.setdefault(len(strategy.traces), strategy.traces) != strategy.traces:
+            raise TypeError(f"{name} keeps as many traces as another strategy, and names them otherwise.")
+
+
 STRATEGIES: dict[str, type[Strategy]] = {
     name: _only_strategy(import_module(f"{__name__}.{name}"))
     for name in sorted(module.name for module in iter_modules(__path__))
 }
+_check_traces(STRATEGIES)

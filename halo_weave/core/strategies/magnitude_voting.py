@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from halo_weave.core.setting import setting
 @dataclass(frozen=True, slots=True)
 class MagnitudeVoting(Strategy):
     """Above the threshold a token gains its share over the threshold, rounded down; else it loses `decay`."""
+
+    pair_by: ClassVar[Literal["brighter", "dimmer"]] = "dimmer"
 
     decay: float = setting(
         1.0, "What a token loses each time it is not looked at.", group="Forgetting", low=0, high=10_000

@@ -129,15 +129,18 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         return service.weave.memory.embedding()
 
     @router.post("/api/session", summary="Trade the key for a cookie", status_code=204)
-    def post_session() -> Response:
-        """For what cannot send the key itself: links and event sources of our own page."""
+    def post_session(request: Request) -> Response:
+        """For what cannot send the key itself: links and event sources of our own page. It ends with the server."""
         answer = Response(status_code=204)
         if policy.key:
-            answer.set_cookie(policy.cookie, policy.session, httponly=True, samesite="strict")
+            policy.sessions.end(policy.session_of(request.headers))
+            answer.set_cookie(policy.cookie, policy.sessions.begin(), httponly=True, samesite="strict")
         return answer
 
-    @router.delete("/api/session", summary="Give the cookie back", status_code=204)
-    def delete_session() -> Response:
+    @router.delete("/api/session", summary="End the session", status_code=204)
+    def delete_session(request: Request) -> Response:
+        """Its cookie opens nothing any more."""
+        policy.sessions.end(policy.session_of(request.headers))
         answer = Response(status_code=204)
         answer.delete_cookie(policy.cookie, httponly=True, samesite="strict")
         return answer

@@ -12,12 +12,14 @@ from halo_weave.stores.sqlite.importing import SqliteImport
 from halo_weave.stores.sqlite.keepsakes import SqliteKeepsakes
 from halo_weave.stores.sqlite.transcript import SqliteTranscript
 from halo_weave.stores.sqlite.upkeep import SqliteUpkeep
+from halo_weave.stores.sqlite.uses import SqliteUses
 from halo_weave.stores.sqlite.windows import SqliteWindows
 from halo_weave.stores.sqlite.workingset import SqliteWorkingSets
 
 
 class SqliteStore(
     SqliteTranscript,
+    SqliteUses,
     SqliteCorrections,
     SqliteWindows,
     SqliteWorkingSets,

@@ -24,6 +24,38 @@ EMPTY_SECONDS = 2.0  # for another process to write the first page of a new file
 PAUSE = 0.05  # seconds between two tries; SQLite's own waiting would not hear Ctrl-C
 
 
+class _Turnstile:
+    """A lock for one writer at a time. Whoever is `urgent` goes before all others that wait."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._taken = False
+        self._urgent = 0  # how many of those wait
+
+    def acquire(self, timeout: float | None = None, *, urgent: bool = False) -> bool:
+        with self._changed:
+            self._urgent += urgent
+            try:
+                free = self._changed.wait_for(
+                    lambda: not self._taken and (urgent or not self._urgent), timeout
+                )
+            finally:
+                self._urgent -= urgent
+            self._taken = self._taken or free
+            return free
+
+    def release(self) -> None:
+        with self._changed:
+            self._taken = False
+            self._changed.notify_all()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
 class Database:
     """Connections to one memory file. Any thread may read or write; writes happen one at a time.
 
@@ -35,7 +67,7 @@ class Database:
         self.path = path
         self.busy_seconds = busy_seconds
         self.read_only = read_only
-        self._turn = threading.Lock()  # one writer at a time within the process
+        self._turn = _Turnstile()  # one writer at a time within the process
         self._idle: list[sqlite3.Connection] = []
         self._all: list[sqlite3.Connection] = []
         self._guard = threading.Condition()
@@ -78,11 +110,11 @@ class Database:
                     self._give_back(db)
 
     @contextmanager
-    def writing(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
-        """A transaction: all of the block, or nothing."""
+    def writing(self, *, durable: bool = False, urgent: bool = False) -> Iterator[sqlite3.Connection]:
+        """A transaction: all of the block, or nothing. `urgent`: before other threads that wait to write."""
         if self.read_only:
             raise StoreFull(f"{self.path} was opened for reading only.")
-        if not self._turn.acquire(timeout=self.busy_seconds):
+        if not self._turn.acquire(self.busy_seconds, urgent=urgent):
             raise StoreBusy(self._busy())
         try:
             with self.translated():

@@ -13,7 +13,7 @@ from halo_weave.records import Subset
 from halo_weave.store import Progress, silent
 from halo_weave.stores.exchange import FORMAT, VERSION, base64_of, said_at, tokens_out
 from halo_weave.stores.jsonstream import write_object
-from halo_weave.stores.packing import micros, unpack_tokens
+from halo_weave.stores.packing import micros, pack_sources, unpack_sources, unpack_tokens
 from halo_weave.stores.sqlite.rows import SqlitePart, check_window
 
 Element = dict[str, Any]
@@ -172,8 +172,33 @@ def _turns(db: sqlite3.Connection, progress: Callable[[int], None]) -> Iterator[
         turn["chunks"] = chunks
         if source is not None:
             turn["origin"] = {"memory": source, "turn": str(first_turn), "mark": mark}
+        use = _use(db, int(turn["turn"]))
+        if use is not None:
+            turn["use"] = use
         yield turn
         progress(done)
+
+
+def _use(db: sqlite3.Connection, turn: int) -> Element | None:
+    """What a reply took from chunks; its tokens name them by their place in the list."""
+    row = db.execute("SELECT rest, tokens FROM sources WHERE turn = ?", (turn,)).fetchone()
+    if row is None:
+        return None
+    chunks = db.execute(
+        """SELECT u.place, c.turn, c.chunk, u.share FROM uses u JOIN chunks c ON c.number = u.chunk
+           WHERE u.turn = ? ORDER BY u.place""",
+        (turn,),
+    ).fetchall()
+    places = {place: i for i, (place, *_) in enumerate(chunks)}
+    tokens = [
+        [one._replace(place=places[one.place]) for one in sources if one.place in places]
+        for sources in unpack_sources(row[1])
+    ]
+    return {
+        "chunks": [{"turn": str(turn), "chunk": chunk, "share": share} for _, turn, chunk, share in chunks],
+        "nothing": row[0],
+        "tokens": base64_of(pack_sources(tokens)),
+    }
 
 
 def _held(db: sqlite3.Connection, table: str, own: str, window: str | None) -> Iterator[Element]:

@@ -42,6 +42,7 @@ from halo_weave.stores.sqlite.rows import (
     want_vectors,
     write_words,
 )
+from halo_weave.stores.sqlite.uses import insert_use
 
 
 class SqliteImport(SqlitePart):
@@ -193,6 +194,10 @@ class _Arrivals:
                 present.append(number)
             if chunk.merged is None:
                 self._counts["tokens"] += len(chunk.ids)
+        if turn.use is not None:
+            found = [(place, _here(db, one.turn), one) for place, one in enumerate(turn.use.chunks)]
+            chunks = [(place, used, one.chunk, one.share) for place, used, one in found if used is not None]
+            insert_use(db, here, chunks, turn.use.nothing, turn.use.tokens)
         write_words(db, present)
         want_vectors(db, present)
         self._counts["turns"] += 1

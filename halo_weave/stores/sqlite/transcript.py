@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from halo_weave.core.tokens import ChunkKey, Role, Tokens
+from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live
 from halo_weave.errors import BadInput, StoreFull, UnknownChunk
 from halo_weave.records import ChunkRecord, Draft, Reservation
@@ -122,48 +122,35 @@ class SqliteTranscript(SqlitePart):
 
     # A reply while it streams
 
-    def save_draft(
-        self,
-        window_id: str,
-        turn_id: int,
-        start: int,
-        answers: int | None,
-        tokens: Tokens,
-        *,
-        tokenizer: str,
-        now: datetime,
-    ) -> None:
-        with self._db.writing() as db:
-            row = db.execute("SELECT tokens FROM drafts WHERE turn = ?", (turn_id,)).fetchone()
-            if row is None:
-                check_window(db, window_id)
-                if db.execute("SELECT 1 FROM chunks WHERE turn = ? LIMIT 1", (turn_id,)).fetchone():
-                    raise BadInput(f"Turn {turn_id} is already stored; it cannot become a draft again.")
-                db.execute(
-                    """INSERT INTO drafts (turn, window, start, answers, tokenizer, owner, begun, saved, tokens)
-                       VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)""",
-                    (
-                        turn_id,
-                        window_id,
-                        start,
-                        answers,
-                        tokenizer_of(db, tokenizer),
-                        this_process(),
-                        micros(now),
-                        micros(now),
-                    ),
-                )
-            stored = row[0] if row else 0
-            if len(tokens) > stored:
-                part = tokens.part(stored, len(tokens))
-                db.execute(
-                    "INSERT INTO draft_parts (turn, at, span, ids, lengths, raw) VALUES (?, ?, ?, ?, ?, ?)",
-                    (turn_id, stored, len(part), *pack_tokens(part)),
-                )
+    def save_drafts(self, drafts: Sequence[Draft]) -> None:
+        with self._db.writing(urgent=True) as db:
+            for draft in drafts:
+                self._save_draft(db, draft)
+
+    def _save_draft(self, db: sqlite3.Connection, draft: Draft) -> None:
+        turn, tokens = draft.turn_id, draft.tokens
+        row = db.execute("SELECT tokens FROM drafts WHERE turn = ?", (turn,)).fetchone()
+        if row is None:
+            check_window(db, draft.window)
+            if db.execute("SELECT 1 FROM chunks WHERE turn = ? LIMIT 1", (turn,)).fetchone():
+                raise BadInput(f"Turn {turn} is already stored; it cannot become a draft again.")
+            kind, begun = tokenizer_of(db, draft.tokenizer), micros(draft.begun)
             db.execute(
-                "UPDATE drafts SET tokens = max(tokens, ?), saved = ? WHERE turn = ?",
-                (len(tokens), micros(now), turn_id),
+                """INSERT INTO drafts (turn, window, start, answers, tokenizer, owner, begun, saved, tokens)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)""",
+                (turn, draft.window, draft.start, draft.answers, kind, this_process(), begun, begun),
             )
+        stored = row[0] if row else 0
+        if len(tokens) > stored:
+            part = tokens.part(stored, len(tokens))
+            db.execute(
+                "INSERT INTO draft_parts (turn, at, span, ids, lengths, raw) VALUES (?, ?, ?, ?, ?, ?)",
+                (turn, stored, len(part), *pack_tokens(part)),
+            )
+        db.execute(
+            "UPDATE drafts SET tokens = max(tokens, ?), saved = ? WHERE turn = ?",
+            (len(tokens), micros(draft.saved), turn),
+        )
 
     def drafts(self, *, now: datetime, abandoned: bool = True, held: str | None = None) -> list[Draft]:
         found = []

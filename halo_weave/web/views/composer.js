@@ -173,7 +173,7 @@ export class ComposerView {
 
   #sentence() {
     const { turn, status, connection } = this.app.store;
-    let words = turnSentence(turn, Date.now());
+    let words = turn.unstored || turnSentence(turn, Date.now());
     if (connection.state === "lost") words = "Connection lost. Trying again…";
     else if (!words && status?.model.state === "loading") words = status.model.sentence || "Loading the model…";
     else if (!words && status?.model.state === "missing") words = "No model: nothing can be said yet.";
@@ -183,7 +183,8 @@ export class ComposerView {
     }
     if (this.status.textContent !== words) this.status.textContent = words;
     this.status.classList.toggle("at-work", turn.phase !== "idle");
-    this.status.classList.toggle("bad", connection.state === "lost" || (turn.phase === "idle" && Boolean(turn.failed)));
+    this.status.classList.toggle("bad", connection.state === "lost" || Boolean(turn.unstored) ||
+      (turn.phase === "idle" && Boolean(turn.failed)));
   }
 }
 

@@ -55,6 +55,14 @@ def test_control_tokens_in_a_text_are_plain_text_unless_asked_for(engine: Engine
     assert len(plain) > len(header)
 
 
+def test_control_tokens_and_ids_outside_of_the_vocabulary_are_told_from_words(engine: Engine) -> None:
+    pieces = engine.chat([ChatMessage("user", "a")]).pieces
+    text = next(piece.text for piece in pieces if piece.part == "footer")
+    assert engine.controls(engine.tokenize(text, special=True).ids).any()
+    assert not engine.controls(engine.tokenize(text + "And some words, 日本語.").ids).any()
+    assert engine.controls(np.array([-1, 2**31 - 1], np.int32)).all()
+
+
 def test_every_turn_has_a_frame_and_the_prompt_ends_where_the_model_goes_on(engine: Engine) -> None:
     talk = [ChatMessage(role.value, f"said by {role}") for role in Role]
     pieces = engine.chat([*talk, ChatMessage("user", "and now?")]).pieces

@@ -216,6 +216,20 @@ test("a failure is kept as its sentence and ends the turn", () => {
   assert.equal(store.busy, false);
 });
 
+test("a reply that is not stored yet says so until it is", () => {
+  const why = "This reply is not stored yet: the disk is full.";
+  apply("unstored", { sentence: why });
+  assert.equal(store.turn.unstored, why);
+  apply("unstored", { sentence: "" });
+  assert.equal(store.turn.unstored, "");
+  store.setContext(context([], { unstored: why }));
+  assert.equal(store.turn.unstored, why);
+  assert.equal(store.busy, true); // the window takes no message until it is stored
+  store.setContext(context([], { unstored: null }));
+  assert.equal(store.turn.unstored, "");
+  assert.equal(store.busy, false);
+});
+
 test("a window that changed takes its place in the list", () => {
   store.setWindows([{ id: "a", name: "A" }, { id: "b", name: "B" }]);
   store.setWindow({ id: "a", name: "A2" });

@@ -10,7 +10,7 @@ import {
 
 const rest = {
   phase: "idle", woken: 0, slept: 0, toRead: 0, tokens: 0, since: 0, command: "", tools: 0, reason: "", stats: {},
-  failed: "",
+  failed: "", unstored: "",
 };
 
 test("the status says what is going on", () => {

@@ -1,0 +1,26 @@
+"""Rolling-mean voting: one vote for each look above the row's mean, if it is far enough away. From the prototype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from halo_weave.core.brightness import AttentionRow, Floats, Light, Sight, Strategy
+
+NEAR = 50  # tokens behind the newest one; nearer ones get no vote
+
+
+@dataclass(frozen=True, slots=True)
+class RollingMeanVoting(Strategy):
+    """Born at 0; a token never loses a vote. New chunks have had no chance to get one, so the oldest stay longest."""
+
+    def born(self, surprisal: Floats) -> Light:
+        return Light(np.zeros(surprisal.shape, np.float32))
+
+    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+        after = sight.light.brightness.copy()
+        far = max(0, min(sight.scored, row.tokens.size - NEAR))
+        voted = row.tokens[:far] > 1 / row.length
+        after[:far] = np.minimum(after[:far] + voted, np.float32(self.brightness_cap))
+        return Light(after)

@@ -1,0 +1,25 @@
+"""Symmetric voting: one up for a look above the row's mean, else one down, between 0 and 255. From the prototype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from halo_weave.core.brightness import AttentionRow, Floats, Light, Sight, Strategy
+
+HIGHEST = 255.0
+
+
+@dataclass(frozen=True, slots=True)
+class SymmetricVoting(Strategy):
+    """Born at 255, the highest."""
+
+    def born(self, surprisal: Floats) -> Light:
+        return Light(np.full(surprisal.shape, HIGHEST, np.float32))
+
+    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+        after = sight.light.brightness.copy()
+        votes = np.where(row.tokens[: sight.scored] > 1 / row.length, np.float32(1), np.float32(-1))
+        after[: sight.scored] = np.clip(after[: sight.scored] + votes, 0, HIGHEST)
+        return Light(after)

@@ -1,0 +1,121 @@
+"""Use and surprise: what nobody could guess is bright when it is said, what is needed later stays so, questions sink."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from halo_weave.core.brightness import AttentionRow, Capture, Floats, Light, Offsets, Sight, Strategy, peaks
+from halo_weave.core.setting import setting
+from halo_weave.core.use import shares_before
+
+SURPRISAL, USE, USUAL = range(3)
+MIDDLE, STEP = 0.5, 0.1  # of the cap: an ordinary chunk, and one standard deviation
+ASKS = (b"?", "？".encode(), "؟".encode())
+
+
+@dataclass(frozen=True, slots=True)
+class UseAndSurprise(Strategy):
+    """A chunk is as bright as it was surprising and as the most that a later token took from it.
+
+    Both are measured against the other live chunks, in standard deviations.
+    """
+
+    traces: ClassVar[tuple[str, ...]] = ("surprisal", "use", "usual")
+
+    asking_sinks: float = setting(
+        2.0,
+        "By how much a chunk that ends with a question is dimmer, in standard deviations.",
+        group="Forgetting",
+        low=0,
+        high=10,
+    )
+
+    @property
+    def capture(self) -> Capture:
+        heads = self.calibration.pairs
+        return Capture(pairs=heads or None, raw=bool(heads), reading=True, reading_surprisal=True)
+
+    def born(self, surprisal: Floats) -> Light:
+        traces = np.zeros((3, len(surprisal)), np.float32)
+        traces[SURPRISAL] = surprisal
+        return Light(np.full(surprisal.shape, self.initial_brightness, np.float32), traces)
+
+    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+        return self._after(sight, [row])
+
+    def after_reading(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light | None:
+        if self.calibration.heads:
+            return self._after(sight, rows)
+        # All heads together look at some tokens whatever is said: only what is more than that counts.
+        traces, before = _copied(sight), int(sight.offsets[_earlier(sight)])
+        traces[USUAL, :before] = np.mean([row.tokens[:before] for row in rows], axis=0)
+        return Light(sight.light.brightness, traces)
+
+    def after_reply(self, sight: Sight) -> Light | None:
+        return self._lit(sight, _copied(sight))
+
+    def _after(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light:
+        traces, count = _copied(sight), _earlier(sight)
+        before = int(sight.offsets[count])
+        if count > 1:
+            usual = np.nan_to_num(traces[USUAL])
+            most = np.zeros(count, np.float32)
+            for row in rows:
+                shares, _ = shares_before(row, before, self.calibration, usual)
+                np.maximum(most, np.add.reduceat(shares, sight.offsets[:count]), out=most)
+            # What a chunk gets if all get the same is no use: else the first ones of a talk would be the most used.
+            used = np.maximum(0, (most * count - 1) / (count - 1))
+            of_tokens = np.repeat(used, np.diff(sight.offsets[: count + 1]))
+            traces[USE, :before] = np.fmax(traces[USE, :before], of_tokens)
+        return self._lit(sight, traces)
+
+    def _lit(self, sight: Sight, traces: Floats) -> Light:
+        """Brightness from the traces; the brightest token of a chunk is as bright as the chunk."""
+        after = sight.light.brightness.copy()
+        offsets, said = sight.offsets, int(sight.offsets[-1])
+        if len(sight.chunks) < 2:
+            return Light(after, traces)
+        surprisal = traces[SURPRISAL, :said]
+        level = _standard(peaks(np.nan_to_num(traces[USE]), offsets)) + _standard(_means(surprisal, offsets))
+        asks = [chunk.tokens.raw.rstrip().endswith(ASKS) for chunk in sight.chunks]
+        level -= np.float32(self.asking_sinks) * np.array(asks, np.float32)
+        cap = np.float32(self.brightness_cap)
+        of_chunks = np.clip((np.float32(MIDDLE) + np.float32(STEP) * level) * cap, 0, cap)
+        known = np.nan_to_num(surprisal)
+        highest = np.maximum(peaks(known, offsets), np.float32(1e-6))
+        sizes = np.diff(offsets)
+        glow = known / np.repeat(highest, sizes)
+        glow[np.repeat(highest <= 1e-6, sizes)] = 1
+        after[:said] = np.repeat(of_chunks, sizes) * (1 + glow) / 2
+        return Light(after, traces)
+
+
+def _copied(sight: Sight) -> Floats:
+    assert sight.light.traces is not None
+    return sight.light.traces.copy()
+
+
+def _earlier(sight: Sight) -> int:
+    """How many chunks are older than the newest turn."""
+    return int(np.count_nonzero(sight.ages > 0))
+
+
+def _means(values: Floats, offsets: Offsets) -> Floats:
+    """(chunks,) the mean of what is known of each chunk; NaN if nothing is."""
+    known = ~np.isnan(values)
+    sums = np.add.reduceat(np.where(known, values, 0), offsets[:-1])
+    counts = np.add.reduceat(known.astype(np.float32), offsets[:-1])
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).astype(np.float32)
+
+
+def _standard(values: Floats) -> Floats:
+    """In standard deviations from the mean; what is not known is ordinary."""
+    known = values[~np.isnan(values)]
+    spread = float(known.std()) if len(known) else 0.0
+    if spread <= 0:
+        return np.zeros_like(values)
+    return np.asarray(np.nan_to_num((values - known.mean()) / np.float32(spread)), np.float32)

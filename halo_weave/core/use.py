@@ -1,0 +1,153 @@
+"""Use: what a reply took from each live chunk, and which tokens each of its words came from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from halo_weave.core.brightness import AttentionRow, Capture, Floats, Offsets
+from halo_weave.core.heads import Calibration
+from halo_weave.core.tokens import Chunk, ChunkKey
+
+MOST_SOURCES = 16  # kept of each token of a reply
+LEAST_SHARE = 0.01  # of a token; what is less is not kept
+TINY = 1e-6
+
+
+class ChunkShare(NamedTuple):
+    """How much of a reply came from a chunk."""
+
+    key: ChunkKey
+    start: int  # position of the tokens that `TokenSource.offset` counts from
+    share: float
+
+
+class TokenSource(NamedTuple):
+    """A token that one token of a reply came from."""
+
+    place: int  # of the chunk in `ReplyUse.chunks`
+    offset: int  # of the token within it
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyUse:
+    """What a reply took from what was said before its exchange. The shares of chunks add up to 1 with `nothing`."""
+
+    chunks: tuple[ChunkShare, ...]  # largest share first
+    nothing: float  # came from nothing in particular, from the question or from the reply itself
+    tokens: tuple[tuple[TokenSource, ...], ...]  # of each token of the reply, strongest first
+
+
+def seen_for_use(capture: Capture, calibration: Calibration) -> Capture:
+    """What must be read for use, beside what a strategy reads: rows of the retrieval heads.
+
+    Without such heads the question's rows are read too: they tell what each token gets anyway.
+    """
+    if not capture.reply:
+        capture = replace(capture, reply=True, layers=None, heads=None, pairs=calibration.pairs or None)
+    if not calibration.heads:
+        return replace(capture, reading=True)
+    if capture.raw or not (capture.pairs is None and capture.layers is None and capture.heads is None):
+        return capture if capture.pairs != calibration.pairs else replace(capture, raw=True)
+    return replace(capture, raw=True, raw_pairs=calibration.pairs)
+
+
+def shares_before(
+    row: AttentionRow, before: int, calibration: Calibration, usual: Floats | None = None
+) -> tuple[Floats, float]:
+    """(before,) what of a row's attention each of the first tokens got, adding up to 1; and how much that was of all.
+
+    By the retrieval heads, each normalised on its own. Without heads by the row's own shares, less what each token
+    gets anyway (`usual`).
+    """
+    if calibration.heads and row.raw is not None and len(row.raw) == len(calibration.heads):
+        weights = np.array(calibration.weights, np.float32)
+        seen = row.raw[:, :before]
+        sums = seen.sum(axis=1)
+        return (weights / np.maximum(sums, TINY)) @ seen, float(weights @ sums)
+    seen = row.tokens[:before]
+    if usual is not None:
+        seen = np.maximum(seen - usual[:before], 0)
+    total = float(seen.sum())
+    return seen / np.float32(max(total, TINY)), total
+
+
+class UseTally:
+    """Adds up the use of one reply, token by token."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        self.calibration = calibration
+        self._usual: Floats | None = None
+        self._sums: Counter[ChunkKey] = Counter()
+        self._starts: dict[ChunkKey, int] = {}
+        self._looked = 0
+        self._mass = 0.0
+        self._tokens: list[tuple[tuple[ChunkKey, int, float], ...]] = []
+
+    def read(self, rows: Sequence[AttentionRow], before: int) -> None:
+        """The question was read: what each token before it gets anyway."""
+        if rows and not self.calibration.heads:
+            self._usual = np.mean([row.tokens[:before] for row in rows], axis=0)
+
+    def say(self, row: AttentionRow | None, chunks: Sequence[Chunk], offsets: Offsets, exchange: int) -> None:
+        """The reply's next token and what was looked at to say it; None: a tool said it, or nothing is known.
+
+        `exchange`: the turn that is answered; what came before it can be a source.
+        """
+        self._tokens.append(())
+        count = sum(chunk.key.turn_id < exchange for chunk in chunks)
+        before = int(offsets[count])
+        if row is None or row.tokens.size < before:
+            return
+        self._looked += 1
+        if not before:
+            return
+        usual = self._usual if self._usual is not None and len(self._usual) == before else None
+        shares, mass = shares_before(row, before, self.calibration, usual)
+        self._mass += mass
+        for chunk, share in zip(chunks, np.add.reduceat(shares, offsets[:count]).tolist(), strict=False):
+            self._sums[chunk.key] += share
+            self._starts[chunk.key] = chunk.start
+        self._tokens[-1] = tuple(_strongest(shares * np.float32(mass), chunks, offsets))
+
+    def whole(self) -> ReplyUse:
+        """The use of the whole reply. Chunks below `LEAST_SHARE` of it are listed only if a token came from them."""
+        mass = self._mass / self._looked if self._looked else 0.0
+        total = sum(self._sums.values()) or 1.0
+        shares = {key: mass * share / total for key, share in self._sums.items()}
+        named = {key for sources in self._tokens for key, _, _ in sources}
+        kept = sorted(
+            (key for key in shares if key in named or shares[key] >= LEAST_SHARE),
+            key=lambda key: -shares[key],
+        )
+        places = {key: place for place, key in enumerate(kept)}
+        return ReplyUse(
+            tuple(ChunkShare(key, self._starts[key], shares[key]) for key in kept),
+            max(0.0, 1.0 - sum(shares[key] for key in kept)),
+            tuple(
+                tuple(TokenSource(places[key], offset, share) for key, offset, share in sources)
+                for sources in self._tokens
+            ),
+        )
+
+
+def _strongest(
+    shares: Floats, chunks: Sequence[Chunk], offsets: Offsets
+) -> list[tuple[ChunkKey, int, float]]:
+    """Chunk, offset within it and share of the tokens that were looked at most."""
+    (there,) = (shares >= LEAST_SHARE).nonzero()
+    there = there[np.argsort(-shares[there], kind="stable")[:MOST_SOURCES]]
+    found = []
+    for token, place in zip(
+        there.tolist(), (np.searchsorted(offsets, there, side="right") - 1).tolist(), strict=True
+    ):
+        chunk = chunks[place]
+        # Where this window reads a chunk with another tokenizer, its tokens have other places.
+        offset = (token - int(offsets[place])) * chunk.span // len(chunk)
+        found.append((chunk.key, offset, float(shares[token])))
+    return found

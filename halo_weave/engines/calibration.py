@@ -1,0 +1,335 @@
+"""Calibration: finds a model's retrieval heads by letting it copy words and recall facts; once for each model file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from halo_weave.core.brightness import AttentionRow
+from halo_weave.core.heads import NOT_CALIBRATED, Calibration, RetrievalHead, Strengths, choose_heads
+from halo_weave.core.tokens import Ids, Tokens
+from halo_weave.errors import HaloWeaveError
+from halo_weave.ports import Capture, Engine, Prompt, Read, Sampling, Segment
+from halo_weave.templates.messages import ChatMessage
+
+log = logging.getLogger(__name__)
+Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
+
+METHOD = 1  # grows when the tests or the choice change, so that every model is calibrated again
+LOOKING = "Finding out which heads look back"
+WINDOW = "calibration"
+LISTS, STORIES = 2, 4  # lists of words to copy; stories, with a question for each of their facts
+PAIRS_AT_ONCE = 128  # whose rows are held in memory
+BLOCK = 1 << 20
+
+WORDS = [
+    "apple",
+    "river",
+    "stone",
+    "cloud",
+    "paper",
+    "green",
+    "music",
+    "table",
+    "horse",
+    "light",
+    "water",
+    "bread",
+    "glass",
+    "tiger",
+    "pilot",
+    "sugar",
+    "chair",
+    "ocean",
+    "train",
+    "metal",
+    "garden",
+    "winter",
+    "bridge",
+    "candle",
+    "orange",
+    "silver",
+    "mountain",
+    "kitchen",
+    "window",
+    "doctor",
+    "basket",
+    "pencil",
+    "rocket",
+    "island",
+    "forest",
+    "castle",
+    "dragon",
+    "engine",
+    "farmer",
+    "guitar",
+    "hammer",
+    "jacket",
+    "ladder",
+    "magnet",
+    "needle",
+    "pepper",
+    "rabbit",
+    "saddle",
+    "tunnel",
+    "violin",
+    "wallet",
+    "yellow",
+    "anchor",
+    "button",
+    "copper",
+    "desert",
+    "eagle",
+    "flower",
+    "ginger",
+    "helmet",
+]
+NAMES = [
+    "Anna",
+    "Tom",
+    "Maria",
+    "Peter",
+    "Lucy",
+    "John",
+    "Sara",
+    "Mark",
+    "Nina",
+    "Paul",
+    "Ella",
+    "Hugo",
+    "Iris",
+    "Leo",
+    "Olga",
+    "Karl",
+]
+FACTS = (  # what is told, what is asked, how the reply begins, and what may come next
+    (
+        "{0} lives in {1}.",
+        "Where does {0} live?",
+        "{0} lives in",
+        "Oslo Paris Rome Madrid Berlin Lima Cairo Tokyo",
+    ),
+    (
+        "The cat of {0} is called {1}.",
+        "What is the cat of {0} called?",
+        "The cat of {0} is called",
+        "Pepper Bruno Luna Rocky Milo Daisy Simba Coco",
+    ),
+    (
+        "{0} likes to eat {1}.",
+        "What does {0} like to eat?",
+        "{0} likes to eat",
+        "pizza sushi pasta curry tacos soup salad pancakes",
+    ),
+    (
+        "{0} works as a {1}.",
+        "What does {0} work as?",
+        "{0} works as a",
+        "baker nurse pilot lawyer farmer painter teacher plumber",
+    ),
+)
+FILLER = (
+    "The weather was mild that day.",
+    "People walked along the street.",
+    "Nothing much happened in the afternoon.",
+    "A bus stopped at the corner.",
+    "Someone laughed in the distance.",
+    "The shop closed at six.",
+    "It was a long week for everybody.",
+    "The lamp on the desk was still on.",
+    "We talked for a while about this and that.",
+    "The road was quiet at night.",
+)
+
+
+def calibrated(engine: Engine, folder: Path, progress: Progress, *, anew: bool = False) -> Calibration:
+    """The calibration of the engine's model: as it was stored, or made now and stored in the folder.
+
+    A model that cannot be calibrated works as well: its light comes from all heads.
+    """
+    info = engine.info
+    if not info.file or not info.abilities.attention:
+        return (
+            Calibration(sentence="What this model looks at cannot be read.") if info.file else NOT_CALIBRATED
+        )
+    try:
+        place = folder / f"{_hash_of(Path(info.file), folder / 'files.json', progress)}.json"
+        found = None if anew else _stored(place)
+        if found is None:
+            found = calibrate(engine, progress)
+            _write(place, {"method": METHOD, "model": info.name, **_as_json(found)})
+        return found
+    except (HaloWeaveError, OSError) as error:
+        log.warning("The model was not calibrated: %s", error)
+        return Calibration(sentence=f"This model was not calibrated: {error}")
+
+
+def calibrate(engine: Engine, progress: Progress) -> Calibration:
+    """Let the model copy and recall, and see which heads look at the right place."""
+    random = Random(1)  # the same tests for every model
+    trials = [
+        *(_copying(engine, random.sample(WORDS, 48)) for _ in range(LISTS)),
+        *(trial for _ in range(STORIES) for trial in _needles(engine, random)),
+    ]
+    shape = engine.info.layers, engine.info.heads
+    sums = {"copying": np.zeros(shape), "needles": np.zeros(shape)}
+    counts = dict.fromkeys(sums, 0)
+    try:
+        for done, trial in enumerate(trials):
+            progress(LOOKING, done, len(trials))
+            sums[trial.kind] += trial.run(engine)
+            counts[trial.kind] += 1
+    finally:
+        engine.forget(WINDOW)
+    progress(LOOKING, len(trials), len(trials))
+    copying, needles = (sums[kind] / max(1, counts[kind]) for kind in sums)
+    return choose_heads(copying, needles)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A reply that is given, and at which earlier token some of its tokens should have been looked up."""
+
+    kind: str
+    prompt: Prompt
+    targets: Sequence[tuple[int, int]]  # (row from `read_from` on, token of all chunk tokens)
+
+    def run(self, engine: Engine) -> Strengths:
+        """(layers, heads): the mean share that the right token got."""
+        layers, heads = engine.info.layers, engine.info.heads
+        found = np.zeros((layers, heads))
+        at_once = layers if len(self.targets) == 1 else max(1, PAIRS_AT_ONCE // heads)
+        for first in range(0, layers, at_once):
+            chosen = tuple(range(first, min(layers, first + at_once)))
+            rows = _rows(engine, self.prompt, Capture(layers=chosen, reply=False, reading=True, raw=True))
+            for row, token in self.targets:
+                raw = rows[row].raw if row < len(rows) else None
+                if raw is not None:
+                    found[chosen[0] : chosen[-1] + 1] += raw[:, token].reshape(-1, heads)
+        return found / max(1, len(self.targets))
+
+
+def _rows(engine: Engine, prompt: Prompt, capture: Capture) -> tuple[AttentionRow, ...]:
+    rows: tuple[AttentionRow, ...] = ()
+    for event in engine.generate(WINDOW, prompt, Sampling(temperature=0, max_new_tokens=1), capture):
+        if isinstance(event, Read):
+            rows = event.rows
+    return rows
+
+
+def _copying(engine: Engine, words: Sequence[str]) -> _Trial:
+    """The words once more: each was looked up where it stands in what the user said."""
+    text = " ".join(words)
+    prompt, said, reply = _prompt(engine, [ChatMessage("user", f"Repeat these words: {text}")], text)
+    first = sum(len(one) for one in said)
+    offset = first - len(reply)  # both end with the same words
+    ids = np.concatenate([*(one.ids for one in said), reply.ids])
+    targets = [(i - 1, offset + i) for i in range(1, len(reply)) if ids[offset + i] == ids[first + i]]
+    return _Trial("copying", prompt, targets)
+
+
+def _needles(engine: Engine, random: Random) -> Iterator[_Trial]:
+    """Six facts among filler, and for each a reply up to where its answer comes."""
+    told = []
+    for i, name in enumerate(random.sample(NAMES, 6)):
+        fact, question, begin, answers = FACTS[i % len(FACTS)]
+        answer = random.choice(answers.split())
+        told.append((fact.format(name, answer), question.format(name), begin.format(name), answer))
+    sentences = [fact for fact, _, _, _ in told] + random.sample(FILLER, 8)
+    random.shuffle(sentences)
+    story = " ".join(sentences)
+    for fact, question, begin, answer in told:
+        messages = [
+            ChatMessage("user", story),
+            ChatMessage("assistant", "I see."),
+            ChatMessage("user", question),
+        ]
+        prompt, said, _ = _prompt(engine, messages, begin, last=True)
+        at = said[0].text.find(fact) + len(fact) - 1 - len(answer)
+        token = int(np.searchsorted(said[0].ends, at, side="right"))
+        yield _Trial("needles", prompt, [(0, token)])
+
+
+def _prompt(
+    engine: Engine, messages: Sequence[ChatMessage], reply: str, *, last: bool = False
+) -> tuple[Prompt, list[Tokens], Tokens]:
+    """The conversation with the beginning of a reply; what was said and the reply as tokens.
+
+    Rows are read of the reply's tokens, or of the last one only.
+    """
+    segments: list[Segment] = []
+    said: list[Tokens] = []
+    counts = {"chunk": 0, "frame": 0}
+
+    def add(kind: Any, ids: Ids) -> None:
+        labels = np.arange(counts[kind], counts[kind] + len(ids), dtype=np.int64)
+        counts[kind] += len(ids)
+        if len(ids):
+            segments.append(Segment(kind, labels if kind == "chunk" else -1 - labels, ids))
+
+    for piece in engine.chat(messages).pieces:
+        if piece.said:
+            said.append(engine.tokenize(piece.text))
+            add("chunk", said[-1].ids)
+        else:
+            add("frame", engine.tokenize(piece.text, special=True).ids)
+    first = counts["chunk"]
+    tokens = engine.tokenize(reply)
+    add("chunk", tokens.ids)
+    return Prompt(segments, counts["chunk"], counts["chunk"] - 1 if last else first), said, tokens
+
+
+# What is stored
+
+
+def _as_json(found: Calibration) -> dict[str, Any]:
+    return {"sentence": found.sentence, "heads": [one._asdict() for one in found.heads]}
+
+
+def _stored(place: Path) -> Calibration | None:
+    """A calibration of this method; None if there is none, or it cannot be read."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        kept = json.loads(place.read_text(encoding="utf-8"))
+        if kept["method"] == METHOD:
+            return Calibration(tuple(RetrievalHead(**one) for one in kept["heads"]), kept["sentence"])
+    return None
+
+
+def _write(place: Path, content: dict[str, Any]) -> None:
+    """Whole or not at all. Where nothing can be written, the model is calibrated at each start."""
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial = place.with_name(place.name + ".partial")
+        partial.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        partial.replace(place)
+
+
+def _hash_of(file: Path, known: Path, progress: Progress) -> str:
+    """The SHA-256 of a file, which is computed again only when its size or its time of change is another."""
+    stat = file.stat()
+    mark = [stat.st_size, stat.st_mtime_ns]
+    kept: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
+        read = json.loads(known.read_text(encoding="utf-8"))
+        kept = read if isinstance(read, dict) else {}
+    name = str(file.resolve())
+    entry = kept.get(name)
+    if isinstance(entry, dict) and entry.get("mark") == mark and isinstance(entry.get("sha256"), str):
+        return str(entry["sha256"])
+    digest, done = hashlib.sha256(), 0
+    with file.open("rb") as source:
+        while block := source.read(BLOCK):
+            digest.update(block)
+            done += len(block)
+            progress("Checking which model it is", done, stat.st_size)
+    _write(known, {**kept, name: {"mark": mark, "sha256": digest.hexdigest()}})
+    return digest.hexdigest()

@@ -1,0 +1,10 @@
+"""A short form of `scripts/bench faults`: servers that are killed while they reply."""
+
+from benchmarks.bench_faults import drill, failed
+
+
+def test_killed_servers_lose_nothing_acknowledged_or_shown():
+    report = drill(4, only=["model_pause", "tool_answer"])
+    assert not failed(report), report
+    assert report["faults"] == {"model_pause": "survived", "tool_answer": "survived"}
+    assert report["shown_tokens"]
