@@ -9,7 +9,7 @@ import pytest
 
 from halo_weave.core.pruning import SleepReason
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.records import Subset
+from halo_weave.records import Draft, Subset
 from halo_weave.server.events import rendered
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.templates.thoughts import ThoughtMarks
@@ -193,7 +193,7 @@ def test_a_reply_that_a_killed_process_left_is_split_too(assembled, way):
     ids = store.reserve(400)
     list(weave.turns.steps(window, "Hello."))
     tokens = engine.tokenize(reply)
-    store.save_draft(window, ids.assistant_turn, ids.start, None, tokens, tokenizer="scripted", now=NOW)
+    store.save_drafts([Draft(ids.assistant_turn, window, ids.start, None, "scripted", tokens, NOW)])
     weave._system.recover(held=window)
     found = {one.tags: one.chunk.text.strip() for one in store.turn(ids.assistant_turn)}
     assert found == {("cut", "thought"): THOUGHT, ("cut",): ANSWER}
