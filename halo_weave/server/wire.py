@@ -42,20 +42,6 @@ Words = Annotated[list[str], BeforeValidator(list)]
 WindowName = Annotated[str, BeforeValidator(_named)]
 
 
-# Errors
-
-
-class Problem(Output):
-    code: str = Field(examples=["unknown_window"])
-    sentence: str = Field(examples=["There is no window 'x'."])
-
-
-class Failure(Output):
-    """Every error has this shape."""
-
-    error: Problem
-
-
 # Settings
 
 

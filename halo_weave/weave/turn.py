@@ -22,7 +22,7 @@ from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.use import ReplyUse, UseTally, seen_for_use
 from halo_weave.core.window import Live, chunk_turn
-from halo_weave.errors import BadInput, StoreBusy, StoreError
+from halo_weave.errors import BadInput, StoreError
 from halo_weave.keepsakes.calls import ToolCall
 from halo_weave.ports import Done, Planned, Read, Reason, Sampling, Step
 from halo_weave.records import Reservation
@@ -250,7 +250,7 @@ class Turn:
         )
         capture = seen_for_use(window.strategy.capture, self.use.calibration)
         if not first:
-            capture = replace(capture, reading_surprisal=False)
+            capture = replace(capture, reading=False, reading_surprisal=False)
         self.prompt = prompt = self.scribe.prompt(
             window,
             self.desk.system,
@@ -466,8 +466,8 @@ class Turn:
             self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
 
     def _store_use(self, turn_id: int, use: ReplyUse) -> None:
-        """What was said matters more than where it came from: if the store is held too long, only that is lost."""
-        with suppress(StoreBusy):
+        """What was said is stored already; if the store refuses now, only where it came from is lost."""
+        with suppress(StoreError):
             self.store.save_use(turn_id, use)
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
