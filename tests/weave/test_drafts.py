@@ -246,3 +246,45 @@ def test_a_window_that_is_gone_does_not_keep_others_from_being_saved(assembled, 
 def test_the_writer_ends_when_nothing_was_ever_said(tmp_path):
     with SqliteStore(tmp_path / "memory.sqlite") as store:
         DraftWriter(store, lambda: None).close()
+
+
+def test_while_saving_is_slow_nothing_is_shown_before_it_is_saved(assembled, monkeypatch):
+    monkeypatch.setattr(drafts, "WAIT", 60)
+    weave = assembled(ScriptedEngine([STORY]))
+    window = weave.windows.create("one", settings=SMALL).id
+    begun_saving, free, save = threading.Event(), threading.Event(), SqliteStore.save_drafts
+
+    def slow(store, found):
+        begun_saving.set()
+        assert free.wait(60)
+        save(store, found)
+
+    monkeypatch.setattr(SqliteStore, "save_drafts", slow)
+    begun = weave.turns.say(window, "Tell me.").result(30)
+    assert begun_saving.wait(30)
+    hub = weave.turns.hub(window)
+    shown = [one.event for one in hub.since(hub.place(begun.before))[0]]
+    assert not [event for event in shown if isinstance(event, events.TokenSpoken)]
+    free.set()
+    assert isinstance(told(weave, window, begun.before)[-1], events.TurnEnded)
+    assert words(weave, window) == ["Tell me.", STORY]
+
+
+def test_a_save_of_what_was_shown_goes_before_other_writes(tmp_path):
+    order = []
+    with SqliteStore(tmp_path / "memory.sqlite") as store:
+
+        def write(name, urgent):
+            with store._db.writing(urgent=urgent):
+                order.append(name)
+
+        with store._db.writing():
+            names = [("first", False), ("second", False), ("urgent", True)]
+            threads = [threading.Thread(target=write, args=one) for one in names]
+            for thread in threads:
+                thread.start()
+            eventually(lambda: len(store._db._turn._changed._waiters) == 3)
+        for thread in threads:
+            thread.join(30)
+    assert order[0] == "urgent"
+    assert sorted(order) == ["first", "second", "urgent"]
