@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from threading import Event as Flag
 from typing import Literal
@@ -29,6 +29,7 @@ from halo_weave.records import Reservation
 from halo_weave.templates.calls import CallReader, CallSplitter
 from halo_weave.templates.messages import ChatMessage, NativeCall
 from halo_weave.weave import events
+from halo_weave.weave.clock import TurnClock
 from halo_weave.weave.desk import About, Desk
 from halo_weave.weave.drafts import RETRY, unstored
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
@@ -38,22 +39,8 @@ from halo_weave.weave.system import System
 log = logging.getLogger(__name__)
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
 TOOL_ROOM = 512  # and for the answer of each tool that may be called
-COUNTS = ("tokens", "thought_tokens", "woken", "asleep", "reused", "restored", "computed")
 FRAME = 0.1  # seconds between two reports of brightness
 USED = 0.05  # a chunk was used if so much of the reply came from it
-
-
-@dataclass(slots=True)
-class _Clock:
-    """Where a turn's time goes: the model's part, and ours."""
-
-    began: float
-    handed: float = 0.0  # when the model was asked for its next step
-    model: float = 0.0
-    reading: float = 0.0  # of the model's time, until its first token
-    before: float = 0.0  # ours until the prompt was handed to the model
-    per_token: float = 0.0  # ours while tokens came
-    ended: float = 0.0  # when the model had spoken
 
 
 class Turn:
@@ -67,7 +54,7 @@ class Turn:
         self.settings = desk.settings
         self.flag = Flag()
         self.use = UseTally(system.calibration)
-        self.clock = _Clock(began)
+        self.clock = TurnClock(began)
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
         self.form = system.tool_form(desk.settings, text)
@@ -103,8 +90,8 @@ class Turn:
         yield spoken
         yield from self._fall_asleep(ids)
         self.recall.note_said()
-        seconds = time.perf_counter() - self.clock.began
-        yield events.TurnEnded(self.reason, self.desk.budget(), self._sum_up(seconds))
+        stats = self.clock.summary(self.stats) | {"faults": sum(self.desk.window.faults.values())}
+        yield events.TurnEnded(self.reason, self.desk.budget(), stats)
 
     # Before the model speaks
 
@@ -505,17 +492,3 @@ class Turn:
         slept = self.desk.prune(plan, now=self.now())
         self.stats["asleep"] += len(slept)
         return events.ChunksSlept(slept, plan.budget, plan.over, before_turn)
-
-    def _sum_up(self, seconds: float) -> dict[str, float]:
-        tokens = self.stats["tokens"]
-        writing = self.clock.model - self.clock.reading
-        return {
-            **{name: self.stats[name] for name in COUNTS},
-            "only_thought": bool(self.stats["only_thought"]),
-            "seconds": round(seconds, 3),
-            "tokens_per_second": round(tokens / writing, 1) if writing > 0 else 0.0,
-            "own_ms_per_turn": round(self.clock.before * 1e3, 3),
-            "own_ms_after": round((time.perf_counter() - self.clock.ended) * 1e3, 3),
-            "own_ms_per_token": round(self.clock.per_token / tokens * 1e3, 4) if tokens else 0.0,
-            "faults": sum(self.desk.window.faults.values()),
-        }
