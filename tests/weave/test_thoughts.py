@@ -193,7 +193,7 @@ def test_a_reply_that_a_killed_process_left_is_split_too(assembled, way):
     ids = store.reserve(400)
     list(weave.turns.steps(window, "Hello."))
     tokens = engine.tokenize(reply)
-    store.save_drafts([Draft(ids.assistant_turn, window, ids.start, None, "scripted", tokens, NOW)])
+    store.save_drafts([Draft(window, ids.assistant_turn, ids.start, None, tokens, "scripted", NOW, NOW)])
     weave._system.recover(held=window)
     found = {one.tags: one.chunk.text.strip() for one in store.turn(ids.assistant_turn)}
     assert found == {("cut", "thought"): THOUGHT, ("cut",): ANSWER}
