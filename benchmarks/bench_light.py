@@ -24,6 +24,7 @@ from halo_weave.core.brightness import AttentionRow, Capture, Floats, Light, Sig
 from halo_weave.core.heads import Calibration
 from halo_weave.core.pruning import choose_prunes
 from halo_weave.core.strategies import STRATEGIES
+from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.tokens import ChunkKey, Role, Tokens
 from halo_weave.core.use import UseTally
 from halo_weave.core.window import Window, chunk_turn
@@ -273,11 +274,17 @@ def measure(talk: Talk, part: Sequence[Said], asked: Sequence[Question], most: i
         right = {key for name in one.evidence for key in talk.keys[name]}
         count, chunks = len(voting), list(voting.chunks)
         offsets, bright = voting.offsets.copy(), voting.brightness.copy()
+        no_votes = talk.windows["votes"].brightness.copy()
         when = part[-1].said + timedelta(days=1)
         tally = talk.exchange(Said(frozenset(), Role.USER, one.text, when), one.answer)
-        gained = peaks(voting.brightness[:count] - bright, offsets)
-        ranked = [chunks[i].key for i in np.argsort(-gained, kind="stable")]
-        figures.attributed("magnitude_voting", ranked, right, one.kind)
+        # The votes of the answer's own tokens; and what of them shows, since nothing rises above the cap.
+        votes = talk.windows["votes"]
+        for way, gain in (
+            ("magnitude_voting", votes.brightness[:count] - no_votes),
+            ("magnitude_voting, under its cap", voting.brightness[:count] - bright),
+        ):
+            ranked = [chunks[i].key for i in np.argsort(-peaks(gain, offsets), kind="stable")]
+            figures.attributed(way, ranked, right, one.kind)
         figures.attributed("default", [used.key for used in tally.whole().chunks], right, one.kind)
         talk.take_back()
 
@@ -292,6 +299,8 @@ def _keep(talk: Talk, evidence: set[str], figures: Figures) -> None:
         return
     figures.windows += 1
     for name, window in talk.windows.items():
+        if name == "votes":
+            continue
         sizes = {chunk.key: len(chunk) for chunk in window.chunks}
         for share in KEEP:
             gone = set(choose_prunes(window, int(window.size * share), current=last).keys)
@@ -313,7 +322,8 @@ def run(
             strategies: dict[str, Strategy] = {
                 name: strategy(calibration=calibration) for name, strategy in STRATEGIES.items()
             }
-            strategies |= {"first in, first out": _Oldest(), "random": _Random()}
+            votes = MagnitudeVoting(0.0, float(1 << 24))
+            strategies |= {"first in, first out": _Oldest(), "random": _Random(), "votes": votes}
             windows = {
                 name: Window(
                     strategy=one,

@@ -15,6 +15,7 @@ from halo_weave.core.brightness import Capture as Capture
 from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.tokens import Ids, Positions, Tokens
 from halo_weave.errors import BadSetting
+from halo_weave.templates.facts import TemplateFacts
 from halo_weave.templates.messages import ChatMessage, ChatPrompt
 
 Vectors = npt.NDArray[np.float32]  # (n, dimension), each of length 1
@@ -47,6 +48,7 @@ class ModelInfo:
     abilities: Abilities = Abilities()
     file: str = ""
     size_bytes: int = 0
+    parameters: int = 0  # how many weights it has; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +162,21 @@ class Engine(Protocol):
     def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which of these are control tokens, such as the end of a turn, or no tokens of this model at all."""
 
-    def chat(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
-        """A conversation as the model's chat template writes it, up to the place where the model goes on."""
+    @property
+    def facts(self) -> TemplateFacts:
+        """What the model's chat template tells about it: how it thinks, how it calls tools."""
+
+    def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        effort: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> ChatPrompt:
+        """A conversation as the model's chat template writes it, up to the place where the model goes on.
+
+        `effort`: how much it should think, as far as the template has a switch. `tools`: those that it may call.
+        """
 
     def generate(
         self,

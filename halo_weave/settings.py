@@ -20,6 +20,8 @@ Returning = Literal["earned", "hybrid", "fresh"]
 Scope = Literal["all", "window"]
 KvMode = Literal["splice", "exact"]
 Pairs = Literal["ranked", "with", "off"]
+Effort = Literal["off", "low", "high"]
+ToolForm = Literal["auto", "native", "tags", "off"]
 
 _generation = partial(setting, group="Generation")
 _forgetting = partial(setting, group="Forgetting")
@@ -51,6 +53,12 @@ class Settings:
     )
     max_new_tokens: int = _generation(
         256, "A reply ends after this many tokens at the latest.", low=1, high=32_768
+    )
+    effort: Effort | None = _generation(
+        None,
+        "How much the model thinks before it answers, as far as its template has a switch; empty is the template's own.",
+        choices=get_args(Effort),
+        optional=True,
     )
 
     max_context_tokens: int = _forgetting(
@@ -116,6 +124,7 @@ class Settings:
     memory_scope: Scope = _remembering(
         "all", "Recall from all windows, or only from what was said in this one.", choices=get_args(Scope)
     )
+    recall_thoughts: bool = _remembering(False, "Whether what the model thought may wake up too.")
 
     kv_mode: KvMode = _system(
         "splice",
@@ -125,6 +134,11 @@ class Settings:
     timestamps: bool = _system(True, "Show the model when each of your messages was said.")
     memory_tree_in_prompt: bool = _system(
         True, "Tell the model of its notes and structured memory in the system prompt."
+    )
+    tools: ToolForm = _system(
+        "auto",
+        "How the model calls its tools: in its template's own way, in <tool> tags, or not at all; auto is native for models that can, else off.",
+        choices=get_args(ToolForm),
     )
     tool_rounds: int = _system(
         5, "How often the model may use a tool within one reply; 0 turns tools off.", low=0, high=50

@@ -19,6 +19,7 @@ from halo_weave.assemble import Options, assemble
 from halo_weave.cli.app import app
 from halo_weave.cli.glow import TOOL, counted, painted, plain, span
 from halo_weave.cli.starting import progress_bar, say_default, with_options
+from halo_weave.core.pruning import SleepReason
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.records import WindowRecord
@@ -48,6 +49,7 @@ class Chat:
     def __init__(self, weave: Weave, window: WindowRecord, console: Console) -> None:
         self.weave, self.window, self.console = weave, window, console
         self.going = True
+        self.thinking = False  # the last token was part of a thought
         self.commands: dict[str, Callable[[str], None]] = {
             "context": self.context,
             "pin": lambda key: self.act(weave.chunks.pin, key, "is pinned"),
@@ -96,7 +98,11 @@ class Chat:
     def show(self, event: events.WindowEvent) -> None:
         match event:
             case events.TokenSpoken():
-                self.console.print(plain(event.text, TOOL if event.tool else "none"), end="", soft_wrap=True)
+                style = TOOL if event.tool else QUIET if event.thought else "none"
+                if self.thinking and not event.thought and event.text:
+                    self.console.print("\n")
+                self.thinking = event.thought or (self.thinking and not event.text)
+                self.console.print(plain(event.text, style), end="", soft_wrap=True)
             case events.ReplyUnstored():
                 self.console.print()
                 self.quietly(event.sentence or "The reply is stored now.")
@@ -107,14 +113,17 @@ class Chat:
                 for one in event.chunks:
                     words = f", by {', '.join(one.words)}" if one.words else f", {one.part.value}"
                     self.quietly(f"↻ {one.chunk.key} woke up{words}: {_shortened(one.chunk.text)}")
-            case events.ChunksSlept() if event.chunks:
+            case events.ChunksSlept() if any(one.why != SleepReason.TURN_OVER for one in event.chunks):
                 tokens = sum(one.tokens for one in event.chunks)
                 self.quietly(
                     f"☾ {counted(len(event.chunks), 'chunk')}, {counted(tokens, 'token')}, fell asleep"
                 )
             case events.Spoken():
+                self.thinking = False
                 self.console.print()
             case events.TurnEnded():
+                if event.stats.get("only_thought"):
+                    self.quietly("The reply ended within its thought: there is no answer.")
                 ended = {
                     "abort": "stopped, ",
                     "length": "cut at max_new_tokens, ",

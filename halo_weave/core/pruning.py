@@ -20,6 +20,7 @@ class SleepReason(StrEnum):
     DIMMEST = "dimmest"  # the lowest brightness among what could go
     PAIR = "with its pair"  # the anchor of a turn whose question or answer went
     USER = "by the user"
+    TURN_OVER = "turn over"  # a thought, or what a tool said: live only while its turn lasts
 
 
 @dataclass(frozen=True, slots=True)

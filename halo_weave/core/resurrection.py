@@ -40,6 +40,7 @@ class Sleeper:
     start: int = 0  # later is more recent
     across: ChunkKey | None = None  # S0 of the question for an answer, of the answer for a question
     window: str = ""  # where it was said
+    thought: bool = False
 
 
 class WakeReason(StrEnum):

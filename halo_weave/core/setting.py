@@ -49,7 +49,8 @@ def checked_value(one: Field[Any], value: Any) -> Any:
         raise BadSetting(f"{name} cannot be empty.")
     if kind == "choice":
         if value not in about["choices"]:
-            raise BadSetting(f"{name} is {value!r}; use one of {', '.join(about['choices'])}.")
+            empty = ", or leave it empty" if about["optional"] else ""
+            raise BadSetting(f"{name} is {value!r}; use one of {', '.join(about['choices'])}{empty}.")
         return value
     if kind == "boolean":
         if not isinstance(value, bool):

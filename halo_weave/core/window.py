@@ -61,6 +61,16 @@ class _Reply:
         return Tokens.of(self.ids, self.pieces)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplyPart:
+    """A stretch of a reply that is kept. What stands between two parts were marks, and is not."""
+
+    start: int  # the position of its first token
+    tokens: Tokens
+    sources: Sequence[int]  # for each token, which one of the reply's it was
+    tag: str = ""  # what it is, if it is not plain answer; such chunks are numbered after the answer's
+
+
 class Window:
     """Live chunks, their brightness and traces, and the reply in progress."""
 
@@ -254,22 +264,23 @@ class Window:
         self.reply.ids.append(token_id)
         self.reply.pieces.append(piece)
 
-    def end_reply(self, min_chunk_tokens: int = 64) -> tuple[Chunk, ...]:
-        """The reply becomes chunks of the window. An empty reply becomes nothing."""
+    def end_reply(
+        self, min_chunk_tokens: int = 64, parts: Sequence[ReplyPart] | None = None
+    ) -> tuple[Chunk, ...]:
+        """The reply becomes chunks of the window, in time order. An empty reply becomes nothing.
+
+        `parts`: what is kept of it, in time order; all of it if they are not given.
+        """
         if not self.reply:
             raise BadInput("No reply is being written.")
-        reply, columns = self.reply, self._light[:, : len(self)].copy()
+        reply, said, columns = self.reply, int(self._offsets[-1]), self._light[:, : len(self)].copy()
+        if parts is None:
+            parts = [ReplyPart(reply.start, reply.tokens, range(len(reply.ids)))] if reply.ids else []
         self.reply = None
-        chunks = chunk_turn(
-            reply.tokens,
-            reply.turn_id,
-            Role.ASSISTANT,
-            reply.start,
-            reply.answers,
-            min_chunk_tokens=min_chunk_tokens,
-        )
+        chunks = chunk_parts(parts, reply.turn_id, reply.answers, min_chunk_tokens=min_chunk_tokens)
         if chunks:
-            self._lay_out([*self._chunks, *chunks], columns)
+            kept = [said + source for part in parts for source in part.sources]
+            self._lay_out([*self._chunks, *chunks], columns[:, [*range(said), *kept]])
         after = self.strategy.after_reply(self._sight())
         if after:
             self._set_light(after)
@@ -337,10 +348,29 @@ def chunk_turn(
     answers: int | None = None,
     *,
     min_chunk_tokens: int = 64,
+    first: int = 0,
 ) -> tuple[Chunk, ...]:
-    """A whole turn as its chunks, one after the other from position `start`."""
+    """A whole turn as its chunks, one after the other from position `start`, counted from `first`."""
     chunks: list[Chunk] = []
     for part in cut(tokens, min_chunk_tokens):
         at = chunks[-1].stop if chunks else start
-        chunks.append(Chunk(ChunkKey(turn_id, len(chunks), role), at, part, answers))
+        chunks.append(Chunk(ChunkKey(turn_id, first + len(chunks), role), at, part, answers))
     return tuple(chunks)
+
+
+def chunk_parts(
+    parts: Sequence[ReplyPart], turn_id: int, answers: int | None, *, min_chunk_tokens: int = 64
+) -> tuple[Chunk, ...]:
+    """A reply as its chunks in time order. The answer's are counted first: its opening is the turn's anchor."""
+    chunks: list[Chunk] = []
+    for part in sorted(parts, key=lambda part: bool(part.tag)):
+        chunks += chunk_turn(
+            part.tokens,
+            turn_id,
+            Role.ASSISTANT,
+            part.start,
+            answers,
+            min_chunk_tokens=min_chunk_tokens,
+            first=len(chunks),
+        )
+    return tuple(sorted(chunks, key=lambda chunk: chunk.start))

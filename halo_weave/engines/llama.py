@@ -6,11 +6,11 @@ import atexit
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,7 @@ from halo_weave.ports import (
     Sampling,
     Step,
 )
+from halo_weave.templates.facts import TemplateFacts
 from halo_weave.templates.messages import ChatMessage, ChatPrompt
 from halo_weave.templates.model import ModelTemplate
 from halo_weave.templates.renderer import TemplateRenderer
@@ -137,11 +138,21 @@ class LlamaEngine:
     def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
         return self.model.controls(ids)
 
-    def chat(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
+    @property
+    def facts(self) -> TemplateFacts:
+        return self.template.facts
+
+    def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        effort: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> ChatPrompt:
         today = datetime.now()
         if today.date() != self._now.date():  # templates tell the date: on a new day all is read anew, once
             self._now = today
-        return self.template.write(messages, now=self._now)
+        return self.template.write(messages, thinking=effort or "auto", tools=tools, now=self._now)
 
     def generate(
         self,
@@ -375,6 +386,7 @@ class LlamaEngine:
             ),
             file=str(model.path),
             size_bytes=header.size,
+            parameters=int(c.llama_model_n_params(model.handle)),
         )
 
 

@@ -9,9 +9,10 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from datetime import datetime
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,10 @@ from halo_weave.ports import (
     Sampling,
     Step,
 )
+from halo_weave.templates.facts import TemplateFacts
 from halo_weave.templates.messages import ChatMessage, ChatPrompt, Piece
+from halo_weave.templates.model import ModelTemplate
+from halo_weave.templates.renderer import TemplateRenderer
 
 WORD = re.compile(r"\s?\w+|\s+|[^\w\s]+", re.UNICODE)
 CONTROLS = ("<|begin|>", "<|turn|>", "<|end|>")
@@ -92,8 +96,10 @@ class ScriptedEngine:
         context: int = 8192,
         abilities: Abilities | None = None,
         asleep_tokens: int = 1 << 16,
+        template: str | None = None,
+        parameters: int = 0,
     ) -> None:
-        """`pause` is called before each token; it may block or raise."""
+        """`pause` is called before each token; it may block or raise. `template`: a chat template in place of its own."""
         self.replies = list(replies)
         self.answer, self.look, self.pause = answer, look, pause
         self.asleep_tokens = asleep_tokens
@@ -113,7 +119,14 @@ class ScriptedEngine:
             tokenizer="scripted",
             template="model",
             abilities=abilities or Abilities(),
+            parameters=parameters,
         )
+        self._renderer = TemplateRenderer()
+        self._template = None
+        if template is not None:
+            specials = {"bos_token": CONTROLS[0], "eos_token": CONTROLS[2]}
+            now = datetime(2026, 1, 1)
+            self._template = ModelTemplate(template, self._renderer, specials=specials, now=now)
 
     @property
     def info(self) -> ModelInfo:
@@ -139,7 +152,19 @@ class ScriptedEngine:
     def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
         return (ids < 1 << 24) | (ids >= CONTROL_IDS)
 
-    def chat(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
+    @property
+    def facts(self) -> TemplateFacts:
+        return self._template.facts if self._template else TemplateFacts()
+
+    def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        effort: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> ChatPrompt:
+        if self._template:
+            return self._template.write(messages, thinking=effort or "auto", tools=tools)
         pieces = [Piece("<|begin|>", "begin", 0)]
         for i, message in enumerate(messages):
             pieces += [
@@ -183,6 +208,7 @@ class ScriptedEngine:
         with self.lock:
             self.windows.clear()
             self.closed = True
+        self._renderer.close()
 
     def _read(
         self,

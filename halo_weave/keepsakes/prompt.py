@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from halo_weave.core.paths import DEPTH
 from halo_weave.keepsakes.structured_memory import Branch
@@ -18,10 +20,72 @@ delete_memory("Heading/Name"), inject_memory("Heading/Name") to recall what was 
 The answer appears as ⚙️【call】→ answer; never write it yourself."""
 
 
+def _declared(name: str, description: str, required: int, **parameters: str) -> dict[str, Any]:
+    """A tool as chat templates take it; the first `required` of its parameters must be given."""
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    one: {"type": _TYPES.get(one, "string"), "description": meaning}
+                    for one, meaning in parameters.items()
+                },
+                "required": list(parameters)[:required],
+            },
+        },
+    }
+
+
+_TYPES = {"write": "boolean"}
+_PATH = "where it stands, like People/Anna"
+DECLARATIONS: tuple[Mapping[str, Any], ...] = (
+    _declared(
+        "save_memory", "Remember something when the user asks to.", 2, path=_PATH, content="what to remember"
+    ),
+    _declared("query_memory", "Read what was saved under a path.", 1, path=_PATH),
+    _declared(
+        "query_heading", "Look up saved memories by words.", 0, path="look below this path", query="the words"
+    ),
+    _declared("list_memory", "List the paths of all saved memories.", 0, path="list below this path"),
+    _declared("delete_memory", "Forget what was saved under a path.", 1, path=_PATH),
+    _declared("inject_memory", "Recall what was said when a memory was saved.", 1, path=_PATH),
+    _declared(
+        "jq",
+        "Read your notes with a jq program like .topics, or write them.",
+        1,
+        program="the program",
+        write="the result becomes the notes",
+    ),
+)
+
+_ASKS = re.compile(
+    r"\b(?:remember|remind|memor|keep in mind|bear in mind|sav(?:e|ing)\b|stor(?:e|ing)\b|not(?:e|es)\b|write (?:\w+ )?down|"
+    r"look(?:ing)? (?:\w+ )?up|recall|forget|query|jot|"
+    r"merk|erinner|speicher|notier|notiz|gedächtnis|vergiss|vergess|nachschlag|schlag|"
+    r"souvien|souvenir|rappel|mémor|retien|enregistr|oublie|"
+    r"recuerd|recorda|guarda|memoria|apunta|anota|olvid|ricord|salva|memória|lembr|esque[cç]|"
+    r"onthou|herinner|bewaar|zapamięt|pamię|запомн|помн|памят|забуд)|记住|记得|保存|忘|覚えて|メモ|기억",
+    re.IGNORECASE,
+)
+
+
+def asks_for_memory(text: str) -> bool:
+    """Whether somebody's words speak of remembering or looking up. Too often is better than too rarely."""
+    return bool(_ASKS.search(text))
+
+
 def instructions(tree: Branch) -> str:
     """The tools, and the top of the tree if there is one."""
+    return f"{INSTRUCTIONS}\n{holdings(tree)}".strip()
+
+
+def holdings(tree: Branch) -> str:
+    """The top of the tree, if there is one."""
     top = overview(tree)
-    return f"{INSTRUCTIONS}\nYour memory holds:\n{top}" if top else INSTRUCTIONS
+    return f"Your memory holds:\n{top}" if top else ""
 
 
 def overview(tree: Branch, *, length: int = OVERVIEW_LENGTH) -> str:

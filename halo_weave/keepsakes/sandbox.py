@@ -25,10 +25,6 @@ LARGEST = sys.float_info.max
 DIGITS = 4000  # of a whole number that Python reads without being asked twice
 
 
-class JqError(BadInput):
-    """jq could not do what the program asks."""
-
-
 @dataclass(frozen=True, slots=True)
 class JqOutput:
     """The program's values as JSON texts; `cut` if there were more than fit."""
@@ -50,13 +46,13 @@ class JqSandbox:
     result_characters: int = 1 << 20
 
     def run(self, program: str, document: str) -> JqOutput:
-        """Run a jq program on a JSON text. It sees no file, no environment and no other input."""
+        """Run a jq program on a JSON text. It sees no file, no environment and no other input. Raises BadInput."""
         if len(program) > PROGRAM_LIMIT:
-            raise JqError(
+            raise BadInput(
                 f"This jq program is longer than {PROGRAM_LIMIT} characters. Use several shorter ones."
             )
         if "\0" in program:
-            raise JqError("A jq program cannot hold a NUL character.")
+            raise BadInput("A jq program cannot hold a NUL character.")
         question = [
             _extension_file(),
             program,
@@ -72,7 +68,7 @@ class JqSandbox:
             try:
                 return child.communicate(question, timeout=self.seconds)[0]
             except subprocess.TimeoutExpired:
-                raise JqError(
+                raise BadInput(
                     f"jq took longer than {self.seconds:g} seconds and was stopped. Use a simpler program."
                 ) from None
             finally:
@@ -82,11 +78,11 @@ class JqSandbox:
         try:
             parsed = json.loads(answer)
         except ValueError:  # it died before it could answer
-            raise JqError(
+            raise BadInput(
                 f"jq was stopped: it needed too much time, more than {self.memory_bytes >> 20} MB, or too deep a stack."
             ) from None
         if "error" in parsed:
-            raise JqError(f"jq cannot do this: {_first_line(parsed['error'])}.")
+            raise BadInput(f"jq cannot do this: {_first_line(parsed['error'])}.")
         return JqOutput(tuple(parsed["values"]), parsed["cut"])
 
 
@@ -111,7 +107,7 @@ def _start_child() -> subprocess.Popen[bytes]:
             start_new_session=True,
         )
     except OSError as error:
-        raise JqError(f"jq could not be started: {error.strerror or error}.") from error
+        raise BadInput(f"jq could not be started: {error.strerror or error}.") from error
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

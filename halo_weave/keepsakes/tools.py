@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from halo_weave.core.depth import shallow
 from halo_weave.core.tokens import ChunkKey
@@ -11,7 +14,7 @@ from halo_weave.keepsakes.calls import CALL_LIMIT, ToolCall, ToolDetector
 from halo_weave.keepsakes.commands import Command
 from halo_weave.keepsakes.literals import Json
 from halo_weave.keepsakes.notes import METADATA, Notes
-from halo_weave.keepsakes.prompt import instructions
+from halo_weave.keepsakes.prompt import DECLARATIONS, asks_for_memory, holdings, instructions
 from halo_weave.keepsakes.results import RESULT_LENGTH, ToolResult, bounded, changes, compact, quoted
 from halo_weave.keepsakes.sandbox import JqOutput
 from halo_weave.keepsakes.structured_memory import Branch, Remembered, StructuredMemory
@@ -40,6 +43,26 @@ class Toolbox:
     def instructions(self) -> str:
         """What the system prompt says of the tools, with the top of the tree as it is now."""
         return instructions(self.tree.listing())
+
+    def asked_for(self, text: str) -> bool:
+        """Whether somebody's words speak of remembering or looking up, in one of the languages known here."""
+        return asks_for_memory(text)
+
+    def overview(self) -> str:
+        """What the system prompt says of the top of the tree, where a template declares the tools."""
+        return holdings(self.tree.listing())
+
+    def declarations(self) -> tuple[Mapping[str, Any], ...]:
+        """The tools as chat templates take them."""
+        return DECLARATIONS
+
+    def native_call(self, name: str, arguments: Mapping[str, Any]) -> ToolCall:
+        """A call in the format of the model's template, in the words in which it is shown and run."""
+        given = ", ".join(
+            f"{parameter}={json.dumps(value, ensure_ascii=False)}" for parameter, value in arguments.items()
+        )
+        command = f"{name}({given})"
+        return ToolCall(command[:CALL_LIMIT], len(command) > CALL_LIMIT)
 
     def run(self, call: ToolCall, *, now: datetime, within: str | None = None) -> ToolResult:
         """Do what a call found in a reply asks."""

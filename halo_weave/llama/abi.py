@@ -139,6 +139,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_model_n_head": (c.c_int32, (H,)),
     "llama_model_n_head_kv": (c.c_int32, (H,)),
     "llama_model_n_swa": (c.c_int32, (H,)),
+    "llama_model_n_params": (c.c_uint64, (H,)),
     "llama_model_meta_val_str": (c.c_int32, (H, c.c_char_p, c.c_char_p, c.c_size_t)),
     "llama_model_has_encoder": (c.c_bool, (H,)),
     "llama_model_has_decoder": (c.c_bool, (H,)),

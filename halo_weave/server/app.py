@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from halo_weave import __version__
-from halo_weave.server import kobold, refusals, wire
+from halo_weave.server import kobold, refusals
 from halo_weave.server.events import EVENTS
 from halo_weave.server.refusals import Refusal
 from halo_weave.server.routes import chunks, keepsakes, upkeep, windows
@@ -40,8 +40,14 @@ _KINDS = {
     ".woff2": "font/woff2",
 }
 _FAILURES: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": wire.Failure, "description": "What was asked cannot be done; the sentence says why."},
-    "5XX": {"model": wire.Failure, "description": "Not now, or not any more; the sentence says what to do."},
+    "4XX": {
+        "model": refusals.Failure,
+        "description": "What was asked cannot be done; the sentence says why.",
+    },
+    "5XX": {
+        "model": refusals.Failure,
+        "description": "Not now, or not any more; the sentence says what to do.",
+    },
 }
 _ABOUT = """One endless conversation for local models. Ids of turns and positions are decimal strings; a chunk's key is
 `turn.chunk.role`. Every error is `{"error": {"code", "sentence"}}`. What is not described here is refused: fields,

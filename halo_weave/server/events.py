@@ -35,6 +35,8 @@ class TurnStats(Output):
     own_ms_per_turn: float = Field(description="Without the model's time, until it was handed the prompt.")
     own_ms_after: float = Field(description="After its last token.")
     own_ms_per_token: float
+    thought_tokens: int = Field(description="Of the tokens, those that the model thought.")
+    only_thought: bool = Field(description="The reply ended before there was an answer.")
     faults: int = Field(description="Rows of attention that could not be used.")
 
 
@@ -99,6 +101,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
             "leave_out": "piece",
             "text": "Whole characters only: the token that ends one carries it.",
             "tool": "Part of a tool's answer, not of the model's words.",
+            "thought": "Part of what the model thinks before it answers.",
         },
     ),
     (

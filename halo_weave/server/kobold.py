@@ -36,15 +36,19 @@ _WITHOUT_EFFECT = Field(default=None, description="Without effect.")
 
 
 class KoboldModel(Output):
-    result: str = Field(description="The model's name, as KoboldAI's clients ask for it.")
-    model_name: str
+    """Read from `ModelInfo`."""
+
+    result: str = Field(
+        validation_alias="name", description="The model's name, as KoboldAI's clients ask for it."
+    )
+    model_name: str = Field(validation_alias="name")
     architecture: str
-    num_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    vocab_size: int
-    max_context_length: int
-    special_tokens: dict[str, int]
+    num_layers: int = Field(validation_alias="layers")
+    num_attention_heads: int = Field(validation_alias="heads")
+    num_key_value_heads: int = Field(validation_alias="kv_heads")
+    vocab_size: int = Field(validation_alias="vocabulary")
+    max_context_length: int = Field(validation_alias="context")
+    special_tokens: dict[str, int] = Field(validation_alias="special")
 
 
 class TextToken(Output):
@@ -341,18 +345,7 @@ def routes(engine: Callable[[], Engine]) -> APIRouter:
 
     @router.get("/api/v1/model", summary="The model")
     def describe_model() -> KoboldModel:
-        info = engine().info
-        return KoboldModel(
-            result=info.name,
-            model_name=info.name,
-            architecture=info.architecture,
-            num_layers=info.layers,
-            num_attention_heads=info.heads,
-            num_key_value_heads=info.kv_heads,
-            vocab_size=info.vocabulary,
-            max_context_length=info.context,
-            special_tokens=info.special,
-        )
+        return KoboldModel.model_validate(engine().info)
 
     @router.post("/api/v1/tokenize", summary="Text to tokens", openapi_extra=_TEXT_BODY)
     async def tokenize_text(request: Request) -> Tokenized:

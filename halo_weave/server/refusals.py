@@ -8,13 +8,14 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from halo_weave import errors
 from halo_weave.records import WINDOW_ID
-from halo_weave.server.schema import DAY, ID, KEY, SAID, WHOLE
+from halo_weave.server.schema import DAY, ID, KEY, SAID, WHOLE, Output
 from halo_weave.weave.events import INTERNAL
 
 _log = logging.getLogger(__name__)
@@ -71,6 +72,17 @@ _COMPLAINTS = {
     "string_too_long": "use at most {max_length} characters",
     "too_long": "send at most {max_length} of them",
 }
+
+
+class Problem(Output):
+    code: str = Field(examples=["unknown_window"])
+    sentence: str = Field(examples=["There is no window 'x'."])
+
+
+class Failure(Output):
+    """Every error has this shape."""
+
+    error: Problem
 
 
 class Refusal(errors.HaloWeaveError):

@@ -42,20 +42,6 @@ Words = Annotated[list[str], BeforeValidator(list)]
 WindowName = Annotated[str, BeforeValidator(_named)]
 
 
-# Errors
-
-
-class Problem(Output):
-    code: str = Field(examples=["unknown_window"])
-    sentence: str = Field(examples=["There is no window 'x'."])
-
-
-class Failure(Output):
-    """Every error has this shape."""
-
-    error: Problem
-
-
 # Settings
 
 
@@ -183,7 +169,9 @@ class ChunkTold(Output):
     mean: float
     woken: dict[str, Any] | None = Field(description="Why it woke up, if it slept.")
     tool: bool = Field(description="Whether a tool's answer stands in it.")
+    thought: bool = Field(description="Whether it is what the model thought before it answered.")
     gap: Gap | None = Field(description="What sleeps right before it.")
+    thoughts: int = Field(description="How many chunks of that are the thoughts before this answer.")
 
 
 class TurnTold(Output):
@@ -209,6 +197,7 @@ class ReplyTold(Output):
     text_pieces: list[str]
     brightness: Floats
     tool: list[bool]
+    thought: list[bool]
 
 
 class ContextStats(Output):
@@ -217,6 +206,7 @@ class ContextStats(Output):
     woken_last_turn: int
     kv_reuse: float | None = Field(description="Share of the last prompt that was not computed again.")
     tokens_per_second: float | None
+    only_thought: bool = Field(description="The last reply ended before there was an answer.")
 
 
 class ContextTold(Output):
@@ -258,6 +248,7 @@ class ContextTold(Output):
                 woken_last_turn=last.get("woken", 0),
                 kv_reuse=round(kept / whole, 4) if whole else None,
                 tokens_per_second=last.get("tokens_per_second"),
+                only_thought=bool(last.get("only_thought")),
             ),
         )
 

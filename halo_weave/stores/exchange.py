@@ -267,9 +267,11 @@ class TurnIn(_Element):
             raise ValueError("should stand after the turn that it answers")
         stop = 0  # the end of the last chunk that stands for itself
         known: list[ChunkIn] = []
+        ids: set[int] = set()
         for chunk in self.chunks:
-            if known and (chunk.chunk <= known[-1].chunk or chunk.start <= known[-1].start):
-                raise ValueError("should have its chunks in order, by 'chunk' and by 'start'")
+            if chunk.chunk in ids or (known and chunk.start <= known[-1].start):
+                raise ValueError("should have its chunks once each and in order, by 'start'")
+            ids.add(chunk.chunk)
             if chunk.merged is None:
                 if chunk.start < stop:
                     raise ValueError("should have chunks that do not overlap")

@@ -10,7 +10,7 @@ import ast
 import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal
@@ -53,9 +53,11 @@ def learn_format(call: str, ids: str = "") -> ToolFormat | None:
 class CallReader:
     """Feed it a reply piece by piece; it tells of each call as soon as it is complete."""
 
-    def __init__(self, format: ToolFormat, tools: Sequence[Mapping[str, Any]] = ()) -> None:
-        """`tools`: as they are declared to the template. Calls of others are not meant."""
-        self._format = format
+    def __init__(
+        self, format: ToolFormat, tools: Sequence[Mapping[str, Any]] = (), *, only_declared: bool = True
+    ) -> None:
+        """`tools`: as they are declared to the template. Calls of others are not meant, if `only_declared`."""
+        self._format, self._only_declared = format, only_declared
         self._declared = {function["name"]: function for function in map(_function, tools)}
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._text = ""
@@ -70,6 +72,11 @@ class CallReader:
         # Only these characters end a call.
         return tuple(self._calls()) if any(end in text for end in ")}]>") or _ends(text, self._format) else ()
 
+    @property
+    def rest(self) -> str:
+        """What stands after the last call that was found."""
+        return self._text[self._at :]
+
     def _calls(self) -> Iterator[NativeCall]:
         while True:
             start = self._start()
@@ -81,7 +88,7 @@ class CallReader:
             calls, end = found
             self._at = max(end, self._at + 1)
             for name, arguments in calls:
-                if self._declared and name not in self._declared:
+                if self._only_declared and self._declared and name not in self._declared:
                     continue
                 self._made += 1
                 yield NativeCall(name, arguments, self._id(name))
@@ -105,6 +112,131 @@ class CallReader:
         if self._format.ids:
             return self._format.ids.format(name=name, number=number)
         return f"call{number:05d}"
+
+
+class CallSplitter:
+    """Feed it an answer in pieces of bytes; it gives back the same bytes: words of the answer, or marks that make up a call.
+
+    What could be the beginning of a call is held back until that is sure. What looks like a call and is none is the answer's.
+    Small models forget the mark, so JSON of a declared tool is a call too if the answer begins with it, bare, in a fence or in a tag.
+    """
+
+    def __init__(
+        self, format: ToolFormat, tools: Sequence[Mapping[str, Any]] = (), *, header: str = ""
+    ) -> None:
+        """`header`: how a message of the model begins; before a call it is no word of the answer either."""
+        self._format, self._tools = format, tools
+        mark, lead = format.open.encode(), header.strip().encode()
+        leads = [lead, lead + b" ", lead + b"\n", b""] if lead else [b""]
+        self._opens = [before + mark for before in leads] if mark else []
+        self._ends = [end.encode() for end in _counterparts(format.open)]
+        self._held = b""
+        self._call: CallReader | _LooseReader | None = None  # of the call that is being written
+        self._names = frozenset(_function(tool).get("name", "") for tool in tools)
+        self._found: list[NativeCall] = []
+        self._said = False
+        self.rest = ""  # what the model has written after its last call
+
+    def feed(self, piece: bytes) -> list[tuple[Literal["answer", "mark"], bytes]]:
+        self._held += piece
+        if self._call is None:
+            said = self._held[: self._begin()]
+            self._said |= bool(said.strip())
+            self._held = self._held[len(said) :]
+            piece = self._held
+            told: list[tuple[Literal["answer", "mark"], bytes]] = [("answer", said)] if said else []
+            return told if self._call is None else [*told, *self._go_on(self._call, piece)]
+        return self._go_on(self._call, piece)
+
+    def finish(self) -> list[tuple[Literal["answer", "mark"], bytes]]:
+        """What was held back, when the reply is over or a thought begins: it is no call."""
+        held, self._held, self._call = self._held, b"", None
+        return [("answer", held)] if held else []
+
+    def take_calls(self) -> list[NativeCall]:
+        found, self._found = self._found, []
+        return found
+
+    def _begin(self) -> int:
+        """How many bytes of what is held are certainly no call; a call may begin after them."""
+        if not self._said and self._opens and self._format.name_key and self._names:
+            loose = _LOOSE.match(self._held)
+            if loose and not any(
+                loose[1].startswith(mark[: len(loose[1])]) for mark in self._opens if loose[1]
+            ):
+                if loose[2]:
+                    self._call = _LooseReader(self._format, self._names)
+                return 0
+        if not self._opens:  # a call is the whole reply
+            start = self._held.lstrip()
+            if not self._said and not start:
+                return 0
+            if not self._said and start[:1] in (b"{", b"["):
+                self._call = CallReader(self._format, self._tools, only_declared=False)
+                return 0
+            return len(self._held)
+        places = [at for at in map(self._held.find, self._opens) if at >= 0]
+        if places:
+            self._call = CallReader(self._format, self._tools, only_declared=False)
+            return min(places)
+        return len(self._held) - max(beginning(self._held, mark) for mark in self._opens)
+
+    def _go_on(
+        self, call: CallReader | _LooseReader, piece: bytes
+    ) -> list[tuple[Literal["answer", "mark"], bytes]]:
+        calls = call.feed(piece)
+        if calls:
+            self._found += calls
+            self.rest = call.rest
+            held, self._held, self._call = self._held, b"", None
+            return [("mark", held)]
+        hopeless = isinstance(call, _LooseReader) and call.hopeless
+        if hopeless or len(self._held) > _LONGEST or any(end in self._held for end in self._ends):
+            return self.finish()
+        return []
+
+
+_LOOSE = re.compile(rb"\s*(`{1,3}|```\w*\s*|<\w*|<\w+>\s*|)(\{.*)?\Z", re.DOTALL)
+
+
+class _LooseReader:
+    """Reads one call in JSON that has lost its mark."""
+
+    def __init__(self, format: ToolFormat, names: Collection[str]) -> None:
+        self._format, self._names = format, names
+        self._raw = b""
+        self.rest = ""
+        self.hopeless = False  # it is JSON, and no call
+
+    def feed(self, piece: bytes) -> tuple[NativeCall, ...]:
+        self._raw += piece
+        if b"}" not in piece:
+            return ()
+        text = self._raw.decode(errors="replace")
+        for start in (text.find("{"), text.find("{{") + 1):
+            try:
+                value, end = _DECODER.raw_decode(text, start)
+            except ValueError:
+                continue
+            arguments = _as_mapping(value.get(self._format.arguments_key, {}))
+            name = value.get(self._format.name_key)
+            if name in self._names and arguments is not None:
+                self.rest = text[end:].lstrip("}")
+                return (NativeCall(name, arguments),)
+            self.hopeless = True
+        return ()
+
+
+def _counterparts(mark: str) -> list[str]:
+    """What would close a mark: if it comes before a call was understood, there is none."""
+    if re.fullmatch(r"<\w+>", mark):
+        return [f"</{mark[1:]}"]
+    return [f"[/{mark[1:]}"] if re.fullmatch(r"\[[A-Z_]+\]", mark) else []
+
+
+def beginning(text: bytes, mark: bytes) -> int:
+    """How many of the last bytes may be the first ones of the mark."""
+    return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-n:])), 0)
 
 
 _Found = tuple[list[tuple[str, dict[str, Any]]], int] | None

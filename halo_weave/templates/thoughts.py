@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from halo_weave.templates.calls import beginning
+
 Kind = Literal["thought", "answer", "mark"]
 
 
@@ -105,14 +107,9 @@ class ThoughtSplitter:
             return "mark", len(mark)
         if at > 0:
             return kind, at
-        held = 0 if last else _beginning(self._held, mark)
+        held = 0 if last else beginning(self._held, mark)
         size = len(self._held) - held
         return (kind, size) if size else None
-
-
-def _beginning(text: bytes, mark: bytes) -> int:
-    """How many of the last bytes may be the first ones of the mark."""
-    return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-n:])), 0)
 
 
 def _joined(steps: Iterator[tuple[Kind, bytes]]) -> list[tuple[Kind, bytes]]:

@@ -31,11 +31,11 @@ from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
+from halo_weave.weave.reply import THOUGHT, TOOL, ReplyReader
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
 from halo_weave.weave.waking import plan_waking
 
 CUT = "cut"  # tag of a reply whose process ended before it did
-TOOL = "tool"  # tag of a chunk that holds the answer of a tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Desk:
     origins: dict[int, Origin] = field(default_factory=dict)  # of the turns that get a stamp
     foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
     anew: list[Live] = field(default_factory=list)  # of `foreign`, those that the store does not know so yet
-    tooled: set[int] = field(default_factory=set)  # positions of the reply in progress that tools have said
+    reply: ReplyReader | None = None  # what the tokens of the reply in progress are
     unstored: str = ""  # why the reply is not stored yet, while that is so
     guard: RLock = field(default_factory=RLock)  # held for each change, so that others see whole states
 
@@ -83,7 +83,7 @@ class Desk:
         cls,
         record: WindowRecord,
         settings: Settings,
-        system_prompt: str,
+        system: SystemPrompt,
         *,
         store: Store,
         engine: Engine,
@@ -92,7 +92,6 @@ class Desk:
         calibration: Calibration,
     ) -> Desk:
         """Load the working set. Chunks that another model's tokenizer cut are read anew."""
-        system = scribe.system(system_prompt)
         window = Window(
             strategy=settings.brightness_strategy(calibration),
             system_tokens=len(system),
@@ -233,6 +232,8 @@ class Desk:
             own = {one.key for one in self.store.chunks_by_key(wanted) if one.window == self.scope}
             wanted = [key for key in wanted if key in own]
         sleepers = self.store.sleepers(self.record.id, wanted)
+        if not self.settings.recall_thoughts:
+            sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
         hits = [
             RecallHit(key, 1 - i / len(wanted))
             for i, key in enumerate(wanted)
@@ -347,6 +348,7 @@ class Desk:
             seen.pinned,
             seen.woken,
             seen.tool,
+            seen.thought,
             self._gap_before(waking.key),
             part=waking.part,
             hit=waking.hit,
@@ -363,10 +365,11 @@ class Desk:
 
     # Looking
 
-    def seen(self, key: ChunkKey, gap: Gap | None = None) -> SeenChunk:
+    def seen(self, key: ChunkKey, gap: Gap | None = None, thoughts: int = 0) -> SeenChunk:
         """A live chunk as it is now."""
         live, about = self.window.at(key), self.about[key]
-        return SeenChunk(live.chunk, live.brightness, live.pinned, about.woken, TOOL in about.tags, gap)
+        tool, thought = TOOL in about.tags, THOUGHT in about.tags
+        return SeenChunk(live.chunk, live.brightness, live.pinned, about.woken, tool, thought, gap, thoughts)
 
     def _gap_before(self, key: ChunkKey) -> Gap | None:
         starts = [chunk.start for chunk in self.window.chunks]
@@ -389,7 +392,21 @@ class Desk:
             for start, stop in pairwise(edges)
         ]
         before = {chunk.key: gap for chunk, gap in zip(live, between, strict=False) if gap}
-        return Gaps(before, between[-1], Gap(len(starts), int(sums[-1])))
+        thoughts = {
+            chunk.key: count
+            for chunk in live
+            if chunk.key in before and (count := self._thoughts_before(chunk))
+        }
+        return Gaps(before, between[-1], Gap(len(starts), int(sums[-1])), thoughts)
+
+    def _thoughts_before(self, chunk: Chunk) -> int:
+        """How many thoughts sleep right before the opening of an answer."""
+        if chunk.key.role is not Role.ASSISTANT or chunk.key.chunk_id:
+            return 0
+        return sum(
+            THOUGHT in one.tags and not one.gone and one.key not in self.window
+            for one in self.store.turn(chunk.key.turn_id)
+        )
 
     @property
     def frames(self) -> int:

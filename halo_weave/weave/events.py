@@ -103,6 +103,7 @@ class TokenSpoken:
     piece: bytes
     text: str  # whole characters only: the token that ends one carries it
     tool: bool = False  # part of a tool's answer, not of the model's words
+    thought: bool = False  # part of what the model thinks before it answers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from itertools import groupby
 from threading import Lock
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,7 @@ class SystemPrompt:
 
     text: str
     tokens: int
+    tools: bool = False  # whether the template declares the AI's tools beside it
 
     def __len__(self) -> int:
         return self.tokens
@@ -62,6 +63,7 @@ class WindowPrompt(Prompt):
         default_factory=lambda: np.zeros(0, np.intp)
     )  # how many of the chunk tokens that are read stand before each
     unread_before: int = 0  # how many of them stand before the turn that is answered
+    opening: str = ""  # the template's words right before the reply
 
     def whole(self, row: AttentionRow | None) -> AttentionRow | None:
         """A row over all live tokens: nobody looked at those that were not read."""
@@ -83,8 +85,9 @@ class WindowPrompt(Prompt):
 class Scribe:
     """Writes prompts for one engine. Frames are tokenized once."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+        """`tools`: the AI's, as they are declared to a template."""
+        self._engine, self.tools = engine, tools
         self._frame = lru_cache(4096)(lambda text: engine.tokenize(text, special=True))
         self._plain = lru_cache(4096)(engine.tokenize)
         self.system = lru_cache(64)(self._system)
@@ -94,14 +97,13 @@ class Scribe:
         self._agree = lru_cache(4096)(self._agreed)
         self._sizes: dict[Role, int] = {}
 
-    def _system(self, text: str) -> SystemPrompt:
+    def _system(self, text: str, tools: bool = False) -> SystemPrompt:
         """The system prompt; of an empty one only what begins a context is counted."""
         told = [ChatMessage("system", text)] if text else []
-        pieces = self._engine.chat([*told, *_SAMPLE]).pieces
+        pieces = self._engine.chat([*told, *_SAMPLE], tools=self.tools if tools else ()).pieces
         own = [piece for piece in pieces if piece.part == "begin" or (told and piece.message == 0)]
-        return SystemPrompt(
-            text, sum(len(self._plain(p.text) if p.said else self._frame(p.text)) for p in own)
-        )
+        size = sum(len(self._plain(p.text) if p.said else self._frame(p.text)) for p in own)
+        return SystemPrompt(text, size, tools)
 
     def _given(self, part: tuple[object, ...], count: int) -> int:
         """The first of as many labels, counting down, that nothing else has. `given` remembers it by the part."""
@@ -141,6 +143,8 @@ class Scribe:
         system: SystemPrompt,
         origins: Mapping[int, Origin],
         foreign: frozenset[int] = frozenset(),
+        *,
+        effort: str | None = None,
     ) -> WindowPrompt:
         """What should be live. A reply in progress stands last, after the header of its turn.
 
@@ -157,7 +161,9 @@ class Scribe:
             )
         ]
         told = [ChatMessage("system", system.text)] if system.text else []
-        pieces = self._engine.chat([*told, *(turn.message for turn in turns)]).pieces
+        tools = self.tools if system.tools else ()
+        said = [*told, *(turn.message for turn in turns)]
+        pieces = self._engine.chat(said, effort=effort, tools=tools).pieces
         live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
         writer = _Writer(self, live)
         for piece in pieces:
@@ -180,7 +186,12 @@ class Scribe:
         read_from = next((first for turn_id, first in writer.firsts if turn_id == reply.answers), None)
         before = sum(len(chunk) for turn in turns for chunk in turn.chunks if turn.id != reply.answers)
         return WindowPrompt(
-            writer.segments, reply.start + len(reply.ids), read_from, unread, int(missing[:before].sum())
+            writer.segments,
+            reply.start + len(reply.ids),
+            read_from,
+            unread,
+            int(missing[:before].sum()),
+            "".join(piece.text for piece in pieces if piece.part == "prompt"),
         )
 
     def _labels(self, chunk: Chunk, foreign: frozenset[int]) -> Positions:

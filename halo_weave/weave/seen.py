@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Gaps:
     before: Mapping[ChunkKey, Gap]  # of the live chunks that something sleeps right before
     tail: Gap | None  # after the last live chunk
     whole: Gap
+    thoughts: Mapping[ChunkKey, int]  # how many of the chunks before an answer are its thoughts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +39,9 @@ class SeenChunk:
     pinned: bool
     woken: Mapping[str, Any] | None  # why it woke up, if it slept
     tool: bool = False  # the answer of a tool stands in it
+    thought: bool = False  # the model thought it before it answered
     gap: Gap | None = None  # what sleeps right before it
+    thoughts: int = 0  # how many chunks of that are the thoughts before this answer
 
     @property
     def key(self) -> ChunkKey:
@@ -86,13 +89,10 @@ class SeenReply:
 
     turn_id: int
     position: int  # of its first token
-    tokens: Tokens
+    text_pieces: list[str]  # one for each token; of marks nothing is shown
     brightness: Brightness
     tool: list[bool]  # for each token, whether a tool said it
-
-    @property
-    def text_pieces(self) -> list[str]:
-        return self.tokens.spelled(ended=False)
+    thought: list[bool]  # and whether it is part of a thought
 
 
 @dataclass(frozen=True, slots=True)

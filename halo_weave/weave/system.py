@@ -7,25 +7,30 @@ from contextlib import contextmanager
 from datetime import datetime
 from math import inf
 from threading import Lock
+from typing import Literal
 
 import numpy as np
 
 from halo_weave.core.heads import Calibration
-from halo_weave.core.tokens import Role
-from halo_weave.core.window import Live, chunk_turn
+from halo_weave.core.tokens import Tokens
+from halo_weave.core.window import Live, chunk_parts
 from halo_weave.errors import BadInput, StoreError, UnknownWindow, WindowBusy
 from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import Engine, RecallPort
 from halo_weave.records import WindowRecord
 from halo_weave.settings import SHARED, Settings
 from halo_weave.store import Store
+from halo_weave.templates.messages import ChatMessage
 from halo_weave.weave.desk import CUT, Desk
 from halo_weave.weave.drafts import DraftWriter
 from halo_weave.weave.events import ReplyUnstored, WindowChanged
 from halo_weave.weave.hub import Hubs
-from halo_weave.weave.prompt import Scribe
+from halo_weave.weave.prompt import Scribe, SystemPrompt
+from halo_weave.weave.reply import ReplyReader
 
 MOST_DESKS = 16  # working sets that are kept between turns
+ABLE = 1_000_000_000  # parameters from which on a model uses its tools when it is asked to (docs/tools.md)
+LARGE = 7_000_000_000  # and from which on it knows by itself when to
 
 
 class System:
@@ -43,7 +48,7 @@ class System:
         self.engine, self.store, self.recall, self.toolbox = engine, store, recall, toolbox
         self.calibration, self.now = calibration, now
         self.hubs = Hubs()
-        self.scribe = Scribe(engine)
+        self.scribe = Scribe(engine, toolbox.declarations() if toolbox else ())
         self.drafts = DraftWriter(store, now)
         self.give_up = (
             inf  # by the monotonic clock: when replies that cannot be stored are not tried any more
@@ -78,6 +83,29 @@ class System:
     def settings(self, window: WindowRecord | None = None) -> Settings:
         """What holds for all windows, or in one."""
         return stored_settings(self.store, window, self._defaults)
+
+    def tool_form(self, settings: Settings, text: str = "") -> Literal["native", "tags", "off"]:
+        """How the model may call its tools in a turn, for what the user says in it."""
+        facts = self.engine.facts
+        native = facts.declares_tools and facts.tools is not None
+        match settings.tools:
+            case "tags" if self.toolbox and settings.tool_rounds:
+                return "tags"
+            case "native" if self.toolbox and settings.tool_rounds and native:
+                return "native"
+            case "auto" if self.toolbox and settings.tool_rounds and native:
+                size = self.engine.info.parameters
+                asked = size >= ABLE and self.toolbox.asked_for(text)
+                return "native" if asked or size >= LARGE else "off"
+        return "off"
+
+    def system_prompt(self, record: WindowRecord, settings: Settings, form: str) -> SystemPrompt:
+        """The window's own, with what the model is told of its tools and of its memory."""
+        prompt = record.system_prompt
+        if self.toolbox and settings.memory_tree_in_prompt and form != "off":
+            told = self.toolbox.instructions() if form == "tags" else self.toolbox.overview()
+            prompt = f"{prompt}\n\n{told}".strip()
+        return self.scribe.system(prompt, form == "native")
 
     @contextmanager
     def alone(self, window_id: str) -> Iterator[None]:
@@ -138,13 +166,11 @@ class System:
 
     def _open(self, window_id: str) -> Desk:
         record = self.window(window_id)
-        settings, prompt = self.settings(record), record.system_prompt
-        if self.toolbox and settings.memory_tree_in_prompt and settings.tool_rounds:
-            prompt = f"{prompt}\n\n{self.toolbox.instructions()}".strip()
+        settings = self.settings(record)
         return Desk.open(
             record,
             settings,
-            prompt,
+            self.system_prompt(record, settings, self.tool_form(settings)),
             store=self.store,
             engine=self.engine,
             scribe=self.scribe,
@@ -162,22 +188,35 @@ class System:
         for draft in self.store.drafts(now=self.now(), held=held):
             try:
                 settings = self.settings(self.store.window(draft.window))
-                chunks = chunk_turn(
-                    draft.tokens,
+                reply = self._read_reply(draft.start, draft.tokens, settings)
+                chunks = chunk_parts(
+                    reply.parts(self.engine.tokenize),
                     draft.turn_id,
-                    Role.ASSISTANT,
-                    draft.start,
                     draft.answers,
                     min_chunk_tokens=settings.min_chunk_tokens,
                 )
+                if not chunks:
+                    self.store.drop_draft(draft.turn_id)
+                    continue
                 bright = settings.initial_brightness
                 live = [Live(chunk, np.full(len(chunk), bright, np.float32)) for chunk in chunks]
-                cut = {chunk.key: [CUT] for chunk in chunks}
+                cut = {chunk.key: [CUT, *reply.tags(chunk.start, chunk.stop)] for chunk in chunks}
                 self.store.append(draft.window, live, tokenizer=draft.tokenizer, now=draft.saved, tags=cut)
             except (StoreError, UnknownWindow):
                 continue  # it stays a draft, for the next time
             except BadInput:
                 self.store.drop_draft(draft.turn_id)  # another process was faster
+
+    def _read_reply(self, start: int, tokens: Tokens, settings: Settings) -> ReplyReader:
+        """A stored reply, told apart into thought and answer as it was when it was written."""
+        marks = self.engine.facts.marks
+        reader = ReplyReader(start, marks)
+        if marks:
+            prompt = self.engine.chat([ChatMessage("user", "a")], effort=settings.effort)
+            reader.begin(marks.opened_by(prompt.pieces[-1].text))
+        for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
+            reader.feed(id, piece)
+        return reader
 
 
 def stored_settings(store: Store, window: WindowRecord | None, defaults: Settings) -> Settings:

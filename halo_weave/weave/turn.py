@@ -8,50 +8,39 @@ from __future__ import annotations
 
 import logging
 import time
-from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from threading import Event as Flag
 from typing import Literal
 
 from halo_weave.core.brightness import AttentionRow
-from halo_weave.core.pruning import PrunePlan, choose_prunes
+from halo_weave.core.pruning import Prune, PrunePlan, SleepReason, choose_prunes
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.use import ReplyUse, UseTally, seen_for_use
 from halo_weave.core.window import Live, chunk_turn
-from halo_weave.errors import BadInput, StoreBusy, StoreError
+from halo_weave.errors import BadInput, StoreError
 from halo_weave.keepsakes.calls import ToolCall
 from halo_weave.ports import Done, Planned, Read, Reason, Sampling, Step
 from halo_weave.records import Reservation
+from halo_weave.templates.calls import CallReader, CallSplitter
+from halo_weave.templates.messages import ChatMessage, NativeCall
 from halo_weave.weave import events
-from halo_weave.weave.desk import TOOL, About, Desk
+from halo_weave.weave.clock import TurnClock
+from halo_weave.weave.desk import About, Desk
 from halo_weave.weave.drafts import RETRY, unstored
+from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.seen import SeenChunk
 from halo_weave.weave.system import System
 
 log = logging.getLogger(__name__)
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
 TOOL_ROOM = 512  # and for the answer of each tool that may be called
-COUNTS = ("tokens", "woken", "asleep", "reused", "restored", "computed")
 FRAME = 0.1  # seconds between two reports of brightness
 USED = 0.05  # a chunk was used if so much of the reply came from it
-
-
-@dataclass(slots=True)
-class _Clock:
-    """Where a turn's time goes: the model's part, and ours."""
-
-    began: float
-    handed: float = 0.0  # when the model was asked for its next step
-    model: float = 0.0
-    reading: float = 0.0  # of the model's time, until its first token
-    before: float = 0.0  # ours until the prompt was handed to the model
-    per_token: float = 0.0  # ours while tokens came
-    ended: float = 0.0  # when the model had spoken
 
 
 class Turn:
@@ -65,39 +54,44 @@ class Turn:
         self.settings = desk.settings
         self.flag = Flag()
         self.use = UseTally(system.calibration)
-        self.clock = _Clock(began)
+        self.clock = TurnClock(began)
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
-        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self.form = system.tool_form(desk.settings, text)
+        desk.system = system.system_prompt(desk.record, desk.settings, self.form)
+        desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
         self._woken: set[ChunkKey] = set()
         self._shown = 0.0
 
     def run(self) -> Iterator[events.TurnEvent]:
         said = self._tokens_of_user()
-        tools = self.settings.tool_rounds * TOOL_ROOM if self.toolbox else 0
+        tools = self.settings.tool_rounds * TOOL_ROOM if self.form != "off" else 0
         ids = self.store.reserve(len(said) + self.settings.max_new_tokens + OVERHEAD + MARGIN + tools)
         yield from self._make_room(len(said))
         yield from self._remember(len(said), ids)
         yield self._hear(said, ids)
         with self.desk.guard:
-            self.desk.window.begin_reply(ids.assistant_turn, ids.start + len(said), ids.user_turn)
+            start = ids.start + len(said)
+            self.desk.window.begin_reply(ids.assistant_turn, start, ids.user_turn)
+            self.reply = self.desk.reply = ReplyReader(start, self.engine.facts.marks, calls=self._finder())
         self.draft = self.system.drafts.begin(
             self.desk, self.engine.info.tokenizer, self.system.note_unstored
         )
         try:
             yield from self._answer(ids)
-            yield events.Brightened(self.desk.window.brightness.copy())
+            yield from self._tell(self.reply.finish())
+            yield self._brightened()
         finally:
             self.clock.ended = time.perf_counter()
             # Also when the model failed or nobody listens any more: what was said is kept.
             spoken = self._keep_reply()
-        yield events.Brightened(self.desk.window.brightness.copy())
+        yield self._brightened()
         yield spoken
         yield from self._fall_asleep(ids)
         self.recall.note_said()
-        seconds = time.perf_counter() - self.clock.began
-        yield events.TurnEnded(self.reason, self.desk.budget(), self._sum_up(seconds))
+        stats = self.clock.summary(self.stats) | {"faults": sum(self.desk.window.faults.values())}
+        yield events.TurnEnded(self.reason, self.desk.budget(), stats)
 
     # Before the model speaks
 
@@ -191,8 +185,8 @@ class Turn:
         """The reply, with the tools it calls. A tool's answer becomes part of the reply, and the model goes on."""
         rounds = self.settings.tool_rounds
         while True:
-            detector = self.toolbox.detector() if self.toolbox and rounds else None
-            calls: Sequence[ToolCall] = ()
+            detector = self.toolbox.detector() if self.toolbox and rounds and self.form == "tags" else None
+            calls: list[tuple[ToolCall, NativeCall | None]] = []
             for step in self._generate(ids, first=not self.stats["tokens"]):
                 got = time.perf_counter()
                 self.clock.model += got - self.clock.handed
@@ -202,8 +196,11 @@ class Turn:
                     case Read():
                         yield self._have_read(step)
                     case Step():
-                        yield from self._take(step)
-                        calls = detector.feed(step.piece) if detector else ()
+                        settled = self._take(step)
+                        yield from self._tell(settled)
+                        answer = b"".join(token.shown for token in settled if token.kind == "answer")
+                        calls += [(call, None) for call in (detector.feed(answer) if detector else ())]
+                        calls += self._native_calls() if rounds else []
                     case Done():
                         self.reason = step.reason
                         return
@@ -213,8 +210,9 @@ class Turn:
                 self.clock.per_token += self.clock.handed - got if isinstance(step, Step) else 0.0
             if not calls:
                 return
-            for call in calls:
-                yield from self._use_tool(call, ids)
+            yield from self._tell(self.reply.finish())
+            for call, native in calls:
+                yield from self._use_tool(call, native, ids)
             rounds -= 1
 
     def _generate(self, ids: Reservation, *, first: bool) -> Iterator[Planned | Read | Step | Done]:
@@ -239,10 +237,17 @@ class Turn:
         )
         capture = seen_for_use(window.strategy.capture, self.use.calibration)
         if not first:
-            capture = replace(capture, reading_surprisal=False)
+            capture = replace(capture, reading=False, reading_surprisal=False)
         self.prompt = prompt = self.scribe.prompt(
-            window, self.desk.system, self.desk.origins, frozenset(self.desk.foreign)
+            window,
+            self.desk.system,
+            self.desk.origins,
+            frozenset(self.desk.foreign),
+            effort=self.settings.effort,
         )
+        marks = self.engine.facts.marks
+        if first:
+            self.reply.begin(marks is not None and marks.opened_by(prompt.opening))
         self.clock.handed = time.perf_counter()
         self.clock.before = self.clock.before or self.clock.handed - self.clock.began
         return self.engine.generate(
@@ -276,7 +281,8 @@ class Turn:
             window.learn_rows(rows)
         return events.PromptRead(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
 
-    def _take(self, step: Step) -> Iterator[events.TurnEvent]:
+    def _take(self, step: Step) -> list[ReplyToken]:
+        """The model's next token. Returns those of which it is known now what they are."""
         window = self.desk.window
         with self.desk.guard:
             row = self.prompt.whole(step.row)
@@ -286,14 +292,27 @@ class Turn:
                 row = None
             self._note_use(row)
             window.say(step.id, step.piece, step.surprisal)
+            settled = self.reply.feed(step.id, step.piece)
         self.stats["tokens"] += 1
         self.draft.said()
-        text = self._decoder.decode(step.piece)
-        yield events.TokenSpoken(step.id, step.label, step.piece, text)
-        now = time.perf_counter()
-        if now - self._shown > FRAME:
-            self._shown = now
-            yield events.Brightened(window.brightness.copy())
+        return settled
+
+    def _tell(self, tokens: Iterable[ReplyToken]) -> Iterator[events.TurnEvent]:
+        for token in tokens:
+            thought = token.kind == THOUGHT
+            self.stats["thought_tokens"] += thought
+            yield events.TokenSpoken(
+                token.id, token.position, token.piece, token.text, token.by_tool, thought
+            )
+        if tokens and time.perf_counter() - self._shown > FRAME:
+            self._shown = time.perf_counter()
+            yield self._brightened()
+
+    def _brightened(self) -> events.Brightened:
+        """Of what is live and told of: tokens of the reply may be held back."""
+        window = self.desk.window
+        held = len(self.reply.tokens) - len(self.reply.known) if window.reply else 0
+        return events.Brightened(window.brightness[: len(window) - held].copy())
 
     def _note_use(self, row: AttentionRow | None) -> None:
         window = self.desk.window
@@ -303,31 +322,72 @@ class Turn:
 
     # Tools
 
-    def _use_tool(self, call: ToolCall, ids: Reservation) -> Iterator[events.TurnEvent]:
+    def _finder(self) -> CallSplitter | None:
+        """Finds calls in the template's own format."""
+        facts = self.engine.facts
+        if self.form != "native" or facts.tools is None:
+            return None
+        prompt = self.engine.chat([ChatMessage("user", "a")], effort=self.settings.effort).pieces[-1].text
+        return CallSplitter(facts.tools, self.scribe.tools, header=prompt.strip().rpartition("\n")[2])
+
+    def _native_calls(self) -> list[tuple[ToolCall, NativeCall | None]]:
+        calls, self.reply.calls = self.reply.calls, []
+        assert self.toolbox is not None or not calls
+        return [(self.toolbox.native_call(call.name, call.arguments), call) for call in calls if self.toolbox]
+
+    def _use_tool(
+        self, call: ToolCall, native: NativeCall | None, ids: Reservation
+    ) -> Iterator[events.TurnEvent]:
         assert self.toolbox is not None
         yield events.ToolCalled(call.command)
         answer = self.toolbox.run(call, now=self.now(), within=self.desk.scope)
         yield events.ToolAnswered(answer.text, answer.ok)
         if answer.wake:
             yield from self._wake_for_tool(answer.wake, ids)
-        yield from self._say_for_tool(answer.text, ids)
+        parts = self._round_trip(native, answer.text) if native else None
+        for kind, text in parts or [("answer", f"\n{answer.text}\n")]:
+            yield from self._say_for_tool(kind, text, ids)
+        if parts:
+            marks = self.engine.facts.marks
+            self.reply.begin(marks is not None and marks.opened_by(parts[-1][1]))
 
-    def _say_for_tool(self, text: str, ids: Reservation) -> Iterator[events.TurnEvent]:
-        """The tool's answer as tokens of the reply, as many as there are positions and room in the model for."""
+    def _round_trip(self, call: NativeCall, answer: str) -> list[tuple[ReplyKind, str]] | None:
+        """What the template writes after a call: the frame, the tool's answer, the frame up to where the model goes on."""
+        facts = self.engine.facts
+        talk = [
+            ChatMessage("user", "a"),
+            ChatMessage("assistant", "", calls=(call,)),
+            ChatMessage("tool", answer, answers=call),
+        ]
+        pieces = self.engine.chat(talk, effort=self.settings.effort, tools=self.scribe.tools).pieces
+        said = [i for i, piece in enumerate(pieces) if piece.part == "content" and piece.message == 2]
+        asked = [i for i, piece in enumerate(pieces) if piece.part == "content" and piece.message == 0]
+        if not said or not asked or facts.tools is None:
+            return None
+        before = "".join(piece.text for piece in pieces[asked[-1] + 1 : said[0]])
+        reader = CallReader(facts.tools, self.scribe.tools, only_declared=False)
+        if facts.tools.open and not reader.feed(before):
+            return None
+        frame = reader.rest if facts.tools.open else before
+        written = self.reply.rest
+        frame = frame.removeprefix(written) if written.strip() == "" or frame.startswith(written) else frame
+        after = "".join(piece.text for piece in pieces[said[-1] + 1 :])
+        return [("mark", frame), ("tool", "".join(pieces[i].text for i in said)), ("mark", after)]
+
+    def _say_for_tool(self, kind: ReplyKind, text: str, ids: Reservation) -> Iterator[events.TurnEvent]:
+        """A tool's answer as tokens of the reply, as many as there are positions and room in the model for."""
         window = self.desk.window
         assert window.reply is not None
-        answer = self.engine.tokenize(f"\n{text}\n")
+        answer = self.engine.tokenize(text, special=kind == "mark")
         positions = ids.stop - window.reply.start - len(window.reply.ids)
         room = self.engine.info.context - window.size - 1
         for i, piece in enumerate(answer.pieces()[: max(0, min(positions, room))]):
-            position = window.reply.start + len(window.reply.ids)
             with self.desk.guard:
                 self._note_use(None)
                 window.say(int(answer.ids[i]), piece)
-                self.desk.tooled.add(position)
+                settled = self.reply.add(int(answer.ids[i]), piece, kind)
             self.draft.said()
-            text = self._decoder.decode(piece)
-            yield events.TokenSpoken(int(answer.ids[i]), position, piece, text, tool=True)
+            yield from self._tell(settled)
 
     def _wake_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> Iterator[events.TurnEvent]:
         """A memory's snapshot returns to its place, as far as the model's context has room."""
@@ -345,12 +405,11 @@ class Turn:
         self.draft.close()
         now = self.now()
         with self.desk.guard:
-            chunks = window.end_reply(self.settings.min_chunk_tokens)
-            self._tags = {
-                chunk.key: (TOOL,)
-                for chunk in chunks
-                if any(chunk.start <= position < chunk.stop for position in self.desk.tooled)
-            }
+            parts = self.reply.parts(self.engine.tokenize)
+            chunks = window.end_reply(self.settings.min_chunk_tokens, parts)
+            tags = {chunk.key: self.reply.tags(chunk.start, chunk.stop) for chunk in chunks}
+            self._tags = {key: own for key, own in tags.items() if own}
+            self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
             self._note(chunks, self.desk.record.ai_name, now)
         self._store_reply(turn_id, [window.at(chunk.key) for chunk in chunks], now)
         use = self.use.whole()
@@ -394,15 +453,23 @@ class Turn:
             self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
 
     def _store_use(self, turn_id: int, use: ReplyUse) -> None:
-        """What was said matters more than where it came from: if the store is held too long, only that is lost."""
-        with suppress(StoreBusy):
+        """What was said is stored already; if the store refuses now, only where it came from is lost."""
+        with suppress(StoreError):
             self.store.save_use(turn_id, use)
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
-        window = self.desk.window
+        """First thoughts and a tool's words between frames, which templates do not write of past turns; then the dimmest."""
+        window, budget = self.desk.window, self.settings.max_context_tokens
+        asides = [key for key, tags in self._tags.items() if THOUGHT in tags or self.form == "native"]
+        goes = [
+            Prune(key, len(live.chunk), live.peak, SleepReason.TURN_OVER, 0)
+            for key, live in ((key, window.at(key)) for key in asides if key in window)
+        ]
+        if goes:
+            yield self._put_to_sleep(PrunePlan(budget, 0, tuple(goes)), before_turn=False)
         plan = choose_prunes(
             window,
-            self.settings.max_context_tokens,
+            budget,
             current=self._last_exchanges(ids),
             kept=self._woken_and_used(),
         )
@@ -425,16 +492,3 @@ class Turn:
         slept = self.desk.prune(plan, now=self.now())
         self.stats["asleep"] += len(slept)
         return events.ChunksSlept(slept, plan.budget, plan.over, before_turn)
-
-    def _sum_up(self, seconds: float) -> dict[str, float]:
-        tokens = self.stats["tokens"]
-        writing = self.clock.model - self.clock.reading
-        return {
-            **{name: self.stats[name] for name in COUNTS},
-            "seconds": round(seconds, 3),
-            "tokens_per_second": round(tokens / writing, 1) if writing > 0 else 0.0,
-            "own_ms_per_turn": round(self.clock.before * 1e3, 3),
-            "own_ms_after": round((time.perf_counter() - self.clock.ended) * 1e3, 3),
-            "own_ms_per_token": round(self.clock.per_token / tokens * 1e3, 4) if tokens else 0.0,
-            "faults": sum(self.desk.window.faults.values()),
-        }

@@ -52,6 +52,8 @@ def plan_waking(
     if before is not None:
         # What another window said after this turn began stands after it in time, and can wake up next turn.
         sleepers = {key: sleeper for key, sleeper in sleepers.items() if sleeper.start < before}
+    if not settings.recall_thoughts:
+        sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
     hits = {hit.key: hit for hit in found if hit.key in sleepers}
     plan = choose_resurrections(
         hits.values(),

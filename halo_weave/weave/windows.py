@@ -13,6 +13,7 @@ from halo_weave.errors import BadInput, UnknownWindow
 from halo_weave.records import GraveyardPage, Sleeping, WindowRecord, WindowStats
 from halo_weave.settings import SHARED, Settings, checked, known, usable
 from halo_weave.weave.desk import CUT
+from halo_weave.weave.reply import THOUGHT
 from halo_weave.weave.seen import Context, Gap, SeenReply, SeenTurn
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import WeaveTurns, plain
@@ -143,13 +144,23 @@ class WeaveWindows:
         desk = self._system.desk(window_id)
         gaps = desk.gaps()
         with desk.guard:
-            seen = [desk.seen(chunk.key, gaps.before.get(chunk.key)) for chunk in desk.window.chunks]
+            seen = [
+                desk.seen(chunk.key, gaps.before.get(chunk.key), gaps.thoughts.get(chunk.key, 0))
+                for chunk in desk.window.chunks
+            ]
             about, budget, reply = dict(desk.about), desk.budget(), desk.window.reply
             in_progress = None
             if reply is not None:
-                brightness = desk.window.brightness[desk.window.offsets[-1] :].copy()
-                tool = [reply.start + i in desk.tooled for i in range(len(reply.ids))]
-                in_progress = SeenReply(reply.turn_id, reply.start, reply.tokens, brightness, tool)
+                told = desk.reply.known if desk.reply else ()
+                brightness = desk.window.brightness[desk.window.offsets[-1] :][: len(told)].copy()
+                in_progress = SeenReply(
+                    reply.turn_id,
+                    reply.start,
+                    [token.text for token in told],
+                    brightness,
+                    [token.by_tool for token in told],
+                    [token.kind == THOUGHT for token in told],
+                )
         turns = []
         for (turn_id, role), group in groupby(seen, key=lambda one: (one.key.turn_id, one.key.role)):
             chunks = tuple(group)

@@ -5,9 +5,10 @@ import { compareIds } from "./words.js";
 
 /** @param {WireChunk} wire @param {Turn} turn @returns {LiveChunk} */
 export function liveChunk(wire, turn) {
-  const { key, start, pinned, woken, tool, gap, text_pieces: pieces } = wire;
-  const more = { tools: tool ? toolTokens(pieces) : [], fresh: false, draft: false, ...lit(wire.brightness) };
-  return { key, turn, start, pinned, pieces, woken, tool, gap, ...more };
+  const { key, start, pinned, woken, tool, thought = false, gap, thoughts = 0, text_pieces: pieces } = wire;
+  const tools = tool ? toolTokens(pieces) : [];
+  const more = { tools, thinking: [], fresh: false, draft: false, ...lit(wire.brightness) };
+  return { key, turn, start, pinned, pieces, woken, tool, thought, gap, thoughts, ...more };
 }
 
 /** Brightness with its peak and mean. @param {ArrayLike<number>} values */
@@ -68,9 +69,10 @@ export class Live {
     live.chunks.sort((a, b) => compareIds(a.start, b.start));
     live.tailGap = wire.tail_gap;
     if (wire.generating) {
-      const { turn_id, position, text_pieces, brightness, tool } = wire.generating;
+      const { turn_id, position, text_pieces, brightness, tool, thought = [] } = wire.generating;
       live.begin(turn_id, position, { window: wire.window, speaker }); // the place of the reply's first token
-      Object.assign(live.draft ?? {}, { pieces: [...text_pieces], tools: [...tool], ...lit(brightness) });
+      const told = { pieces: [...text_pieces], tools: [...tool], thinking: [...thought] };
+      Object.assign(live.draft ?? {}, told, lit(brightness));
     }
     live.rescale();
     return live;
@@ -153,9 +155,11 @@ export class Live {
   remove(key) {
     const at = this.chunks.findIndex((chunk) => chunk.key === key);
     if (at < 0) return;
-    const [{ gap, pieces }] = this.chunks.splice(at, 1);
+    const [{ gap, pieces, thought, turn }] = this.chunks.splice(at, 1);
     const { chunks, tokens } = gap ?? NONE;
     this.#addToGap(at, chunks + 1, tokens + pieces.length);
+    const next = this.chunks[at];
+    if (thought && next?.turn.turn_id === turn.turn_id) next.thoughts += 1;
   }
 
   /** A reply begins. @param {string} turnId @param {string} start @param {Partial<Turn>} [about] */
@@ -166,20 +170,22 @@ export class Live {
     };
     this.draft = {
       key: "draft", turn, start, pinned: false, pieces: [], ...lit([]),
-      woken: null, tool: false, gap: null, fresh: false, draft: true, tools: [],
+      woken: null, tool: false, thought: false, gap: null, thoughts: 0, fresh: false, draft: true,
+      tools: [], thinking: [],
     };
   }
 
   /**
    * The reply's next token. Known ones are passed over; false means that some are missing.
-   * @param {string} position @param {string} text @param {boolean} tool
+   * @param {string} position @param {string} text @param {boolean} tool @param {boolean} [thought]
    */
-  grow(position, text, tool) {
+  grow(position, text, tool, thought = false) {
     if (!this.draft) return false;
     const ahead = BigInt(position) - BigInt(this.draft.start) - BigInt(this.draft.pieces.length);
     if (ahead < 0n) return true;
     if (ahead > 0n) return false;
     if (tool) this.draft.tools[this.draft.pieces.length] = true;
+    if (thought) this.draft.thinking[this.draft.pieces.length] = true;
     this.draft.pieces.push(text);
     return true;
   }

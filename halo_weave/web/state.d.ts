@@ -46,10 +46,15 @@ interface LiveChunk {
   mean: number;
   woken: WhyWoken | null;
   tool: boolean;
+  thought: boolean;
   gap: Gap | null;
+  /** How many chunks of the gap are the thoughts before this answer. */
+  thoughts: number;
   fresh: boolean;
   draft: boolean;
   tools: boolean[];
+  /** Of a reply in progress, which of its tokens are a thought. */
+  thinking: boolean[];
 }
 
 /** One event of a window's stream. */

@@ -235,9 +235,9 @@ export class Store extends EventTarget {
   }
 
   /** @param {Wire.Events["token"]} data */
-  #token({ position, text, tool }) {
+  #token({ position, text, tool, thought }) {
     if (!this.live) return false;
-    if (!this.live.grow(position, text, Boolean(tool))) return true;
+    if (!this.live.grow(position, text, Boolean(tool), Boolean(thought))) return true;
     const { turn } = this;
     const phase = turn.phase === "tool" && tool ? "tool" : "writing";
     this.turn = { ...turn, phase, tokens: turn.tokens + 1, since: turn.tokens ? turn.since : Date.now() };

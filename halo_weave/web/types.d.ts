@@ -133,7 +133,9 @@ declare namespace Wire {
     mean: number;
     woken: Record<string, any> | null;
     tool: boolean;
+    thought: boolean;
     gap: Gap | null;
+    thoughts: number;
   }
 
   interface Clear {
@@ -146,6 +148,7 @@ declare namespace Wire {
     woken_last_turn: number;
     kv_reuse: number | null;
     tokens_per_second: number | null;
+    only_thought: boolean;
   }
 
   interface ContextTold {
@@ -379,6 +382,7 @@ declare namespace Wire {
     repeat_penalty?: number | null;
     seed?: number | null;
     max_new_tokens?: number | null;
+    effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number | null;
     min_chunk_tokens?: number | null;
     strategy?: "cumulative" | "magnitude_voting" | "rolling_mean_voting" | "surprise" | "symmetric_voting" |
@@ -399,9 +403,11 @@ declare namespace Wire {
     relevance_floor?: number | null;
     mmr_lambda?: number | null;
     memory_scope?: "all" | "window" | null;
+    recall_thoughts?: boolean | null;
     kv_mode?: "splice" | "exact" | null;
     timestamps?: boolean | null;
     memory_tree_in_prompt?: boolean | null;
+    tools?: "auto" | "native" | "tags" | "off" | null;
     tool_rounds?: number | null;
   }
 
@@ -437,6 +443,7 @@ declare namespace Wire {
     text_pieces: string[];
     brightness: number[];
     tool: boolean[];
+    thought: boolean[];
   }
 
   interface ResetEvent {
@@ -464,11 +471,12 @@ declare namespace Wire {
   }
 
   interface SettingsChange {
-    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" |
+    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
       "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "fading" |
       "decay" | "sink" | "asking_sinks" | "keep_exchanges" | "keep_used" | "score_current_turn" |
       "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" |
-      "memory_scope" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "tool_rounds")[];
+      "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "tools" |
+      "tool_rounds")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -476,6 +484,7 @@ declare namespace Wire {
     repeat_penalty?: number;
     seed?: number | null;
     max_new_tokens?: number;
+    effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number;
     min_chunk_tokens?: number;
     strategy?: "cumulative" | "magnitude_voting" | "rolling_mean_voting" | "surprise" | "symmetric_voting" |
@@ -496,9 +505,11 @@ declare namespace Wire {
     relevance_floor?: number;
     mmr_lambda?: number | null;
     memory_scope?: "all" | "window";
+    recall_thoughts?: boolean;
     kv_mode?: "splice" | "exact";
     timestamps?: boolean;
     memory_tree_in_prompt?: boolean;
+    tools?: "auto" | "native" | "tags" | "off";
     tool_rounds?: number;
   }
 
@@ -507,7 +518,7 @@ declare namespace Wire {
     values: Record<string, boolean | number | string | null>;
   }
 
-  type SleepReason = "dimmest" | "with its pair" | "by the user";
+  type SleepReason = "dimmest" | "with its pair" | "by the user" | "turn over";
 
   interface SleepingTold {
     key: string;
@@ -582,6 +593,7 @@ declare namespace Wire {
     position: string;
     text: string;
     tool: boolean;
+    thought: boolean;
   }
 
   interface TokenSourceTold {
@@ -611,6 +623,8 @@ declare namespace Wire {
     own_ms_per_turn: number;
     own_ms_after: number;
     own_ms_per_token: number;
+    thought_tokens: number;
+    only_thought: boolean;
     faults: number;
   }
 
@@ -690,11 +704,12 @@ declare namespace Wire {
     ai_name?: string | null;
     settings?: OwnSettings | null;
     name?: string | null;
-    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" |
+    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
       "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "fading" |
       "decay" | "sink" | "asking_sinks" | "keep_exchanges" | "keep_used" | "score_current_turn" |
       "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" |
-      "memory_scope" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "tool_rounds")[];
+      "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "tools" |
+      "tool_rounds")[];
   }
 
   interface WindowTold {
@@ -729,7 +744,9 @@ declare namespace Wire {
     mean: number;
     woken: Record<string, any> | null;
     tool: boolean;
+    thought: boolean;
     gap: Gap | null;
+    thoughts: number;
     part: WakeReason;
     hit: string;
     similarity: number;

@@ -113,8 +113,9 @@ export function turnSentence(turn, now) {
   }
 }
 
-/** How the last turn ended, when that is worth a word. @param {string} reason */
-export function ending(reason) {
+/** How the last turn ended, when that is worth a word. @param {string} reason @param {boolean} [onlyThought] */
+export function ending(reason, onlyThought = false) {
+  if (onlyThought) return "The reply ended within its thought: there is no answer. Allow more tokens, or less effort.";
   const endings = {
     length: "The reply reached its longest length.", context: "The model's context is full.",
     abort: "Stopped.", error: "The reply ended with an error.",
@@ -144,6 +145,7 @@ export function happening(event, detail, text = "") {
 /** @param {Record<string, any>} detail */
 function slept({ why, peak, brightness }) {
   if (why === "by the user") return "Put to sleep by you";
+  if (why === "turn over") return "Fell asleep when its turn was over";
   const bright = typeof peak === "number" ? ` at peak ${number(peak)}`
     : typeof brightness === "number" ? ` at brightness ${number(brightness)}` : "";
   return `Fell asleep${bright}${typeof why === "string" ? ` (${why.replaceAll("_", " ")})` : ""}`;

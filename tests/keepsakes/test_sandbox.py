@@ -9,7 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from halo_weave.keepsakes.sandbox import CHILD, PROGRAM_LIMIT, JqError, JqSandbox
+from halo_weave.errors import BadInput
+from halo_weave.keepsakes.sandbox import CHILD, PROGRAM_LIMIT, JqSandbox
 from tests.keepsakes.places import PATIENT
 
 DOCUMENT = {"a": 1, "b": [1, 2, {"c": None}], "name": "Żółw 🐈"}
@@ -46,7 +47,7 @@ def test_long_numbers_keep_their_digits():
 
 def test_a_wrong_program_is_told_in_one_line():
     for program in (".a.b", ".a[", "nosuch", "error", 'error("x\ny")', "", "|", '"'):
-        with pytest.raises(JqError) as caught:
+        with pytest.raises(BadInput) as caught:
             run(program)
         assert "\n" not in str(caught.value)
         assert str(caught.value).startswith("jq cannot do this: ")
@@ -63,7 +64,7 @@ def test_a_wrong_program_is_told_in_one_line():
     ],
 )
 def test_a_program_that_gives_up_says_why(program, reason):
-    with pytest.raises(JqError) as caught:
+    with pytest.raises(BadInput) as caught:
         run(program)
     assert str(caught.value) == f"jq cannot do this: {reason}."
 
@@ -81,7 +82,7 @@ def test_the_environment_is_empty(monkeypatch):
 
 def test_no_other_input_is_there():
     assert run("[inputs], input_filename") == [[], None]
-    with pytest.raises(JqError):
+    with pytest.raises(BadInput):
         run("input")
 
 
@@ -100,7 +101,7 @@ def test_no_other_input_is_there():
 def test_no_file_can_be_read(program, tmp_path):
     (tmp_path / "secret.json").write_text('"secret"')
     (tmp_path / "code.jq").write_text('module {"secret": 1}; def f: "secret";')
-    with pytest.raises(JqError) as caught:
+    with pytest.raises(BadInput) as caught:
         run(program.replace("FOLDER", str(tmp_path)))
     assert '"secret"' not in str(caught.value)
 
@@ -128,13 +129,13 @@ ENDLESS = ["def f: f; f", "[range(1e9)]", "until(false; .)", "[recurse(.)]", "[l
 
 @pytest.mark.parametrize("program", ENDLESS)
 def test_an_endless_program_is_stopped(program):
-    with pytest.raises(JqError, match="stopped"):
+    with pytest.raises(BadInput, match="stopped"):
         run(program, seconds=0.5)
 
 
 def test_a_greedy_program_is_stopped_by_its_memory():
     for program in ('"x" * 1e9', "def f: [f]; f", 'reduce range(1e9) as $i ("x"; . + .)'):
-        with pytest.raises(JqError, match="stopped"):
+        with pytest.raises(BadInput, match="stopped"):
             run(program, seconds=20, memory_bytes=64 << 20)
 
 
@@ -170,21 +171,21 @@ def test_too_many_values_are_cut_and_it_is_said():
     ],
 )
 def test_hostile_programs_cost_at_most_a_sentence(program):
-    with suppress(JqError):
+    with suppress(BadInput):
         JqSandbox(seconds=1).run(program, json.dumps(DOCUMENT))
 
 
 def test_programs_have_a_length_and_no_hidden_end():
-    with pytest.raises(JqError, match="longer"):
+    with pytest.raises(BadInput, match="longer"):
         run("." + " " * PROGRAM_LIMIT)
-    with pytest.raises(JqError, match="NUL"):
+    with pytest.raises(BadInput, match="NUL"):
         run(". \0 | hidden")
 
 
 def test_no_process_is_left_behind():
     before = children()
     for program in (".", "def f: f; f", "nosuch"):
-        with suppress(JqError):
+        with suppress(BadInput):
             run(program, seconds=0.2)
     assert children() == before
 

@@ -14,7 +14,7 @@ from halo_weave.settings import FIELDS
 from tests.server.talking import say
 
 WRITE = """<tool>jq '.topics.cat = "Mooncake"' notes.json > output</tool>"""
-QUICK = {"memory_scope": "window", "timestamps": False}
+QUICK = {"memory_scope": "window", "timestamps": False, "tools": "tags"}
 
 KEY = "correct-horse-battery"
 

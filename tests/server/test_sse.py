@@ -28,7 +28,9 @@ def test_an_event_is_rendered_once_however_many_watch(monkeypatch):
     hub.publish(token("a"))
     first = rendered(hub.since(before)[0][0])
     assert rendered(hub.since(before)[0][0]) is first
-    assert parsed(first) == [("run-1", "token", {"id": 1, "position": "0", "text": "a", "tool": False})]
+    assert parsed(first) == [
+        ("run-1", "token", {"id": 1, "position": "0", "text": "a", "tool": False, "thought": False})
+    ]
 
 
 def test_text_with_line_breaks_stays_one_event():

@@ -113,6 +113,7 @@ SMALL = {
     "min_chunk_tokens": 8,
     "timestamps": False,
     "resurrection_budget": 200,
+    "tools": "tags",
 }
 
 

@@ -37,7 +37,7 @@ class TemplatedEngine(ScriptedEngine):
         self.template = ModelTemplate(template, renderer, specials={}, now=SAID)
         assert self.template.origin == "model"
 
-    def chat(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
+    def chat(self, messages: Sequence[ChatMessage], **_: object) -> ChatPrompt:
         return self.template.write(messages)
 
 

@@ -135,7 +135,7 @@ def test_plain_reading_switches_the_heatmap_off(house, show):
 
 
 def test_tool_results_are_cyan(house, show):
-    window = house.window(max_context_tokens=0)
+    window = house.window(max_context_tokens=0, tools="tags")
     page = show(window)
     house.replies += ["<tool>jq '.topics.bell = \"gold\"' notes.json > output</tool>", "It is written down."]
     say(page, "Write down that the bell is gold.")

@@ -15,7 +15,12 @@ pytestmark = pytest.mark.browser
 def told(house) -> str:
     """A window with everything in it: bright and dim, pinned, asleep, woken, a tool's answer."""
     window = house.window(
-        "Lighthouse", max_context_tokens=150, min_chunk_tokens=8, resurrection_budget=40, timestamps=False
+        "Lighthouse",
+        max_context_tokens=150,
+        min_chunk_tokens=8,
+        resurrection_budget=40,
+        timestamps=False,
+        tools="tags",
     )
     house.ask("PATCH", f"/windows/{window}", json={"system_prompt": ""})
     house.say(window, "My cat is called Mochi.", "Mochi is a lovely name.")

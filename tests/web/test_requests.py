@@ -83,7 +83,7 @@ def test_a_turn_that_wakes_and_puts_to_sleep_is_told_by_its_events_alone(house, 
 
 
 def test_the_open_panels_are_loaded_anew_only_when_the_turn_changed_what_they_show(house, show):
-    window = house.window()
+    window = house.window(tools="tags")
     page = show(window)
     expect(panel(page, "Notes").locator("textarea")).not_to_have_value("")
     plain = turn(page, house, "Say something.", "Something.")

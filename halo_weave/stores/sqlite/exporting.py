@@ -159,7 +159,7 @@ def _turns(db: sqlite3.Connection, progress: Callable[[int], None]) -> Iterator[
                c.span, c.ids, c.lengths, c.raw
            FROM chosen CROSS JOIN turns t ON t.id = chosen.turn CROSS JOIN chunks c ON c.turn = t.id
            CROSS JOIN tokenizers k ON k.id = c.tokenizer LEFT JOIN imported i ON i.here = t.id
-           ORDER BY t.id, c.chunk""",
+           ORDER BY t.id, c.start, c.chunk""",
     )
     for done, (_, group) in enumerate(groupby(rows, key=lambda row: row["turn"]), 1):
         names = ("turn", "window", "role", "answers", "speaker", "said", "source", "first_turn", "mark")

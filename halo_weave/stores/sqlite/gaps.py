@@ -55,12 +55,12 @@ def close(db: sqlite3.Connection) -> None:
         ("turns", "id", turns.moved, "id = ?"),
         ("turns", "answers", turns.moved, "answers = ?"),
         ("chunks", "turn", turns.moved, "turn = ?"),
+        ("uses", "turn", turns.moved, "turn = ?"),
+        ("sources", "turn", turns.moved, "turn = ?"),
         ("imported", "here", turns.moved, "here = ?"),
         ("drafts", "turn", turns.moved, "turn = ?"),
         ("drafts", "answers", turns.moved, "answers = ?"),
         ("draft_parts", "turn", turns.moved, "turn = ?"),
-        ("uses", "turn", turns.moved, "turn = ?"),
-        ("sources", "turn", turns.moved, "turn = ?"),
     ):
         steps = [(new, old) for old, new in moved.items()]
         db.executemany(f"UPDATE {table} SET {column} = ? WHERE {found_by}", steps)

@@ -33,6 +33,7 @@ from halo_weave.stores.exchange import (
 from halo_weave.stores.importfile import checked, opened
 from halo_weave.stores.packing import micros, pack_tokens, unpack_floats
 from halo_weave.stores.renumbering import Renumbering, Shift, reason_here, snapshot_here
+from halo_weave.stores.sqlite.keepsakes import ENTRY
 from halo_weave.stores.sqlite.rows import (
     SqlitePart,
     insert_chunk,
@@ -263,22 +264,13 @@ class _Arrivals:
                 "parent": parent,
                 "heading": heading,
             }
-            if version.ended is None:
-                db.execute(
-                    """INSERT INTO entries (path, version, content, snapshot, model, vectors, created, modified, accessed,
-                           parent, heading)
-                       VALUES (:path, :version, :content, :snapshot, :model, :vectors, :created, :modified, :accessed,
-                           :parent, :heading)""",
-                    values,
-                )
-            else:
-                db.execute(
-                    """INSERT INTO entry_versions (path, version, content, snapshot, model, vectors, created, modified,
-                           accessed, ended)
-                       VALUES (:path, :version, :content, :snapshot, :model, :vectors, :created, :modified, :accessed,
-                           :ended)""",
-                    values,
-                )
+            present = version.ended is None
+            names = [*ENTRY.split(", "), *(("parent", "heading") if present else ("ended",))]
+            db.execute(
+                f"""INSERT INTO {"entries" if present else "entry_versions"} ({", ".join(names)})
+                    VALUES (:{", :".join(names)})""",
+                values,
+            )
         self._counts["entries"] += 1
 
     def _bring_notes(self, db: sqlite3.Connection, note: NoteIn) -> None:

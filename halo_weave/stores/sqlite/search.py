@@ -240,7 +240,7 @@ class SqliteSearch(SqlitePart):
                        SELECT turn, chunk FROM asked UNION SELECT turn, 0 FROM asked UNION SELECT pair, 0 FROM asked)
                    SELECT c.turn, c.chunk, t.role, c.start,
                        coalesce(length(a.brightness) / 4, c.span), coalesce(a.peak, 0),
-                       o.turn, p.role, c.window
+                       o.turn, p.role, c.window, coalesce(c.tags LIKE '%"thought"%', 0)
                    FROM family f JOIN chunks c ON c.turn = f.turn AND c.chunk = f.chunk JOIN turns t ON t.id = c.turn
                    LEFT JOIN asleep a ON a.window = :window AND a.start = c.start
                    LEFT JOIN turns p ON p.id =
@@ -251,10 +251,10 @@ class SqliteSearch(SqlitePart):
                 {"keys": pack_json([key[:2] for key in keys]), "window": window_id},
             ).fetchall()
         found = {}
-        for turn, chunk, role, start, tokens, peak, other, other_role, window in rows:
+        for turn, chunk, role, start, tokens, peak, other, other_role, window, thought in rows:
             key = ChunkKey(turn, chunk, Role(role))
             across = None if other is None else ChunkKey(other, 0, Role(other_role))
-            found[key] = Sleeper(key, tokens, peak, start, across, window)
+            found[key] = Sleeper(key, tokens, peak, start, across, window, bool(thought))
         return found
 
 

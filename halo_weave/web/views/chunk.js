@@ -2,7 +2,7 @@
 
 import { chunkLevel, tokenLevels } from "../colour.js";
 import { fill, h, icon } from "../dom.js";
-import { isHit, number, parts, similarity, speakerOf, wokenBy } from "../words.js";
+import { counted, isHit, number, parts, similarity, speakerOf, wokenBy } from "../words.js";
 
 export class ChunkView {
   /** @type {HTMLSpanElement[]} */
@@ -19,8 +19,11 @@ export class ChunkView {
     this.chunk = chunk;
     this.text = h("div", { class: "text" });
     this.badges = h("div", { class: "badges" });
+    this.thought = h("div", { class: "text" });
+    this.length = h("summary", {});
+    this.folded = h("details", { class: "thought", hidden: true }, this.length, this.thought);
     const about = { class: `chunk ${chunk.draft ? "draft" : ""}`, tabindex: "-1", data: { key: chunk.key } };
-    this.node = h("article", about, this.badges, this.text);
+    this.node = h("article", about, this.badges, this.folded, this.text);
     this.grow();
     this.describe();
   }
@@ -43,6 +46,7 @@ export class ChunkView {
   /** The reply that was written here is stored as this one chunk: it takes the nodes over. @param {LiveChunk} chunk */
   becomes(chunk) {
     if (this.chunk.turn.turn_id !== chunk.turn.turn_id || !this.#reads(chunk.pieces)) return false;
+    if (chunk.thought || this.chunk.thinking.length) return false;
     this.node.classList.remove("draft");
     this.node.dataset.key = chunk.key;
     this.adopt({ ...chunk, tools: this.chunk.tools });
@@ -57,17 +61,24 @@ export class ChunkView {
 
   /** Tokens that came since the last time. */
   grow() {
-    const { pieces, tools } = this.chunk;
-    const fresh = document.createDocumentFragment();
+    const { pieces, tools, thought, thinking } = this.chunk;
+    const fresh = document.createDocumentFragment(), thoughts = document.createDocumentFragment();
     for (let i = this.spans.length; i < pieces.length; i++) {
       const span = document.createElement("span");
       span.textContent = pieces[i];
       if (tools[i]) span.className = "tool";
       this.spans.push(span);
       this.#texts.push(pieces[i]);
-      fresh.append(span);
+      (thought || thinking[i] ? thoughts : fresh).append(span);
     }
     this.text.append(fresh);
+    if (thoughts.childNodes.length) {
+      this.thought.append(thoughts);
+      const thinks = this.chunk.draft && thinking.at(-1) && thinking.length === pieces.length;
+      const length = counted(this.thought.childNodes.length, "token");
+      this.length.textContent = `${thinks ? "Thinking…" : "Thought"}, ${length}`;
+      this.folded.hidden = false;
+    }
     if (this.#levels.length < this.spans.length) {
       const room = this.chunk.draft ? 2 * this.spans.length : this.spans.length;
       const levels = new Uint8Array(room);

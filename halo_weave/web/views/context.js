@@ -209,7 +209,7 @@ export class ContextView {
   #gap(key, gap, after, before) {
     let view = this.gaps.get(key);
     if (!view) this.gaps.set(key, (view = new GapView(this.app)));
-    return view.adopt(gap, after?.start ?? null, before?.start ?? null).node;
+    return view.adopt(gap, after?.start ?? null, before?.start ?? null, before?.thoughts ?? 0).node;
   }
 
   #clear() {

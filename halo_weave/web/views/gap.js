@@ -1,7 +1,7 @@
 // The quiet line where chunks are asleep between two that are live. It opens in place.
 
 import { fill, h, icon, iconButton } from "../dom.js";
-import { extent, moment, number, speakerOf } from "../words.js";
+import { counted, extent, moment, number, speakerOf } from "../words.js";
 
 const PAGE = 200;
 const MOST = 1000; // that the server gives at once
@@ -28,9 +28,12 @@ export class GapView {
     this.before = null;
   }
 
-  /** @param {Gap} gap @param {string | null} after @param {string | null} before */
-  adopt(gap, after, before) {
-    const words = `${extent(gap)} asleep`;
+  /**
+   * @param {Gap} gap @param {string | null} after @param {string | null} before
+   * @param {number} [thoughts] of its chunks
+   */
+  adopt(gap, after, before, thoughts = 0) {
+    const words = thoughts === gap.chunks ? `Thought, ${counted(gap.tokens, "token")}` : `${extent(gap)} asleep`;
     const same = this.after === after && this.before === before && this.words.textContent === words;
     this.after = after;
     this.before = before;

@@ -46,7 +46,8 @@ export class LabView {
     this.#showSpread();
     this.#showDimmest();
     facts(this.turn, Object.entries(turn.stats).map(([name, value]) => {
-      return [name.replaceAll("_", " "), Number.isInteger(value) ? number(value) : value.toFixed(2)];
+      const told = Number(value); // true is 1
+      return [name.replaceAll("_", " "), Number.isInteger(told) ? number(told) : told.toFixed(2)];
     }));
     const model = status?.model;
     facts(this.model, model ? [

@@ -27,7 +27,8 @@ export class SettingField {
     const on = { change: () => this.#set(this.#read()) };
     if (about.type === "boolean") return h("input", { id, type: "checkbox", class: "switch", role: "switch", on });
     if (about.type === "choice") {
-      const options = about.choices.map((value) => h("option", { value, text: value.replaceAll("_", " ") }));
+      const values = about.optional ? ["", ...about.choices] : about.choices;
+      const options = values.map((value) => h("option", { value, text: value.replaceAll("_", " ") || "default" }));
       return h("select", { id, class: "field", on }, options);
     }
     const range = { min: about.low, max: about.high, step: about.type === "integer" ? 1 : "any" };
@@ -39,7 +40,7 @@ export class SettingField {
   #read() {
     const { input, about } = this;
     if (about.type === "boolean") return /** @type {HTMLInputElement} */ (input).checked;
-    if (about.type === "choice") return input.value;
+    if (about.type === "choice") return input.value || null;
     return input.value.trim() === "" ? null : Number(input.value);
   }
 

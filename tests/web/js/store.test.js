@@ -235,3 +235,38 @@ test("a window that changed takes its place in the list", () => {
   store.setWindow({ id: "a", name: "A2" });
   assert.deepEqual(store.windows.map((one) => one.name), ["A2", "B"]);
 });
+
+describe("a thought", () => {
+  const thought = (position, piece, thinks) => ({ ...token(position, piece), thought: thinks });
+
+  test("is told apart in the reply in progress, token by token", () => {
+    apply("heard", heard);
+    apply("token", thought(43, "", false)); // a mark
+    apply("token", thought(44, "Hm", true));
+    apply("token", thought(45, "Mochi", false));
+    assert.deepEqual(store.live.draft.pieces, ["", "Hm", "Mochi"]);
+    assert.deepEqual([...store.live.draft.thinking].map(Boolean), [false, true]);
+  });
+
+  test("falls asleep into the gap before its answer, which then is known as a thought", () => {
+    apply("heard", heard);
+    apply("spoken", {
+      turn_id: "5",
+      chunks: [chunk("5.1.assistant", 44, ["Hm"], { thought: true }), chunk("5.0.assistant", 46, ["Mochi"])],
+    });
+    assert.ok(store.live.find("5.1.assistant").thought);
+    sleep("5.1.assistant", 1);
+    const answer = store.live.find("5.0.assistant");
+    assert.deepEqual(answer.gap, { chunks: 1, tokens: 1 });
+    assert.equal(answer.thoughts, 1);
+  });
+
+  test("of a reply in progress is known after a reload", () => {
+    const generating = {
+      turn_id: "5", position: "43", text_pieces: ["", "Hm"], brightness: [1, 1],
+      tool: [false, false], thought: [false, true],
+    };
+    store.setContext(context([], { generating }));
+    assert.deepEqual(store.live.draft.thinking, [false, true]);
+  });
+});

@@ -1,0 +1,196 @@
+"""A reply while it is written: which of its tokens are thought, answer, marks or a tool's, and what is kept of it."""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from halo_weave.core.tokens import Tokens
+from halo_weave.core.window import ReplyPart
+from halo_weave.templates.calls import CallSplitter
+from halo_weave.templates.messages import NativeCall
+from halo_weave.templates.thoughts import ThoughtMarks, ThoughtSplitter
+
+THOUGHT = "thought"  # tag of a chunk that the model thought before it answered
+TOOL = "tool"  # tag of a chunk that holds the answer of a tool
+
+ReplyKind = Literal["answer", "thought", "tool", "mark"]
+
+
+@dataclass(slots=True)
+class ReplyToken:
+    """One token of a reply. A mark may begin or end within a token: `shown` are the bytes that are none."""
+
+    id: int
+    piece: bytes
+    position: int
+    kind: ReplyKind = "mark"
+    shown: bytes = b""
+    text: str = ""  # of `shown`: whole characters only, the token that ends one carries it
+    by_tool: bool = False
+
+
+class ReplyReader:
+    """Feed it tokens; it gives each back when it is known what it is, in their order.
+
+    A token that may be the beginning of a mark is held back until that is sure.
+    """
+
+    def __init__(
+        self, start: int, marks: ThoughtMarks | None = None, *, calls: CallSplitter | None = None
+    ) -> None:
+        """`calls` finds tool calls in the model's own format, which are not shown."""
+        self.tokens: list[ReplyToken] = []
+        self.calls: list[NativeCall] = []  # those that were found, until somebody takes them
+        self._start, self._marks, self._finder = start, marks, calls
+        self._splitter: ThoughtSplitter | None = None
+        self._known = 0  # tokens of which it is known what they are
+        self._runs: list[tuple[ReplyKind, bytes]] = []  # of the first token that is not known yet
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+
+    @property
+    def known(self) -> Sequence[ReplyToken]:
+        return self.tokens[: self._known]
+
+    @property
+    def rest(self) -> str:
+        """What the model has written after its last call."""
+        return self._finder.rest if self._finder else ""
+
+    def begin(self, opened: bool) -> None:
+        """The model goes on after a generation prompt, which may have opened a thought."""
+        self._splitter = ThoughtSplitter(self._marks, opened=opened) if self._marks else None
+
+    def feed(self, id: int, piece: bytes) -> list[ReplyToken]:
+        self._add(id, piece)
+        runs: Iterable[tuple[ReplyKind, bytes]] = [("answer", piece)]
+        if self._splitter:
+            runs = self._splitter.feed(piece)
+        return self._settled(self._without_calls(runs))
+
+    def finish(self) -> list[ReplyToken]:
+        """The model stops here: what was held back is what it looks like."""
+        runs = self._without_calls(self._splitter.finish() if self._splitter else [])
+        if self._finder:
+            runs = [*runs, *self._finder.finish()]
+        return self._settled(runs)
+
+    def add(self, id: int, piece: bytes, kind: ReplyKind) -> list[ReplyToken]:
+        """A token that the model did not write: of a tool's answer, or of the frame around it."""
+        self._add(id, piece).by_tool = kind != "mark"
+        return self._settled([(kind, piece)])
+
+    def parts(self, tokenize: Callable[[str], Tokens]) -> list[ReplyPart]:
+        """What is kept: stretches of one kind, without the marks. `tokenize` mends tokens that a mark has cut."""
+        self.finish()
+        parts: list[ReplyPart] = []
+        for kind, group in groupby(self._mended(tokenize), key=lambda one: one[0]):
+            run = [one[1:] for one in group]
+            if kind == "mark":
+                continue
+            tokens = Tokens.of([id for id, _, _, _ in run], [piece for _, piece, _, _ in run])
+            tag = "" if kind == "answer" else kind
+            parts.append(ReplyPart(run[0][2], tokens, [source for *_, source in run], tag))
+        return parts
+
+    def tags(self, start: int, stop: int) -> tuple[str, ...]:
+        """Of the chunk from one position to another."""
+        inside = [token for token in self.tokens if start <= token.position < stop]
+        thought = any(token.kind == THOUGHT for token in inside)
+        tool = any(token.by_tool for token in inside)
+        return (*([THOUGHT] if thought else []), *([TOOL] if tool else []))
+
+    def _add(self, id: int, piece: bytes) -> ReplyToken:
+        self.tokens.append(ReplyToken(id, piece, self._start + len(self.tokens)))
+        return self.tokens[-1]
+
+    def _without_calls(self, runs: Iterable[tuple[ReplyKind, bytes]]) -> list[tuple[ReplyKind, bytes]]:
+        if self._finder is None:
+            return list(runs)
+        found: list[tuple[ReplyKind, bytes]] = []
+        for kind, raw in runs:
+            if kind == "answer":
+                found += self._finder.feed(raw)
+                self.calls += self._finder.take_calls()
+            else:
+                found += [*self._finder.finish(), (kind, raw)]
+        return found
+
+    def _settled(self, runs: Iterable[tuple[ReplyKind, bytes]]) -> list[ReplyToken]:
+        """Spread what the bytes are over the tokens that they come from."""
+        first = self._known
+        for kind, raw in runs:
+            while raw:
+                token = self.tokens[self._known]
+                left = len(token.piece) - sum(len(part) for _, part in self._runs)
+                self._runs.append((kind, raw[:left]))
+                if len(raw) < left:
+                    break
+                raw = raw[left:]
+                self._settle(token)
+        while self._known < len(self.tokens) and not self.tokens[self._known].piece:
+            self._settle(self.tokens[self._known])
+        return self.tokens[first : self._known]
+
+    def _settle(self, token: ReplyToken) -> None:
+        kinds = {kind for kind, _ in self._runs}
+        # A token without bytes is what the one before it is.
+        same = self.tokens[self._known - 1].kind if self._known else "mark"
+        token.kind = next(
+            (kind for kind in ("answer", "thought", "tool", "mark") if kind in kinds),
+            same,
+        )
+        token.shown = b"".join(raw for kind, raw in self._runs if kind == token.kind != "mark")
+        token.text = self._decoder.decode(token.shown)
+        self._runs = []
+        self._known += 1
+
+    def _mended(self, tokenize: Callable[[str], Tokens]) -> Iterable[tuple[ReplyKind, int, bytes, int, int]]:
+        """Kind, id, piece, position and source of each token; one that a mark has cut is what is left of it.
+
+        If that takes several tokens, they take the places of marks beside it.
+        """
+        found: list[tuple[ReplyKind, int, bytes, int, int]] = []
+        tokens = list(self.tokens)
+        at = 0
+        while at < len(tokens):
+            token = tokens[at]
+            whole = (token.kind, token.id, token.piece, token.position, at)
+            if token.kind == "mark" or token.shown == token.piece:
+                found.append(whole)
+                at += 1
+                continue
+            try:
+                mended = tokenize(token.shown.decode())
+            except UnicodeDecodeError:
+                mended = Tokens.of([], [])
+            count = len(mended)
+            after = _marks_in(tokens[at + 1 : at + count])
+            before = _marks_in(one[0] == "mark" for one in found[len(found) - count + 1 :])
+            if count == 1:
+                found.append((token.kind, int(mended.ids[0]), mended.pieces()[0], token.position, at))
+                at += 1
+            elif count and token.piece.startswith(token.shown) and after == count - 1:
+                found += [
+                    (token.kind, int(mended.ids[i]), mended.pieces()[i], token.position + i, at)
+                    for i in range(count)
+                ]
+                at += count
+            elif count and token.piece.endswith(token.shown) and before == count - 1:
+                del found[len(found) - count + 1 :]
+                first = token.position - count + 1
+                found += [
+                    (token.kind, int(mended.ids[i]), mended.pieces()[i], first + i, at) for i in range(count)
+                ]
+                at += 1
+            else:
+                found.append(whole)
+                at += 1
+        return found
+
+
+def _marks_in(ones: Iterable[ReplyToken | bool]) -> int:
+    return sum(one if isinstance(one, bool) else one.kind == "mark" for one in ones)
