@@ -31,7 +31,7 @@ from halo_weave.stores.sqlite import SqliteStore
 GRACE = 0.15  # seconds after which what was shown must be stored
 SETTINGS = {
     "max_context_tokens": 1500,
-    "max_new_tokens": 200,
+    "max_new_tokens": 100,
     "memory_scope": "window",
     "min_chunk_tokens": 16,
 }
@@ -60,10 +60,14 @@ Report = dict[str, Any]
 
 
 def nursery() -> None:
+    from halo_weave import assemble as assembling
     from halo_weave.assemble import Options, assemble
+    from halo_weave.core.heads import Calibration
     from halo_weave.server.listening import serving
     from halo_weave.server.service import Service
 
+    # Each fault has a memory of its own, and calibrating the model for each would take minutes.
+    setattr(assembling, "calibrate_engine", lambda *_: Calibration())  # noqa: B010
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()
@@ -152,7 +156,7 @@ class Witness:
         with httpx.Client(base_url=address, timeout=60) as http:
             for _ in range(turns):
                 try:
-                    self._turn(http, window, " ".join(rng.choices(WORDS, k=5)))
+                    self._turn(http, window, f"Tell a long story about {' '.join(rng.choices(WORDS, k=5))}.")
                 except httpx.HTTPError:
                     return
 
@@ -503,7 +507,7 @@ def _in_the_middle(servers: Servers, folder: Path) -> Iterator[tuple[Witness, th
         witness.talk(server.address, window, turns=1)
         talk = threading.Thread(target=lambda: witness.talk(server.address, window, turns=1))
         talk.start()
-        _until(lambda: len(witness.replies) == 2 and len(max(witness.replies.items())[1].shown) > 10)
+        _until(lambda: len(witness.replies) == 2 and len(max(witness.replies.items())[1].shown) > 4)
         yield witness, talk, server.address, window
 
 
