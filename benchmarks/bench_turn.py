@@ -26,30 +26,9 @@ from halo_weave.weave import Weave, events
 LIVE = 2_000
 TRIES = 5
 TURN_CHUNKS = 500  # chunks appended in one step
-ONSETS = [
-    "b",
-    "br",
-    "c",
-    "d",
-    "dr",
-    "f",
-    "g",
-    "gr",
-    "h",
-    "k",
-    "l",
-    "m",
-    "n",
-    "p",
-    "pl",
-    "r",
-    "s",
-    "st",
-    "t",
-    "tr",
-    "v",
-    "w",
-]
+ONSETS = """
+    b br c d dr f g gr h k l m n p pl r s st t tr v w
+""".split()
 RHYMES = [
     vowel + end
     for vowel in ["a", "e", "i", "o", "u", "ai", "ea", "oo"]

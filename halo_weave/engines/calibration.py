@@ -31,86 +31,16 @@ LISTS, STORIES = 2, 4  # lists of words to copy; stories, with a question for ea
 PAIRS_AT_ONCE = 128  # whose rows are held in memory
 BLOCK = 1 << 20
 
-WORDS = [
-    "apple",
-    "river",
-    "stone",
-    "cloud",
-    "paper",
-    "green",
-    "music",
-    "table",
-    "horse",
-    "light",
-    "water",
-    "bread",
-    "glass",
-    "tiger",
-    "pilot",
-    "sugar",
-    "chair",
-    "ocean",
-    "train",
-    "metal",
-    "garden",
-    "winter",
-    "bridge",
-    "candle",
-    "orange",
-    "silver",
-    "mountain",
-    "kitchen",
-    "window",
-    "doctor",
-    "basket",
-    "pencil",
-    "rocket",
-    "island",
-    "forest",
-    "castle",
-    "dragon",
-    "engine",
-    "farmer",
-    "guitar",
-    "hammer",
-    "jacket",
-    "ladder",
-    "magnet",
-    "needle",
-    "pepper",
-    "rabbit",
-    "saddle",
-    "tunnel",
-    "violin",
-    "wallet",
-    "yellow",
-    "anchor",
-    "button",
-    "copper",
-    "desert",
-    "eagle",
-    "flower",
-    "ginger",
-    "helmet",
-]
-NAMES = [
-    "Anna",
-    "Tom",
-    "Maria",
-    "Peter",
-    "Lucy",
-    "John",
-    "Sara",
-    "Mark",
-    "Nina",
-    "Paul",
-    "Ella",
-    "Hugo",
-    "Iris",
-    "Leo",
-    "Olga",
-    "Karl",
-]
+WORDS = """
+    apple river stone cloud paper green music table horse light water bread glass tiger pilot sugar
+    chair ocean train metal garden winter bridge candle orange silver mountain kitchen window doctor
+    basket pencil rocket island forest castle dragon engine farmer guitar hammer jacket ladder magnet
+    needle pepper rabbit saddle tunnel violin wallet yellow anchor button copper desert eagle flower
+    ginger helmet
+""".split()
+NAMES = """
+    Anna Tom Maria Peter Lucy John Sara Mark Nina Paul Ella Hugo Iris Leo Olga Karl
+""".split()
 FACTS = (  # what is told, what is asked, how the reply begins, and what may come next
     (
         "{0} lives in {1}.",
