@@ -70,6 +70,8 @@ def changed(draw: st.DrawFn) -> bytes:
     found = json.loads(draw(st.sampled_from(SEEDS)).read_text(encoding="utf-8"))
     for _ in range(draw(st.integers(1, 4))):
         every = list(places(found))
+        if not every:  # all of it was deleted
+            break
         path = draw(st.sampled_from(every))
         within = at(found, path[:-1])
         match draw(st.sampled_from(["odd", "odd", "other", "less", "more"])):

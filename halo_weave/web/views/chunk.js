@@ -19,7 +19,7 @@ export class ChunkView {
     this.chunk = chunk;
     this.text = h("div", { class: "text" });
     this.badges = h("div", { class: "badges" });
-    this.thought = h("div", { class: "text" });
+    this.thought = h("div", { class: "thought-text" });
     this.length = h("summary", {});
     this.folded = h("details", { class: "thought", hidden: true }, this.length, this.thought);
     const about = { class: `chunk ${chunk.draft ? "draft" : ""}`, tabindex: "-1", data: { key: chunk.key } };
