@@ -34,10 +34,10 @@ FEATURES = {
 REINSTALL = (
     "pip install --force-reinstall --no-deps xllamacpp==2026.10.11549"  # the version that is known here
 )
-WHEELS = "https://xorbitsai.github.io/xllamacpp/whl"
+ITS_INDEX = "--index-url with the address that the README of xllamacpp gives for"
 ADVICE = {
-    "CUDA": f"NVIDIA (CUDA 12.8; for 13.2 cu132): {REINSTALL} --index-url {WHEELS}/cu128",
-    "Vulkan": f"AMD, Intel and others (Vulkan): {REINSTALL} --index-url {WHEELS}/vulkan",
+    "CUDA": f"NVIDIA (CUDA): {REINSTALL} {ITS_INDEX} your version of CUDA",
+    "Vulkan": f"AMD, Intel and others (Vulkan): {REINSTALL} {ITS_INDEX} Vulkan",
     "Metal": "Mac (Metal): nothing, the package for macOS has it",
     "own": "A build of your own: name its libllama with HALO_WEAVE_LIBLLAMA, or install llama-cpp-python",
 }
