@@ -70,16 +70,16 @@ def test_a_template_that_cannot_be_read_is_said(renderer: TemplateRenderer, temp
 
 def test_one_process_renders_many_times(renderer: TemplateRenderer) -> None:
     renderer.render("{{ x }}", [{"x": "x"}], NOW)
-    child = renderer._child
+    child = renderer._process.child
     for number in range(20):
         assert renderer.render("{{ x }}", [{"x": number}], NOW) == [Rendered(str(number), "")]
-    assert renderer._child is child
+    assert renderer._process.child is child
 
 
 def test_a_closed_renderer_leaves_no_process_behind() -> None:
     renderer = TemplateRenderer()
     renderer.render("x", [{}], NOW)
-    child = renderer._child
+    child = renderer._process.child
     assert child is not None
     renderer.close()
     assert child.returncode is not None
