@@ -45,10 +45,8 @@ class Options:
     """What the user chose: where the memory lies, which models, how much of the machine."""
 
     data: Path
-    model: Path | str | None = (
-        None  # a file or a name; None: the default of the catalogue, pulled if it is not there
-    )
-    embedder: Path | Literal["off"] | None = None  # None: the default, likewise
+    model: Path | str | None = None  # a file or a name; None: the default, pulled if it is not there
+    embedder: Path | Literal["off"] | None = None  # None: likewise
     engine: Literal["llama", "scripted"] = "llama"
     context: int | None = None
     threads: int | None = None

@@ -92,9 +92,7 @@ class AttentionRow:
     aside: int = 0  # how many frame and system tokens there are
     aside_peak: float = 0.0  # the largest single share among them
     first: float | None = None  # the share of the very first token of the context, when that is aside
-    raw: Floats | None = (
-        None  # (pairs, live tokens), in the order of `Capture.chosen_raw`; only when asked for
-    )
+    raw: Floats | None = None  # (pairs, live tokens) as `Capture.chosen_raw` orders them; when asked for
 
     def fault(self, live: int) -> Fault | None:
         """What makes the row unusable for a window of `live` tokens, if anything."""

@@ -114,8 +114,7 @@ def prepared(folders: list[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
         limit = request["limit"]
         return {"names": names, "results": [written(template, each, limit) for each in request["renders"]]}
 
-    for (
-        template
-    ) in _WARM_UP:  # jinja2 and Python import some modules when they need them; later no file can be opened
+    # jinja2 and Python import some modules when they need them, and later no file can be opened.
+    for template in _WARM_UP:
         answer({"now": "2026-01-01", "template": template, "limit": 100, "renders": [{}]})
     return answer

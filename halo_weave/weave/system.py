@@ -50,9 +50,8 @@ class System:
         self.hubs = Hubs()
         self.scribe = Scribe(engine, toolbox.declarations() if toolbox else ())
         self.drafts = DraftWriter(store, now)
-        self.give_up = (
-            inf  # by the monotonic clock: when replies that cannot be stored are not tried any more
-        )
+        # By the monotonic clock: when replies that cannot be stored are not tried any more.
+        self.give_up = inf
         self.at_work: dict[str, Desk] = {}  # of the turns under way
         self._defaults = defaults
         self._locks: dict[str, Lock] = {}

@@ -446,9 +446,7 @@ class Turn:
         window = self.desk.window
         try:
             self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
-        except (
-            BadInput
-        ):  # something was deleted or put to sleep meanwhile, by another window or another process
+        except BadInput:  # another window or process has deleted something meanwhile, or put it to sleep
             self.desk.follow_store()
             self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
 
