@@ -214,6 +214,9 @@ class Embedder(Protocol):
 class RecallPort(Protocol):
     """Search over all that was said."""
 
+    def expect(self, text: str) -> None:
+        """This text will be searched for soon."""
+
     def search(
         self,
         text: str,

@@ -287,10 +287,10 @@ class Turn:
         with self.desk.guard:
             row = self.prompt.whole(step.row)
             if window.strategy.capture.reply and self.engine.info.abilities.attention:
-                window.update(row, score_reply=self.settings.score_current_turn)
-            if row is not None and row.fault(len(window)):
-                row = None
-            self._note_use(row)
+                fault = window.update(row, score_reply=self.settings.score_current_turn)
+            else:
+                fault = row.fault(len(window)) if row is not None else None
+            self._note_use(None if fault else row)
             window.say(step.id, step.piece, step.surprisal)
             settled = self.reply.feed(step.id, step.piece)
         self.stats["tokens"] += 1

@@ -71,6 +71,7 @@ class WeaveTurns:
             )
         began = time.perf_counter()
         with system.alone(window_id):
+            system.recall.expect(text)
             system.recover(held=window_id)
             desk = system.desk_to_change(window_id)
             desk.settings = desk.settings.changed(sampling or {})
