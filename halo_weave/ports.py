@@ -49,6 +49,7 @@ class ModelInfo:
     file: str = ""
     size_bytes: int = 0
     parameters: int = 0  # how many weights it has; 0: not known
+    wide_layers: tuple[int, ...] = ()  # those that see everything, if others see a sliding window; (): all do
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,10 +51,16 @@ class PrunePlan:
 
 
 def choose_prunes(
-    window: Window, budget: int, *, current: Collection[int] = (), kept: Collection[ChunkKey] = ()
+    window: Window,
+    budget: int,
+    *,
+    goal: int | None = None,
+    current: Collection[int] = (),
+    kept: Collection[ChunkKey] = (),
 ) -> PrunePlan:
     """The dimmest chunks, until the window's size is within the budget. A budget of 0 prunes nothing.
 
+    Where each prune is dear, those of a window over its budget go on until its size is within the smaller `goal`.
     Never chosen: chunks of the `current` turns, those to be `kept`, pinned ones, system chunks, protected anchors, those that the
     window's strategy makes infinitely bright, and the last prunable unit.
     """
@@ -65,7 +71,7 @@ def choose_prunes(
         return PrunePlan(budget, size, ())
     ground = _Ground(window, current, kept)
     goes: list[Prune] = []
-    while size > budget and (unit := ground.take_dimmest()):
+    while size > (budget if goal is None else goal) and (unit := ground.take_dimmest()):
         for place in unit:
             chunk = window.chunks[place]
             why = SleepReason.DIMMEST if place == unit[0] else SleepReason.PAIR

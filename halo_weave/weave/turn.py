@@ -123,7 +123,8 @@ class Turn:
         """If the user's words would not fit into the model's context, the dimmest sleep first."""
         window = self.desk.window
         if window.size + user > self._model_room(0):
-            plan = choose_prunes(window, max(1, self._model_room(0) - user))
+            room = max(1, self._model_room(0) - user)
+            plan = choose_prunes(window, room, goal=self._goal(room))
             if plan.over:
                 raise BadInput(
                     f"Your message does not fit by {plan.over} tokens. Send it in parts, put something to sleep, "
@@ -470,11 +471,15 @@ class Turn:
         plan = choose_prunes(
             window,
             budget,
+            goal=self._goal(budget),
             current=self._last_exchanges(ids),
             kept=self._woken_and_used(),
         )
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)
+
+    def _goal(self, budget: int) -> int:
+        return self.settings.prune_goal(budget, cuts=self.engine.info.abilities.cuts)
 
     def _last_exchanges(self, ids: Reservation) -> set[int]:
         """The turns of this exchange and of those before it that are kept."""
