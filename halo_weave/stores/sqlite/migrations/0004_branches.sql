@@ -10,7 +10,7 @@ ALTER TABLE windows ADD COLUMN head INTEGER REFERENCES turns(id);  -- null: noth
 UPDATE turns SET parent = (SELECT max(p.id) FROM turns p WHERE p.window = turns.window AND p.id < turns.id);
 UPDATE windows SET head = (SELECT max(t.id) FROM turns t WHERE t.window = windows.id);
 
-CREATE INDEX turns_by_parent ON turns(parent);
+CREATE INDEX turns_by_parent ON turns(parent, window);
 CREATE INDEX turns_by_mark ON turns(mark) WHERE mark IS NOT NULL;
 CREATE INDEX windows_by_head ON windows(head);
 CREATE INDEX chunks_aside ON chunks(number) WHERE aside = 1;
