@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import nan
 from typing import Any
 
 from halo_weave.core.pruning import SleepReason
@@ -112,6 +113,7 @@ class TokenSpoken:
     text: str  # whole characters only: the token that ends one carries it
     tool: bool = False  # part of a tool's answer, not of the model's words
     thought: bool = False  # part of what the model thinks before it answers
+    surprisal: float = nan  # nats, by the model's own distribution; not a number if it is not known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,6 +128,14 @@ class ToolCalled:
     """The reply calls a tool."""
 
     command: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallMade:
+    """The reply calls a tool of the program that asked for it."""
+
+    name: str
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +206,7 @@ TurnEvent = (
     | TokenSpoken
     | Brightened
     | ToolCalled
+    | CallMade
     | ToolAnswered
     | Spoken
     | WindowChanged

@@ -105,7 +105,7 @@ class System:
         if self.toolbox and settings.memory_tree_in_prompt and form != "off":
             told = self.toolbox.instructions() if form == "tags" else self.toolbox.overview()
             prompt = f"{prompt}\n\n{told}".strip()
-        return self.scribe.system(prompt, form == "native")
+        return self.scribe.system(prompt, self.scribe.declared if form == "native" else "")
 
     @contextmanager
     def alone(self, window_id: str) -> Iterator[None]:

@@ -29,10 +29,11 @@ from halo_weave.records import Reservation
 from halo_weave.templates.calls import CallSplitter
 from halo_weave.templates.messages import NativeCall
 from halo_weave.weave import events
-from halo_weave.weave.asked import Asked
+from halo_weave.weave.asked import Asked, Frame
 from halo_weave.weave.clock import TurnClock
 from halo_weave.weave.desk import About, Desk
 from halo_weave.weave.drafts import RETRY, unstored
+from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.roundtrip import round_trip
 from halo_weave.weave.seen import SeenChunk
@@ -59,8 +60,11 @@ class Turn:
         self.clock = TurnClock(began)
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
-        self.form = system.tool_form(desk.settings, asked.text)
+        self.frame = asked.frame or Frame()
+        self.form = system.tool_form(desk.settings, asked.text) if asked.frame is None else "off"
         desk.system = system.system_prompt(desk.record, desk.settings, self.form)
+        if asked.frame is not None:
+            desk.system = system.scribe.system(self.frame.system_prompt, self.frame.tools)
         desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
         self._woken: set[ChunkKey] = set()
@@ -219,6 +223,7 @@ class Turn:
                         yield from self._tell(settled)
                         answer = b"".join(token.shown for token in settled if token.kind == "answer")
                         calls += [(call, None) for call in (detector.feed(answer) if detector else ())]
+                        yield from self._calls_for_others()
                         calls += self._native_calls() if rounds else []
                     case Done():
                         self.reason = step.reason
@@ -253,6 +258,7 @@ class Turn:
             seed=self.settings.seed,
             max_new_tokens=left,
             stop=self.asked.stop,
+            grammar=self.frame.grammar,
         )
         capture = seen_for_use(window.strategy.capture, self.use.calibration)
         if not first:
@@ -312,6 +318,7 @@ class Turn:
             self._note_use(row)
             window.say(step.id, step.piece, step.surprisal)
             settled = self.reply.feed(step.id, step.piece)
+            self.reply.tokens[-1].surprisal = step.surprisal
         self.stats["tokens"] += 1
         self.draft.said()
         return settled
@@ -321,7 +328,7 @@ class Turn:
             thought = token.kind == THOUGHT
             self.stats["thought_tokens"] += thought
             yield events.TokenSpoken(
-                token.id, token.position, token.piece, token.text, token.by_tool, thought
+                token.id, token.position, token.piece, token.text, token.by_tool, thought, token.surprisal
             )
         if tokens and time.perf_counter() - self._shown > FRAME:
             self._shown = time.perf_counter()
@@ -344,10 +351,17 @@ class Turn:
     def _finder(self) -> CallSplitter | None:
         """Finds calls in the template's own format."""
         facts = self.engine.facts
-        if self.form != "native" or facts.tools is None:
+        tools = declarations(self.frame.tools) or (self.scribe.tools if self.form == "native" else ())
+        if facts.tools is None or not tools:
             return None
         prompt = self.system.generation_prompt(self.settings.effort)
-        return CallSplitter(facts.tools, self.scribe.tools, header=prompt.strip().rpartition("\n")[2])
+        return CallSplitter(facts.tools, tools, header=prompt.strip().rpartition("\n")[2])
+
+    def _calls_for_others(self) -> Iterator[events.TurnEvent]:
+        """Calls of tools that another program runs."""
+        if self.frame.tools:
+            calls, self.reply.calls = self.reply.calls, []
+            yield from (events.CallMade(call.name, dict(call.arguments)) for call in calls)
 
     def _native_calls(self) -> list[tuple[ToolCall, NativeCall | None]]:
         calls, self.reply.calls = self.reply.calls, []
