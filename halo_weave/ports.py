@@ -62,6 +62,7 @@ class Sampling:
     seed: int | None = None  # None: random
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
+    grammar: str = ""  # GBNF: what the text must be like
 
     def check(self) -> None:
         """Refuse what an engine would take wrongly or abort on."""

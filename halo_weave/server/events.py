@@ -45,13 +45,13 @@ def _packed(row: Brightness) -> str:
 
 
 def _made(
-    name: str, kind: type, base: type[Output] = Output, leave_out: str = "", **about: Any
+    name: str, kind: type, base: type[Output] = Output, leave_out: tuple[str, ...] = (), **about: Any
 ) -> type[Output]:
     """A model of an event with the event's own fields. `about`: a description, or another type with one."""
     made: dict[str, Any] = {}
     hints = get_type_hints(kind)
     for field in fields(kind):
-        if field.name in base.model_fields or field.name in (leave_out, "chunk"):
+        if field.name in base.model_fields or field.name in (*leave_out, "chunk"):
             continue
         given = about.get(field.name)
         shape = Number if field.name in _IDS else _SHAPES.get(hints[field.name], hints[field.name])
@@ -88,6 +88,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
     ("woken", events.ChunksWoken, {"passed_over": "Hits that did not fit."}),
     ("asleep", events.ChunksSlept, {"over": "Tokens above the budget that nothing prunable is left for."}),
     ("heard", events.Heard, {"frames": "Tokens of all frames that the model reads now."}),
+    ("answering", events.Answering, {"reply_turn": "The turn that the answer will be."}),
     (
         "to_read",
         Planned,
@@ -98,7 +99,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         "token",
         events.TokenSpoken,
         {
-            "leave_out": "piece",
+            "leave_out": ("piece", "surprisal"),
             "text": "Whole characters only: the token that ends one carries it.",
             "tool": "Part of a tool's answer, not of the model's words.",
             "thought": "Part of what the model thinks before it answers.",
@@ -108,7 +109,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         "brightened",
         events.Brightened,
         {
-            "leave_out": "brightness",
+            "leave_out": ("brightness",),
             "data": (
                 Annotated[str, BeforeValidator(_packed)],
                 Field(
@@ -120,6 +121,11 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         },
     ),
     ("tool_called", events.ToolCalled, {}),
+    (
+        "call_made",
+        events.CallMade,
+        {"arguments": (dict[str, Any], Field(description="As the model wrote them."))},
+    ),
     ("tool_answered", events.ToolAnswered, {}),
     ("spoken", events.Spoken, {}),
     (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import nan
 from typing import Any
 
 from halo_weave.core.pruning import SleepReason
@@ -84,6 +85,14 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class Answering:
+    """A turn of the user's that is stored already is answered, perhaps again; `reply_turn` will be the answer."""
+
+    turn_id: int
+    reply_turn: int
+
+
+@dataclass(frozen=True, slots=True)
 class PromptRead:
     """The prompt is in the model's cache."""
 
@@ -104,6 +113,7 @@ class TokenSpoken:
     text: str  # whole characters only: the token that ends one carries it
     tool: bool = False  # part of a tool's answer, not of the model's words
     thought: bool = False  # part of what the model thinks before it answers
+    surprisal: float = nan  # nats, by the model's own distribution; not a number if it is not known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +128,14 @@ class ToolCalled:
     """The reply calls a tool."""
 
     command: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallMade:
+    """The reply calls a tool of the program that asked for it."""
+
+    name: str
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +182,7 @@ class TurnFailed:
 
 @dataclass(frozen=True, slots=True)
 class WindowChanged:
-    """Something other than a turn changed the window: load its context again."""
+    """The window was changed by something else than a turn, or turns left it: load its context again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +200,16 @@ TurnEvent = (
     | ChunksWoken
     | ChunksSlept
     | Heard
+    | Answering
     | Planned
     | PromptRead
     | TokenSpoken
     | Brightened
     | ToolCalled
+    | CallMade
     | ToolAnswered
     | Spoken
+    | WindowChanged
     | TurnEnded
 )
-WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | WindowChanged | WindowDeleted | EventsLost
+WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | WindowDeleted | EventsLost

@@ -105,7 +105,7 @@ class System:
         if self.toolbox and settings.memory_tree_in_prompt and form != "off":
             told = self.toolbox.instructions() if form == "tags" else self.toolbox.overview()
             prompt = f"{prompt}\n\n{told}".strip()
-        return self.scribe.system(prompt, form == "native")
+        return self.scribe.system(prompt, self.scribe.declared if form == "native" else "")
 
     @contextmanager
     def alone(self, window_id: str) -> Iterator[None]:
@@ -207,13 +207,16 @@ class System:
             except BadInput:
                 self.store.drop_draft(draft.turn_id)  # another process was faster
 
+    def generation_prompt(self, effort: str | None) -> str:
+        """What the template writes before a reply."""
+        return self.engine.chat([ChatMessage("user", "a")], effort=effort).pieces[-1].text
+
     def _read_reply(self, start: int, tokens: Tokens, settings: Settings) -> ReplyReader:
         """A stored reply, told apart into thought and answer as it was when it was written."""
         marks = self.engine.facts.marks
         reader = ReplyReader(start, marks)
         if marks:
-            prompt = self.engine.chat([ChatMessage("user", "a")], effort=settings.effort)
-            reader.begin(marks.opened_by(prompt.pieces[-1].text))
+            reader.begin(marks.opened_by(self.generation_prompt(settings.effort)))
         for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
             reader.feed(id, piece)
         return reader
