@@ -184,6 +184,10 @@ class Strategy(ABC):
         """All live tokens after a whole reply, which is the newest chunks now; None changes nothing."""
         return None
 
+    def parts_of(self, traces: Floats | None) -> dict[str, float]:
+        """What a chunk's brightness is made of, for those who ask why: from the traces of its tokens."""
+        return {}
+
     def of_chunks(self, sight: Sight) -> Floats:
         """(chunks,) brightness of whole chunks: the lowest falls asleep first, infinite ones never."""
         return peaks(sight.light.brightness, sight.offsets)

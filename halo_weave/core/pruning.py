@@ -18,6 +18,7 @@ class SleepReason(StrEnum):
     """Why a chunk falls asleep."""
 
     DIMMEST = "dimmest"  # the lowest brightness among what could go
+    OLDEST = "oldest of the dimmest"  # others that could go were as dim, and younger
     PAIR = "with its pair"  # the anchor of a turn whose question or answer went
     USER = "by the user"
     TURN_OVER = "turn over"  # a thought, or what a tool said: live only while its turn lasts
@@ -68,7 +69,7 @@ def choose_prunes(
     while size > budget and (unit := ground.take_dimmest()):
         for place in unit:
             chunk = window.chunks[place]
-            why = SleepReason.DIMMEST if place == unit[0] else SleepReason.PAIR
+            why = ground.why if place == unit[0] else SleepReason.PAIR
             goes.append(Prune(chunk.key, len(chunk), ground.brightness[place], why, ground.rivals))
             size -= len(chunk)
             if not ground.left[chunk.key.turn_id]:
@@ -100,6 +101,7 @@ class _Ground:
         self.queue: list[tuple[float, int, int]] = []
         self.open: set[int] = set()  # places that could go now
         self.rivals = 0  # how many others could have gone in the last one's place
+        self.why = SleepReason.DIMMEST  # the last one went
         for place in range(len(self.chunks)):
             self.offer(place)
 
@@ -139,14 +141,21 @@ class _Ground:
     def take_dimmest(self) -> list[int]:
         """The unit of the dimmest prunable chunk goes; nothing if no other prunable one would be left."""
         while self.queue:
-            _, _, place = heapq.heappop(self.queue)
+            bright, _, place = heapq.heappop(self.queue)
             if place in self.open:
                 unit = self.unit(place)
-                self.rivals = len(self.open) - 1
+                self.rivals = len(self.open.difference(unit))
+                self.why = SleepReason.OLDEST if self.as_dim(bright, unit) else SleepReason.DIMMEST
                 for member in unit:
                     self.leave(member)
                 return unit if self.open else []
         return []
+
+    def as_dim(self, bright: float, unit: Collection[int]) -> bool:
+        """Whether something else that could go is no brighter."""
+        while self.queue and (self.queue[0][2] not in self.open or self.queue[0][2] in unit):
+            heapq.heappop(self.queue)
+        return bool(self.queue) and self.queue[0][0] <= bright
 
     def leave(self, place: int) -> None:
         """The chunk is gone; its turn's or its pair's anchor may be free now."""

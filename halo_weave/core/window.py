@@ -147,6 +147,23 @@ class Window:
         bright: list[float] = self.strategy.of_chunks(self._sight()).tolist()
         return bright
 
+    def shown(self) -> Brightness:
+        """(live tokens,) as it is shown: what is pinned is as bright as new, and keeps what it earned."""
+        bright = self.brightness.copy()
+        for key in self._pinned:
+            place = self._places[key]
+            bright[self._offsets[place] : self._offsets[place + 1]] = self.strategy.initial_brightness
+        return bright
+
+    def ranks(self) -> dict[ChunkKey, int]:
+        """0 for the dimmest chunk to 100 for the brightest; as bright ones share a rank, and pinned ones are at 100."""
+        bright = np.array(self.chunk_brightness())
+        bright[[chunk.key in self._pinned for chunk in self._chunks]] = np.inf
+        levels, places = np.unique(bright, return_inverse=True)
+        whole = max(1, len(levels) - 1)
+        ranks = (np.rint(100 * places / whole) if len(levels) > 1 else np.full(len(places), 100)).astype(int)
+        return {chunk.key: int(rank) for chunk, rank in zip(self._chunks, ranks, strict=True)}
+
     @property
     def pinned(self) -> frozenset[ChunkKey]:
         return frozenset(self._pinned)

@@ -91,7 +91,8 @@ class Turn:
         yield from self._fall_asleep(ids)
         self.recall.note_said()
         stats = self.clock.summary(self.stats) | {"faults": sum(self.desk.window.faults.values())}
-        yield events.TurnEnded(self.reason, self.desk.budget(), stats)
+        ranks = {str(key): rank for key, rank in self.desk.window.ranks().items()}
+        yield events.TurnEnded(self.reason, self.desk.budget(), stats, ranks)
 
     # Before the model speaks
 
@@ -312,7 +313,7 @@ class Turn:
         """Of what is live and told of: tokens of the reply may be held back."""
         window = self.desk.window
         held = len(self.reply.tokens) - len(self.reply.known) if window.reply else 0
-        return events.Brightened(window.brightness[: len(window) - held].copy())
+        return events.Brightened(window.shown()[: len(window) - held])
 
     def _note_use(self, row: AttentionRow | None) -> None:
         window = self.desk.window
@@ -470,18 +471,11 @@ class Turn:
         plan = choose_prunes(
             window,
             budget,
-            current=self._last_exchanges(ids),
+            current=self.desk.last_exchanges() | {ids.user_turn, ids.assistant_turn},
             kept=self._woken_and_used(),
         )
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)
-
-    def _last_exchanges(self, ids: Reservation) -> set[int]:
-        """The turns of this exchange and of those before it that are kept."""
-        turns = self.desk.window.turns
-        asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
-        first = min(asked, default=ids.user_turn)
-        return {ids.user_turn, ids.assistant_turn, *(turn_id for turn_id, _ in turns if turn_id >= first)}
 
     def _woken_and_used(self) -> set[ChunkKey]:
         if not self.settings.keep_used:
