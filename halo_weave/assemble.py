@@ -25,7 +25,7 @@ from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.lastrun import changed_models, note_model
 from halo_weave.llama import catalogue
 from halo_weave.llama.footprint import KvType
-from halo_weave.places import calibration_folder, memory_file
+from halo_weave.places import calibration_folder, memory_file, models_folder
 from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
 from halo_weave.store import Store
@@ -116,7 +116,8 @@ def calibrate_engine(
     options: Options, engine: Engine, progress: Progress = _silent, *, anew: bool = False
 ) -> Calibration:
     """The retrieval heads of the engine's model, found once for each model file."""
-    return calibrated(engine, calibration_folder(options.data), progress, anew=anew)
+    folder, shared = calibration_folder(options.data), calibration_folder(models_folder())
+    return calibrated(engine, folder, progress, anew=anew, shared=shared)
 
 
 def _open_recall(options: Options, store: Store, progress: Progress) -> Recall:

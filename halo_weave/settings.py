@@ -8,7 +8,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
-from halo_weave.core.brightness import Strategy
+from halo_weave.core.brightness import PairSleep, Strategy
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.core.setting import checked_value, description, is_setting, setting
 from halo_weave.core.strategies import STRATEGIES, settings_of
@@ -81,6 +81,12 @@ class Settings:
     )
     own: Mapping[str, Any] = field(  # the strategies' own settings, of all strategies
         default_factory=lambda: {name: one.default for name, one in OWN.items()}
+    )
+    pairs_asleep: PairSleep | None = _forgetting(
+        None,
+        "Whether a question and its answer fall asleep apart, or together by the brighter or the dimmer of them; empty is as the strategy has it.",
+        choices=get_args(PairSleep),
+        optional=True,
     )
     keep_exchanges: int = _forgetting(
         1, "So many of the last exchanges stay, whatever their brightness.", low=1, high=100

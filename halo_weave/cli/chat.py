@@ -165,7 +165,9 @@ class Chat:
         if not slept.chunks:
             self.quietly("Nothing falls asleep: the window is within its budget, or all that is live stays.")
         for one in slept.chunks:
-            self.quietly(f"☾ {one.key}, {counted(one.tokens, 'token')}, brightness {one.brightness:.0f}, {one.why}")
+            self.quietly(
+                f"☾ {one.key}, {counted(one.tokens, 'token')}, brightness {one.brightness:.0f}, {one.why}"
+            )
 
     def gap(self, gap: Gap | None) -> None:
         if gap:

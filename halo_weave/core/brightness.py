@@ -22,6 +22,9 @@ SUM_TOLERANCE = 1e-2
 
 Floats = npt.NDArray[np.float32]
 Offsets = npt.NDArray[np.int64]
+PairSleep = Literal[
+    "apart", "brighter", "dimmer"
+]  # a question and its answer: each by itself, or both by one of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,7 @@ class Strategy(ABC):
     """
 
     traces: ClassVar[tuple[str, ...]] = ()  # names of the numbers kept of each token beside its brightness
-    pair_by: ClassVar[Literal["brighter", "dimmer"]] = "brighter"  # half of a pair, by which both fall asleep
+    pairs: ClassVar[PairSleep] = "apart"
 
     initial_brightness: float = INITIAL
     brightness_cap: float = INITIAL

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
+from halo_weave.core.brightness import PairSleep
 from halo_weave.core.tokens import Chunk, ChunkKey, Role
 from halo_weave.core.window import Window
 from halo_weave.errors import BadSetting
@@ -52,19 +53,24 @@ class PrunePlan:
 
 
 def choose_prunes(
-    window: Window, budget: int, *, current: Collection[int] = (), kept: Collection[ChunkKey] = ()
+    window: Window,
+    budget: int,
+    *,
+    current: Collection[int] = (),
+    kept: Collection[ChunkKey] = (),
+    pairs: PairSleep | None = None,
 ) -> PrunePlan:
     """The dimmest chunks, until the window's size is within the budget. A budget of 0 prunes nothing.
 
     Never chosen: chunks of the `current` turns, those to be `kept`, pinned ones, system chunks, protected anchors, those that the
-    window's strategy makes infinitely bright, and the last prunable unit.
+    window's strategy makes infinitely bright, and the last prunable unit. `pairs`: as the strategy has it if not given.
     """
     if budget < 0:
         raise BadSetting(f"max_context_tokens is {budget}; use 0 for no pruning, or a positive number.")
     size = window.size
     if budget == 0 or size <= budget:
         return PrunePlan(budget, size, ())
-    ground = _Ground(window, current, kept)
+    ground = _Ground(window, current, kept, pairs or window.strategy.pairs)
     goes: list[Prune] = []
     while size > budget and (unit := ground.take_dimmest()):
         for place in unit:
@@ -78,14 +84,16 @@ def choose_prunes(
 
 
 class _Ground:
-    """What could go, dimmest first. S0 of a turn is its anchor and goes last, together with its pair."""
+    """What could go, dimmest first. S0 of a turn is its anchor and goes last, alone or together with its pair."""
 
-    def __init__(self, window: Window, current: Collection[int], kept: Collection[ChunkKey]) -> None:
+    def __init__(
+        self, window: Window, current: Collection[int], kept: Collection[ChunkKey], pairs: PairSleep
+    ) -> None:
         self.chunks = window.chunks
         self.brightness = window.chunk_brightness()
         self.left: dict[int, set[int]] = defaultdict(set)  # turn -> places of its chunks that are still live
         self.answers: dict[int, set[int]] = defaultdict(set)  # question -> its answers' turns
-        self.by_brighter = window.strategy.pair_by == "brighter"
+        self.pairs = pairs
         spared = window.pinned.union(kept)
         self.safe = [
             chunk.key.turn_id in current
@@ -119,12 +127,14 @@ class _Ground:
         """
         chunk = self.chunks[place]
         places = self.partners(place, chunk) if chunk.key.chunk_id == 0 else [place]
-        if self.by_brighter:
+        if self.pairs == "brighter":
             places = sorted(places, key=lambda member: (-self.brightness[member], member))
         return [] if any(self.safe[member] for member in places) else places
 
     def partners(self, place: int, chunk: Chunk) -> list[int]:
         """An anchor and those that must go with it; nothing while one of their turns has more to lose first."""
+        if self.pairs == "apart":
+            return [place] if len(self.left[chunk.key.turn_id]) == 1 else []
         if chunk.answers is None:
             question, turns = place, self.answers.get(chunk.key.turn_id, set())
         else:

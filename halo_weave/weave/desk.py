@@ -274,7 +274,9 @@ class Desk:
         """The user wakes this chunk up, as bright as it was, and pins it unless told otherwise."""
         readings = self._readings([key])
         size, earned = len(readings[key].chunk), readings[key].earned
-        bright = {key: np.full(size, self.settings.initial_brightness, np.float32) if earned is None else earned}
+        bright = {
+            key: np.full(size, self.settings.initial_brightness, np.float32) if earned is None else earned
+        }
         waking = Waking(key, WakeReason.HIT, key, 1.0, size)
         return self._wake([waking], readings, bright, {}, by="user", now=now, pinned=pinned)[0]
 
@@ -385,7 +387,11 @@ class Desk:
         """A live chunk as it is now."""
         live, about = self.window.at(key), self.about[key]
         tool, thought = TOOL in about.tags, THOUGHT in about.tags
-        bright = np.full_like(live.brightness, self.settings.initial_brightness) if live.pinned else live.brightness
+        bright = (
+            np.full_like(live.brightness, self.settings.initial_brightness)
+            if live.pinned
+            else live.brightness
+        )
         return SeenChunk(live.chunk, bright, live.pinned, about.woken, tool, thought, gap, thoughts, rank)
 
     def _gap_before(self, key: ChunkKey) -> Gap | None:

@@ -124,7 +124,7 @@ class Turn:
         """If the user's words would not fit into the model's context, the dimmest sleep first."""
         window = self.desk.window
         if window.size + user > self._model_room(0):
-            plan = choose_prunes(window, max(1, self._model_room(0) - user))
+            plan = choose_prunes(window, max(1, self._model_room(0) - user), pairs=self.settings.pairs_asleep)
             if plan.over:
                 raise BadInput(
                     f"Your message does not fit by {plan.over} tokens. Send it in parts, put something to sleep, "
@@ -473,6 +473,7 @@ class Turn:
             budget,
             current=self.desk.last_exchanges() | {ids.user_turn, ids.assistant_turn},
             kept=self._woken_and_used(),
+            pairs=self.settings.pairs_asleep,
         )
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)

@@ -189,8 +189,9 @@ class WeaveWindows:
         system = self._system
         with system.changing(window_id):
             desk = system.desk_to_change(window_id)
+            settings, kept = desk.settings, desk.last_exchanges()
             plan = choose_prunes(
-                desk.window, desk.settings.max_context_tokens, current=desk.last_exchanges()
+                desk.window, settings.max_context_tokens, current=kept, pairs=settings.pairs_asleep
             )
             slept = desk.prune(plan, now=system.now()) if plan.goes else ()
             return ChunksSlept(slept, plan.budget, plan.over, before_turn=False)
