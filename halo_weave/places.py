@@ -29,6 +29,11 @@ def calibration_folder(beside: Path) -> Path:
     return beside / "calibration"
 
 
+def captures_folder(data: Path) -> Path:
+    """What the lab takes down, a folder for each window."""
+    return data / "captures"
+
+
 def config_file() -> Path:
     return Path(
         os.environ.get("HALO_WEAVE_CONFIG") or platformdirs.user_config_path("halo-weave") / "config.toml"

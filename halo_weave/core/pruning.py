@@ -41,6 +41,8 @@ class PrunePlan:
     budget: int
     after: int  # size of the window, frames and system prompt included
     goes: tuple[Prune, ...]
+    current: frozenset[int] = frozenset()  # turns that could not go
+    kept: frozenset[ChunkKey] = frozenset()  # and chunks
 
     @property
     def keys(self) -> tuple[ChunkKey, ...]:
@@ -69,7 +71,7 @@ def choose_prunes(
         raise BadSetting(f"max_context_tokens is {budget}; use 0 for no pruning, or a positive number.")
     size = window.size
     if budget == 0 or size <= budget:
-        return PrunePlan(budget, size, ())
+        return PrunePlan(budget, size, (), frozenset(current), frozenset(kept))
     ground = _Ground(window, current, kept, pairs or window.strategy.pairs)
     goes: list[Prune] = []
     while size > budget and (unit := ground.take_dimmest()):
@@ -80,7 +82,7 @@ def choose_prunes(
             size -= len(chunk)
             if not ground.left[chunk.key.turn_id]:
                 size -= window.frame_of(chunk.key.turn_id, chunk.key.role)
-    return PrunePlan(budget, size, tuple(goes))
+    return PrunePlan(budget, size, tuple(goes), frozenset(current), frozenset(kept))
 
 
 class _Ground:

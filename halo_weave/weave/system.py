@@ -27,6 +27,7 @@ from halo_weave.weave.events import ReplyUnstored, WindowChanged
 from halo_weave.weave.hub import Hubs
 from halo_weave.weave.prompt import Scribe, SystemPrompt
 from halo_weave.weave.reply import ReplyReader
+from halo_weave.weave.taping import NewTape, TurnTape
 
 MOST_DESKS = 16  # working sets that are kept between turns
 ABLE = 1_000_000_000  # parameters from which on a model uses its tools when it is asked to (docs/tools.md)
@@ -54,6 +55,8 @@ class System:
             inf  # by the monotonic clock: when replies that cannot be stored are not tried any more
         )
         self.at_work: dict[str, Desk] = {}  # of the turns under way
+        self.new_tape: NewTape | None = None  # for windows that are captured
+        self._tapes: dict[tuple[str, str, int], TurnTape] = {}
         self._defaults = defaults
         self._locks: dict[str, Lock] = {}
         self._desks: dict[str, tuple[int, Desk]] = {}  # with the store's version they were loaded from
@@ -177,6 +180,15 @@ class System:
             names=self.names(),
             calibration=self.calibration,
         )
+
+    def tape(self, window_id: str, settings: Settings) -> TurnTape | None:
+        """What takes the window's turns down, if it is captured."""
+        if settings.capture == "off" or self.new_tape is None:
+            return None
+        key = window_id, settings.capture, settings.capture_megabytes
+        if key not in self._tapes:
+            self._tapes[key] = self.new_tape(window_id, settings)
+        return self._tapes[key]
 
     # Replies that were never finished
 
