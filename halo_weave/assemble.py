@@ -84,22 +84,16 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
         Toolbox(Notes(store), tree),
         defaults=options.settings,
         calibration=calibration,
-        new_tape=partial(_new_tape, options.data, engine, calibration),
+        new_tape=partial(_new_tape, options.data),
         embed_anew=None if options.embedder == "off" else partial(_embed_anew, options, store),
     )
 
 
 def _new_tape(
-    data: Path, engine: Engine, calibration: Calibration, window_id: str, settings: Settings
+    data: Path, window_id: str, settings: Settings, engine: Engine, calibration: Calibration
 ) -> TurnTape:
-    return CaptureWriter.open(
-        captures_folder(data) / window_id,
-        window_id,
-        engine,
-        calibration,
-        heads=settings.capture,
-        most=settings.capture_megabytes,
-    )
+    folder, most = captures_folder(data) / window_id, settings.capture_megabytes
+    return CaptureWriter.open(folder, window_id, engine, calibration, heads=settings.capture, most=most)
 
 
 def open_store(place: Path | str, *, read_only: bool = False) -> Store:

@@ -69,7 +69,7 @@ class CaptureWriter:
     def open(
         cls, folder: Path, window: str, engine: Engine, calibration: Calibration, *, heads: str, most: int
     ) -> CaptureWriter:
-        """A new capture, or the same window's one, which goes on."""
+        """A new capture, or the one of the same window, model and heads, which goes on. Others get a folder beside it."""
         about = {
             "format": FORMAT,
             "window": window,
@@ -80,17 +80,14 @@ class CaptureWriter:
             "layers": engine.info.layers,
             "heads_of_a_layer": engine.info.heads,
         }
-        known = folder / ABOUT
-        if known.exists():
-            kept = json.loads(known.read_text(encoding="utf-8"))
-            if kept != json.loads(json.dumps(about)):
-                raise BadInput(
-                    f"{folder} holds a capture of another window, model or choice of heads. Name another folder."
-                )
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-            known.write_text(json.dumps(about, indent=1), encoding="utf-8")
-        return cls(folder, calibration, heads=heads, most=most)
+        number, place = 1, folder
+        while (place / ABOUT).exists() and not _same(place / ABOUT, about):
+            number += 1
+            place = folder.with_name(f"{folder.name}-{number}")
+        if not (place / ABOUT).exists():
+            place.mkdir(parents=True, exist_ok=True)
+            (place / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
+        return cls(place, calibration, heads=heads, most=most)
 
     def wanted(self, capture: Capture, engine: Engine) -> Capture:
         """What is read while the tape runs: all heads' mean, and rows of the chosen heads, the retrieval heads first."""
@@ -336,6 +333,13 @@ def _plan(plan: PrunePlan) -> dict[str, Any]:
         "kept": [str(key) for key in plan.kept],
         "goes": [{**asdict(one), "key": str(one.key), "why": str(one.why)} for one in plan.goes],
     }
+
+
+def _same(place: Path, about: Mapping[str, Any]) -> bool:
+    try:
+        return bool(json.loads(place.read_text(encoding="utf-8")) == json.loads(json.dumps(about)))
+    except (OSError, ValueError):
+        return False
 
 
 def _number(path: Path) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from halo_weave.core.brightness import AttentionRow, Capture, Floats
+from halo_weave.core.heads import Calibration
 from halo_weave.core.window import Tape, Window
 from halo_weave.ports import Engine
 from halo_weave.settings import Settings
@@ -28,7 +29,7 @@ class TurnTape(Tape, Protocol):
         """The turn is over."""
 
 
-NewTape = Callable[[str, Settings], TurnTape]  # for a window, by its settings
+NewTape = Callable[[str, Settings, Engine, Calibration], TurnTape]  # for a window, by its settings
 
 
 class Untaped:

@@ -13,6 +13,7 @@ from halo_weave.engines.scripted import Looking, ScriptedEngine
 from halo_weave.errors import BadInput
 from halo_weave.lab.capture import CaptureWriter, TapedWindow
 from halo_weave.lab.replay import Replayed, replay
+from halo_weave.ports import Engine
 from halo_weave.settings import Settings
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave, events
@@ -44,10 +45,11 @@ class Talked:
         store = SqliteStore(folder / "memory.sqlite")
         engine = ScriptedEngine(answer=lambda text: f"You said {len(text)} letters.", look=uneven)
 
-        def new_tape(window: str, chosen: Settings) -> CaptureWriter:
-            place = self.folder / window
-            heads, most = chosen.capture, chosen.capture_megabytes
-            return CaptureWriter.open(place, window, engine, HEADS, heads=heads, most=most)
+        def new_tape(
+            window: str, chosen: Settings, engine: Engine, calibration: Calibration
+        ) -> CaptureWriter:
+            place, most = self.folder / window, chosen.capture_megabytes
+            return CaptureWriter.open(place, window, engine, calibration, heads=chosen.capture, most=most)
 
         self.weave = Weave(
             engine, store, WordRecall(store), calibration=HEADS, new_tape=new_tape, now=Clock()
@@ -128,7 +130,7 @@ def test_a_capture_goes_on_after_a_restart_and_ends_at_its_size(tmp_path: Path) 
     tape = talked.weave._system.tape(talked.window, talked.weave.windows.settings(talked.window))
     assert isinstance(tape, CaptureWriter)
     again = CaptureWriter(tape.folder, HEADS, heads="retrieval", most=1_000)
-    talked.weave._system._tapes = {key: again for key in talked.weave._system._tapes}
+    talked.weave._system._tapes = dict.fromkeys(talked.weave._system._tapes, again)
     talked.say(TOLD[2])
     assert len(list(talked.tape)) == 3
     again.most = 0
@@ -136,6 +138,18 @@ def test_a_capture_goes_on_after_a_restart_and_ends_at_its_size(tmp_path: Path) 
     assert len(list(talked.tape)) == 3
     assert "reached 0 MB" in again.sentence
     talked.weave.close()
+
+
+def test_another_choice_of_heads_gets_a_capture_of_its_own(tmp_path: Path) -> None:
+    talked = Talked(tmp_path, {}, TOLD[:2])
+    talked.weave.windows.change(talked.window, settings={"capture": "all"})
+    talked.say(TOLD[2])
+    talked.weave.windows.change(talked.window, settings={"capture": "off"})
+    talked.say(TOLD[3])
+    talked.weave.close()
+    assert sorted(path.name for path in talked.folder.iterdir()) == [talked.window, f"{talked.window}-2"]
+    assert len(list(talked.tape)) == 2
+    assert len(list(TapedWindow.open(talked.folder / f"{talked.window}-2"))) == 1
 
 
 def test_the_format_is_what_is_documented(tmp_path: Path) -> None:
