@@ -8,7 +8,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
-from halo_weave.core.brightness import Strategy
+from halo_weave.core.brightness import PairSleep, Strategy
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.core.setting import checked_value, description, is_setting, setting
 from halo_weave.core.strategies import STRATEGIES, settings_of
@@ -21,6 +21,7 @@ Scope = Literal["all", "window"]
 KvMode = Literal["splice", "exact"]
 Pairs = Literal["ranked", "with", "off"]
 Effort = Literal["off", "low", "high"]
+Taken = Literal["off", "mean", "retrieval", "all"]
 ToolForm = Literal["auto", "native", "tags", "off"]
 
 _generation = partial(setting, group="Generation")
@@ -78,7 +79,7 @@ class Settings:
         64, "A chunk has at least this many tokens, unless its turn is shorter.", low=1, high=4_096
     )
     strategy: str = _forgetting(
-        "magnitude_voting", "How attention becomes brightness.", choices=tuple(STRATEGIES)
+        "use_and_surprise", "How attention becomes brightness.", choices=tuple(STRATEGIES)
     )
     initial_brightness: float = _forgetting(
         10_000.0, "Brightness that a new token starts with.", low=0, high=1_000_000
@@ -88,6 +89,12 @@ class Settings:
     )
     own: Mapping[str, Any] = field(  # the strategies' own settings, of all strategies
         default_factory=lambda: {name: one.default for name, one in OWN.items()}
+    )
+    pairs_asleep: PairSleep | None = _forgetting(
+        None,
+        "Whether a question and its answer fall asleep apart, or together by the brighter or the dimmer of them; empty is as the strategy has it.",
+        choices=get_args(PairSleep),
+        optional=True,
     )
     keep_exchanges: int = _forgetting(
         1, "So many of the last exchanges stay, whatever their brightness.", low=1, high=100
@@ -149,6 +156,15 @@ class Settings:
     )
     tool_rounds: int = _system(
         5, "How often the model may use a tool within one reply; 0 turns tools off.", low=0, high=50
+    )
+
+    capture: Taken = _system(
+        "off",
+        "Whether what the model looks at is written to disk for the lab: the mean of all heads, also its retrieval heads, or all.",
+        choices=get_args(Taken),
+    )
+    capture_megabytes: int = _system(
+        1_000, "A window's capture takes at most so much room on the disk.", low=1, high=1_000_000
     )
 
     def __getitem__(self, name: str) -> Any:

@@ -65,9 +65,10 @@ def shares_before(
     By the retrieval heads, each normalised on its own. Without heads by the row's own shares, less what each token
     gets anyway (`usual`).
     """
-    if calibration.heads and row.raw is not None and len(row.raw) == len(calibration.heads):
+    if calibration.heads and row.raw is not None and len(row.raw) >= len(calibration.heads):
         weights = np.array(calibration.weights, np.float32)
-        seen = row.raw[:, :before]
+        # Others may come after them. In one piece, so that the sums are the same wherever the row lies in memory.
+        seen = np.ascontiguousarray(row.raw[: len(weights), :before])
         sums = seen.sum(axis=1)
         return (weights / np.maximum(sums, TINY)) @ seen, float(weights @ sums)
     seen = row.tokens[:before]

@@ -133,7 +133,17 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         events.ReplyUnstored,
         {"sentence": "Why what was shown is not stored yet; empty: it is stored again."},
     ),
-    ("done", events.TurnEnded, {"stats": (TurnStats, ...)}),
+    (
+        "done",
+        events.TurnEnded,
+        {
+            "stats": (TurnStats, ...),
+            "ranks": (
+                dict[str, int],
+                Field(description="How bright each live chunk is now: 0 the dimmest, 100 the brightest."),
+            ),
+        },
+    ),
     ("failed", events.TurnFailed, {}),
     ("changed", events.WindowChanged, {}),
     ("deleted", events.WindowDeleted, {}),

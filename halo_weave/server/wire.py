@@ -144,6 +144,19 @@ class WindowsTold(Output):
 # The turn
 
 
+class SleptTold(Output):
+    key: KeyText
+    tokens: int
+    brightness: float
+    why: str
+
+
+class Pruned(Output):
+    chunks: list[SleptTold]
+    budget: int
+    over: int = Field(description="Tokens above the budget that nothing prunable is left for.")
+
+
 # The context
 
 
@@ -154,6 +167,9 @@ class ChunkTold(Output):
     tokens: int
     text_pieces: list[str] = Field(description="One per token; the one that ends a character carries it.")
     brightness: Floats
+    rank: int | None = Field(
+        description="Among what is live: 0 the dimmest, 100 the brightest. Not told in events; the last one of a turn tells all."
+    )
     peak: float
     mean: float
     woken: dict[str, Any] | None = Field(description="Why it woke up, if it slept.")
@@ -324,8 +340,10 @@ class WhyTold(Output):
     tokens: int
     live: bool
     pinned: bool
+    rank: int | None = Field(description="Among what is live: 0 the dimmest, 100 the brightest.")
     peak: float | None
     mean: float | None
+    parts: dict[str, float] = Field(description="What its brightness is made of, if the strategy knows.")
     said: datetime
     window: str
     window_name: WindowName = Field(validation_alias="window")

@@ -171,6 +171,9 @@ class TurnEnded:
     reason: Reason
     budget: Budget
     stats: Mapping[str, Any] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(
+        default_factory=dict
+    )  # how bright each live chunk is now, 0 to 100, by key
 
 
 @dataclass(frozen=True, slots=True)

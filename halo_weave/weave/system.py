@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -14,7 +15,7 @@ import numpy as np
 from halo_weave.core.heads import Calibration
 from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import Live, chunk_parts
-from halo_weave.errors import BadInput, StoreError, UnknownWindow, WindowBusy
+from halo_weave.errors import BadInput, HaloWeaveError, StoreError, UnknownWindow, WindowBusy
 from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import Engine, RecallPort
 from halo_weave.records import WindowRecord
@@ -27,7 +28,9 @@ from halo_weave.weave.events import ReplyUnstored, WindowChanged
 from halo_weave.weave.hub import Hubs
 from halo_weave.weave.prompt import Scribe, SystemPrompt
 from halo_weave.weave.reply import ReplyReader
+from halo_weave.weave.taping import NewTape, TurnTape
 
+log = logging.getLogger(__name__)
 MOST_DESKS = 16  # working sets that are kept between turns
 ABLE = 1_000_000_000  # parameters from which on a model uses its tools when it is asked to (docs/tools.md)
 LARGE = 7_000_000_000  # and from which on it knows by itself when to
@@ -54,6 +57,8 @@ class System:
             inf  # by the monotonic clock: when replies that cannot be stored are not tried any more
         )
         self.at_work: dict[str, Desk] = {}  # of the turns under way
+        self.new_tape: NewTape | None = None  # for windows that are captured
+        self._tapes: dict[tuple[str, str, int, str], TurnTape] = {}
         self._defaults = defaults
         self._locks: dict[str, Lock] = {}
         self._desks: dict[str, tuple[int, Desk]] = {}  # with the store's version they were loaded from
@@ -177,6 +182,19 @@ class System:
             names=self.names(),
             calibration=self.calibration,
         )
+
+    def tape(self, window_id: str, settings: Settings) -> TurnTape | None:
+        """What takes the window's turns down, if it is captured."""
+        if settings.capture == "off" or self.new_tape is None:
+            return None
+        key = window_id, settings.capture, settings.capture_megabytes, self.engine.info.name
+        if key not in self._tapes:
+            try:
+                self._tapes[key] = self.new_tape(window_id, settings, self.engine, self.calibration)
+            except (HaloWeaveError, OSError) as error:  # talking goes on without it
+                log.warning("%s is not captured: %s", window_id, error)
+                return None
+        return self._tapes[key]
 
     # Replies that were never finished
 

@@ -38,6 +38,7 @@ from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.roundtrip import round_trip
 from halo_weave.weave.seen import SeenChunk
 from halo_weave.weave.system import System
+from halo_weave.weave.taping import TurnTape, Untaped
 
 log = logging.getLogger(__name__)
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
@@ -69,8 +70,11 @@ class Turn:
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
         self._woken: set[ChunkKey] = set()
         self._shown = 0.0
+        desk.window.tape = system.tape(desk.record.id, desk.settings)
+        self.tape: TurnTape = desk.window.tape or Untaped()
 
     def run(self) -> Iterator[events.TurnEvent]:
+        self.tape.begin(self.desk.window, self.settings)
         said = self._tokens_of_user()
         tools = self.settings.tool_rounds * TOOL_ROOM if self.form != "off" else 0
         more = self.settings.max_new_tokens + OVERHEAD + MARGIN + tools + self.asked.tokens
@@ -101,7 +105,9 @@ class Turn:
         yield from self._fall_asleep(ids)
         self.recall.note_said()
         stats = self.clock.summary(self.stats) | {"faults": sum(self.desk.window.faults.values())}
-        yield events.TurnEnded(self.reason, self.desk.budget(), stats)
+        ranks = {str(key): rank for key, rank in self.desk.window.ranks().items()}
+        self.tape.end()
+        yield events.TurnEnded(self.reason, self.desk.budget(), stats, ranks)
 
     # Before the model speaks
 
@@ -134,7 +140,8 @@ class Turn:
         window = self.desk.window
         if window.size + user > self._model_room(0):
             room = max(1, self._model_room(0) - user)
-            plan = choose_prunes(window, room, goal=self._goal(room))
+            plan = choose_prunes(window, room, goal=self._goal(room), pairs=self.settings.pairs_asleep)
+            self.tape.note("prune", plan)
             if plan.over:
                 raise BadInput(
                     f"Your message does not fit by {plan.over} tokens. Send it in parts, put something to sleep, "
@@ -262,6 +269,7 @@ class Turn:
             grammar=self.frame.grammar,
         )
         capture = seen_for_use(window.strategy.capture, self.use.calibration)
+        capture = self.tape.wanted(capture, self.engine)
         if not first:
             capture = replace(capture, reading=False, reading_surprisal=False)
         self.prompt = prompt = self.scribe.prompt(
@@ -294,8 +302,9 @@ class Turn:
             self.stats[name] += count
         self.clock.reading += read.seconds
         window = self.desk.window
-        if read.surprisal is not None and window.reply is not None and window.reply.answers is not None:
-            window.learn_surprisal(window.reply.answers, self.prompt.whole_surprisal(read.surprisal))
+        surprisal = None if read.surprisal is None else self.prompt.whole_surprisal(read.surprisal)
+        if surprisal is not None and window.reply is not None and window.reply.answers is not None:
+            window.learn_surprisal(window.reply.answers, surprisal)
         rows = [row for row in map(self.prompt.whole, read.rows) if row]
         before = (
             sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != window.reply.answers)
@@ -303,6 +312,7 @@ class Turn:
             else 0
         )
         self.use.read(rows, before)
+        self.tape.rows(rows, window.reply.answers if window.reply else None, surprisal)
         if window.strategy.capture.reading:
             window.learn_rows(rows)
         return events.PromptRead(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
@@ -312,6 +322,7 @@ class Turn:
         window = self.desk.window
         with self.desk.guard:
             row = self.prompt.whole(step.row)
+            self.tape.row(row, self.settings.score_current_turn)
             if window.strategy.capture.reply and self.engine.info.abilities.attention:
                 fault = window.update(row, score_reply=self.settings.score_current_turn)
             else:
@@ -339,7 +350,7 @@ class Turn:
         """Of what is live and told of: tokens of the reply may be held back."""
         window = self.desk.window
         held = len(self.reply.tokens) - len(self.reply.known) if window.reply else 0
-        return events.Brightened(window.brightness[: len(window) - held].copy())
+        return events.Brightened(window.shown()[: len(window) - held])
 
     def _note_use(self, row: AttentionRow | None) -> None:
         window = self.desk.window
@@ -478,26 +489,23 @@ class Turn:
             for key, live in ((key, window.at(key)) for key in asides if key in window)
         ]
         if goes:
-            yield self._put_to_sleep(PrunePlan(budget, 0, tuple(goes)), before_turn=False)
+            aside = PrunePlan(budget, 0, tuple(goes))
+            self.tape.note("prune", aside)
+            yield self._put_to_sleep(aside, before_turn=False)
         plan = choose_prunes(
             window,
             budget,
             goal=self._goal(budget),
-            current=self._last_exchanges(ids),
+            current=self.desk.last_exchanges() | {ids.user_turn, ids.assistant_turn},
             kept=self._woken_and_used(),
+            pairs=self.settings.pairs_asleep,
         )
+        self.tape.note("prune", plan)
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)
 
     def _goal(self, budget: int) -> int:
         return self.settings.prune_goal(budget, cuts=self.engine.info.abilities.cuts)
-
-    def _last_exchanges(self, ids: Reservation) -> set[int]:
-        """The turns of this exchange and of those before it that are kept."""
-        turns = self.desk.window.turns
-        asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
-        first = min(asked, default=ids.user_turn)
-        return {ids.user_turn, ids.assistant_turn, *(turn_id for turn_id, _ in turns if turn_id >= first)}
 
     def _woken_and_used(self) -> set[ChunkKey]:
         if not self.settings.keep_used:

@@ -14,6 +14,7 @@ from halo_weave.weave.chunks import WeaveChunks
 from halo_weave.weave.keepsakes import WeaveKeepsakes
 from halo_weave.weave.memory import EmbedAnew, WeaveMemory
 from halo_weave.weave.system import System
+from halo_weave.weave.taping import NewTape
 from halo_weave.weave.turns import WeaveTurns
 from halo_weave.weave.windows import WeaveWindows
 
@@ -29,6 +30,7 @@ class Weave:
         defaults: Settings | None = None,
         embed_anew: EmbedAnew | None = None,
         calibration: Calibration = NOT_CALIBRATED,
+        new_tape: NewTape | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._system = System(
@@ -40,6 +42,7 @@ class Weave:
             calibration=calibration,
             now=now,
         )
+        self._system.new_tape = new_tape
         self.turns = WeaveTurns(self._system)
         self.windows = WeaveWindows(self._system, self.turns)
         self.chunks = WeaveChunks(self._system)

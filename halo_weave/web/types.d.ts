@@ -23,6 +23,7 @@ declare namespace Wire {
     "DELETE /api/windows/{window_id}": null;
     "POST /api/windows/{window_id}/say": Saying;
     "POST /api/windows/{window_id}/abort": Stopped;
+    "POST /api/windows/{window_id}/prune": Pruned;
     "GET /api/windows/{window_id}/events": null;
     "GET /api/windows/{window_id}/context": ContextTold;
     "GET /api/windows/{window_id}/graveyard": GraveyardTold;
@@ -129,6 +130,7 @@ declare namespace Wire {
     tokens: number;
     text_pieces: string[];
     brightness: number[];
+    rank: number | null;
     peak: number;
     mean: number;
     woken: Record<string, any> | null;
@@ -193,6 +195,7 @@ declare namespace Wire {
     reason: "stop" | "eos" | "length" | "context" | "abort";
     budget: Budget;
     stats: TurnStats;
+    ranks: Record<string, number>;
   }
 
   interface EmbedderTold {
@@ -385,14 +388,15 @@ declare namespace Wire {
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number | null;
     min_chunk_tokens?: number | null;
-    strategy?: "cumulative" | "magnitude_voting" | "rolling_mean_voting" | "surprise" | "symmetric_voting" |
-      "use_and_surprise" | null;
+    strategy?: "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" | "surprise" |
+      "symmetric_voting" | "use_and_surprise" | null;
     initial_brightness?: number | null;
     brightness_cap?: number | null;
     fading?: number | null;
     decay?: number | null;
     sink?: "max" | "first" | null;
     asking_sinks?: number | null;
+    pairs_asleep?: "apart" | "brighter" | "dimmer" | null;
     keep_exchanges?: number | null;
     keep_used?: boolean | null;
     score_current_turn?: boolean | null;
@@ -409,6 +413,8 @@ declare namespace Wire {
     memory_tree_in_prompt?: boolean | null;
     tools?: "auto" | "native" | "tags" | "off" | null;
     tool_rounds?: number | null;
+    capture?: "off" | "mean" | "retrieval" | "all" | null;
+    capture_megabytes?: number | null;
   }
 
   interface PreviewTold {
@@ -416,6 +422,12 @@ declare namespace Wire {
     cost: number;
     wakes: WakingTold[];
     passed_over: number;
+  }
+
+  interface Pruned {
+    chunks: SleptTold[];
+    budget: number;
+    over: number;
   }
 
   interface RangeTold {
@@ -473,10 +485,10 @@ declare namespace Wire {
   interface SettingsChange {
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
       "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "fading" |
-      "decay" | "sink" | "asking_sinks" | "keep_exchanges" | "keep_used" | "score_current_turn" |
+      "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" |
       "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" |
       "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "tools" |
-      "tool_rounds")[];
+      "tool_rounds" | "capture" | "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -487,14 +499,15 @@ declare namespace Wire {
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number;
     min_chunk_tokens?: number;
-    strategy?: "cumulative" | "magnitude_voting" | "rolling_mean_voting" | "surprise" | "symmetric_voting" |
-      "use_and_surprise";
+    strategy?: "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" | "surprise" |
+      "symmetric_voting" | "use_and_surprise";
     initial_brightness?: number;
     brightness_cap?: number;
     fading?: number;
     decay?: number;
     sink?: "max" | "first";
     asking_sinks?: number;
+    pairs_asleep?: "apart" | "brighter" | "dimmer" | null;
     keep_exchanges?: number;
     keep_used?: boolean;
     score_current_turn?: boolean;
@@ -511,6 +524,8 @@ declare namespace Wire {
     memory_tree_in_prompt?: boolean;
     tools?: "auto" | "native" | "tags" | "off";
     tool_rounds?: number;
+    capture?: "off" | "mean" | "retrieval" | "all";
+    capture_megabytes?: number;
   }
 
   interface SettingsTold {
@@ -518,7 +533,7 @@ declare namespace Wire {
     values: Record<string, boolean | number | string | null>;
   }
 
-  type SleepReason = "dimmest" | "with its pair" | "by the user" | "turn over";
+  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "turn over";
 
   interface SleepingTold {
     key: string;
@@ -541,6 +556,13 @@ declare namespace Wire {
     tokens: number;
     brightness: number;
     why: SleepReason;
+  }
+
+  interface SleptTold {
+    key: string;
+    tokens: number;
+    brightness: number;
+    why: string;
   }
 
   interface SpokenEvent {
@@ -687,8 +709,10 @@ declare namespace Wire {
     tokens: number;
     live: boolean;
     pinned: boolean;
+    rank: number | null;
     peak: number | null;
     mean: number | null;
+    parts: Record<string, number>;
     said: string;
     window: string;
     window_name: string;
@@ -706,10 +730,10 @@ declare namespace Wire {
     name?: string | null;
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
       "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "fading" |
-      "decay" | "sink" | "asking_sinks" | "keep_exchanges" | "keep_used" | "score_current_turn" |
+      "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" |
       "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" |
       "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "tools" |
-      "tool_rounds")[];
+      "tool_rounds" | "capture" | "capture_megabytes")[];
   }
 
   interface WindowTold {
@@ -740,6 +764,7 @@ declare namespace Wire {
     tokens: number;
     text_pieces: string[];
     brightness: number[];
+    rank: number | null;
     peak: number;
     mean: number;
     woken: Record<string, any> | null;
