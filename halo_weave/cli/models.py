@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,29 +73,27 @@ def pull(name: Name = None, as_json: Json = False) -> None:
 def models(as_json: Json = False) -> None:
     """List models: those of the catalogue, those on this machine, and what fits its memory."""
     memory = machine_memory()
-    here = inventory.local_models()
-    listed = [_of_catalogue(entry, memory) for entry in catalogue.ENTRIES]
-    known = {entry.path for entry in catalogue.ENTRIES if entry.present}
-    listed += [_of_file(model, memory) for model in here if model.path not in known]
+    listed = inventory.listed_models(memory)
     advised = list(catalogue.recommended(memory))
     default = catalogue.default_model(memory)[0].name
     if as_json:
-        typer.echo(
-            json.dumps({"memory": memory, "default": default, "models": listed, "recommended": advised})
-        )
+        told = [asdict(one) for one in listed]
+        typer.echo(json.dumps({"memory": memory, "default": default, "models": told, "recommended": advised}))
         return
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("name", "model", "size", "memory", "fits", "where"):
         table.add_column(title, justify="right" if title in ("size", "memory") else "left", overflow="fold")
     for one in listed:
-        needs = "" if one["needs"] is None else _size(one["needs"])
-        fits = {None: "", True: "yes", False: "no"}[one["fits"]]
-        table.add_row(*map(plain, (one["name"], one["title"], _size(one["size"]), needs, fits, one["where"])))
+        needs = "" if one.needs is None else _size(one.needs)
+        fits = {None: "", True: "yes", False: "no"}[one.fits]
+        table.add_row(*map(plain, (one.name, one.title, _size(one.size), needs, fits, one.where)))
     console.print(table)
     for one in listed:
-        if one["problem"]:
-            console.print(plain(f"{one['name']}: {one['problem']}", "yellow"))
+        if one.problem:
+            console.print(plain(f"{one.name}: {one.problem}", "yellow"))
+        elif one.note:
+            console.print(plain(f"{one.name}: {one.note}"))
     console.print(
         plain(
             f"\nThis machine has {_size(memory)} of memory; the default is {default}. "
@@ -105,45 +103,6 @@ def models(as_json: Json = False) -> None:
     if advised:
         console.print(plain(f"Larger models on the hub that should fit: {', '.join(advised)}"))
     console.print(plain("Use one: halo-weave serve --model NAME. Get one: halo-weave pull NAME"))
-
-
-def _of_catalogue(entry: CatalogueEntry, memory: int) -> dict[str, Any]:
-    embeds = entry.kind == "embedder"
-    needs = replace(entry.footprint, cache=0) if embeds else entry.footprint
-    return {
-        "name": entry.name,
-        "title": entry.title,
-        "kind": entry.kind,
-        "size": entry.size,
-        "needs": needs.total,
-        "fits": needs.fits(memory),
-        "where": "pulled" if entry.present else "to pull",
-        "source": "catalogue",
-        "path": str(entry.path) if entry.present else None,
-        "license": entry.license,
-        "problem": "",
-    }
-
-
-def _of_file(model: inventory.LocalModel, memory: int) -> dict[str, Any]:
-    title, header, problem = model.described()
-    size = model.size
-    needs: Footprint | None = None
-    if header:
-        needs = Footprint(size, 0) if header.embeds else footprint(header, size)
-    return {
-        "name": model.name,
-        "title": title,
-        "kind": None if header is None else "embedder" if header.embeds else "chat",
-        "size": size,
-        "needs": needs.total if needs else None,
-        "fits": needs.fits(memory) if needs else None,
-        "where": model.source,
-        "source": model.source,
-        "path": str(model.path),
-        "license": str(header.values.get("general.license") or "") if header else "",
-        "problem": problem,
-    }
 
 
 @app.command()
@@ -158,7 +117,9 @@ def doctor(
         "llama_cpp": {**asdict(build), "file": str(build.file)},
         "memory": memory,
         "models_folder": str(models_folder()),
-        "model": _weights_told(options.model, memory, options.context, options.kv_type or "f16"),
+        "model": _weights_told(
+            options.model or options.remembered, memory, options.context, options.kv_type or "f16"
+        ),
         "gpu": ADVICE,
     }
     if as_json:

@@ -129,6 +129,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
     ),
     ("done", events.TurnEnded, {"stats": (TurnStats, ...)}),
     ("failed", events.TurnFailed, {}),
+    ("model", events.ModelNews, {"model": "The one that is wanted."}),
     ("changed", events.WindowChanged, {}),
     ("deleted", events.WindowDeleted, {}),
     ("reset", events.EventsLost, {}),

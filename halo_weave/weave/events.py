@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from halo_weave.core.pruning import SleepReason
 from halo_weave.core.resurrection import WakeReason
@@ -14,6 +14,7 @@ from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned, Reason
 from halo_weave.weave.seen import Budget, SeenChunk
 
+ChangeStage = Literal["loading", "done", "failed", "stopped"]
 INTERNAL = "Something went wrong inside Halo Weave; its log has the details. What was stored is safe."
 
 
@@ -163,6 +164,16 @@ class TurnFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelNews:
+    """How far a change of the model is, in every window; each replaces the one before."""
+
+    model: str  # the one that is wanted
+    state: ChangeStage
+    sentence: str
+    progress: float | None = None  # 0 to 1, if it is known
+
+
+@dataclass(frozen=True, slots=True)
 class WindowChanged:
     """Something other than a turn changed the window: load its context again."""
 
@@ -191,4 +202,4 @@ TurnEvent = (
     | Spoken
     | TurnEnded
 )
-WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | WindowChanged | WindowDeleted | EventsLost
+WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | ModelNews | WindowChanged | WindowDeleted | EventsLost

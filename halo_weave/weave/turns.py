@@ -70,6 +70,8 @@ class WeaveTurns:
                 f"{unknown[0]!r} cannot be set for one turn. Use: {', '.join(sorted(OVERRIDES))}."
             )
         began = time.perf_counter()
+        system.check_speaks()
+        system.open.wait(PATIENCE)
         with system.alone(window_id):
             system.recover(held=window_id)
             desk = system.desk_to_change(window_id)
@@ -105,6 +107,11 @@ class WeaveTurns:
             turn.flag.set()
         return turn is not None
 
+    def abort_all(self) -> None:
+        """Stop every reply at its next token."""
+        for window_id in self.generating():
+            self.abort(window_id)
+
     def generating(self) -> list[str]:
         return list(self._running)
 
@@ -121,8 +128,7 @@ class WeaveTurns:
             threads = list(self._threads.values())
         for thread in threads:
             while thread.is_alive() and time.monotonic() < end:
-                for window_id in self.generating():
-                    self.abort(window_id)
+                self.abort_all()
                 thread.join(0.05)
 
     # In the turn's thread
