@@ -6,6 +6,7 @@ Nothing but the last token decides what comes next, so each token of the reply m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import gguf
@@ -54,7 +55,7 @@ def write_reciting(
     writer.add_chat_template(template)
     embedding = np.eye(len(tokens), width, dtype=np.float32)
     output = np.zeros((len(tokens), width), np.float32)
-    for token, following in zip(chain, chain[1:], strict=False):
+    for token, following in pairwise(chain):
         output[following, token] = 4.0
     writer.add_tensor("token_embd.weight", embedding)
     writer.add_tensor("output.weight", output)

@@ -9,19 +9,21 @@ import pytest
 from tests.engines.reciting import write_reciting
 from tests.templates.samples import CHANNELS, OPENS_THOUGHT, THINKS
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "templates"  # of published models, where they are at hand
+REAL = (
+    Path(__file__).parents[3] / "shared" / "data" / "templates"
+)  # of published models, where they are at hand
 THOUGHT = ["The", " keeper", " polishes", " his", " lantern", "."]
 ANSWER = ["Ahoy", ",", " friend", "!"]
 MARKED = ["<think>", "\nSo:", *THOUGHT, "</think>", "\n\n", *ANSWER]
 HARMONY = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>"]
+FINAL = "<|channel|>final<|message|>"
 # By name: the template, the reply, how the generation prompt ends, control tokens, the effort to choose.
 THINKERS = {
     "marks": (THINKS, MARKED, "assistant\n", ["<|im_start|>", "<|im_end|>"], None),
     "opened by the prompt": (OPENS_THOUGHT, MARKED[2:], "<think>\n", ["<|User|>", "<|Assistant|>", "</s>"], None),
     "channels": (
         CHANNELS,
-        ["<|channel|>", "analysis", "<|message|>", *THOUGHT, "<|end|>", "<|start|>", "assistant"]
-        + ["<|channel|>final<|message|>", *ANSWER],
+        ["<|channel|>", "analysis", "<|message|>", *THOUGHT, "<|end|>", "<|start|>", "assistant", FINAL, *ANSWER],
         "assistant",
         HARMONY,
         None,
