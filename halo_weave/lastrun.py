@@ -24,6 +24,8 @@ def remember_model(data: Path, name: str) -> None:
     """The model that the user chose while the program ran: the next start takes it, unless another one is named."""
     try:
         data.mkdir(parents=True, exist_ok=True)
+        file = Path(name).expanduser()
+        name = str(file.absolute()) if file.is_file() else name
         partial = data / f"{CHOSEN}.partial"
         partial.write_text(name, encoding="utf-8")
         partial.replace(data / CHOSEN)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from halo_weave.cli.app import app
-from halo_weave.cli.glow import plain
+from halo_weave.cli.glow import plain, size
 from halo_weave.cli.starting import Context, Json, KvCacheType, Model, options_of
 from halo_weave.config import read_config
 from halo_weave.errors import BadInput, ModelNotFound
@@ -85,9 +85,9 @@ def models(as_json: Json = False) -> None:
     for title in ("name", "model", "size", "memory", "fits", "where"):
         table.add_column(title, justify="right" if title in ("size", "memory") else "left", overflow="fold")
     for one in listed:
-        needs = "" if one.needs is None else _size(one.needs)
+        needs = "" if one.needs is None else size(one.needs)
         fits = {None: "", True: "yes", False: "no"}[one.fits]
-        table.add_row(*map(plain, (one.name, one.title, _size(one.size), needs, fits, one.where)))
+        table.add_row(*map(plain, (one.name, one.title, size(one.size), needs, fits, one.where)))
     console.print(table)
     for one in listed:
         if one.problem:
@@ -96,7 +96,7 @@ def models(as_json: Json = False) -> None:
             console.print(plain(f"{one.name}: {one.note}"))
     console.print(
         plain(
-            f"\nThis machine has {_size(memory)} of memory; the default is {default}. "
+            f"\nThis machine has {size(memory)} of memory; the default is {default}. "
             "memory: weights, KV cache at the default context, and what works with them."
         )
     )
@@ -129,18 +129,18 @@ def doctor(
         f"llama.cpp    {build.version}, {build.file}",
         f"backends     {', '.join(build.backends) or 'not told'}",
         *(
-            f"{one.kind:<13}{one.name}: {one.description}, {_size(one.total)} of memory"
+            f"{one.kind:<13}{one.name}: {one.description}, {size(one.total)} of memory"
             for one in build.devices
         ),
         f"processor    uses {', '.join(build.used) or 'nothing special'}",
         *([f"             has, and does not use, {', '.join(build.unused)}"] if build.unused else []),
-        f"memory       {_size(memory)}",
+        f"memory       {size(memory)}",
         f"models       {models_folder()}",
     ]
     about = told["model"]
     lines.append(
-        f"model        {about['title']}: {_size(about['weights'])} of weights, {_size(about['cache'])} of KV cache for "
-        f"{about['context']:,} tokens, {_size(about['needs'])} in all: {'fits' if about['fits'] else 'does not fit'}"
+        f"model        {about['title']}: {size(about['weights'])} of weights, {size(about['cache'])} of KV cache for "
+        f"{about['context']:,} tokens, {size(about['needs'])} in all: {'fits' if about['fits'] else 'does not fit'}"
     )
     lines += [f"faster       {one}" for one in build.advice]
     if not any("GPU" in one.kind for one in build.devices):
@@ -172,8 +172,3 @@ def _weights_told(model: Path | str | None, memory: int, context: int | None, kv
         "needs": needs.total,
         "fits": needs.fits(memory),
     }
-
-
-def _size(count: int) -> str:
-    """Bytes as people read them."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -97,17 +97,21 @@ class WeaveModels:
         if not self._system.engine.info.abilities.speaks and (thread := self._begin(None)):
             thread.join()
 
-    def choose(self, name: str) -> None:
+    def choose(self, name: str, progress: Progress = lambda what, done, total: None) -> Thread:
         """Begin to change the model; how far it is and what came of it is told in the events of all windows."""
-        if self._begin(name) is None:
+        thread = self._begin(name, progress)
+        if thread is None:
             wanted = self._news.model if self._news else ""
             raise WindowBusy(
                 f"{wanted or 'The model'} is on its way already. Stop that first, or wait for it."
             )
+        return thread
 
     def change(self, name: str, progress: Progress) -> None:
         """Change the model, and wait for it."""
-        self._change(name, progress)
+        self.choose(name, progress).join()
+        if self.failure:
+            raise self.failure
 
     def stop(self) -> bool:
         """Leave the model that is on its way; what was downloaded of it is kept. Whether there was one."""
@@ -124,26 +128,35 @@ class WeaveModels:
         if thread is not None and thread is not current_thread():
             thread.join(LEAVE)
 
-    def _begin(self, name: str | None) -> Thread | None:
+    def _begin(self, name: str | None, also: Progress = lambda what, done, total: None) -> Thread | None:
         """A thread that opens the model; None if another one is under way."""
         with self._lock:
             if self._under_way is not None and self._under_way.is_alive():
                 return None
             self._unwanted.clear()
-            self._under_way = Thread(target=self._run, args=(name,), name="model", daemon=True)
+            self._under_way = Thread(target=self._run, args=(name, also), name="model", daemon=True)
             self._under_way.start()
             return self._under_way
 
-    def _run(self, name: str | None) -> None:
+    def _run(self, name: str | None, also: Progress) -> None:
         wanted = name or ""
+
+        def progress(what: str, done: int, total: int) -> None:
+            if self._unwanted.is_set():
+                raise _Stopped
+            also(what, done, total)
+            self._tell(wanted, "loading", what, done / total if total else None)
+
         self.failure = None
         if self._system.silence is not None:
             self._system.silence = ModelLoading("The model is being loaded.")
         self._tell(wanted, "loading", "Looking for the model")
         try:
-            self._change(name, lambda what, done, total: self._progress(wanted, what, done, total))
+            self._change(name, progress)
         except _Stopped:
-            self._fail(wanted, "stopped", ModelNotFound("Loading the model was stopped. Choose one."))
+            now = self._system.engine.info.name
+            stays = f"{now} stays." if now else "There is no model yet: choose one."
+            self._fail(wanted, "stopped", ModelNotFound(f"That was stopped. {stays}"))
         except HaloWeaveError as error:
             self._fail(wanted, "failed", error)
         except Exception:
@@ -169,11 +182,6 @@ class WeaveModels:
         self._system.hubs.publish(WindowChanged())
         if name is not None and self._remember:
             self._remember(name)
-
-    def _progress(self, wanted: str, what: str, done: int, total: int) -> None:
-        if self._unwanted.is_set():
-            raise _Stopped
-        self._tell(wanted, "loading", what, done / total if total else None)
 
     def _fail(self, wanted: str, stage: ChangeStage, error: HaloWeaveError) -> None:
         self.failure = error

@@ -10,6 +10,7 @@ declare namespace Wire {
     "POST /api/windows/{window_id}/chunks/undelete": Undelete;
     "PUT /api/memory/entry": Keep;
     "PUT /api/notes": ReplaceNotes;
+    "POST /api/model": ChooseModel;
     "PATCH /api/settings": SettingsChange;
     "POST /api/import": Record<string, any>;
     "POST /api/clear": Clear;
@@ -43,8 +44,12 @@ declare namespace Wire {
     "GET /api/memory/query": MatchesTold;
     "GET /api/notes": NotesTold;
     "PUT /api/notes": NotesTold;
-    "GET /api/status": Status;
+    "GET /api/model": ModelTold;
+    "POST /api/model": ModelTold;
+    "GET /api/models": ModelsTold;
+    "POST /api/model/stop": Stopped;
     "POST /api/model/retry": Status;
+    "GET /api/status": Status;
     "GET /api/settings": SettingsTold;
     "PATCH /api/settings": SettingsTold;
     "GET /api/stats": StatsTold;
@@ -72,6 +77,7 @@ declare namespace Wire {
     unstored: UnstoredEvent;
     done: DoneEvent;
     failed: FailedEvent;
+    model: ModelEvent;
     changed: ChangedEvent;
     deleted: DeletedEvent;
     reset: ResetEvent;
@@ -114,6 +120,10 @@ declare namespace Wire {
   }
 
   interface ChangedEvent {
+  }
+
+  interface ChooseModel {
+    model: string;
   }
 
   interface ChunkShareTold {
@@ -323,6 +333,22 @@ declare namespace Wire {
     said: string | null;
   }
 
+  interface ListedModelTold {
+    name: string;
+    title: string;
+    kind: "chat" | "text" | "embedder" | null;
+    size: number;
+    needs: number | null;
+    fits: boolean | null;
+    where: string;
+    source: string;
+    path: string | null;
+    license: string;
+    problem: string;
+    note: string;
+    in_use: boolean;
+  }
+
   interface MatchTold {
     entry: EntryTold;
     score: number;
@@ -342,6 +368,20 @@ declare namespace Wire {
     bytes: number;
   }
 
+  interface ModelChange {
+    model: string;
+    state: "loading" | "done" | "failed" | "stopped";
+    sentence: string;
+    progress: number | null;
+  }
+
+  interface ModelEvent {
+    model: string;
+    state: "loading" | "done" | "failed" | "stopped";
+    sentence: string;
+    progress: number | null;
+  }
+
   interface ModelTold {
     state: "ready" | "loading" | "missing";
     sentence: string;
@@ -355,10 +395,25 @@ declare namespace Wire {
     trained_context: number;
     context: number;
     template: string;
+    template_note: string;
     kv: string;
     file: string;
     size_bytes: number;
+    parameters: number;
     light: string;
+    note: string;
+    thinks: boolean;
+    efforts: string[];
+    native_tools: boolean;
+    change: ModelChange | null;
+  }
+
+  interface ModelsTold {
+    memory: number;
+    default: string;
+    models: ListedModelTold[];
+    recommended: string[];
+    any_path: boolean;
   }
 
   interface NewWindow {
