@@ -11,6 +11,7 @@ from halo_weave.errors import BadInput
 from halo_weave.llama import catalogue, inventory
 from halo_weave.llama.footprint import machine_memory
 from halo_weave.server import modelwire, requests, wire
+from halo_weave.server.routes.turns import Stopped
 from halo_weave.server.security import Policy
 from halo_weave.server.service import Service
 
@@ -52,9 +53,9 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         return service.model()
 
     @router.post("/api/model/stop", summary="Leave the model that is on its way")
-    def post_stop() -> wire.Stopped:
+    def post_stop() -> Stopped:
         """The model in use stays. What was downloaded is kept for the next time."""
-        return wire.Stopped(stopped=service.weave.models.stop())
+        return Stopped(stopped=service.weave.models.stop())
 
     @router.post("/api/model/retry", summary="Try again to load the model, if it is missing", status_code=202)
     def post_retry() -> wire.Status:
