@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 
 from halo_weave import assemble as assembling
 from halo_weave.assemble import Options, assemble_without_model
+from tests.engines.reciting import write_reciting
 from tests.engines.thinkers import ANSWER, thinker
 from tests.server.test_models import REFERENCE, models, options, speaker, tower  # noqa: F401
 from tests.web.house import House
@@ -119,7 +120,7 @@ def test_until_the_model_is_there_all_but_speaking_works(options, tmp_path, tabs
 
     def slow(*given, **more):
         given[1]("Downloading Anna", 1, 4)
-        assert go_on.wait(60)
+        assert go_on.wait(300)
         return opened(*given, **more)
 
     monkeypatch.setattr(assembling, "open_engine", slow)
@@ -130,7 +131,7 @@ def test_until_the_model_is_there_all_but_speaking_works(options, tmp_path, tabs
         expect(page.get_by_role("button", name="Send", exact=True)).to_be_disabled()
         expect(panel(page, "Models").locator(".model-used")).to_contain_text("25 %")
         page.keyboard.press("Control+k")
-        page.get_by_role("searchbox").fill("Mochi")
+        page.get_by_label("Search the whole memory").fill("Mochi")
         expect(page.locator(".hit-text").first).to_contain_text("Mochi")
         page.keyboard.press("Escape")
         page.locator("#rail").get_by_role("button", name="New window").click()
@@ -154,8 +155,6 @@ def test_a_page_without_a_model_leads_to_one(options, tmp_path, tabs):  # noqa: 
 
 
 def test_a_template_that_cannot_be_used_is_said_with_what_is_taken(options, models, tmp_path, tabs):  # noqa: F811
-    from tests.engines.reciting import write_reciting
-
     path = models / "Loops-1B.gguf"
     endless = "{% for a in range(9999999) %}{% for b in range(9999999) %}{% endfor %}{% endfor %}"
     write_reciting(path, endless, ["Well", "."], after="assistant\n", controls=["<|im_start|>", "<|im_end|>"])
