@@ -23,8 +23,9 @@ Vectors = npt.NDArray[np.float32]  # (n, dimension), each of length 1
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What an engine can do besides generating text. What it cannot do it leaves out, without an error."""
+    """What an engine can do. What it cannot do it leaves out, without an error; without `speaks` it only counts words."""
 
+    speaks: bool = True
     attention: bool = True  # rows of what the model looks at
     cuts: bool = True  # its cache can lose a part and get it back without reading the rest again
     token_ids: bool = True  # the ids are the model's own vocabulary

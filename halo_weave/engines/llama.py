@@ -52,6 +52,7 @@ Mode = Literal["splice", "exact"]
 
 BATCH, BATCH_ON_GPU = 64, 512  # tokens per decode while a prompt is read
 GROWTH = 2048  # a context grows by so many cells
+CHATML_END = "<|im_end|>"
 SPARE = 256  # cells beyond prompt and reply, for what returns in the middle
 
 
@@ -87,6 +88,7 @@ class LlamaEngine:
             _check_that_it_writes(self.model)
             self.limits = limits
             self.template = _template_of(self.model, header, self.renderer)
+            self.ends = _written_ends(self.model, self.template)
             trained = self.model.trained_context or limits.context
             self.shape = Shape(
                 threads=limits.threads or cores(),
@@ -286,7 +288,7 @@ class LlamaEngine:
         stopped: Callable[[], bool],
         began: float,
     ) -> Generator[GenerationEvent | None]:
-        stops = Stops(sampling.stop)
+        stops = Stops((*sampling.stop, *self.ends))
         made = given = 0
         reason: Reason | None = None
         while reason is None:
@@ -401,6 +403,12 @@ def _check_that_it_writes(model: Model) -> None:
         raise ModelUnusable(f"{model.path} needs an encoder. Use a model that only decodes.")
     if c.llama_model_is_diffusion(model.handle):
         raise ModelUnusable(f"{model.path} writes by diffusion, not token by token. Use another model.")
+
+
+def _written_ends(model: Model, template: ModelTemplate) -> tuple[str, ...]:
+    """Where ChatML stands in and its end of a turn is no token of the model, the model writes it out as text."""
+    written = template.origin == "chatml" and len(model.tokenize_ids(CHATML_END, special=True)) > 1
+    return (CHATML_END,) if written else ()
 
 
 def _template_of(model: Model, header: Header, renderer: TemplateRenderer) -> ModelTemplate:

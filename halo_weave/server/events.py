@@ -145,6 +145,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         },
     ),
     ("failed", events.TurnFailed, {}),
+    ("model", events.ModelNews, {"model": "The one that is wanted."}),
     ("changed", events.WindowChanged, {}),
     ("deleted", events.WindowDeleted, {}),
     ("reset", events.EventsLost, {}),

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasPath, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from halo_weave.core.tokens import Role
-from halo_weave.ports import ModelInfo
 from halo_weave.records import Generation
+from halo_weave.server.modelwire import ModelTold
 from halo_weave.server.schema import ID, Id, Output
 from halo_weave.settings import Settings
 from halo_weave.weave.memory import Preview
@@ -63,31 +63,6 @@ class SettingsTold(Output):
 
 
 # Status
-
-
-class ModelTold(Output):
-    state: Literal["ready", "loading", "missing"]
-    sentence: str = Field(description="What the state means, and what to do.")
-    progress: float | None = Field(default=None, description="0 to 1, while weights are downloaded.")
-    name: str = ""
-    architecture: str = ""
-    layers: int = 0
-    heads: int = 0
-    kv_heads: int = 0
-    vocabulary: int = 0
-    trained_context: int = 0
-    context: int = 0
-    template: str = ""
-    kv: str = ""
-    file: str = ""
-    size_bytes: int = 0
-    light: str = Field(default="", description="Where it is seen what the model takes its words from.")
-
-    @classmethod
-    def ready(cls, info: ModelInfo, light: str = "") -> ModelTold:
-        known = {name: getattr(info, name) for name in cls.model_fields if hasattr(info, name)}
-        kv = "splice" if info.abilities.cuts else "exact"
-        return cls(state="ready", sentence=f"{info.name} is ready.", kv=kv, light=light, **known)
 
 
 class EmbedderTold(Output):

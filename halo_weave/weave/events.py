@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import nan
-from typing import Any
+from typing import Any, Literal
 
 from halo_weave.core.pruning import SleepReason
 from halo_weave.core.resurrection import WakeReason
@@ -15,6 +15,7 @@ from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned, Reason
 from halo_weave.weave.seen import Budget, SeenChunk
 
+ChangeStage = Literal["loading", "done", "failed", "stopped"]
 INTERNAL = "Something went wrong inside Halo Weave; its log has the details. What was stored is safe."
 
 
@@ -184,6 +185,16 @@ class TurnFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelNews:
+    """How far a change of the model is, in every window; each replaces the one before."""
+
+    model: str  # the one that is wanted
+    state: ChangeStage
+    sentence: str
+    progress: float | None = None  # 0 to 1, if it is known
+
+
+@dataclass(frozen=True, slots=True)
 class WindowChanged:
     """The window was changed by something else than a turn, or turns left it: load its context again."""
 
@@ -215,4 +226,4 @@ TurnEvent = (
     | WindowChanged
     | TurnEnded
 )
-WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | WindowDeleted | EventsLost
+WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | ModelNews | WindowDeleted | EventsLost
