@@ -20,7 +20,7 @@ from halo_weave.imports.conversation import (
 from halo_weave.imports.dates import moment_of
 from halo_weave.imports.words import answered
 
-NAME = "Character card"
+NAME = "character cards"
 _USER = "User"
 _NAMES = re.compile(r"\{\{(char|user)\}\}|<(BOT|USER)>", re.I)
 _SECTIONS = (

@@ -22,7 +22,7 @@ from halo_weave.imports.dates import moment_of
 from halo_weave.imports.words import answered, by_tool, said, thought
 
 NAME = "ChatGPT"
-_CONTEXT = {"user_editable_context", "model_editable_context"}
+_CONTEXT = ("user_editable_context", "model_editable_context")
 
 
 def recognises(value: dict[str, Any]) -> bool:
@@ -114,8 +114,9 @@ def _parts(content: Mapping[str, Any], kind: Any, left: Left) -> tuple[Part, ...
         elif part:
             left["images, sounds and other attachments"] += 1
     text = "\n".join(text for text in texts if text.strip()) or text_in(content, "text", "result", "content")
-    if kind == "code" and text and content.get("language") not in (None, "unknown", "json"):
-        text = f"```{content['language']}\n{text}\n```"
+    language = text_in(content, "language")
+    if kind == "code" and text and language not in ("", "unknown", "json"):
+        text = f"```{language}\n{text}\n```"
     elif kind == "tether_quote" and (title := text_in(content, "title", "url")):
         text = f"{title}\n{text}"
     return answered(text)

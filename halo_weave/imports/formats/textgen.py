@@ -46,9 +46,8 @@ def conversations(values: Iterator[Any], left: Left) -> Iterator[Conversation]:
         metadata = object_in(value, "metadata")
         names = text_in(value, "name1", "your_name"), text_in(value, "name2", "character", "bot_name")
         first = next((text for pair, _ in pairs for text in pair if text and text != _OPENING), "")
-        begun = moment_of(object_in(metadata, "user_0").get("timestamp")) or moment_of(
-            object_in(metadata, "assistant_0").get("timestamp")
-        )
+        times = (moment_of(one.get("timestamp")) for one in metadata.values() if isinstance(one, dict))
+        begun = min((when for when in times if when), default=None)
         yield Conversation(
             digest(*names, first), _messages(pairs, metadata, left, names), names[1], begun, *names
         )

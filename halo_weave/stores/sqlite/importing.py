@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -68,7 +68,8 @@ class SqliteImport(SqlitePart):
             finally:
                 with suppress(StoreError), self._db.writing() as db:  # the next import does it, too
                     db.execute("DROP TABLE IF EXISTS temp.arrived")
-            return arriving.result(renumbered=file.renumbered)
+            left = {reason: count for reason, count in sorted(file.left.items()) if count}
+            return arriving.result(file.program, left, renumbered=file.renumbered)
 
 
 def _broken_off(error: StoreError) -> StoreError:
@@ -128,10 +129,17 @@ class _Arrivals:
         self._generation: int | None = None  # the one here that takes the vectors
         self._dimension = 0
 
-    def result(self, *, renumbered: bool) -> Imported:
+    def result(self, program: str, left: Mapping[str, int], *, renumbered: bool | None) -> Imported:
         names = ("turns", "chunks", "tokens", "windows", "entries", "notes", "known_turns")
         counts = {name: self._counts[name] for name in names}
-        return Imported(**counts, kept_ids=self._ids.kept and not renumbered)
+        if self._counts["other_notes"]:
+            left = {**left, "notes, since there are others here": self._counts["other_notes"]}
+        kept, ids = self._ids.kept and not renumbered, ""
+        if renumbered is not None and not self._ids.kept:
+            ids = "Turns and positions got new ids: theirs are taken here, or too far from the others."
+        elif renumbered:
+            ids = "Some turns of the file had one id, so turns were counted anew. Positions are those of the file."
+        return Imported(**counts, kept_ids=kept, ids=ids, program=program, left=left)
 
     def bring(self, db: sqlite3.Connection, section: str, elements: Iterable[Any]) -> None:
         step = getattr(self, f"_bring_{section}")
@@ -279,6 +287,13 @@ class _Arrivals:
             (note.name, pack_json(note.content), note.created, note.modified),
         )
         self._counts["notes"] += cursor.rowcount
+        if (
+            not cursor.rowcount
+            and not db.execute(
+                "SELECT 1 FROM notes WHERE name = ? AND content = ?", (note.name, pack_json(note.content))
+            ).fetchone()
+        ):
+            self._counts["other_notes"] += 1
 
     def _bring_settings(self, db: sqlite3.Connection, setting: SettingIn) -> None:
         db.execute(
