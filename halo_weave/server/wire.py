@@ -144,17 +144,6 @@ class WindowsTold(Output):
 # The turn
 
 
-class Saying(Output):
-    turn: Id = Field(description="The user's turn: it is stored.")
-    reply_turn: Id
-    last_event: str = Field(description="The newest event before this turn.")
-    stream: str = Field(description="Where the turn's events are, from the first on.")
-
-
-class Stopped(Output):
-    stopped: bool = Field(description="Whether there was a reply to stop.")
-
-
 # The context
 
 
@@ -182,6 +171,8 @@ class TurnTold(Output):
     window_name: str
     speaker: str
     cut: bool = Field(description="The program ended before this reply did; what was stored of it is here.")
+    siblings: int = Field(description="How many turns there are at this place, on all branches.")
+    sibling: int = Field(description="Which of them this is, in order of time, from 1 on.")
     chunks: list[ChunkTold]
 
 

@@ -81,6 +81,8 @@ class SeenTurn:
     window_name: str
     chunks: tuple[SeenChunk, ...]
     cut: bool = False  # the program ended before the reply did
+    siblings: int = 1  # how many turns there are at this place, on all branches
+    sibling: int = 1  # which of them this is, in order of time
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -162,12 +162,27 @@ class WeaveWindows:
                     [token.kind == THOUGHT for token in told],
                 )
         turns = []
+        siblings = self._system.store.siblings({one.key.turn_id for one in seen})
         for (turn_id, role), group in groupby(seen, key=lambda one: (one.key.turn_id, one.key.role)):
             chunks = tuple(group)
             its = about[chunks[0].key]
             name = desk.names.get(its.window, "")
             cut = CUT in its.tags
-            turns.append(SeenTurn(turn_id, role, its.speaker, its.said, its.window, name, chunks, cut))
+            alike = siblings.get(turn_id, [turn_id])
+            turns.append(
+                SeenTurn(
+                    turn_id,
+                    role,
+                    its.speaker,
+                    its.said,
+                    its.window,
+                    name,
+                    chunks,
+                    cut,
+                    len(alike),
+                    alike.index(turn_id) + 1,
+                )
+            )
         return Context(
             window_id,
             tuple(turns),

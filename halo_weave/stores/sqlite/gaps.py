@@ -54,6 +54,8 @@ def close(db: sqlite3.Connection) -> None:
         ("drafts", "start", places.moved, "start = ?"),
         ("turns", "id", turns.moved, "id = ?"),
         ("turns", "answers", turns.moved, "answers = ?"),
+        ("turns", "parent", turns.moved, "parent = ?"),
+        ("windows", "head", turns.moved, "head = ?"),
         ("chunks", "turn", turns.moved, "turn = ?"),
         ("uses", "turn", turns.moved, "turn = ?"),
         ("sources", "turn", turns.moved, "turn = ?"),

@@ -38,7 +38,7 @@ class SqliteUses(SqlitePart):
             chunks = db.execute(
                 f"""{WHOLE_CHUNK} SELECT u.place, c.turn, c.chunk, t.role, said.start, u.share
                     FROM uses u JOIN chunks said ON said.number = u.chunk JOIN whole w ON w.named = u.chunk
-                    JOIN chunks c ON c.number = w.number AND c.merged IS NULL AND c.deleted IS NULL
+                    JOIN chunks c ON c.number = w.number AND c.merged IS NULL AND c.deleted IS NULL AND c.aside = 0
                     JOIN turns t ON t.id = c.turn WHERE u.turn = ? ORDER BY u.place""",
                 (turn_id, turn_id),
             ).fetchall()
