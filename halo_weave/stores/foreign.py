@@ -90,6 +90,7 @@ class ForeignFile:
     def __init__(self, source: IO[bytes], now: int, progress: Progress) -> None:
         self._now, self._progress = now, progress
         self.left: Left = Counter()
+        self.heads: dict[str, int] = {}  # the last turn of the branch in use, by window, once it was told
         self._programs: dict[str, None] = {}
         self._kept: dict[str, _Kept] = {}
         self._turns, self._positions = 0, 0
@@ -170,11 +171,15 @@ class ForeignFile:
         one.ai_name = one_line(found.ai_name) or one.ai_name
         one.system_prompt = clean(found.system_prompt)[:PROMPT_LENGTH] or one.system_prompt
         last = when = micros(found.created) if found.created else None
+        skipped: dict[str, str | None] = {}  # messages that were left out, and what they followed
         offset, count, head, speaker = self._spool.seek(0, io.SEEK_END), 0, None, ""
         for message in found.messages:
             line = self._line(message, last if last is not None else self._now)
             if line is None:
+                skipped[message.id] = skipped.get(message.parent or "", message.parent)
                 continue
+            if line.parent in skipped:
+                line = line._replace(parent=skipped[line.parent])
             if message.said is not None:
                 last = line.said
             when = min(when if when is not None else line.said, line.said)
@@ -251,11 +256,15 @@ class ForeignFile:
                 aside = line.aside if current is None else line.id not in current
                 parent, role = ids.get(line.parent or "", (None, ""))
                 ids[line.id] = turn, line.role
+                if line.id == one.head:
+                    self.heads[one.window] = turn
                 chunks = _chunks(line.parts)
                 element = {
                     "turn": turn,
                     "window": one.window,
                     "role": line.role,
+                    "parent": parent,
+                    "aside": aside,
                     "answers": parent if (line.role, role) == (Role.ASSISTANT, Role.USER) else None,
                     "speaker": line.speaker
                     or one.user_name * (line.role == Role.USER)

@@ -118,6 +118,7 @@ class _ExportFile:
     def __init__(self, text: TextIO, size: int, header: ExportHeader, progress: Progress) -> None:
         self.header = header
         self.left: Counter[str] = Counter()
+        self.heads: dict[str, int] = {}
         self._text, self._size = text, size
         self._counts = self._check(progress)
 

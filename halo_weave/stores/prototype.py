@@ -104,6 +104,7 @@ class PrototypeFile:
     def __init__(self, text: TextIO, size: int, now: int, progress: Progress) -> None:
         self._now, self._size = now, size
         self.left: Counter[str] = Counter()
+        self.heads: dict[str, int] = {}
         self._notes: dict[str, Any] | None = None
         self._names: dict[Role, str] = {}
         self._begun: int | None = None  # the first time that its marks tell
