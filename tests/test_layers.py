@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "halo_weave"
 LAYERS = [
     {"errors"},
     {"core", "templates"},
-    {"records"},
+    {"records", "imports"},
     {"ports", "store", "places", "settings"},
     {"config"},
     {"llama"},  # the binding of llama.cpp, shared by engine and embedder
