@@ -158,7 +158,12 @@ class Turn:
         """The user's turn is stored with its words in the index, and only then shown."""
         now, window = self.now(), self.desk.window
         chunks = chunk_turn(
-            said, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=self.settings.min_chunk_tokens
+            said,
+            ids.user_turn,
+            Role.USER,
+            ids.start,
+            min_chunk_tokens=self.settings.min_chunk_tokens,
+            max_chunk_tokens=self.settings.max_chunk_tokens,
         )
         live = [window.born(chunk) for chunk in chunks]
         self.store.append(self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now)
@@ -406,7 +411,9 @@ class Turn:
         now = self.now()
         with self.desk.guard:
             parts = self.reply.parts(self.engine.tokenize)
-            chunks = window.end_reply(self.settings.min_chunk_tokens, parts)
+            chunks = window.end_reply(
+                self.settings.min_chunk_tokens, parts, max_chunk_tokens=self.settings.max_chunk_tokens
+            )
             tags = {chunk.key: self.reply.tags(chunk.start, chunk.stop) for chunk in chunks}
             self._tags = {key: own for key, own in tags.items() if own}
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
