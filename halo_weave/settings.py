@@ -78,6 +78,12 @@ class Settings:
     min_chunk_tokens: int = _forgetting(
         64, "A chunk has at least this many tokens, unless its turn is shorter.", low=1, high=4_096
     )
+    max_chunk_tokens: int = _forgetting(
+        256,
+        "A longer passage is cut at a line, a sentence or a word, so that it can wake up in parts.",
+        low=16,
+        high=1_000_000,
+    )
     strategy: str = _forgetting(
         "use_and_surprise", "How attention becomes brightness.", choices=tuple(STRATEGIES)
     )

@@ -291,6 +291,7 @@ class System:
                     draft.turn_id,
                     draft.answers,
                     min_chunk_tokens=settings.min_chunk_tokens,
+                    max_chunk_tokens=settings.max_chunk_tokens,
                 )
                 if not chunks:
                     self.store.drop_draft(draft.turn_id)

@@ -178,7 +178,12 @@ class Turn:
             return events.Answering(self.asked.question, ids.assistant_turn)
         now, window = self.now(), self.desk.window
         chunks = chunk_turn(
-            said, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=self.settings.min_chunk_tokens
+            said,
+            ids.user_turn,
+            Role.USER,
+            ids.start,
+            min_chunk_tokens=self.settings.min_chunk_tokens,
+            max_chunk_tokens=self.settings.max_chunk_tokens,
         )
         live = [window.born(chunk) for chunk in chunks]
         kind, after = self.engine.info.tokenizer, self.asked.after
@@ -429,7 +434,9 @@ class Turn:
         now = self.now()
         with self.desk.guard:
             parts = self.reply.parts(self.engine.tokenize)
-            chunks = window.end_reply(self.settings.min_chunk_tokens, parts)
+            chunks = window.end_reply(
+                self.settings.min_chunk_tokens, parts, max_chunk_tokens=self.settings.max_chunk_tokens
+            )
             tags = {chunk.key: self.reply.tags(chunk.start, chunk.stop) for chunk in chunks}
             self._tags = {key: own for key, own in tags.items() if own}
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)

@@ -30,6 +30,7 @@ def test_the_settings_of_a_strategy_stand_beside_it_and_are_known_to_all():
     assert list(FIELDS)[8:21] == [
         "max_context_tokens",
         "min_chunk_tokens",
+        "max_chunk_tokens",
         "strategy",
         "initial_brightness",
         "brightness_cap",

@@ -26,8 +26,8 @@ from halo_weave.stores.sqlite.rows import (
     records,
     tokenizer_of,
     want_vectors,
-    word_terms,
 )
+from halo_weave.stores.sqlite.wording import word_terms
 
 LIMIT = 2**63 - 1
 PATIENCE = timedelta(minutes=1)
