@@ -88,6 +88,7 @@ class UseTally:
         self._looked = 0
         self._mass = 0.0
         self._tokens: list[tuple[tuple[ChunkKey, int, float], ...]] = []
+        self.lit: Floats = np.zeros(0, np.float32)  # what each token before the exchange gave so far
 
     def read(self, rows: Sequence[AttentionRow], before: int) -> None:
         """The question was read: what each token before it gets anyway."""
@@ -113,7 +114,9 @@ class UseTally:
         for chunk, share in zip(chunks, np.add.reduceat(shares, offsets[:count]).tolist(), strict=False):
             self._sums[chunk.key] += share
             self._starts[chunk.key] = chunk.start
-        self._tokens[-1] = tuple(_strongest(shares * np.float32(mass), chunks, offsets))
+        given = shares * np.float32(mass)
+        self.lit = self.lit + given if len(self.lit) == before else given  # what woke meanwhile begins anew
+        self._tokens[-1] = tuple(_strongest(given, chunks, offsets))
 
     def whole(self) -> ReplyUse:
         """The use of the whole reply. Chunks below `LEAST_SHARE` of it are listed only if a token came from them."""

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import numpy as np
+
 from halo_weave.core.pruning import SleepReason
 from halo_weave.core.resurrection import WakeReason
 from halo_weave.core.tokens import Brightness, ChunkKey
 from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned, Reason
-from halo_weave.weave.seen import Budget, SeenChunk
+from halo_weave.weave.seen import Budget, Reminder, SeenChunk
 
 INTERNAL = "Something went wrong inside Halo Weave; its log has the details. What was stored is safe."
 
@@ -111,6 +113,9 @@ class Brightened:
     """Brightness of all live tokens in position order, the reply's so far included; a few times a second."""
 
     brightness: Brightness
+    attention: Brightness = field(  # what the reply took so far from each token before its exchange
+        default_factory=lambda: np.zeros(0, np.float32)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +142,7 @@ class Spoken:
     speaker: str
     chunks: tuple[SeenChunk, ...]
     use: ReplyUse
+    remembered: tuple[Reminder, ...]
 
 
 @dataclass(frozen=True, slots=True)

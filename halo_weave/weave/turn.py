@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from threading import Event as Flag
-from typing import Literal
+from typing import Any, Literal
 
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.pruning import Prune, PrunePlan, SleepReason, choose_prunes
@@ -33,14 +33,14 @@ from halo_weave.weave.clock import TurnClock
 from halo_weave.weave.desk import About, Desk
 from halo_weave.weave.drafts import RETRY, unstored
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
-from halo_weave.weave.seen import SeenChunk
+from halo_weave.weave.said import USED, remembered
+from halo_weave.weave.seen import Reminder, SeenChunk
 from halo_weave.weave.system import System
 
 log = logging.getLogger(__name__)
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
 TOOL_ROOM = 512  # and for the answer of each tool that may be called
 FRAME = 0.1  # seconds between two reports of brightness
-USED = 0.05  # a chunk was used if so much of the reply came from it
 
 
 class Turn:
@@ -61,7 +61,7 @@ class Turn:
         desk.system = system.system_prompt(desk.record, desk.settings, self.form)
         desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
-        self._woken: set[ChunkKey] = set()
+        self._woken: dict[ChunkKey, Mapping[str, Any]] = {}  # and why
         self._shown = 0.0
 
     def run(self) -> Iterator[events.TurnEvent]:
@@ -151,7 +151,7 @@ class Turn:
     ) -> events.ChunksWoken:
         chunks = self.desk.wake(plan, hits, now=self.now(), by=by)
         self.stats["woken"] += len(chunks)
-        self._woken.update(chunk.key for chunk in chunks)
+        self._woken.update((chunk.key, chunk.woken or {}) for chunk in chunks)
         return events.ChunksWoken(chunks, plan.cost, plan.room, len(plan.passed_over))
 
     def _hear(self, said: Tokens, ids: Reservation) -> events.Heard:
@@ -312,7 +312,7 @@ class Turn:
         """Of what is live and told of: tokens of the reply may be held back."""
         window = self.desk.window
         held = len(self.reply.tokens) - len(self.reply.known) if window.reply else 0
-        return events.Brightened(window.brightness[: len(window) - held].copy())
+        return events.Brightened(window.brightness[: len(window) - held].copy(), self.use.lit)
 
     def _note_use(self, row: AttentionRow | None) -> None:
         window = self.desk.window
@@ -413,9 +413,8 @@ class Turn:
             self._note(chunks, self.desk.record.ai_name, now)
         self._store_reply(turn_id, [window.at(chunk.key) for chunk in chunks], now)
         use = self.use.whole()
-        if chunks:
-            self._store_use(turn_id, use)
-        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use)
+        reminders = self._store_use(turn_id, use) if chunks else ()
+        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use, reminders)
 
     def _store_reply(self, turn_id: int, live: Sequence[Live], now: datetime) -> None:
         """What was shown is kept until the store takes it: the disk may be full, another process may hold the file."""
@@ -452,10 +451,12 @@ class Turn:
             self.desk.follow_store()
             self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
 
-    def _store_use(self, turn_id: int, use: ReplyUse) -> None:
+    def _store_use(self, turn_id: int, use: ReplyUse) -> tuple[Reminder, ...]:
         """What was said is stored already; if the store refuses now, only where it came from is lost."""
         with suppress(StoreError):
-            self.store.save_use(turn_id, use)
+            self.store.save_use(turn_id, use, self._woken)
+            return remembered(self.store, [turn_id], self.desk.names).get(turn_id, ())
+        return ()
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """First thoughts and a tool's words between frames, which templates do not write of past turns; then the dimmest."""

@@ -9,12 +9,15 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from halo_weave.errors import BadInput, UnknownWindow
+from halo_weave.core.tokens import Role
+from halo_weave.core.use import ReplyUse
+from halo_weave.errors import BadInput, UnknownChunk, UnknownWindow
 from halo_weave.records import GraveyardPage, Sleeping, WindowRecord, WindowStats
 from halo_weave.settings import SHARED, Settings, checked, known, usable
 from halo_weave.weave.desk import CUT
 from halo_weave.weave.reply import THOUGHT
-from halo_weave.weave.seen import Context, Gap, SeenReply, SeenTurn
+from halo_weave.weave.said import remembered, said
+from halo_weave.weave.seen import Context, Gap, SaidPage, SeenReply, SeenTurn
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import WeaveTurns, plain
 
@@ -161,13 +164,19 @@ class WeaveWindows:
                     [token.by_tool for token in told],
                     [token.kind == THOUGHT for token in told],
                 )
+        replies = {one.key.turn_id for one in seen if one.key.role is Role.ASSISTANT}
+        reminded = remembered(self._system.store, replies, desk.names)
         turns = []
         for (turn_id, role), group in groupby(seen, key=lambda one: (one.key.turn_id, one.key.role)):
             chunks = tuple(group)
             its = about[chunks[0].key]
             name = desk.names.get(its.window, "")
             cut = CUT in its.tags
-            turns.append(SeenTurn(turn_id, role, its.speaker, its.said, its.window, name, chunks, cut))
+            turns.append(
+                SeenTurn(
+                    turn_id, role, its.speaker, its.said, its.window, name, chunks, cut, reminded.get(turn_id)
+                )
+            )
         return Context(
             window_id,
             tuple(turns),
@@ -178,6 +187,25 @@ class WeaveWindows:
             self._turns.last(window_id),
             desk.unstored,
         )
+
+    def said(
+        self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
+    ) -> SaidPage:
+        """What was said in the window, in order: from an offset on, around a turn, or the last turns."""
+        self._system.window(window_id)
+        return said(self._system.store, window_id, self.names(), offset=offset, around=around, limit=limit)
+
+    def use(self, window_id: str, turn_id: int) -> tuple[int, ReplyUse | None]:
+        """The position of a reply's first token, and where each of its tokens came from."""
+        self._system.window(window_id)
+        chunks = self._system.store.turn(turn_id)
+        if not chunks:
+            raise UnknownChunk(f"There is no turn {turn_id} in this memory.")
+        asked = chunks[0].chunk.answers
+        question = self._system.store.turn(asked) if asked is not None else []
+        # A reply begins right after the question, perhaps with marks that are not part of its chunks.
+        start = question[-1].chunk.stop if question else chunks[0].chunk.start
+        return start, self._system.store.use_of(turn_id)
 
     def graveyard(self, window_id: str, **query: Any) -> GraveyardPage:
         """What sleeps in the window, by page, what slept last first. `query`: as `Store.graveyard` takes it."""

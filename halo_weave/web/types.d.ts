@@ -25,6 +25,8 @@ declare namespace Wire {
     "POST /api/windows/{window_id}/abort": Stopped;
     "GET /api/windows/{window_id}/events": null;
     "GET /api/windows/{window_id}/context": ContextTold;
+    "GET /api/windows/{window_id}/turns": SaidTold;
+    "GET /api/windows/{window_id}/turns/{turn_id}/use": ReplyUseTold;
     "GET /api/windows/{window_id}/graveyard": GraveyardTold;
     "GET /api/windows/{window_id}/gap": GapItems;
     "GET /api/windows/{window_id}/preview": PreviewTold;
@@ -99,6 +101,7 @@ declare namespace Wire {
   }
 
   interface BrightenedEvent {
+    attention: string;
     data: string;
   }
 
@@ -432,6 +435,19 @@ declare namespace Wire {
     rebuilt: string;
   }
 
+  interface RememberedTold {
+    key: string;
+    start: string;
+    tokens: number;
+    text: string;
+    said: string;
+    window: string;
+    window_name: string;
+    speaker: string;
+    share: number;
+    woken: Record<string, any> | null;
+  }
+
   interface ReplaceNotes {
     content: Record<string, any>;
     version?: string | null;
@@ -446,10 +462,42 @@ declare namespace Wire {
     thought: boolean[];
   }
 
+  interface ReplyUseTold {
+    start: string;
+    use: UseTold | null;
+  }
+
   interface ResetEvent {
   }
 
   type Role = "system" | "user" | "assistant";
+
+  interface SaidChunkTold {
+    key: string;
+    start: string;
+    tokens: number;
+    text_pieces: string[];
+    tool: boolean;
+    thought: boolean;
+  }
+
+  interface SaidTold {
+    total: number;
+    offset: number;
+    turns: SaidTurnTold[];
+  }
+
+  interface SaidTurnTold {
+    turn_id: string;
+    role: Role;
+    said: string;
+    window: string;
+    window_name: string;
+    speaker: string;
+    cut: boolean;
+    remembered: RememberedTold[] | null;
+    chunks: SaidChunkTold[];
+  }
 
   interface Say {
     text: string;
@@ -549,6 +597,7 @@ declare namespace Wire {
     speaker: string;
     chunks: ChunkTold[];
     use: UseTold;
+    remembered: RememberedTold[];
   }
 
   interface StatsTold {
@@ -636,6 +685,7 @@ declare namespace Wire {
     window_name: string;
     speaker: string;
     cut: boolean;
+    remembered: RememberedTold[] | null;
     chunks: ChunkTold[];
   }
 
