@@ -97,6 +97,14 @@ export class Api {
     return this.request("GET", path`/api/windows/${id}/events`, { signal, headers });
   }
 
+  /** @param {string} id @param {Query} query @returns {Promise<Said>} */
+  turns(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/turns`, query)); }
+  /**
+   * @param {string} id @param {string} turnId
+   * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/turns/{turn_id}/use"]>}
+   */
+  use(id, turnId) { return this.json("GET", path`/api/windows/${id}/turns/${turnId}/use`); }
+
   /**
    * @param {string} id @param {Query} query
    * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/graveyard"]>}

@@ -1,5 +1,6 @@
 // What the user can do on the page: each act asks the server, then tells the store. Views call these and nothing else.
 
+import { ReplyLight } from "./light.js";
 import { Link } from "./link.js";
 import { clip, counted, extent } from "./words.js";
 
@@ -275,6 +276,33 @@ export class App extends Link {
       this.toasts.show("Copied.");
     } catch {
       this.toasts.show("The browser did not allow copying.", { kind: "bad" });
+    }
+  }
+
+  // Light
+
+  /** Whether a memory can be called wrong. */
+  canDoubt = false;
+
+  /** @param {string} key @param {string} turnId the answer that was reminded of it */
+  async wrongMemory(key, turnId) {
+    void [key, turnId];
+  }
+
+  /** Where the words of a reply came from; asked once. @param {string} turnId */
+  async lightOf(turnId) {
+    const { store, api } = this;
+    const { current } = store;
+    if (!turnId || store.light.has(turnId)) return store.light.get(turnId) ?? null;
+    store.light.set(turnId, null);
+    try {
+      const { start, use } = await api.use(current, turnId);
+      const light = use && new ReplyLight(start, use);
+      if (current === store.current) store.setLight(turnId, light);
+      return light;
+    } catch {
+      store.light.delete(turnId); // asked again the next time
+      return null;
     }
   }
 

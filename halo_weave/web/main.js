@@ -12,6 +12,7 @@ import { GraveyardView } from "./views/graveyard.js";
 import { HeaderView } from "./views/header.js";
 import { KeysView } from "./views/keys.js";
 import { LabView } from "./views/lab.js";
+import { LightView } from "./views/light.js";
 import { MemoryView } from "./views/memory.js";
 import { NotesView } from "./views/notes.js";
 import { SearchView } from "./views/search.js";
@@ -39,6 +40,7 @@ const keys = new KeysView(app, {
 });
 const header = new HeaderView(app, byId("header"), { keys: () => keys.show() });
 const context = new ContextView(app, byId("context"), byId("centre"));
+const light = new LightView(app, byId("centre"), () => context);
 new WindowsView(app, byId("rail"), () => search.open());
 new BudgetView(app, byId("budget"));
 new WhyView(app);
@@ -62,5 +64,6 @@ app.store.on("done", () => {
 });
 
 // For the console: what the page knows and can do.
-Object.assign(window, { app: Object.assign(app, { views: { context, composer, drawer, search, header, keys } }) });
+const views = { context, light, composer, drawer, search, header, keys };
+Object.assign(window, { app: Object.assign(app, { views }) });
 app.start();

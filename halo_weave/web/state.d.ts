@@ -33,6 +33,9 @@ interface WhyWoken {
 }
 
 type Turn = Omit<WireTurn, "chunks">;
+type Reminder = NonNullable<Turn["remembered"]>[number];
+type Said = Wire.Answers["GET /api/windows/{window_id}/turns"];
+type SaidTurn = Said["turns"][number];
 
 /** A live chunk as the page holds it. */
 interface LiveChunk {
@@ -52,6 +55,10 @@ interface LiveChunk {
   thoughts: number;
   fresh: boolean;
   draft: boolean;
+  /** Its standing among the live chunks, 0 to 100. */
+  rank: number;
+  /** Shown, but not live. */
+  asleep: boolean;
   tools: boolean[];
   /** Of a reply in progress, which of its tokens are a thought. */
   thinking: boolean[];

@@ -1,14 +1,15 @@
 // The state of the page. Changes come in as values, views hear of them by topic. No page, no network.
 
 import { decodeFloats } from "./colour.js";
+import { ReplyLight } from "./light.js";
 import { Live, liveChunk } from "./live.js";
 import { compareIds, parts, roleName } from "./words.js";
 
 /**
  * Topics of the state: status, windows, window (another one is shown), live (chunks came or went), token, brightness,
- * turn, budget, settings, connection. Of what happened: heard, done, failed, graveyard (what sleeps is another),
- * kept (the model's notes or structured memory may have changed), goto and woke (a chunk to show), why, compose,
- * given-back and taken-back (the user's words), unloadable.
+ * turn, budget, settings, connection, light (of a reply). Of what happened: heard, done, failed, graveyard (what sleeps
+ * is another), kept (the model's notes or structured memory may have changed), goto and woke (a chunk to show), why,
+ * compose, given-back and taken-back (the user's words), unloadable.
  */
 export class Store extends EventTarget {
   /** @type {Status | null} */
@@ -28,6 +29,10 @@ export class Store extends EventTarget {
   stats = null;
   /** @type {TurnState} */
   turn = rest();
+  /** Where the words of replies came from, by turn; null: it is not known. @type {Map<string, ReplyLight | null>} */
+  light = new Map();
+  /** The reply whose light is shown, "" for the newest. */
+  pointed = "";
   /** @type {Connection} */
   connection = { state: "connecting", retryAt: 0 };
 
@@ -86,6 +91,8 @@ export class Store extends EventTarget {
     this.live = null;
     this.budget = this.stats = null;
     this.turn = rest();
+    this.light.clear();
+    this.pointed = "";
     this.tell("window");
     this.tell("turn");
   }
@@ -104,6 +111,33 @@ export class Store extends EventTarget {
     this.tell("live");
     this.tell("budget");
     this.tell("turn");
+  }
+
+  /** @param {string} turnId @param {ReplyLight | null} light */
+  setLight(turnId, light) {
+    this.light.set(turnId, light);
+    this.tell("light");
+  }
+
+  /** Shows the light of another reply. @param {string} turnId */
+  point(turnId) {
+    if (this.pointed === turnId) return;
+    this.pointed = turnId;
+    this.tell("light");
+  }
+
+  /** The newest reply that stands in the window. */
+  get newestReply() {
+    const own = this.live?.chunks.findLast((one) => one.turn.role === "assistant" && one.turn.window === this.current);
+    return own?.turn.turn_id ?? "";
+  }
+
+  /** What the reply in progress, or the one that is shown, took from each chunk's tokens. */
+  get lit() {
+    const { live } = this;
+    if (live?.draft && !this.pointed) return live.looked;
+    const light = this.light.get(this.pointed || this.newestReply);
+    return { shares: light?.grounds ?? new Map(), most: light?.most ?? 0 };
   }
 
   /** @param {Connection["state"]} state @param {number} [retryAt] */
@@ -246,7 +280,8 @@ export class Store extends EventTarget {
   }
 
   /** @param {Wire.Events["brightened"]} data */
-  #brightened({ data }) {
+  #brightened({ data, attention }) {
+    if (this.live?.draft) this.live.attention = decodeFloats(attention);
     if (this.live?.brighten(decodeFloats(data))) this.tell("brightness");
     return false;
   }
@@ -256,6 +291,8 @@ export class Store extends EventTarget {
     const { live } = this;
     if (!live) return false;
     const turn = this.#turnOf(`${data.turn_id}.0.assistant`, data);
+    const start = live.draft?.start ?? data.chunks[0]?.start ?? "0";
+    this.light.set(data.turn_id, new ReplyLight(start, data.use));
     live.settle(data.chunks.map((one) => liveChunk(one, turn)));
     this.#phase("finishing");
     this.tell("live");
@@ -310,7 +347,8 @@ export class Store extends EventTarget {
     const { said = new Date().toISOString(), window = this.current, window_name = "" } = told;
     const known = /** @type {Role} */ (role);
     const speaker = told.speaker || this.nameOf(known, window);
-    return { turn_id: turn, role: known, said, window, window_name, speaker, cut: false };
+    const { remembered = null } = told;
+    return { turn_id: turn, role: known, said, window, window_name, speaker, cut: false, remembered };
   }
 }
 
