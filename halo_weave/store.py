@@ -114,6 +114,11 @@ class Transcript(Protocol):
     def chunks_by_key(self, keys: Iterable[ChunkKey]) -> list[ChunkRecord]:
         """Records in the order asked for; unknown keys are left out."""
 
+    def deleted_in(
+        self, window_id: str, *, offset: int = 0, limit: int = 100
+    ) -> tuple[int, list[ChunkRecord]]:
+        """How many chunks said in a window are deleted, and some of them, what was deleted last first."""
+
     def turn(self, turn_id: int) -> list[ChunkRecord]:
         """All chunks of a turn in order, deleted and merged ones too."""
 

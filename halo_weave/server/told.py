@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AliasPath, BeforeValidator, Field
 
 from halo_weave.core.tokens import Role
 from halo_weave.server.schema import KeyText, Number, Output
@@ -56,6 +56,25 @@ class SaidTold(Output):
     total: int = Field(description="Turns that were said in the window.")
     offset: int = Field(description="Of the first that is here.")
     turns: list[SaidTurnTold]
+
+
+class DeletedTold(Output):
+    key: KeyText
+    role: Role = Field(validation_alias=AliasPath("key", "role"))
+    turn_id: Number = Field(validation_alias=AliasPath("key", "turn_id"))
+    start: Number = Field(validation_alias=AliasPath("chunk", "start"))
+    tokens: Annotated[int, BeforeValidator(len)] = Field(validation_alias="chunk")
+    slept: datetime = Field(validation_alias="deleted", description="When it was deleted.")
+    said: datetime
+    window: str
+    window_name: str = ""
+    speaker: str
+    text: str = Field(validation_alias=AliasPath("chunk", "text"))
+
+
+class DeletedPage(Output):
+    total: int
+    items: list[DeletedTold]
 
 
 class ChunkShareTold(Output):

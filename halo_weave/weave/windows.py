@@ -12,7 +12,7 @@ from typing import Any
 from halo_weave.core.tokens import Role
 from halo_weave.core.use import ReplyUse
 from halo_weave.errors import BadInput, UnknownChunk, UnknownWindow
-from halo_weave.records import GraveyardPage, Sleeping, WindowRecord, WindowStats
+from halo_weave.records import ChunkRecord, GraveyardPage, Sleeping, WindowRecord, WindowStats
 from halo_weave.settings import SHARED, Settings, checked, known, usable
 from halo_weave.weave.desk import CUT
 from halo_weave.weave.reply import THOUGHT
@@ -194,6 +194,13 @@ class WeaveWindows:
         """What was said in the window, in order: from an offset on, around a turn, or the last turns."""
         self._system.window(window_id)
         return said(self._system.store, window_id, self.names(), offset=offset, around=around, limit=limit)
+
+    def deleted(
+        self, window_id: str, *, offset: int = 0, limit: int = 100
+    ) -> tuple[int, Sequence[ChunkRecord]]:
+        """How many chunks said in the window are deleted, and some of them, what was deleted last first."""
+        self._system.window(window_id)
+        return self._system.store.deleted_in(window_id, offset=offset, limit=limit)
 
     def use(self, window_id: str, turn_id: int) -> tuple[int, ReplyUse | None]:
         """The position of a reply's first token, and where each of its tokens came from."""

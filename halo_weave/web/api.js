@@ -110,6 +110,11 @@ export class Api {
    * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/graveyard"]>}
    */
   graveyard(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/graveyard`, query)); }
+  /**
+   * @param {string} id @param {Query} query
+   * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/deleted"]>}
+   */
+  deleted(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/deleted`, query)); }
   /** @param {string} id @param {Query} query @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/gap"]>} */
   gap(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/gap`, query)); }
   /** @param {string} id @param {string} key @param {ChunkAct} act */

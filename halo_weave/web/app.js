@@ -8,6 +8,7 @@ import { clip, counted, extent } from "./words.js";
 
 const UNNAMED = /^New window( \d+)?$/; // such a window is called after the first words said in it
 const NAME = 48; // characters
+const QUOTED = 3; // chunks in a question
 
 export class App extends Link {
   /** The window that this page deletes. */
@@ -212,8 +213,24 @@ export class App extends Link {
 
   /** @param {string} key @param {string} [window] */
   sleep(key, window = this.store.current) {
-    const undo = { label: "Wake it again", act: () => this.wake(key, window) };
+    const pinned = this.store.live?.find(key)?.pinned ?? false;
+    const undo = { label: "Wake it again", act: () => this.#wakeAgain(key, window, pinned) };
     return this.#chunkAct(window, key, "sleep", "Asleep. It can still wake up when you speak of it.", undo);
+  }
+
+  /**
+   * Takes a sleep back: the chunk is what it was.
+   * @param {string} key @param {string} window @param {boolean} pinned
+   */
+  async #wakeAgain(key, window, pinned) {
+    const done = await this.attempt(async () => {
+      await this.api.act(window, key, "wake");
+      if (!pinned) await this.api.act(window, key, "unpin");
+      return true;
+    });
+    if (!done) return;
+    await this.#changed(window);
+    if (window === this.store.current) this.store.tell("woke", key);
   }
 
   /** @param {string} key @param {string} [window] */
@@ -241,7 +258,9 @@ export class App extends Link {
     if (!cost) return false;
     const back = cost.text ? ", and puts your text back into the input box" : "";
     const sure = await this.dialogs.confirm({
-      title: more.title ?? "Delete this?", sentence: `Deletes ${extent(cost)}${back}. It can be undone right after.`,
+      title: more.title ?? "Delete this?",
+      sentence: `Deletes ${extent(cost)}${back}. It can be undone right after, and later from the graveyard.`,
+      quote: this.#quoted(cost.keys),
       confirm: more.confirm ?? "Delete", danger: true,
     });
     if (!sure) return false;
@@ -250,14 +269,22 @@ export class App extends Link {
     await this.#changed(window);
     const text = done.text || more.text || "";
     if (text) this.giveBack(window, text);
-    const undo = () => this.attempt(() => this.#undelete(window, done.keys, text));
+    const undo = () => this.undelete(done.keys, window, text);
     this.toasts.show(`Deleted ${extent(done)}.`, { label: "Undo", long: true, act: undo });
     return true;
   }
 
-  /** @param {string} window @param {string[]} keys @param {string} text what was put into the input box */
-  async #undelete(window, keys, text) {
-    await this.api.undelete(window, keys);
+  /** The first words of each chunk that is live. @param {string[]} keys */
+  #quoted(keys) {
+    const texts = keys.map((key) => this.store.live?.find(key)?.pieces.join("") ?? "").filter(Boolean);
+    const more = texts.length > QUOTED ? [`… and ${counted(texts.length - QUOTED, "more chunk")}`] : [];
+    return [...texts.slice(0, QUOTED).map((text) => `“${clip(text, 120)}”`), ...more];
+  }
+
+  /** @param {string[]} keys @param {string} [window] @param {string} [text] that was put into the input box */
+  async undelete(keys, window = this.store.current, text = "") {
+    const done = await this.attempt(() => this.api.undelete(window, keys));
+    if (!done) return;
     if (text) this.#takeBack(window, text);
     await this.#changed(window);
     this.toasts.show("Deletion undone.");

@@ -77,6 +77,9 @@ interface TurnState {
   woken: number;
   slept: number;
   toRead: number;
+  /** When reading began, and how many tokens a second were read the last time. */
+  readSince: number;
+  readSpeed: number;
   tokens: number;
   since: number;
   command: string;

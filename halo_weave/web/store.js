@@ -5,6 +5,8 @@ import { ReplyLight } from "./light.js";
 import { Live, liveChunk } from "./live.js";
 import { compareIds, parts, roleName } from "./words.js";
 
+const ENOUGH = 50; // tokens from which on reading tells how fast it is
+
 /**
  * Topics of the state: status, windows, window (another one is shown), live (chunks came or went), token, brightness,
  * turn, budget, settings, connection, light (of a reply). Of what happened: heard, done, failed, graveyard (what sleeps
@@ -149,7 +151,7 @@ export class Store extends EventTarget {
 
   /** The user's words are on their way. */
   sending() {
-    this.#turn({ ...rest(), phase: "sending" });
+    this.#turn({ ...rest(), readSpeed: this.turn.readSpeed, phase: "sending" });
   }
 
   /** They did not arrive. */
@@ -179,7 +181,7 @@ export class Store extends EventTarget {
       case "woken": return this.#woken(event.data);
       case "asleep": return this.#asleep(event.data);
       case "heard": return this.#heard(event.data);
-      case "to_read": return this.#phase("reading", { toRead: event.data.computed });
+      case "to_read": return this.#phase("reading", { toRead: event.data.computed, readSince: Date.now() });
       case "reading": return this.#read(event.data);
       case "token": return this.#token(event.data);
       case "brightened": return this.#brightened(event.data);
@@ -202,7 +204,7 @@ export class Store extends EventTarget {
   /** A turn begins; if chunks had to make room for it, they fell asleep just before. */
   #searching() {
     const slept = this.turn.phase === "sleeping" ? this.turn.slept : 0;
-    return this.#phase("searching", { ...rest(), slept });
+    return this.#phase("searching", { ...rest(), slept, readSpeed: this.turn.readSpeed });
   }
 
   /** @param {Wire.Events["woken"]} data */
@@ -265,7 +267,8 @@ export class Store extends EventTarget {
   /** @param {Wire.Events["reading"]} data */
   #read(data) {
     this.#figures({ kv_reuse: reuse(data) });
-    return this.#phase("writing", { since: Date.now() });
+    const speed = data.computed >= ENOUGH && data.seconds > 0 ? data.computed / data.seconds : this.turn.readSpeed;
+    return this.#phase("writing", { since: Date.now(), readSpeed: speed });
   }
 
   /** @param {Wire.Events["token"]} data */
@@ -364,7 +367,7 @@ function reuse({ reused, restored, computed }) {
 /** @returns {TurnState} */
 function rest() {
   return {
-    phase: "idle", woken: 0, slept: 0, toRead: 0, tokens: 0, since: 0, command: "", tools: 0, reason: "",
-    stats: {}, failed: "", unstored: "",
+    phase: "idle", woken: 0, slept: 0, toRead: 0, readSince: 0, readSpeed: 0, tokens: 0, since: 0, command: "",
+    tools: 0, reason: "", stats: {}, failed: "", unstored: "",
   };
 }

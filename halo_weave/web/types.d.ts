@@ -28,6 +28,7 @@ declare namespace Wire {
     "GET /api/windows/{window_id}/turns": SaidTold;
     "GET /api/windows/{window_id}/turns/{turn_id}/use": ReplyUseTold;
     "GET /api/windows/{window_id}/graveyard": GraveyardTold;
+    "GET /api/windows/{window_id}/deleted": DeletedPage;
     "GET /api/windows/{window_id}/gap": GapItems;
     "GET /api/windows/{window_id}/preview": PreviewTold;
     "POST /api/windows/{window_id}/inject": Injected;
@@ -170,6 +171,25 @@ declare namespace Wire {
   }
 
   interface DeletedEvent {
+  }
+
+  interface DeletedPage {
+    total: number;
+    items: DeletedTold[];
+  }
+
+  interface DeletedTold {
+    key: string;
+    role: Role;
+    turn_id: string;
+    start: string;
+    tokens: number;
+    slept: string;
+    said: string;
+    window: string;
+    window_name: string;
+    speaker: string;
+    text: string;
   }
 
   interface DeletionTold {

@@ -154,6 +154,16 @@ def routes(service: Service) -> APIRouter:
         )
         return wire.GraveyardTold.model_validate(page, context=service.weave.windows.names())
 
+    @router.get("/{window_id}/deleted", summary="What was deleted of what was said here", tags=["Looking"])
+    def get_deleted(
+        window_id: WindowId,
+        offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    ) -> told.DeletedPage:
+        """What was deleted last comes first."""
+        total, found = service.weave.windows.deleted(window_id, offset=offset, limit=limit)
+        return told.DeletedPage.model_validate({"total": total, "items": found})
+
     @router.get("/{window_id}/gap", summary="What sleeps between two positions", tags=["Looking"])
     def get_gap(
         window_id: WindowId,

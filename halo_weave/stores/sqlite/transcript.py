@@ -214,6 +214,18 @@ class SqliteTranscript(SqlitePart):
             ).fetchall()
         return records(rows)
 
+    def deleted_in(
+        self, window_id: str, *, offset: int = 0, limit: int = 100
+    ) -> tuple[int, list[ChunkRecord]]:
+        there = "WHERE c.window = ? AND c.deleted IS NOT NULL AND c.merged IS NULL"
+        with self._db.reading() as db:
+            (total,) = db.execute(f"SELECT count(*) FROM chunks c {there}", (window_id,)).fetchone()
+            rows = db.execute(
+                f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} {there} ORDER BY c.deleted DESC, c.start LIMIT ? OFFSET ?",
+                (window_id, limit, offset),
+            ).fetchall()
+        return total, records(rows)
+
     def said_in(
         self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
     ) -> TurnPage:

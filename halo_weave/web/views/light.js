@@ -44,7 +44,7 @@ export class LightView {
     over.addEventListener("pointerover", (event) => {
       if (event.pointerType === "mouse") this.#over(/** @type {Element} */ (event.target));
     });
-    over.addEventListener("pointerleave", () => this.#leave());
+    over.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.#leave());
     over.addEventListener("click", (event) => this.#tap(/** @type {Element} */ (event.target)));
     over.addEventListener("keydown", (event) => this.#key(event));
     over.addEventListener("focusout", (event) => {
