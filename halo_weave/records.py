@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Tokens
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import StoreError
 
@@ -54,6 +54,7 @@ class ChunkRecord:
     deleted: datetime | None = None
     undeleted: datetime | None = None
     merged_into: ChunkKey | None = None
+    aside: bool = False  # on no window's current branch
 
     @property
     def key(self) -> ChunkKey:
@@ -61,8 +62,22 @@ class ChunkRecord:
 
     @property
     def gone(self) -> bool:
-        """Deleted, or part of another chunk by now."""
-        return self.deleted is not None or self.merged_into is not None
+        """Deleted, part of another chunk by now, or on another branch."""
+        return self.deleted is not None or self.merged_into is not None or self.aside
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """A turn without its words: who said it when, and which turn it follows."""
+
+    id: int
+    window: str  # where it was said
+    role: Role
+    answers: int | None
+    parent: int | None  # None: it follows none
+    speaker: str
+    said: datetime
+    aside: bool  # on no window's current branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +136,7 @@ class WindowRecord:
     created: datetime
     modified: datetime
     deleted: datetime | None = None
+    head: int | None = None  # the last turn of its current branch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,7 +223,19 @@ class WakeUp:
     traces: Traces | None = None
 
 
-Happening = Literal["said", "slept", "woke", "pinned", "unpinned", "merged", "deleted", "undeleted", "reread"]
+Happening = Literal[
+    "said",
+    "slept",
+    "woke",
+    "pinned",
+    "unpinned",
+    "merged",
+    "deleted",
+    "undeleted",
+    "reread",
+    "aside",
+    "returned",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +345,7 @@ class Stats:
     chunks: int
     tokens: int
     deleted_chunks: int
+    aside_chunks: int
     windows: int
     drafts: int
     entries: int

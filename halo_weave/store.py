@@ -42,6 +42,7 @@ from halo_weave.records import (
     Subset,
     Traces,
     TurnPage,
+    TurnRecord,
     Vectors,
     Wakeable,
     WakeUp,
@@ -73,11 +74,14 @@ class Transcript(Protocol):
         asleep: bool = False,
         speaker: str | None = None,
         tags: Mapping[ChunkKey, Sequence[str]] | None = None,
+        after: int | None = None,
     ) -> list[int]:
         """Chunks of one turn, with their words and their place in the window. Returns their numbers.
 
         When this returns, they are on the disk, and a draft of the turn is gone. `asleep`: they go to the graveyard.
-        `speaker`: another than the window's names say.
+        `speaker`: another than the window's names say. `after`: the turn that it follows, 0 for none; what followed
+        before goes aside. Else the turn takes its place by its id on the window's current branch, and a second answer
+        to a question takes the place of the first, which goes aside.
         """
 
     def save_drafts(self, drafts: Sequence[Draft]) -> None:
@@ -143,6 +147,30 @@ class Transcript(Protocol):
 
     def undelete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
         """Deleted chunks are again what they were in every window, live or asleep. Returns where they are live."""
+
+
+class Branches(Protocol):
+    """Which turn follows which. What leads up to a window's last turn is its current branch; turns that are on no
+    current branch are aside: in no window and no search, until their branch comes back."""
+
+    def switch(self, window_id: str, head: int, *, now: datetime) -> tuple[str, ...]:
+        """This turn becomes the window's last one; 0: nothing was said. Returns where something changed that is live."""
+
+    def branch(self, window_id: str, after: int = 0) -> list[TurnRecord]:
+        """The turns of the current branch with a later id than `after`, in order."""
+
+    def turn_record(self, turn_id: int) -> TurnRecord: ...
+    def followers(self, turn_id: int, window_id: str) -> list[TurnRecord]:
+        """The turns that follow this one, in order; for 0, those of the window that follow none."""
+
+    def siblings(self, turns: Iterable[int]) -> dict[int, list[int]]:
+        """For each of these turns all that follow the same turn, itself among them, in order."""
+
+    def marked(self, mark: int, *, window: str | None = None) -> list[TurnRecord]:
+        """Turns with the mark of these words, newest first; at most a few dozen."""
+
+    def marks_before(self, turn_id: int, limit: int) -> list[tuple[int, int | None]]:
+        """Ids and marks of a turn and of those it follows, backwards."""
 
 
 class Windows(Protocol):
@@ -424,5 +452,5 @@ class Upkeep(Protocol):
     ) -> None: ...
 
 
-class Store(Transcript, Windows, SearchIndex, Keepsakes, Exchange, Upkeep, Protocol):
+class Store(Transcript, Branches, Windows, SearchIndex, Keepsakes, Exchange, Upkeep, Protocol):
     """All that was ever said, what each window knows of it, and the ways to find it again."""

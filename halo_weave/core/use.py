@@ -41,6 +41,7 @@ class ReplyUse:
     chunks: tuple[ChunkShare, ...]  # largest share first
     nothing: float  # came from nothing in particular, from the question or from the reply itself
     tokens: tuple[tuple[TokenSource, ...], ...]  # of each token of the reply, strongest first
+    start: int | None = None  # position of the reply's first token
 
 
 def seen_for_use(capture: Capture, calibration: Calibration) -> Capture:
@@ -118,7 +119,7 @@ class UseTally:
         self.lit = self.lit + given if len(self.lit) == before else given  # what woke meanwhile begins anew
         self._tokens[-1] = tuple(_strongest(given, chunks, offsets))
 
-    def whole(self) -> ReplyUse:
+    def whole(self, start: int | None = None) -> ReplyUse:
         """The use of the whole reply. Chunks below `LEAST_SHARE` of it are listed only if a token came from them."""
         mass = self._mass / self._looked if self._looked else 0.0
         total = sum(self._sums.values()) or 1.0
@@ -136,6 +137,7 @@ class UseTally:
                 tuple(TokenSource(places[key], offset, share) for key, offset, share in sources)
                 for sources in self._tokens
             ),
+            start,
         )
 
 

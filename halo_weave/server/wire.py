@@ -143,17 +143,6 @@ class WindowsTold(Output):
 # The turn
 
 
-class Saying(Output):
-    turn: Id = Field(description="The user's turn: it is stored.")
-    reply_turn: Id
-    last_event: str = Field(description="The newest event before this turn.")
-    stream: str = Field(description="Where the turn's events are, from the first on.")
-
-
-class Stopped(Output):
-    stopped: bool = Field(description="Whether there was a reply to stop.")
-
-
 # The context
 
 

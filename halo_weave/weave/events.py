@@ -86,6 +86,14 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class Answering:
+    """A turn of the user's that is stored already is answered, perhaps again; `reply_turn` will be the answer."""
+
+    turn_id: int
+    reply_turn: int
+
+
+@dataclass(frozen=True, slots=True)
 class PromptRead:
     """The prompt is in the model's cache."""
 
@@ -170,7 +178,7 @@ class TurnFailed:
 
 @dataclass(frozen=True, slots=True)
 class WindowChanged:
-    """Something other than a turn changed the window: load its context again."""
+    """The window was changed by something else than a turn, or turns left it: load its context again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +196,7 @@ TurnEvent = (
     | ChunksWoken
     | ChunksSlept
     | Heard
+    | Answering
     | Planned
     | PromptRead
     | TokenSpoken
@@ -195,6 +204,7 @@ TurnEvent = (
     | ToolCalled
     | ToolAnswered
     | Spoken
+    | WindowChanged
     | TurnEnded
 )
-WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | WindowChanged | WindowDeleted | EventsLost
+WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | WindowDeleted | EventsLost

@@ -83,6 +83,15 @@ class ReplyReader:
         self._add(id, piece).by_tool = kind != "mark"
         return self._settled([(kind, piece)])
 
+    def resume(self, id: int, piece: bytes, kind: ReplyKind) -> list[ReplyToken]:
+        """A token of what the model wrote before it was cut. After a thought, it goes on thinking."""
+        self._add(id, piece)
+        if self._marks:
+            self._splitter = ThoughtSplitter(self._marks, opened=kind == "thought")
+            if kind == "answer":
+                self._splitter.feed(b"a")  # nothing after the beginning of an answer is a thought
+        return self._settled([(kind, piece)])
+
     def parts(self, tokenize: Callable[[str], Tokens]) -> list[ReplyPart]:
         """What is kept: stretches of one kind, without the marks. `tokenize` mends tokens that a mark has cut."""
         self.finish()

@@ -53,9 +53,11 @@ def said(
     grouped = [list(group) for _, group in groupby(page.chunks, key=lambda one: one.key.turn_id)]
     replies = [chunks[0].key.turn_id for chunks in grouped if chunks[0].key.role is Role.ASSISTANT]
     reminded = remembered(store, replies, names)
+    siblings = store.siblings({chunks[0].key.turn_id for chunks in grouped})
     turns = []
     for chunks in grouped:
         first = chunks[0]
+        alike = siblings.get(first.key.turn_id, [first.key.turn_id])
         turns.append(
             SaidTurn(
                 first.key.turn_id,
@@ -77,6 +79,8 @@ def said(
                     for one in chunks
                 ),
                 reminded.get(first.key.turn_id),
+                len(alike),
+                alike.index(first.key.turn_id) + 1,
             )
         )
     return SaidPage(page.total, page.offset, tuple(turns))

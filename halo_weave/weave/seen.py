@@ -110,6 +110,8 @@ class SaidTurn:
     cut: bool
     chunks: tuple[SaidChunk, ...]
     remembered: tuple[Reminder, ...] | None
+    siblings: int  # how many turns there are at this place, on all branches
+    sibling: int  # which of them this is, in order of time
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ class SeenTurn:
     chunks: tuple[SeenChunk, ...]
     cut: bool = False  # the program ended before the reply did
     remembered: tuple[Reminder, ...] | None = None  # for this reply; None: it is not known
+    siblings: int = 1  # how many turns there are at this place, on all branches
+    sibling: int = 1  # which of them this is, in order of time
 
 
 @dataclass(frozen=True, slots=True, eq=False)

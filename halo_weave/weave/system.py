@@ -207,13 +207,16 @@ class System:
             except BadInput:
                 self.store.drop_draft(draft.turn_id)  # another process was faster
 
+    def generation_prompt(self, effort: str | None) -> str:
+        """What the template writes before a reply."""
+        return self.engine.chat([ChatMessage("user", "a")], effort=effort).pieces[-1].text
+
     def _read_reply(self, start: int, tokens: Tokens, settings: Settings) -> ReplyReader:
         """A stored reply, told apart into thought and answer as it was when it was written."""
         marks = self.engine.facts.marks
         reader = ReplyReader(start, marks)
         if marks:
-            prompt = self.engine.chat([ChatMessage("user", "a")], effort=settings.effort)
-            reader.begin(marks.opened_by(prompt.pieces[-1].text))
+            reader.begin(marks.opened_by(self.generation_prompt(settings.effort)))
         for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
             reader.feed(id, piece)
         return reader

@@ -26,13 +26,15 @@ from halo_weave.errors import BadInput, StoreError
 from halo_weave.keepsakes.calls import ToolCall
 from halo_weave.ports import Done, Planned, Read, Reason, Sampling, Step
 from halo_weave.records import Reservation
-from halo_weave.templates.calls import CallReader, CallSplitter
-from halo_weave.templates.messages import ChatMessage, NativeCall
+from halo_weave.templates.calls import CallSplitter
+from halo_weave.templates.messages import NativeCall
 from halo_weave.weave import events
+from halo_weave.weave.asked import Asked
 from halo_weave.weave.clock import TurnClock
 from halo_weave.weave.desk import About, Desk
 from halo_weave.weave.drafts import RETRY, unstored
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
+from halo_weave.weave.roundtrip import round_trip
 from halo_weave.weave.said import USED, remembered
 from halo_weave.weave.seen import Reminder, SeenChunk
 from halo_weave.weave.system import System
@@ -46,8 +48,8 @@ FRAME = 0.1  # seconds between two reports of brightness
 class Turn:
     """One exchange in one window. `run` is the whole of it; `flag` stops it at the next token."""
 
-    def __init__(self, system: System, desk: Desk, text: str, stop: tuple[str, ...], began: float) -> None:
-        self.desk, self.text, self.stop = desk, text, stop
+    def __init__(self, system: System, desk: Desk, asked: Asked, began: float) -> None:
+        self.desk, self.asked, self.text = desk, asked, asked.text
         self.engine, self.store, self.now = system.engine, system.store, system.now
         self.recall, self.toolbox = system.recall, system.toolbox
         self.scribe, self.system = system.scribe, system
@@ -57,7 +59,7 @@ class Turn:
         self.clock = TurnClock(began)
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
-        self.form = system.tool_form(desk.settings, text)
+        self.form = system.tool_form(desk.settings, asked.text)
         desk.system = system.system_prompt(desk.record, desk.settings, self.form)
         desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
@@ -67,18 +69,22 @@ class Turn:
     def run(self) -> Iterator[events.TurnEvent]:
         said = self._tokens_of_user()
         tools = self.settings.tool_rounds * TOOL_ROOM if self.form != "off" else 0
-        ids = self.store.reserve(len(said) + self.settings.max_new_tokens + OVERHEAD + MARGIN + tools)
+        more = self.settings.max_new_tokens + OVERHEAD + MARGIN + tools + self.asked.tokens
+        ids = self.store.reserve(len(said) + more)
+        if self.asked.after is not None or self.asked.question is not None:
+            yield events.WindowChanged()
         yield from self._make_room(len(said))
         yield from self._remember(len(said), ids)
         yield self._hear(said, ids)
         with self.desk.guard:
             start = ids.start + len(said)
-            self.desk.window.begin_reply(ids.assistant_turn, start, ids.user_turn)
+            self.desk.window.begin_reply(ids.assistant_turn, start, self.asked.question or ids.user_turn)
             self.reply = self.desk.reply = ReplyReader(start, self.engine.facts.marks, calls=self._finder())
         self.draft = self.system.drafts.begin(
             self.desk, self.engine.info.tokenizer, self.system.note_unstored
         )
         try:
+            yield from self._resume()
             yield from self._answer(ids)
             yield from self._tell(self.reply.finish())
             yield self._brightened()
@@ -96,8 +102,8 @@ class Turn:
     # Before the model speaks
 
     def _tokens_of_user(self) -> Tokens:
-        """The user's words, if they fit next to what cannot fall asleep."""
-        said = self.engine.tokenize(self.text)
+        """The user's words that are new, if they fit next to what cannot fall asleep."""
+        said = self.engine.tokenize("" if self.asked.question else self.text)
         window, reply = self.desk.window, self.settings.max_new_tokens
         pinned = sum(len(chunk) for chunk in window.chunks if chunk.key in window.pinned)
         room = self._model_room(window.system_tokens + pinned)
@@ -136,9 +142,9 @@ class Turn:
         yield events.SearchStarted(max(0, room))
         if room <= 0:
             return
-        hits, plan = self.desk.plan_recall(
-            self.text, room, recall=self.recall, now=self.now(), before=ids.start
-        )
+        question = self.asked.question
+        before = self.store.turn(question)[0].chunk.start if question else ids.start
+        hits, plan = self.desk.plan_recall(self.text, room, recall=self.recall, now=self.now(), before=before)
         if plan.wakes:
             yield self._wake(plan, hits)
 
@@ -154,14 +160,17 @@ class Turn:
         self._woken.update((chunk.key, chunk.woken or {}) for chunk in chunks)
         return events.ChunksWoken(chunks, plan.cost, plan.room, len(plan.passed_over))
 
-    def _hear(self, said: Tokens, ids: Reservation) -> events.Heard:
+    def _hear(self, said: Tokens, ids: Reservation) -> events.Heard | events.Answering:
         """The user's turn is stored with its words in the index, and only then shown."""
+        if self.asked.question:
+            return events.Answering(self.asked.question, ids.assistant_turn)
         now, window = self.now(), self.desk.window
         chunks = chunk_turn(
             said, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=self.settings.min_chunk_tokens
         )
         live = [window.born(chunk) for chunk in chunks]
-        self.store.append(self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now)
+        kind, after = self.engine.info.tokenizer, self.asked.after
+        self.store.append(self.desk.record.id, live, tokenizer=kind, now=now, after=after)
         with self.desk.guard:
             self._note(chunks, self.desk.record.user_name, now)
             window.add(live)
@@ -180,6 +189,16 @@ class Turn:
             self.desk.note(chunk, about)
 
     # While the model speaks
+
+    def _resume(self) -> Iterator[events.TurnEvent]:
+        """The reply begins with what was said of it before."""
+        for kind, tokens in self.asked.opening:
+            for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
+                with self.desk.guard:
+                    self._note_use(None)
+                    self.desk.window.say(id, piece)
+                    settled = self.reply.resume(id, piece, kind)
+                yield from self._tell(settled)
 
     def _answer(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """The reply, with the tools it calls. A tool's answer becomes part of the reply, and the model goes on."""
@@ -233,7 +252,7 @@ class Turn:
             repeat_penalty=self.settings.repeat_penalty,
             seed=self.settings.seed,
             max_new_tokens=left,
-            stop=self.stop,
+            stop=self.asked.stop,
         )
         capture = seen_for_use(window.strategy.capture, self.use.calibration)
         if not first:
@@ -246,7 +265,7 @@ class Turn:
             effort=self.settings.effort,
         )
         marks = self.engine.facts.marks
-        if first:
+        if first and not self.asked.opening:
             self.reply.begin(marks is not None and marks.opened_by(prompt.opening))
         self.clock.handed = time.perf_counter()
         self.clock.before = self.clock.before or self.clock.handed - self.clock.began
@@ -327,7 +346,7 @@ class Turn:
         facts = self.engine.facts
         if self.form != "native" or facts.tools is None:
             return None
-        prompt = self.engine.chat([ChatMessage("user", "a")], effort=self.settings.effort).pieces[-1].text
+        prompt = self.system.generation_prompt(self.settings.effort)
         return CallSplitter(facts.tools, self.scribe.tools, header=prompt.strip().rpartition("\n")[2])
 
     def _native_calls(self) -> list[tuple[ToolCall, NativeCall | None]]:
@@ -344,35 +363,13 @@ class Turn:
         yield events.ToolAnswered(answer.text, answer.ok)
         if answer.wake:
             yield from self._wake_for_tool(answer.wake, ids)
-        parts = self._round_trip(native, answer.text) if native else None
+        effort, written = self.settings.effort, self.reply.rest
+        parts = round_trip(self.engine, self.scribe, effort, native, answer.text, written) if native else None
         for kind, text in parts or [("answer", f"\n{answer.text}\n")]:
             yield from self._say_for_tool(kind, text, ids)
         if parts:
             marks = self.engine.facts.marks
             self.reply.begin(marks is not None and marks.opened_by(parts[-1][1]))
-
-    def _round_trip(self, call: NativeCall, answer: str) -> list[tuple[ReplyKind, str]] | None:
-        """What the template writes after a call: the frame, the tool's answer, the frame up to where the model goes on."""
-        facts = self.engine.facts
-        talk = [
-            ChatMessage("user", "a"),
-            ChatMessage("assistant", "", calls=(call,)),
-            ChatMessage("tool", answer, answers=call),
-        ]
-        pieces = self.engine.chat(talk, effort=self.settings.effort, tools=self.scribe.tools).pieces
-        said = [i for i, piece in enumerate(pieces) if piece.part == "content" and piece.message == 2]
-        asked = [i for i, piece in enumerate(pieces) if piece.part == "content" and piece.message == 0]
-        if not said or not asked or facts.tools is None:
-            return None
-        before = "".join(piece.text for piece in pieces[asked[-1] + 1 : said[0]])
-        reader = CallReader(facts.tools, self.scribe.tools, only_declared=False)
-        if facts.tools.open and not reader.feed(before):
-            return None
-        frame = reader.rest if facts.tools.open else before
-        written = self.reply.rest
-        frame = frame.removeprefix(written) if written.strip() == "" or frame.startswith(written) else frame
-        after = "".join(piece.text for piece in pieces[said[-1] + 1 :])
-        return [("mark", frame), ("tool", "".join(pieces[i].text for i in said)), ("mark", after)]
 
     def _say_for_tool(self, kind: ReplyKind, text: str, ids: Reservation) -> Iterator[events.TurnEvent]:
         """A tool's answer as tokens of the reply, as many as there are positions and room in the model for."""
@@ -401,7 +398,7 @@ class Turn:
     def _keep_reply(self) -> events.Spoken:
         window = self.desk.window
         assert window.reply is not None
-        turn_id = window.reply.turn_id
+        turn_id, start = window.reply.turn_id, window.reply.start
         self.draft.close()
         now = self.now()
         with self.desk.guard:
@@ -412,7 +409,7 @@ class Turn:
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
             self._note(chunks, self.desk.record.ai_name, now)
         self._store_reply(turn_id, [window.at(chunk.key) for chunk in chunks], now)
-        use = self.use.whole()
+        use = self.use.whole(start)
         reminders = self._store_use(turn_id, use) if chunks else ()
         return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use, reminders)
 

@@ -167,14 +167,26 @@ class WeaveWindows:
         replies = {one.key.turn_id for one in seen if one.key.role is Role.ASSISTANT}
         reminded = remembered(self._system.store, replies, desk.names)
         turns = []
+        siblings = self._system.store.siblings({one.key.turn_id for one in seen})
         for (turn_id, role), group in groupby(seen, key=lambda one: (one.key.turn_id, one.key.role)):
             chunks = tuple(group)
             its = about[chunks[0].key]
             name = desk.names.get(its.window, "")
             cut = CUT in its.tags
+            alike = siblings.get(turn_id, [turn_id])
             turns.append(
                 SeenTurn(
-                    turn_id, role, its.speaker, its.said, its.window, name, chunks, cut, reminded.get(turn_id)
+                    turn_id,
+                    role,
+                    its.speaker,
+                    its.said,
+                    its.window,
+                    name,
+                    chunks,
+                    cut,
+                    reminded.get(turn_id),
+                    len(alike),
+                    alike.index(turn_id) + 1,
                 )
             )
         return Context(
@@ -208,11 +220,10 @@ class WeaveWindows:
         chunks = self._system.store.turn(turn_id)
         if not chunks:
             raise UnknownChunk(f"There is no turn {turn_id} in this memory.")
-        asked = chunks[0].chunk.answers
-        question = self._system.store.turn(asked) if asked is not None else []
-        # A reply begins right after the question, perhaps with marks that are not part of its chunks.
-        start = question[-1].chunk.stop if question else chunks[0].chunk.start
-        return start, self._system.store.use_of(turn_id)
+        use = self._system.store.use_of(turn_id)
+        # A reply may begin with marks that are not part of its chunks.
+        known = use is not None and use.start is not None
+        return (use.start if use and known else chunks[0].chunk.start), use  # type: ignore[return-value]
 
     def graveyard(self, window_id: str, **query: Any) -> GraveyardPage:
         """What sleeps in the window, by page, what slept last first. `query`: as `Store.graveyard` takes it."""

@@ -5,8 +5,13 @@ declare namespace Wire {
   interface Bodies {
     "POST /api/windows": NewWindow;
     "PATCH /api/windows/{window_id}": WindowChange;
-    "POST /api/windows/{window_id}/say": Say;
     "POST /api/windows/{window_id}/inject": Inject;
+    "POST /api/windows/{window_id}/say": Say;
+    "POST /api/windows/{window_id}/answer": Answer;
+    "POST /api/windows/{window_id}/edit": Edit;
+    "POST /api/windows/{window_id}/switch": OneTurn;
+    "POST /api/windows/{window_id}/rewind": OneTurn;
+    "POST /api/windows/{window_id}/branch": BranchOff;
     "POST /api/windows/{window_id}/chunks/undelete": Undelete;
     "PUT /api/memory/entry": Keep;
     "PUT /api/notes": ReplaceNotes;
@@ -21,8 +26,6 @@ declare namespace Wire {
     "GET /api/windows/{window_id}": WindowTold;
     "PATCH /api/windows/{window_id}": WindowTold;
     "DELETE /api/windows/{window_id}": null;
-    "POST /api/windows/{window_id}/say": Saying;
-    "POST /api/windows/{window_id}/abort": Stopped;
     "GET /api/windows/{window_id}/events": null;
     "GET /api/windows/{window_id}/context": ContextTold;
     "GET /api/windows/{window_id}/turns": SaidTold;
@@ -32,6 +35,15 @@ declare namespace Wire {
     "GET /api/windows/{window_id}/gap": GapItems;
     "GET /api/windows/{window_id}/preview": PreviewTold;
     "POST /api/windows/{window_id}/inject": Injected;
+    "POST /api/windows/{window_id}/say": Saying;
+    "POST /api/windows/{window_id}/answer": Saying;
+    "POST /api/windows/{window_id}/continue": Saying;
+    "POST /api/windows/{window_id}/edit": Edited;
+    "POST /api/windows/{window_id}/switch": Switched;
+    "POST /api/windows/{window_id}/rewind": Switched;
+    "POST /api/windows/{window_id}/branch": WindowTold;
+    "GET /api/windows/{window_id}/siblings": SiblingsTold;
+    "POST /api/windows/{window_id}/abort": Stopped;
     "POST /api/windows/{window_id}/chunks/undelete": Undeleted;
     "POST /api/windows/{window_id}/chunks/{key}/{act}": Acted;
     "GET /api/windows/{window_id}/chunks/{key}/why": WhyTold;
@@ -65,6 +77,7 @@ declare namespace Wire {
     woken: WokenEvent;
     asleep: AsleepEvent;
     heard: HeardEvent;
+    answering: AnsweringEvent;
     to_read: ToReadEvent;
     reading: ReadingEvent;
     token: TokenEvent;
@@ -86,11 +99,25 @@ declare namespace Wire {
     pinned: boolean;
   }
 
+  interface Answer {
+    turn?: string | null;
+  }
+
+  interface AnsweringEvent {
+    turn_id: string;
+    reply_turn: string;
+  }
+
   interface AsleepEvent {
     chunks: SleptChunk[];
     budget: number;
     over: number;
     before_turn: boolean;
+  }
+
+  interface BranchOff {
+    turn: string;
+    name?: string | null;
   }
 
   interface BranchTold {
@@ -216,6 +243,16 @@ declare namespace Wire {
     reason: "stop" | "eos" | "length" | "context" | "abort";
     budget: Budget;
     stats: TurnStats;
+  }
+
+  interface Edit {
+    turn: string;
+    text: string;
+  }
+
+  interface Edited {
+    turn: string | null;
+    saying: Saying | null;
   }
 
   interface EmbedderTold {
@@ -397,6 +434,10 @@ declare namespace Wire {
     version: string;
   }
 
+  interface OneTurn {
+    turn: string;
+  }
+
   interface OwnSettings {
     temperature?: number | null;
     top_p?: number | null;
@@ -515,12 +556,15 @@ declare namespace Wire {
     window_name: string;
     speaker: string;
     cut: boolean;
+    siblings: number;
+    sibling: number;
     remembered: RememberedTold[] | null;
     chunks: SaidChunkTold[];
   }
 
   interface Say {
     text: string;
+    after?: string | null;
   }
 
   interface Saying {
@@ -584,6 +628,19 @@ declare namespace Wire {
   interface SettingsTold {
     described: Described[];
     values: Record<string, boolean | number | string | null>;
+  }
+
+  interface SiblingTold {
+    turn_id: string;
+    role: Role;
+    speaker: string;
+    said: string;
+    current: boolean;
+    text: string;
+  }
+
+  interface SiblingsTold {
+    siblings: SiblingTold[];
   }
 
   type SleepReason = "dimmest" | "with its pair" | "by the user" | "turn over";
@@ -651,6 +708,10 @@ declare namespace Wire {
     stopped: boolean;
   }
 
+  interface Switched {
+    turn: string;
+  }
+
   interface ToReadEvent {
     reused: number;
     restored: number;
@@ -705,6 +766,8 @@ declare namespace Wire {
     window_name: string;
     speaker: string;
     cut: boolean;
+    siblings: number;
+    sibling: number;
     remembered: RememberedTold[] | null;
     chunks: ChunkTold[];
   }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel
@@ -65,26 +63,6 @@ def routes(service: Service) -> APIRouter:
         service.weave.windows.delete(window_id)
 
     # The turn
-
-    @router.post("/{window_id}/say", summary="Say something", status_code=202, tags=["The turn"])
-    async def post_say(window_id: WindowId, asked: requests.Say) -> wire.Saying:
-        """The answer comes once the words are stored; the reply is told in the window's events.
-
-        It is made whether or not anybody listens.
-        """
-        begun = await asyncio.wrap_future(service.weave.turns.say(window_id, asked.text))
-        return wire.Saying(
-            turn=str(begun.heard.turn_id),
-            reply_turn=str(begun.heard.reply_turn),
-            last_event=begun.before,
-            stream=f"/api/windows/{quote(window_id)}/events?after={begun.before}",
-        )
-
-    @router.post("/{window_id}/abort", summary="Stop the reply", tags=["The turn"])
-    def post_abort(window_id: WindowId) -> wire.Stopped:
-        """What was said so far is kept."""
-        service.weave.windows.get(window_id)
-        return wire.Stopped(stopped=service.weave.turns.abort(window_id))
 
     @router.get(
         "/{window_id}/events",

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
+from halo_weave.core.marks import mark_of
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import StoreBusy, StoreError
 from halo_weave.records import Imported
@@ -33,6 +34,7 @@ from halo_weave.stores.exchange import (
 from halo_weave.stores.importfile import checked, opened
 from halo_weave.stores.packing import micros, pack_tokens, unpack_floats
 from halo_weave.stores.renumbering import Renumbering, Shift, reason_here, snapshot_here
+from halo_weave.stores.sqlite.branches import place_turn, settle
 from halo_weave.stores.sqlite.keepsakes import ENTRY
 from halo_weave.stores.sqlite.rows import (
     SqlitePart,
@@ -63,6 +65,8 @@ class SqliteImport(SqlitePart):
                 for section, elements in file.batches(progress):
                     with self._db.writing() as db:
                         arriving.bring(db, section, elements)
+                with self._db.writing() as db:
+                    arriving.settle(db, micros(now))
             except StoreError as error:
                 raise _broken_off(error) from error
             finally:
@@ -125,6 +129,7 @@ class _Arrivals:
         self._source, self._own = header.id, own
         self._ids = Renumbering(header)
         self._counts: Counter[str] = Counter()
+        self._heads: dict[str, int] = {}  # the last turns, as in the file, of windows that are new here
         self._generation: int | None = None  # the one here that takes the vectors
         self._dimension = 0
 
@@ -138,6 +143,12 @@ class _Arrivals:
         for element in elements:
             step(db, read_element(section, SECTIONS[section], element))
 
+    def settle(self, db: sqlite3.Connection, when: int) -> None:
+        """What a file says of branches is made to fit what is here."""
+        for window, head in self._heads.items():
+            db.execute("UPDATE windows SET head = ? WHERE id = ? AND head IS NULL", (_here(db, head), window))
+        settle(db, when)
+
     # Windows and turns
 
     def _bring_windows(self, db: sqlite3.Connection, window: WindowIn) -> None:
@@ -145,9 +156,11 @@ class _Arrivals:
             """INSERT OR IGNORE INTO windows
                    (id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted)
                VALUES (:id, :name, :system_prompt, :user_name, :ai_name, :settings, :created, :modified, :deleted)""",
-            {**window.model_dump(), "settings": pack_json(window.settings)},
+            {**window.model_dump(exclude={"head"}), "settings": pack_json(window.settings)},
         )
         self._counts["windows"] += cursor.rowcount
+        if cursor.rowcount and window.head is not None:
+            self._heads[window.id] = window.head
 
     def _bring_turns(self, db: sqlite3.Connection, turn: TurnIn) -> None:
         memory, first_turn, mark = turn.first_known_as(self._source)
@@ -176,9 +189,14 @@ class _Arrivals:
     def _insert(self, db: sqlite3.Connection, turn: TurnIn, here: int, shift: int) -> None:
         answers = None if turn.answers is None else _here(db, turn.answers)
         db.execute(
-            "INSERT INTO turns (id, window, role, answers, speaker, said) VALUES (?, ?, ?, ?, ?, ?)",
-            (here, turn.window, turn.role, answers, turn.speaker, turn.said),
+            "INSERT INTO turns (id, window, role, answers, speaker, said, mark) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (here, turn.window, turn.role, answers, turn.speaker, turn.said, mark_of(turn.role, turn.words)),
         )
+        parent = None if turn.parent is None else _here(db, turn.parent)
+        if not turn.aside:
+            place_turn(db, turn.window, here, None, None, 0, first=parent)
+        else:
+            db.execute("UPDATE turns SET parent = ?, aside = 1 WHERE id = ?", (parent, here))
         numbers: dict[int | None, int | None] = {None: None}  # of the turn's chunks
         present: list[int] = []
         for chunk in turn.chunks:
@@ -186,12 +204,20 @@ class _Arrivals:
             start = chunk.start + shift
             number = insert_chunk(db, turn.window, key, start, chunk.tokens, chunk.tokenizer, chunk.tags)
             db.execute(
-                "UPDATE chunks SET deleted = ?, undeleted = ?, merged = ?, merged_into = ? WHERE number = ?",
-                (chunk.deleted, chunk.undeleted, chunk.merged, numbers[chunk.merged_into], number),
+                """UPDATE chunks SET deleted = ?, undeleted = ?, merged = ?, merged_into = ?, aside = ?
+                   WHERE number = ?""",
+                (
+                    chunk.deleted,
+                    chunk.undeleted,
+                    chunk.merged,
+                    numbers[chunk.merged_into],
+                    turn.aside,
+                    number,
+                ),
             )
             numbers[chunk.chunk] = number
             note_changed(db, [number])
-            if chunk.deleted is None and chunk.merged is None:
+            if chunk.deleted is None and chunk.merged is None and not turn.aside:
                 present.append(number)
             if chunk.merged is None:
                 self._counts["tokens"] += len(chunk.ids)
@@ -297,7 +323,7 @@ class _Arrivals:
             ).fetchone()
             db.execute(
                 """INSERT INTO wanted (generation, chunk, sequence) SELECT ?, c.number, n.sequence
-                   FROM chunks c JOIN changes n ON n.chunk = c.number WHERE c.deleted IS NULL AND c.merged IS NULL""",
+                   FROM chunks c JOIN changes n ON n.chunk = c.number WHERE c.deleted IS NULL AND c.merged IS NULL AND c.aside = 0""",
                 number,
             )
         row = db.execute(
@@ -333,9 +359,9 @@ def _here(db: sqlite3.Connection, turn: int) -> int | None:
 
 
 def _free_place(db: sqlite3.Connection, held: LiveIn | AsleepIn) -> tuple[int, int, bool] | None:
-    """Number, start and whether it is deleted, of a chunk that its window does not hold yet."""
+    """Number, start and whether it is deleted or aside, of a chunk that its window does not hold yet."""
     row = db.execute(
-        """SELECT c.number, c.start, c.deleted IS NOT NULL, c.span FROM arrived a JOIN chunks c ON c.turn = a.here
+        """SELECT c.number, c.start, c.deleted IS NOT NULL OR c.aside, c.span FROM arrived a JOIN chunks c ON c.turn = a.here
            JOIN windows w ON w.id = :window WHERE a.turn = :turn AND c.chunk = :chunk AND c.merged IS NULL
            AND NOT EXISTS (SELECT 1 FROM live WHERE window = :window AND start = c.start)
            AND NOT EXISTS (SELECT 1 FROM asleep WHERE window = :window AND start = c.start)""",

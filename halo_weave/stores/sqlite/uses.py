@@ -55,17 +55,17 @@ class SqliteUses(SqlitePart):
             chunks = (
                 (place, one.key.turn_id, one.key.chunk_id, one.share) for place, one in enumerate(use.chunks)
             )
-            insert_use(db, turn_id, chunks, use.nothing, pack_sources(use.tokens))
+            insert_use(db, turn_id, chunks, use.nothing, pack_sources(use.tokens), use.start)
 
     def use_of(self, turn_id: int) -> ReplyUse | None:
         with self._db.reading() as db:
-            row = db.execute("SELECT rest, tokens FROM sources WHERE turn = ?", (turn_id,)).fetchone()
+            row = db.execute("SELECT rest, tokens, start FROM sources WHERE turn = ?", (turn_id,)).fetchone()
             if row is None:
                 return None
             chunks = db.execute(
                 f"""{WHOLE_CHUNK} SELECT u.place, c.turn, c.chunk, t.role, said.start, u.share
                     FROM uses u JOIN chunks said ON said.number = u.chunk JOIN whole w ON w.named = u.chunk
-                    JOIN chunks c ON c.number = w.number AND c.merged IS NULL AND c.deleted IS NULL
+                    JOIN chunks c ON c.number = w.number AND c.merged IS NULL AND c.deleted IS NULL AND c.aside = 0
                     JOIN turns t ON t.id = c.turn WHERE u.turn = ? ORDER BY u.place""",
                 (turn_id, turn_id),
             ).fetchall()
@@ -80,6 +80,7 @@ class SqliteUses(SqlitePart):
                 tuple(one._replace(place=places[one.place]) for one in sources if one.place in places)
                 for sources in unpack_sources(row[1])
             ),
+            row[2],
         )
 
     def remembered(
@@ -119,11 +120,12 @@ def insert_use(
     chunks: Iterable[tuple[int, int, int, float]],
     nothing: float,
     tokens: bytes,
+    start: int | None = None,
 ) -> None:
     """The use of a reply by (place, turn, chunk, share) of its sources. Chunks that are not here are left out."""
     cursor = db.execute(
-        "INSERT OR IGNORE INTO sources (turn, rest, tokens) SELECT id, ?, ? FROM turns WHERE id = ?",
-        (nothing, tokens, turn),
+        "INSERT OR IGNORE INTO sources (turn, rest, tokens, start) SELECT id, ?, ?, ? FROM turns WHERE id = ?",
+        (nothing, tokens, start, turn),
     )
     if cursor.rowcount == 1:
         db.executemany(

@@ -13,7 +13,7 @@ from halo_weave.records import Json, WindowRecord, WindowStats
 from halo_weave.stores.packing import maybe_moment, micros, moment
 from halo_weave.stores.sqlite.rows import SqlitePart, check_window, merged, pack_json
 
-COLUMNS = "id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted"
+COLUMNS = "id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head"
 
 
 class SqliteWindows(SqlitePart):
@@ -32,7 +32,7 @@ class SqliteWindows(SqlitePart):
             while db.execute("SELECT 1 FROM windows WHERE id = ?", (window_id,)).fetchone():
                 window_id = secrets.token_hex(5)
             row = db.execute(
-                f"INSERT INTO windows ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL) RETURNING {COLUMNS}",
+                f"INSERT INTO windows ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL) RETURNING {COLUMNS}",
                 (
                     window_id,
                     name,
@@ -112,13 +112,13 @@ class SqliteWindows(SqlitePart):
                 "SELECT count(*) FROM asleep WHERE window = ? AND gone = 0", (window_id,)
             ).fetchone()[0]
             said = db.execute(
-                "SELECT coalesce(sum(span), 0) FROM chunks INDEXED BY chunks_by_place WHERE window = ? AND merged IS NULL",
+                "SELECT coalesce(sum(span), 0) FROM chunks INDEXED BY chunks_by_place WHERE window = ? AND merged IS NULL AND aside = 0",
                 (window_id,),
             ).fetchone()[0]
             last = db.execute(
                 """SELECT c.raw, (SELECT t.said FROM turns t WHERE t.id = c.turn)
                    FROM chunks c INDEXED BY chunks_by_place
-                   WHERE c.window = ? AND c.deleted IS NULL AND c.merged_into IS NULL ORDER BY c.start DESC LIMIT 1""",
+                   WHERE c.window = ? AND c.deleted IS NULL AND c.merged_into IS NULL AND c.aside = 0 ORDER BY c.start DESC LIMIT 1""",
                 (window_id,),
             ).fetchone()
         text = last[0].decode("utf-8", errors="replace") if last else ""
@@ -126,7 +126,7 @@ class SqliteWindows(SqlitePart):
 
 
 def _window(row: tuple[Any, ...]) -> WindowRecord:
-    window_id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted = row
+    window_id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head = row
     return WindowRecord(
         window_id,
         name,
@@ -137,4 +137,5 @@ def _window(row: tuple[Any, ...]) -> WindowRecord:
         moment(created),
         moment(modified),
         maybe_moment(deleted),
+        head,
     )

@@ -6,3 +6,5 @@ CREATE TABLE remembered (
     reason TEXT NOT NULL,                            -- JSON
     PRIMARY KEY (turn, chunk)
 ) WITHOUT ROWID;
+
+ALTER TABLE sources ADD COLUMN start INTEGER;  -- position of the reply's first token
