@@ -5,7 +5,7 @@ The number reads like the logarithm of odds: each part adds to it, and 0 is a ch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,9 +24,11 @@ class Weights:
     """How much each part of the similarity counts. They are the same for every question."""
 
     meaning: float = 1.0  # for each standard deviation above an ordinary chunk
-    words: float = 4.0  # for the chunk that holds the user's words best
-    speaker: float = 0.5  # for a chunk of someone whom the question names
-    time: float = 1.0  # for a chunk said in the time that the question names
+    words: float = 5.0  # for the chunk that holds the user's words best
+    speaker: float = 1.5  # for a chunk of the one whom the question names
+    time: float = 2.0  # for a chunk said in the time that the question names
+    asking: float = 1.0  # taken away from a chunk by its share of questions
+    echo: float = 4.0  # taken away from a chunk that tells nothing
     word_reach: tuple[float, ...] = (0.75, 0.5, 0.25)  # of a word that stands 1, 2, 3 chunks away
     context: tuple[float, ...] = (0.5, 0.25)  # of the meaning of what stands 1, 2 chunks away
 
@@ -41,12 +43,12 @@ class TermHits:
 
 
 def find_terms(
-    store: SearchIndex, outline: Outline, terms: Sequence[str], *, window: str | None = None
+    store: SearchIndex, outline: Outline, terms: Mapping[str, str], *, window: str | None = None
 ) -> list[TermHits]:
-    """Each term is asked of the word index by itself: that tells which of them a chunk holds."""
+    """Each stem is asked of the word index by itself: that tells which of the question's words a chunk holds."""
     found = []
-    hits = store.search_terms(terms, FREQUENT, window=window)
-    for term, (numbers, scores) in zip(terms, hits, strict=True):
+    hits = store.search_terms(list(terms), FREQUENT, window=window)
+    for term, (numbers, scores) in zip(terms.values(), hits, strict=True):
         rows = outline.rows(numbers)
         known = rows >= 0  # another process may have said something since the outline was read
         if known.any():

@@ -299,21 +299,34 @@ class Recall:
         parts: dict[str, Floats] = {}
         if query is not None and near is not None:
             parts["meaning"] = weights.meaning * self._above_ordinary(query, near)
-        peak = float(words.max(initial=0))
+        told = outline["told"]
+        # An earlier question holds the words of this one best, and must not set the measure for what tells something.
+        peak = float(words[rows].max(initial=0, where=told[rows] > 0) or words[rows].max(initial=0))
         if peak:
-            parts["words"] = weights.words * words[rows] / np.float32(peak)
-        spoken = set(terms(text[:READ]))
-        heard = [
-            code for name, code in outline.speaker_codes.items() if name and spoken.issuperset(terms(name))
-        ]
+            parts["words"] = weights.words * np.minimum(words[rows] / np.float32(peak), 1)
+        heard = self._spoken_of(text)
         if heard:
             parts["speaker"] = weights.speaker * np.isin(outline["speaker"][rows], heard).astype(np.float32)
+        asking = weights.asking * (1 - told[rows]) + weights.echo * (told[rows] == 0)
+        if asking.any():
+            parts["asking"] = np.asarray(-asking, np.float32)
         if named:
             parts["time"] = weights.time * self._said_in(rows, named, now).astype(np.float32)
         if user_weight != 1:
             # Added to the logarithm of the odds: it decides between equals, and cannot outweigh what fits far better.
             parts["user"] = np.float32(math.log(user_weight)) * outline["user"][rows].astype(np.float32)
         return parts
+
+    def _spoken_of(self, text: str) -> list[int]:
+        """Codes of the speakers that a question is about: of several that it names, the one it names first."""
+        spoken = terms(text[:READ])
+        named = []
+        for name, code in self._outline.speaker_codes.items():
+            parts = terms(name)
+            if parts and set(spoken).issuperset(parts):
+                named.append((spoken.index(parts[0]), code))
+        first = min(named, default=(0, 0))[0]
+        return [code for place, code in named if place == first]
 
     def _vectors_around(self, rows: Rows) -> VectorIndex | None:
         """An index that holds at least these chunks and what stands around them; None without vectors."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -49,7 +50,7 @@ class SystemPrompt:
 
     text: str
     tokens: int
-    tools: bool = False  # whether the template declares the AI's tools beside it
+    tools: str = ""  # those that the template declares beside it, as JSON
 
     def __len__(self) -> int:
         return self.tokens
@@ -88,6 +89,7 @@ class Scribe:
     def __init__(self, engine: Engine, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         """`tools`: the AI's, as they are declared to a template."""
         self._engine, self.tools = engine, tools
+        self.declared = json.dumps(list(tools)) if tools else ""
         self._frame = lru_cache(4096)(lambda text: engine.tokenize(text, special=True))
         self._plain = lru_cache(4096)(engine.tokenize)
         self.system = lru_cache(64)(self._system)
@@ -97,10 +99,10 @@ class Scribe:
         self._agree = lru_cache(4096)(self._agreed)
         self._sizes: dict[Role, int] = {}
 
-    def _system(self, text: str, tools: bool = False) -> SystemPrompt:
+    def _system(self, text: str, tools: str = "") -> SystemPrompt:
         """The system prompt; of an empty one only what begins a context is counted."""
         told = [ChatMessage("system", text)] if text else []
-        pieces = self._engine.chat([*told, *_SAMPLE], tools=self.tools if tools else ()).pieces
+        pieces = self._engine.chat([*told, *_SAMPLE], tools=declarations(tools)).pieces
         own = [piece for piece in pieces if piece.part == "begin" or (told and piece.message == 0)]
         size = sum(len(self._plain(p.text) if p.said else self._frame(p.text)) for p in own)
         return SystemPrompt(text, size, tools)
@@ -166,7 +168,7 @@ class Scribe:
             )
         ]
         told = [ChatMessage("system", system.text)] if system.text else []
-        tools = self.tools if system.tools else ()
+        tools = declarations(system.tools)
         said = [*told, *(turn.message for turn in turns)]
         pieces = self._engine.chat(said, effort=effort, tools=tools).pieces
         live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
@@ -304,6 +306,12 @@ class _Writer:
     def _add(self, kind: Literal["system", "frame"], first: int, ids: Ids) -> None:
         if len(ids):
             self.segments.append(Segment(kind, _labels(first, len(ids)), ids))
+
+
+@lru_cache(64)
+def declarations(tools: str) -> Sequence[Mapping[str, Any]]:
+    """Tools out of the JSON that declares them."""
+    return json.loads(tools) if tools else ()
 
 
 def _shortened(name: str) -> str:

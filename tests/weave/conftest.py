@@ -111,6 +111,7 @@ def assembled(tmp_path: Path) -> Iterator[Assembled]:
 
 
 SMALL = {
+    "strategy": "magnitude_voting",  # so that tests can foretell what falls asleep: the oldest
     "max_context_tokens": 300,
     "max_new_tokens": 40,
     "min_chunk_tokens": 8,
