@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import product
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -142,6 +142,9 @@ class Sight:
     offsets: Offsets  # (chunks + 1,), where each chunk's tokens begin
     ages: npt.NDArray[np.int64]  # (chunks,), in turns; 0 is the newest
     scored: int  # tokens before this index are scored; the current turn lies after it
+    # What the strategy noted of these chunks, to find it again with the next row. Empty once others than the strategy
+    # have changed the chunks or their traces.
+    noted: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
