@@ -64,21 +64,24 @@ class UseAndSurprise(Strategy):
         return {"surprisal": float(np.nanmean(traces[SURPRISAL])), "use": float(np.nanmax(traces[USE]))}
 
     def _after(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light:
-        traces, count = _copied(sight), _earlier(sight)
-        before = int(sight.offsets[count])
-        if count > 1:
-            by_heads = self.calibration.heads and all(row.raw is not None for row in rows)
-            usual = None if by_heads else np.nan_to_num(traces[USUAL])
-            noted = self._noted(sight)
-            most = np.zeros(count, np.float32)
-            for row in rows:
-                shares, _ = shares_before(row, before, self.calibration, usual)
-                np.maximum(most, np.add.reduceat(shares, sight.offsets[:count]), out=most)
-            # What a chunk gets if all get the same is no use: else the first ones of a talk would be the most used.
-            used = np.maximum(0, (most * count - 1) / (count - 1))
-            of_tokens = np.repeat(used, np.diff(sight.offsets[: count + 1]))
-            traces[USE, :before] = np.fmax(traces[USE, :before], of_tokens)
-            np.maximum(noted.use[:count], used, out=noted.use[:count])
+        count = _earlier(sight)
+        if count < 2:
+            return self._lit(sight, _copied(sight))
+        before, noted = int(sight.offsets[count]), self._noted(sight)
+        by_heads = self.calibration.heads and all(row.raw is not None for row in rows)
+        assert sight.light.traces is not None
+        usual = None if by_heads else np.nan_to_num(sight.light.traces[USUAL])
+        most = np.zeros(count, np.float32)
+        for row in rows:
+            shares, _ = shares_before(row, before, self.calibration, usual)
+            np.maximum(most, np.add.reduceat(shares, sight.offsets[:count]), out=most)
+        # What a chunk gets if all get the same is no use: else the first ones of a talk would be the most used.
+        used = np.maximum(0, (most * count - 1) / (count - 1))
+        if "lit" in sight.noted and not (used > noted.use[:count]).any():
+            return sight.light  # nothing was used more than before
+        traces = _copied(sight)
+        traces[USE, :before] = np.fmax(traces[USE, :before], np.repeat(used, noted.sizes[:count]))
+        np.maximum(noted.use[:count], used, out=noted.use[:count])
         return self._lit(sight, traces)
 
     def _lit(self, sight: Sight, traces: Floats) -> Light:
@@ -93,6 +96,7 @@ class UseAndSurprise(Strategy):
         cap = np.float32(self.brightness_cap)
         of_chunks = np.clip((np.float32(MIDDLE) + np.float32(STEP) * level) * cap, 0, cap)
         after[:said] = np.repeat(of_chunks, noted.sizes) * noted.glow / 2
+        sight.noted["lit"] = True
         return Light(after, traces)
 
     def _noted(self, sight: Sight) -> _Noted:
@@ -146,8 +150,11 @@ def _means(values: Floats, offsets: Offsets) -> Floats:
 
 def _standard(values: Floats) -> Floats:
     """In standard deviations from the mean; what is not known is ordinary."""
-    known = values[~np.isnan(values)]
+    unknown = np.isnan(values)
+    known = values[~unknown] if unknown.any() else values
     spread = float(known.std()) if len(known) else 0.0
     if spread <= 0:
         return np.zeros_like(values)
-    return np.asarray(np.nan_to_num((values - known.mean()) / np.float32(spread)), np.float32)
+    levels = np.asarray((values - known.mean()) / np.float32(spread), np.float32)
+    levels[unknown] = 0
+    return levels
