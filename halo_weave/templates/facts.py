@@ -1,4 +1,4 @@
-"""What a template tells about its model: the marks of thoughts, how to switch them, whether and how it calls tools."""
+"""What a template tells about its model: the marks of thoughts, how to switch thinking, and how tools are called."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def _common_units(a: str, b: str) -> int:
 
 
 def _marks_in_source(source: str) -> tuple[str, str] | None:
-    """A template that never writes thoughts may still know their marks, to leave them out or to open one."""
+    """A template that never writes thoughts may still name their marks, to remove thoughts or to open one."""
     tags = [tag for tag in dict.fromkeys(TAG.findall(source)) if _THINKS.search(tag)]
     for close in tags:
         for open in _counterparts(close):
