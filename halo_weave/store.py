@@ -257,9 +257,6 @@ class Windows(Protocol):
     ) -> GraveyardPage:
         """Sleeping chunks, by page."""
 
-    def sleeping(self, window_id: str, key: ChunkKey) -> Sleeping:
-        """One chunk of the graveyard."""
-
     def asleep_or_said(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Wakeable]:
         """Chunks that are not live here, with the brightness they had here if they sleep here.
 

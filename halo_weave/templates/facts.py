@@ -259,7 +259,9 @@ def _counterparts(close: str) -> Iterator[str]:
 
 def _learn_tools(template: ChatTemplate) -> tuple[bool, ToolFormat | None]:
     ask = [ChatMessage("user", _Q)]
-    tools = _tool_variables(template)
+    tools: dict[str, Any] = {"tools": list(_TOOLS)}
+    if "functions" in template.names:
+        tools["functions"] = str(_TOOLS)
     prompt = template.render([ask], **tools)[0].text
     declares = "qzDescription" in prompt or PROBE.name in prompt
     shape = template.shape
@@ -275,10 +277,6 @@ def _learn_tools(template: ChatTemplate) -> tuple[bool, ToolFormat | None]:
     # Some only tell the model in words how to call, and write no past call.
     told = _TOLD.search(prompt) if declares else None
     return declares, ToolFormat("json", told.group(), "name", "arguments") if told else None
-
-
-def _tool_variables(template: ChatTemplate) -> dict[str, Any]:
-    return {"tools": list(_TOOLS)} | ({"functions": str(_TOOLS)} if "functions" in template.names else {})
 
 
 def _format_shown(

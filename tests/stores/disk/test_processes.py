@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from halo_weave.stores.sqlite import SqliteStore
-from tests.stores.material import NOW, ask, live_keys, user
+from tests.stores.material import NOW, ask, live_keys, sleeping, user
 
 ROOT = Path(__file__).parents[3]
 KILLS = 50
@@ -109,7 +109,7 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(path):
             for turn, step in held.items():
                 if turn != steps[-1][1]:  # of the last one, the next step may have been taken too
                     assert (user(turn) in live) is (step == "awake")
-                    assert step == "awake" or store.sleeping(window, user(turn))
+                    assert step == "awake" or sleeping(store, window, user(turn))
             if steps and steps[-1][0] == "drafted":
                 kept = [draft.turn_id for draft in store.drafts(now=NOW)]
                 assert steps[-1][1] in kept or store.turn(steps[-1][1])
