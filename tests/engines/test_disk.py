@@ -268,6 +268,7 @@ def test_the_same_tokens_are_written_once(tmp_path: Path) -> None:
     tokens = CachedTokens(np.arange(9), np.arange(9, dtype=np.int32), np.arange(9, dtype=np.int32))
     for fill in (1, 2):
         held.keep("w", Grave(tokens, np.arange(9), np.full(9, fill, np.uint8)))
+        held.settle()
     held.close()
     (path,) = tmp_path.rglob("*.cells")
     assert path.name != LIVE_FILE
