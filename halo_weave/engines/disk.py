@@ -228,7 +228,8 @@ def has_any(labels: Positions, spans: Iterable[Span]) -> bool:
 
 def _write(path: Path, parts: Sequence[Grave], clean: int) -> None:
     """Whole or not at all, readable by the owner only."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for folder in reversed(path.parents[:3]):  # of all cells, of a model, of a window
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     head = json.dumps(
         {
             "clean": clean,
