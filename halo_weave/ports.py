@@ -196,6 +196,9 @@ class Engine(Protocol):
     def forget(self, window: str) -> None:
         """Drop a window's KV. It is rebuilt on its next turn."""
 
+    def erase(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Tokens with labels from the first of each span up to the second were deleted: keep nothing of them."""
+
     def close(self) -> None: ...
 
 

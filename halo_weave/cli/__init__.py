@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
+from halo_weave.cli import cache as cache
 from halo_weave.cli import chat as chat
 from halo_weave.cli import light as light
 from halo_weave.cli import memory as memory
