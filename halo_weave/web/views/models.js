@@ -113,11 +113,12 @@ export class ModelsView {
     const needs = one.needs === null ? "" : `needs ${size(one.needs)}`;
     const where = one.where === "to pull" ? `${size(one.size)} to download` : `${size(one.size)}, ${one.where}`;
     const text = one.where === "to pull" ? "Pull and use" : "Use";
+    const asked = (one.source !== "catalogue" && one.path) || one.name;
     return h("li", { class: one.in_use ? "model-item used" : "model-item", data: { name: one.name } },
       h("div", { class: "model-head" },
         h("span", { class: "model-title", text: one.title }),
         one.in_use
-          ? h("span", { class: "badge", text: "in use" }) : this.#use(one.path ?? one.name, one.title, busy, text)),
+          ? h("span", { class: "badge", text: "in use" }) : this.#use(asked, one.title, busy, text)),
       h("p", { class: "quiet", text: [where, needs, one.license].filter(Boolean).join(" · ") }),
       [fits, one.problem].filter(Boolean).map((words) => h("p", { class: "bad", text: words })),
       one.note && h("p", { class: "quiet", text: one.note }));
