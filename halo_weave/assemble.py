@@ -23,15 +23,17 @@ from halo_weave.index.reindex import reindex
 from halo_weave.keepsakes.notes import Notes
 from halo_weave.keepsakes.structured_memory import KeptChunk, SnapshotSearch, StructuredMemory
 from halo_weave.keepsakes.tools import Toolbox
+from halo_weave.lab.capture import CaptureWriter
 from halo_weave.lastrun import changed_models, note_model, remember_model
 from halo_weave.llama import catalogue
 from halo_weave.llama.footprint import KvType
-from halo_weave.places import calibration_folder, memory_file
+from halo_weave.places import calibration_folder, captures_folder, memory_file, models_folder
 from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave
+from halo_weave.weave.taping import TurnTape
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
@@ -107,10 +109,18 @@ def _joined(
         Toolbox(Notes(store), tree),
         defaults=options.settings,
         calibration=calibration,
+        new_tape=partial(_new_tape, options.data),
         embed_anew=None if options.embedder == "off" else partial(_embed_anew, options, store),
         open_model=opened,
         remember_model=partial(remember_model, options.data),
     )
+
+
+def _new_tape(
+    data: Path, window_id: str, settings: Settings, engine: Engine, calibration: Calibration
+) -> TurnTape:
+    folder, most = captures_folder(data) / window_id, settings.capture_megabytes
+    return CaptureWriter.open(folder, window_id, engine, calibration, heads=settings.capture, most=most)
 
 
 def _warn_of_changed_models(options: Options) -> None:
@@ -176,7 +186,8 @@ def calibrate_engine(
     options: Options, engine: Engine, progress: Progress = _silent, *, anew: bool = False
 ) -> Calibration:
     """The retrieval heads of the engine's model, found once for each model file."""
-    return calibrated(engine, calibration_folder(options.data), progress, anew=anew)
+    folder, shared = calibration_folder(options.data), calibration_folder(models_folder())
+    return calibrated(engine, folder, progress, anew=anew, shared=shared)
 
 
 def _open_recall(options: Options, store: Store, progress: Progress | None = None) -> Recall:

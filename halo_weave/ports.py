@@ -50,6 +50,7 @@ class ModelInfo:
     file: str = ""
     size_bytes: int = 0
     parameters: int = 0  # how many weights it has; 0: not known
+    wide_layers: tuple[int, ...] = ()  # those that see everything, if others see a sliding window; (): all do
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Sampling:
     seed: int | None = None  # None: random
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
+    grammar: str = ""  # GBNF: what the text must be like
 
     def check(self) -> None:
         """Refuse what an engine would take wrongly or abort on."""
@@ -214,6 +216,9 @@ class Embedder(Protocol):
 
 class RecallPort(Protocol):
     """Search over all that was said."""
+
+    def expect(self, text: str) -> None:
+        """This text will be searched for soon."""
 
     def search(
         self,

@@ -33,6 +33,7 @@ HELP = """\
 /context             what the model sees, in the colours of its brightness, with the keys of the chunks
 /pin KEY  /unpin KEY never forget a chunk, or let it be forgotten again
 /sleep KEY           put a chunk to sleep
+/prune               apply the budget now, in place of after the next reply
 /graveyard [TEXT]    what sleeps in this window
 /wake KEY            wake a chunk up at its place, and pin it
 /why KEY             why it is bright, why it slept, what woke it
@@ -58,6 +59,7 @@ class Chat:
             "pin": lambda key: self.act(weave.chunks.pin, key, "is pinned"),
             "unpin": lambda key: self.act(weave.chunks.unpin, key, "is not pinned any more"),
             "sleep": lambda key: self.act(weave.chunks.sleep, key, "sleeps"),
+            "prune": self.prune,
             "wake": lambda key: self.act(weave.chunks.wake, key, "is awake and pinned"),
             "graveyard": self.graveyard,
             "why": self.why,
@@ -153,7 +155,7 @@ class Chat:
                 self.gap(one.gap)
                 mark = " 📌" if one.pinned else ""
                 self.quietly(
-                    f"{one.chunk.key}{mark}, {counted(len(one.chunk), 'token')}, peak {one.brightness.max():.0f}"
+                    f"{one.chunk.key}{mark}, {counted(len(one.chunk), 'token')}, brightness {one.rank} of 100"
                 )
                 self.console.print(
                     painted(one.chunk.tokens, one.brightness, low, high, tool=one.tool), soft_wrap=True
@@ -161,6 +163,15 @@ class Chat:
         self.gap(seen.gaps.tail)
         budget = seen.budget
         self.quietly(f"{budget.used} tokens of {budget.max_context_tokens or budget.model_context}")
+
+    def prune(self, _: str = "") -> None:
+        slept = self.weave.windows.prune(self.window.id)
+        if not slept.chunks:
+            self.quietly("Nothing falls asleep: the window is within its budget, or all that is live stays.")
+        for one in slept.chunks:
+            self.quietly(
+                f"☾ {one.key}, {counted(one.tokens, 'token')}, brightness {one.brightness:.0f}, {one.why}"
+            )
 
     def gap(self, gap: Gap | None) -> None:
         if gap:
@@ -182,6 +193,8 @@ class Chat:
         state = "pinned" if told.pinned else "live" if told.live else "asleep"
         self.console.print(plain(told.text))
         bright = "" if told.peak is None else f", peak {told.peak:.0f}, mean {told.mean:.0f}"
+        bright += "".join(f", {name} {value:.2f}" for name, value in told.parts.items())
+        bright += "" if told.rank is None else f", brightness {told.rank} of 100"
         self.quietly(f"{told.key}, {state}, {counted(told.tokens, 'token')}{bright}, said by {told.speaker}")
         for one in told.history:
             detail = ", ".join(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -29,7 +30,9 @@ from halo_weave.weave.events import ReplyUnstored, WindowChanged
 from halo_weave.weave.hub import Hubs
 from halo_weave.weave.prompt import Scribe, SystemPrompt
 from halo_weave.weave.reply import ReplyReader
+from halo_weave.weave.taping import NewTape, TurnTape
 
+log = logging.getLogger(__name__)
 MOST_DESKS = 16  # working sets that are kept between turns
 ABLE = 1_000_000_000  # parameters from which on a model uses its tools when it is asked to (docs/tools.md)
 LARGE = 7_000_000_000  # and from which on it knows by itself when to
@@ -66,6 +69,8 @@ class System:
             inf  # by the monotonic clock: when replies that cannot be stored are not tried any more
         )
         self.at_work: dict[str, Desk] = {}  # of the turns under way
+        self.new_tape: NewTape | None = None  # for windows that are captured
+        self._tapes: dict[tuple[str, str, int, str], TurnTape] = {}
         self._defaults = defaults
         self._locks: dict[str, Lock] = {}
         self._entering = Lock()
@@ -153,7 +158,7 @@ class System:
         if self.toolbox and settings.memory_tree_in_prompt and form != "off":
             told = self.toolbox.instructions() if form == "tags" else self.toolbox.overview()
             prompt = f"{prompt}\n\n{told}".strip()
-        return self.scribe.system(prompt, form == "native")
+        return self.scribe.system(prompt, self.scribe.declared if form == "native" else "")
 
     @contextmanager
     def alone(self, window_id: str) -> Iterator[None]:
@@ -255,6 +260,19 @@ class System:
                 raise
             return self._open(window_id)  # the model was changed in between
 
+    def tape(self, window_id: str, settings: Settings) -> TurnTape | None:
+        """What takes the window's turns down, if it is captured."""
+        if settings.capture == "off" or self.new_tape is None:
+            return None
+        key = window_id, settings.capture, settings.capture_megabytes, self.engine.info.name
+        if key not in self._tapes:
+            try:
+                self._tapes[key] = self.new_tape(window_id, settings, self.engine, self.calibration)
+            except (HaloWeaveError, OSError) as error:  # talking goes on without it
+                log.warning("%s is not captured: %s", window_id, error)
+                return None
+        return self._tapes[key]
+
     # Replies that were never finished
 
     def recover(self, held: str | None = None) -> None:
@@ -273,6 +291,7 @@ class System:
                     draft.turn_id,
                     draft.answers,
                     min_chunk_tokens=settings.min_chunk_tokens,
+                    max_chunk_tokens=settings.max_chunk_tokens,
                 )
                 if not chunks:
                     self.store.drop_draft(draft.turn_id)

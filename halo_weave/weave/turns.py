@@ -32,7 +32,7 @@ from halo_weave.weave.turn import Turn
 
 log = logging.getLogger(__name__)
 PATIENCE = 10.0  # seconds to wait for a reply to be stored when the program ends
-OVERRIDES = {field.name for field in fields(Sampling)} - {"stop"}
+OVERRIDES = {field.name for field in fields(Sampling)} - {"stop", "grammar"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +136,7 @@ class WeaveTurns(TurnBranches):
         with system.alone(window_id):
             system.recover(held=window_id)
             asked = order()
+            system.recall.expect(asked.text)
             desk = system.desk_to_change(window_id)
             desk.settings = desk.settings.changed(sampling or {})
             step_back(system, desk, asked)

@@ -15,6 +15,7 @@ from halo_weave.weave.keepsakes import WeaveKeepsakes
 from halo_weave.weave.memory import EmbedAnew, WeaveMemory
 from halo_weave.weave.models import OpenModel, Remember, WeaveModels
 from halo_weave.weave.system import System
+from halo_weave.weave.taping import NewTape
 from halo_weave.weave.turns import WeaveTurns
 from halo_weave.weave.windows import WeaveWindows
 
@@ -32,6 +33,7 @@ class Weave:
         open_model: OpenModel | None = None,
         remember_model: Remember | None = None,
         calibration: Calibration = NOT_CALIBRATED,
+        new_tape: NewTape | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._system = System(
@@ -43,6 +45,7 @@ class Weave:
             calibration=calibration,
             now=now,
         )
+        self._system.new_tape = new_tape
         self.turns = WeaveTurns(self._system)
         self.models = WeaveModels(self._system, self.turns, open_model, remember_model)
         self.windows = WeaveWindows(self._system, self.turns)

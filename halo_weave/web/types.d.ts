@@ -27,9 +27,13 @@ declare namespace Wire {
     "GET /api/windows/{window_id}": WindowTold;
     "PATCH /api/windows/{window_id}": WindowTold;
     "DELETE /api/windows/{window_id}": null;
+    "POST /api/windows/{window_id}/prune": Pruned;
     "GET /api/windows/{window_id}/events": null;
     "GET /api/windows/{window_id}/context": ContextTold;
+    "GET /api/windows/{window_id}/turns": SaidTold;
+    "GET /api/windows/{window_id}/turns/{turn_id}/use": ReplyUseTold;
     "GET /api/windows/{window_id}/graveyard": GraveyardTold;
+    "GET /api/windows/{window_id}/deleted": DeletedPage;
     "GET /api/windows/{window_id}/gap": GapItems;
     "GET /api/windows/{window_id}/preview": PreviewTold;
     "POST /api/windows/{window_id}/inject": Injected;
@@ -85,6 +89,7 @@ declare namespace Wire {
     token: TokenEvent;
     brightened: BrightenedEvent;
     tool_called: ToolCalledEvent;
+    call_made: CallMadeEvent;
     tool_answered: ToolAnsweredEvent;
     spoken: SpokenEvent;
     unstored: UnstoredEvent;
@@ -132,6 +137,7 @@ declare namespace Wire {
   }
 
   interface BrightenedEvent {
+    attention: string;
     data: string;
   }
 
@@ -144,6 +150,11 @@ declare namespace Wire {
     frames: number;
     reserve: number;
     free: number;
+  }
+
+  interface CallMadeEvent {
+    name: string;
+    arguments: Record<string, any>;
   }
 
   interface ChangedEvent {
@@ -166,6 +177,7 @@ declare namespace Wire {
     tokens: number;
     text_pieces: string[];
     brightness: number[];
+    rank: number | null;
     peak: number;
     mean: number;
     woken: Record<string, any> | null;
@@ -206,6 +218,25 @@ declare namespace Wire {
   interface DeletedEvent {
   }
 
+  interface DeletedPage {
+    total: number;
+    items: DeletedTold[];
+  }
+
+  interface DeletedTold {
+    key: string;
+    role: Role;
+    turn_id: string;
+    start: string;
+    tokens: number;
+    slept: string;
+    said: string;
+    window: string;
+    window_name: string;
+    speaker: string;
+    text: string;
+  }
+
   interface DeletionTold {
     keys: string[];
     turns: number;
@@ -230,6 +261,7 @@ declare namespace Wire {
     reason: "stop" | "eos" | "length" | "context" | "abort";
     budget: Budget;
     stats: TurnStats;
+    ranks: Record<string, number>;
   }
 
   interface Edit {
@@ -344,6 +376,9 @@ declare namespace Wire {
     notes: number;
     known_turns: number;
     kept_ids: boolean;
+    ids?: string;
+    program?: string;
+    left?: Record<string, number>;
   }
 
   interface Inject {
@@ -480,15 +515,18 @@ declare namespace Wire {
     max_new_tokens?: number | null;
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number | null;
+    prune_to?: number | null;
     min_chunk_tokens?: number | null;
-    strategy?: "cumulative" | "magnitude_voting" | "rolling_mean_voting" | "surprise" | "symmetric_voting" |
-      "use_and_surprise" | null;
+    max_chunk_tokens?: number | null;
+    strategy?: "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" | "surprise" |
+      "symmetric_voting" | "use_and_surprise" | null;
     initial_brightness?: number | null;
     brightness_cap?: number | null;
     fading?: number | null;
     decay?: number | null;
     sink?: "max" | "first" | null;
     asking_sinks?: number | null;
+    pairs_asleep?: "apart" | "brighter" | "dimmer" | null;
     keep_exchanges?: number | null;
     keep_used?: boolean | null;
     score_current_turn?: boolean | null;
@@ -505,6 +543,8 @@ declare namespace Wire {
     memory_tree_in_prompt?: boolean | null;
     tools?: "auto" | "native" | "tags" | "off" | null;
     tool_rounds?: number | null;
+    capture?: "off" | "mean" | "retrieval" | "all" | null;
+    capture_megabytes?: number | null;
   }
 
   interface PreviewTold {
@@ -512,6 +552,12 @@ declare namespace Wire {
     cost: number;
     wakes: WakingTold[];
     passed_over: number;
+  }
+
+  interface Pruned {
+    chunks: SleptTold[];
+    budget: number;
+    over: number;
   }
 
   interface RangeTold {
@@ -528,6 +574,19 @@ declare namespace Wire {
     rebuilt: string;
   }
 
+  interface RememberedTold {
+    key: string;
+    start: string;
+    tokens: number;
+    text: string;
+    said: string;
+    window: string;
+    window_name: string;
+    speaker: string;
+    share: number;
+    woken: Record<string, any> | null;
+  }
+
   interface ReplaceNotes {
     content: Record<string, any>;
     version?: string | null;
@@ -542,10 +601,44 @@ declare namespace Wire {
     thought: boolean[];
   }
 
+  interface ReplyUseTold {
+    start: string;
+    use: UseTold | null;
+  }
+
   interface ResetEvent {
   }
 
   type Role = "system" | "user" | "assistant";
+
+  interface SaidChunkTold {
+    key: string;
+    start: string;
+    tokens: number;
+    text_pieces: string[];
+    tool: boolean;
+    thought: boolean;
+  }
+
+  interface SaidTold {
+    total: number;
+    offset: number;
+    turns: SaidTurnTold[];
+  }
+
+  interface SaidTurnTold {
+    turn_id: string;
+    role: Role;
+    said: string;
+    window: string;
+    window_name: string;
+    speaker: string;
+    cut: boolean;
+    siblings: number;
+    sibling: number;
+    remembered: RememberedTold[] | null;
+    chunks: SaidChunkTold[];
+  }
 
   interface Say {
     text: string;
@@ -569,11 +662,11 @@ declare namespace Wire {
 
   interface SettingsChange {
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "fading" |
-      "decay" | "sink" | "asking_sinks" | "keep_exchanges" | "keep_used" | "score_current_turn" |
-      "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" |
-      "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "tools" |
-      "tool_rounds")[];
+      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" | "initial_brightness"
+      | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
+      "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
+      | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
+      "memory_tree_in_prompt" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -583,15 +676,18 @@ declare namespace Wire {
     max_new_tokens?: number;
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number;
+    prune_to?: number | null;
     min_chunk_tokens?: number;
-    strategy?: "cumulative" | "magnitude_voting" | "rolling_mean_voting" | "surprise" | "symmetric_voting" |
-      "use_and_surprise";
+    max_chunk_tokens?: number;
+    strategy?: "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" | "surprise" |
+      "symmetric_voting" | "use_and_surprise";
     initial_brightness?: number;
     brightness_cap?: number;
     fading?: number;
     decay?: number;
     sink?: "max" | "first";
     asking_sinks?: number;
+    pairs_asleep?: "apart" | "brighter" | "dimmer" | null;
     keep_exchanges?: number;
     keep_used?: boolean;
     score_current_turn?: boolean;
@@ -608,6 +704,8 @@ declare namespace Wire {
     memory_tree_in_prompt?: boolean;
     tools?: "auto" | "native" | "tags" | "off";
     tool_rounds?: number;
+    capture?: "off" | "mean" | "retrieval" | "all";
+    capture_megabytes?: number;
   }
 
   interface SettingsTold {
@@ -628,7 +726,7 @@ declare namespace Wire {
     siblings: SiblingTold[];
   }
 
-  type SleepReason = "dimmest" | "with its pair" | "by the user" | "turn over";
+  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "turn over";
 
   interface SleepingTold {
     key: string;
@@ -653,12 +751,20 @@ declare namespace Wire {
     why: SleepReason;
   }
 
+  interface SleptTold {
+    key: string;
+    tokens: number;
+    brightness: number;
+    why: string;
+  }
+
   interface SpokenEvent {
     turn_id: string;
     said: string;
     speaker: string;
     chunks: ChunkTold[];
     use: UseTold;
+    remembered: RememberedTold[];
   }
 
   interface StatsTold {
@@ -752,6 +858,7 @@ declare namespace Wire {
     cut: boolean;
     siblings: number;
     sibling: number;
+    remembered: RememberedTold[] | null;
     chunks: ChunkTold[];
   }
 
@@ -803,8 +910,10 @@ declare namespace Wire {
     tokens: number;
     live: boolean;
     pinned: boolean;
+    rank: number | null;
     peak: number | null;
     mean: number | null;
+    parts: Record<string, number>;
     said: string;
     window: string;
     window_name: string;
@@ -821,11 +930,11 @@ declare namespace Wire {
     settings?: OwnSettings | null;
     name?: string | null;
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "fading" |
-      "decay" | "sink" | "asking_sinks" | "keep_exchanges" | "keep_used" | "score_current_turn" |
-      "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" |
-      "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "tools" |
-      "tool_rounds")[];
+      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" | "initial_brightness"
+      | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
+      "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
+      | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
+      "memory_tree_in_prompt" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
   }
 
   interface WindowTold {
@@ -856,6 +965,7 @@ declare namespace Wire {
     tokens: number;
     text_pieces: string[];
     brightness: number[];
+    rank: number | null;
     peak: number;
     mean: number;
     woken: Record<string, any> | null;
