@@ -192,7 +192,7 @@ class TurnFailed:
 
 @dataclass(frozen=True, slots=True)
 class ModelNews:
-    """How far a change of the model is, in every window; each replaces the one before."""
+    """How far a change of the model is, in every window; each replaces the one before of its state."""
 
     model: str  # the one that is wanted
     state: ChangeStage

