@@ -16,7 +16,7 @@ from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.embedders.standard import open_embedder
 from halo_weave.engines import ENGINES
 from halo_weave.engines.absent import AbsentEngine
-from halo_weave.engines.calibration import calibrated
+from halo_weave.engines.calibration import calibrated, stored_calibration
 from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
@@ -73,8 +73,9 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)  # before the model is loaded
     _warn_of_changed_models(options)
-    engine, calibration = open_model(options, None, progress)
+    engine = open_model(options, None, progress)
     try:
+        calibration = calibrate_engine(options, engine, progress)
         store = open_store(options.data)
     except BaseException:
         engine.close()
@@ -97,9 +98,14 @@ def _joined(
 ) -> Weave:
     tree = StructuredMemory(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
 
-    def opened(name: str | None, progress: Progress) -> tuple[Engine, Calibration]:
+    def opened(name: str | None, progress: Progress) -> tuple[Engine, Calibration | None]:
         with shown(progress) as telling:
-            return open_model(options, name, telling)
+            engine = open_model(options, name, telling)
+            try:
+                return engine, _stored_calibration(options, engine, telling)
+            except BaseException:
+                engine.close()
+                raise
 
     return Weave(
         engine,
@@ -111,6 +117,7 @@ def _joined(
         new_tape=partial(_new_tape, options.data),
         embed_anew=None if options.embedder == "off" else partial(_embed_anew, options, store),
         open_model=opened,
+        calibrate=partial(calibrate_engine, options),
         remember_model=partial(remember_model, options.data),
     )
 
@@ -127,10 +134,8 @@ def _warn_of_changed_models(options: Options) -> None:
         log.warning(sentence)
 
 
-def open_model(
-    options: Options, name: str | None, progress: Progress = _silent
-) -> tuple[Engine, Calibration]:
-    """The engine of a model and its calibration.
+def open_model(options: Options, name: str | None, progress: Progress = _silent) -> Engine:
+    """The engine of a model.
 
     Without a name: the one of the options, else the one chosen in an earlier run, else the default of the catalogue.
     """
@@ -144,14 +149,9 @@ def open_model(
             engine = open_engine(options, progress)
     else:
         engine = open_engine(options, progress)
-    try:
-        calibration = calibrate_engine(options, engine, progress)
-    except BaseException:
-        engine.close()
-        raise
     if engine.info.file:
         note_model(options.data, engine.info.file)
-    return engine, calibration
+    return engine
 
 
 def open_store(place: Path | str, *, read_only: bool = False) -> Store:
@@ -188,8 +188,18 @@ def calibrate_engine(
     options: Options, engine: Engine, progress: Progress = _silent, *, anew: bool = False
 ) -> Calibration:
     """The retrieval heads of the engine's model, found once for each model file."""
-    folder, shared = calibration_folder(options.data), calibration_folder(models_folder())
+    folder, shared = _calibration_folders(options)
     return calibrated(engine, folder, progress, anew=anew, shared=shared)
+
+
+def _stored_calibration(options: Options, engine: Engine, progress: Progress) -> Calibration | None:
+    folder, shared = _calibration_folders(options)
+    return stored_calibration(engine, folder, progress, shared=shared)
+
+
+def _calibration_folders(options: Options) -> tuple[Path, Path]:
+    """The user's own, and the one beside the models."""
+    return calibration_folder(options.data), calibration_folder(models_folder())
 
 
 def _open_recall(options: Options, store: Store, progress: Progress | None = None) -> Recall:

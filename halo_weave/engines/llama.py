@@ -77,9 +77,15 @@ class LlamaEngine:
     """Implements `ports.Engine`. One thread does the work for all windows, a slice of each in turn."""
 
     def __init__(
-        self, path: Path, *, limits: Limits | None = None, lib: str | None = None, in_c: bool | None = None
+        self,
+        path: Path,
+        *,
+        limits: Limits | None = None,
+        lib: str | None = None,
+        in_c: bool | None = None,
+        name: str = "",
     ) -> None:
-        """`in_c` chooses the attention callback; by default C if it was built."""
+        """`in_c` chooses the attention callback; by default C if it was built. `name`: if the file does not tell it."""
         limits = limits or Limits()
         header = read_header(path)
         if header.embeds:
@@ -104,7 +110,8 @@ class LlamaEngine:
                 callback_in_c=is_native() if in_c is None else in_c,
                 sliding=int(self.model.c.llama_model_n_swa(self.model.handle)),
             )
-            self._info = self._describe(header, min(trained, limits.context))
+            described = self._describe(header, min(trained, limits.context))
+            self._info = replace(described, name=name or described.name)
         except BaseException:
             self.renderer.close()
             self.model.close()

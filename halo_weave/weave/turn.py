@@ -68,6 +68,7 @@ class Turn:
             desk.system = system.scribe.system(self.frame.system_prompt, self.frame.tools)
         desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
+        self._called: set[str] = set()  # commands in the template's format that were answered
         self._woken: dict[ChunkKey, Mapping[str, Any]] = {}  # and why
         self._shown = 0.0
         desk.window.tape = system.tape(desk.record.id, desk.settings)
@@ -245,8 +246,11 @@ class Turn:
                     break
                 self.clock.handed = time.perf_counter()
                 self.clock.per_token += self.clock.handed - got if isinstance(step, Step) else 0.0
-            if not calls:
+            made = {call.command for call, native in calls if native}
+            if not calls or (made and made <= self._called):
+                self.reason = "eos" if calls else self.reason  # small models repeat a call that was answered
                 return
+            self._called |= made
             yield from self._tell(self.reply.finish())
             for call, native in calls:
                 yield from self._use_tool(call, native, ids)

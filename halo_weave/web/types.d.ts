@@ -442,14 +442,14 @@ declare namespace Wire {
 
   interface ModelChange {
     model: string;
-    state: "loading" | "done" | "failed" | "stopped";
+    state: "loading" | "done" | "failed" | "stopped" | "calibrating" | "calibrated";
     sentence: string;
     progress: number | null;
   }
 
   interface ModelEvent {
     model: string;
-    state: "loading" | "done" | "failed" | "stopped";
+    state: "loading" | "done" | "failed" | "stopped" | "calibrating" | "calibrated";
     sentence: string;
     progress: number | null;
   }
