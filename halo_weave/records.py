@@ -89,6 +89,15 @@ class ChunkUse:
     share: float  # of the reply
 
 
+@dataclass(frozen=True, slots=True)
+class MostUsed:
+    """A chunk, what it gave to all replies of a window together, and to which."""
+
+    key: ChunkKey
+    share: float
+    turns: tuple[int, ...]
+
+
 # Windows
 
 

@@ -388,8 +388,8 @@ declare namespace Wire {
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number | null;
     min_chunk_tokens?: number | null;
-    strategy?: "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" | "surprise" |
-      "symmetric_voting" | "use_and_surprise" | null;
+    strategy?: "confident_voting" | "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" |
+      "surprise" | "symmetric_voting" | "use_and_surprise" | null;
     initial_brightness?: number | null;
     brightness_cap?: number | null;
     fading?: number | null;
@@ -499,8 +499,8 @@ declare namespace Wire {
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number;
     min_chunk_tokens?: number;
-    strategy?: "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" | "surprise" |
-      "symmetric_voting" | "use_and_surprise";
+    strategy?: "confident_voting" | "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" |
+      "surprise" | "symmetric_voting" | "use_and_surprise";
     initial_brightness?: number;
     brightness_cap?: number;
     fading?: number;
