@@ -45,9 +45,15 @@ def test_the_settings_of_a_strategy_stand_beside_it_and_are_known_to_all():
 
 
 def test_a_chosen_strategy_gets_its_settings():
-    assert Settings().brightness_strategy() == MagnitudeVoting()
+    assert Settings().brightness_strategy() == UseAndSurprise()
     changed = Settings().changed(
-        {"decay": 3, "sink": "first", "initial_brightness": 50, "brightness_cap": 60}
+        {
+            "strategy": "magnitude_voting",
+            "decay": 3,
+            "sink": "first",
+            "initial_brightness": 50,
+            "brightness_cap": 60,
+        }
     )
     assert changed.brightness_strategy() == MagnitudeVoting(50.0, 60.0, decay=3.0, sink="first")
     assert changed.changed({"strategy": "surprise"}).brightness_strategy() == Surprise(50.0, 60.0)
