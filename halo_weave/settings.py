@@ -68,8 +68,21 @@ class Settings:
         low=0,
         high=1_000_000,
     )
+    prune_to: float | None = _forgetting(
+        None,
+        "One forgetting goes on down to this share of the budget; empty is 1, or 0.7 where a model must read all anew after it.",
+        low=0.1,
+        high=1,
+        optional=True,
+    )
     min_chunk_tokens: int = _forgetting(
         64, "A chunk has at least this many tokens, unless its turn is shorter.", low=1, high=4_096
+    )
+    max_chunk_tokens: int = _forgetting(
+        256,
+        "A longer passage is cut at a line, a sentence or a word, so that it can wake up in parts.",
+        low=16,
+        high=1_000_000,
     )
     strategy: str = _forgetting(
         "use_and_surprise", "How attention becomes brightness.", choices=tuple(STRATEGIES)
@@ -176,6 +189,12 @@ class Settings:
 
     def as_mapping(self) -> dict[str, Any]:
         return {name: self[name] for name in FIELDS}
+
+    def prune_goal(self, budget: int, *, cuts: bool) -> int:
+        """How many tokens one forgetting leaves. `cuts`: the model's cache can lose a part and keep the rest."""
+        mended = cuts and self.kv_mode == "splice"
+        share = self.prune_to if self.prune_to is not None else 1.0 if mended else 0.7
+        return int(budget * share)
 
     def brightness_strategy(self, calibration: Calibration = NOT_CALIBRATED) -> Strategy:
         """The chosen strategy for a model, with its settings: its own, and those general ones that it has a field for."""

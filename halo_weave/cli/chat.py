@@ -17,11 +17,13 @@ from rich.table import Table
 
 from halo_weave.assemble import Options, assemble
 from halo_weave.cli.app import app
-from halo_weave.cli.glow import TOOL, counted, painted, plain, span
+from halo_weave.cli.glow import TOOL, counted, painted, plain, size, span
 from halo_weave.cli.starting import progress_bar, say_default, with_options
 from halo_weave.core.pruning import SleepReason
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, HaloWeaveError
+from halo_weave.llama.footprint import machine_memory
+from halo_weave.llama.inventory import listed_models
 from halo_weave.records import WindowRecord
 from halo_weave.weave import events
 from halo_weave.weave.seen import Gap
@@ -39,6 +41,7 @@ HELP = """\
 /stats               figures of this window and of the memory
 /windows [NAME]      all windows; with a name or id, go there
 /new NAME            a new window, and go there
+/model [NAME]        all models; with a name, a path or hf:owner/repository, go on with that one
 /help  /quit         a key looks like 12.0.user; Ctrl-C stops a reply, Ctrl-D ends"""
 SHOWN = 20  # rows of a list
 QUIET = "bright_black"
@@ -64,6 +67,7 @@ class Chat:
             "stats": self.stats,
             "windows": self.windows,
             "new": self.new,
+            "model": self.model,
             "help": lambda _: self.console.print(HELP, markup=False, highlight=False),
             "quit": self.quit,
         }
@@ -250,6 +254,26 @@ class Chat:
     def go(self, window: WindowRecord) -> None:
         self.window = window
         self.quietly(f"Now in {window.name}.")
+
+    def model(self, name: str) -> None:
+        """What is said goes on with another model; Ctrl-C leaves the one that is on its way."""
+        models = self.weave.models
+        if name:
+            with progress_bar() as telling, _on_interrupt(models.stop):
+                models.change(name, telling)
+            now = models.state().info
+            self.quietly(f"Now with {now.name}.")
+            if now.template_note:
+                self.quietly(now.template_note)
+            return
+        used = models.state().info.file
+        table = Table("name", "model", "size", "fits", "where", box=None)
+        for one in listed_models(machine_memory()):
+            if one.kind != "embedder":
+                here = " ←" if one.path == used else ""
+                fits = {None: "", True: "yes", False: "no"}[one.fits]
+                table.add_row(*map(plain, (one.name, one.title + here, size(one.size), fits, one.where)))
+        self.console.print(table)
 
     def quit(self, _: str) -> None:
         self.going = False

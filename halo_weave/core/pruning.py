@@ -43,6 +43,7 @@ class PrunePlan:
     goes: tuple[Prune, ...]
     current: frozenset[int] = frozenset()  # turns that could not go
     kept: frozenset[ChunkKey] = frozenset()  # and chunks
+    goal: int | None = None  # down to which it goes on, if that is less than the budget
 
     @property
     def keys(self) -> tuple[ChunkKey, ...]:
@@ -58,12 +59,14 @@ def choose_prunes(
     window: Window,
     budget: int,
     *,
+    goal: int | None = None,
     current: Collection[int] = (),
     kept: Collection[ChunkKey] = (),
     pairs: PairSleep | None = None,
 ) -> PrunePlan:
     """The dimmest chunks, until the window's size is within the budget. A budget of 0 prunes nothing.
 
+    Where each prune is dear, those of a window over its budget go on until its size is within the smaller `goal`.
     Never chosen: chunks of the `current` turns, those to be `kept`, pinned ones, system chunks, protected anchors, those that the
     window's strategy makes infinitely bright, and the last prunable unit. `pairs`: as the strategy has it if not given.
     """
@@ -71,10 +74,10 @@ def choose_prunes(
         raise BadSetting(f"max_context_tokens is {budget}; use 0 for no pruning, or a positive number.")
     size = window.size
     if budget == 0 or size <= budget:
-        return PrunePlan(budget, size, (), frozenset(current), frozenset(kept))
+        return PrunePlan(budget, size, (), frozenset(current), frozenset(kept), goal)
     ground = _Ground(window, current, kept, pairs or window.strategy.pairs)
     goes: list[Prune] = []
-    while size > budget and (unit := ground.take_dimmest()):
+    while size > (budget if goal is None else goal) and (unit := ground.take_dimmest()):
         for place in unit:
             chunk = window.chunks[place]
             why = ground.why if place == unit[0] else SleepReason.PAIR
@@ -82,7 +85,7 @@ def choose_prunes(
             size -= len(chunk)
             if not ground.left[chunk.key.turn_id]:
                 size -= window.frame_of(chunk.key.turn_id, chunk.key.role)
-    return PrunePlan(budget, size, tuple(goes), frozenset(current), frozenset(kept))
+    return PrunePlan(budget, size, tuple(goes), frozenset(current), frozenset(kept), goal)
 
 
 class _Ground:

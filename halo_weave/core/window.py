@@ -298,7 +298,11 @@ class Window:
             self.tape.note("say", token_id, piece, surprisal)
 
     def end_reply(
-        self, min_chunk_tokens: int = 64, parts: Sequence[ReplyPart] | None = None
+        self,
+        min_chunk_tokens: int = 64,
+        parts: Sequence[ReplyPart] | None = None,
+        *,
+        max_chunk_tokens: int = 256,
     ) -> tuple[Chunk, ...]:
         """The reply becomes chunks of the window, in time order. An empty reply becomes nothing.
 
@@ -310,7 +314,13 @@ class Window:
         if parts is None:
             parts = [ReplyPart(reply.start, reply.tokens, range(len(reply.ids)))] if reply.ids else []
         self.reply = None
-        chunks = chunk_parts(parts, reply.turn_id, reply.answers, min_chunk_tokens=min_chunk_tokens)
+        chunks = chunk_parts(
+            parts,
+            reply.turn_id,
+            reply.answers,
+            min_chunk_tokens=min_chunk_tokens,
+            max_chunk_tokens=max_chunk_tokens,
+        )
         if chunks:
             kept = [said + source for part in parts for source in part.sources]
             self._lay_out([*self._chunks, *chunks], columns[:, [*range(said), *kept]])
@@ -318,7 +328,7 @@ class Window:
         if after:
             self._set_light(after)
         if self.tape:
-            self.tape.note("end_reply", min_chunk_tokens, tuple(parts))
+            self.tape.note("end_reply", min_chunk_tokens, max_chunk_tokens, tuple(parts))
         return chunks
 
     # Inside
@@ -383,18 +393,24 @@ def chunk_turn(
     answers: int | None = None,
     *,
     min_chunk_tokens: int = 64,
+    max_chunk_tokens: int = 256,
     first: int = 0,
 ) -> tuple[Chunk, ...]:
     """A whole turn as its chunks, one after the other from position `start`, counted from `first`."""
     chunks: list[Chunk] = []
-    for part in cut(tokens, min_chunk_tokens):
+    for part in cut(tokens, min_chunk_tokens, max_chunk_tokens):
         at = chunks[-1].stop if chunks else start
         chunks.append(Chunk(ChunkKey(turn_id, first + len(chunks), role), at, part, answers))
     return tuple(chunks)
 
 
 def chunk_parts(
-    parts: Sequence[ReplyPart], turn_id: int, answers: int | None, *, min_chunk_tokens: int = 64
+    parts: Sequence[ReplyPart],
+    turn_id: int,
+    answers: int | None,
+    *,
+    min_chunk_tokens: int = 64,
+    max_chunk_tokens: int = 256,
 ) -> tuple[Chunk, ...]:
     """A reply as its chunks in time order. The answer's are counted first: its opening is the turn's anchor."""
     chunks: list[Chunk] = []
@@ -406,6 +422,7 @@ def chunk_parts(
             part.start,
             answers,
             min_chunk_tokens=min_chunk_tokens,
+            max_chunk_tokens=max_chunk_tokens,
             first=len(chunks),
         )
     return tuple(sorted(chunks, key=lambda chunk: chunk.start))

@@ -24,7 +24,7 @@ from halo_weave.templates.messages import ChatMessage
 log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
-METHOD = 1  # grows when the tests or the choice change, so that every model is calibrated again
+METHOD = 2  # grows when the tests or the choice change, so that every model is calibrated again
 LOOKING = "Finding out which heads look back"
 WINDOW = "calibration"
 LISTS, STORIES = 2, 4  # lists of words to copy; stories, with a question for each of their facts
@@ -127,6 +127,9 @@ def calibrate(engine: Engine, progress: Progress) -> Calibration:
         engine.forget(WINDOW)
     progress(LOOKING, len(trials), len(trials))
     copying, needles = (sums[kind] / max(1, counts[kind]) for kind in sums)
+    if engine.info.wide_layers:  # what lies beyond a sliding window is seen by the other layers only
+        narrow = np.setdiff1d(np.arange(shape[0]), engine.info.wide_layers)
+        copying[narrow], needles[narrow] = 0, 0
     return choose_heads(copying, needles)
 
 

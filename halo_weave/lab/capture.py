@@ -152,7 +152,8 @@ class CaptureWriter:
                 token, piece, surprisal = values
                 step |= {"id": token, "piece": piece.hex(), "surprisal": float(surprisal)}
             case "end_reply":
-                step |= {"min_chunk_tokens": values[0], "parts": [_part(one) for one in values[1]]}
+                step |= dict(zip(("min_chunk_tokens", "max_chunk_tokens"), values, strict=False))
+                step |= {"parts": [_part(one) for one in values[2]]}
             case "prune":
                 step |= _plan(values[0])
         self._steps.append(step)
@@ -329,6 +330,7 @@ def _part(one: ReplyPart) -> dict[str, Any]:
 def _plan(plan: PrunePlan) -> dict[str, Any]:
     return {
         "budget": plan.budget,
+        "goal": plan.goal,
         "current": sorted(plan.current),
         "kept": [str(key) for key in plan.kept],
         "goes": [{**asdict(one), "key": str(one.key), "why": str(one.why)} for one in plan.goes],

@@ -117,7 +117,9 @@ class _Run:
             case "say":
                 window.say(step["id"], bytes.fromhex(step["piece"]), step["surprisal"])
             case "end_reply":
-                made = window.end_reply(step["min_chunk_tokens"], parts_of(step))
+                made = window.end_reply(
+                    step["min_chunk_tokens"], parts_of(step), max_chunk_tokens=step["max_chunk_tokens"]
+                )
                 self.note([chunk.key for chunk in made], {chunk.key: chunk.text for chunk in made})
                 self.there |= {chunk.key: (chunk.start, len(chunk)) for chunk in made}
                 self.columns = None
@@ -204,6 +206,7 @@ class _Run:
         plan = choose_prunes(
             window,
             step["budget"] if self.budget is None else self.budget,
+            goal=step["goal"] if self.budget is None else None,
             current=step["current"],
             kept=[ChunkKey.parse(key) for key in step["kept"]],
             pairs=self.settings.pairs_asleep,

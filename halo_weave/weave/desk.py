@@ -75,6 +75,7 @@ class Desk:
     foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
     anew: list[Live] = field(default_factory=list)  # of `foreign`, those that the store does not know so yet
     reply: ReplyReader | None = None  # what the tokens of the reply in progress are
+    left: frozenset[int] = frozenset()  # turns that go aside when something takes their place
     unstored: str = ""  # why the reply is not stored yet, while that is so
     guard: RLock = field(default_factory=RLock)  # held for each change, so that others see whole states
 
@@ -156,6 +157,12 @@ class Desk:
         with self.guard:
             self.window.remove([key for key in self.live_keys if key not in there])
 
+    def leave(self, turns: frozenset[int]) -> None:
+        """These turns are not part of what is worked on any more, and do not wake up."""
+        with self.guard:
+            self.left = turns
+            self.window.remove([key for key in self.live_keys if key.turn_id in turns])
+
     # Falling asleep
 
     def prune(self, plan: PrunePlan, *, now: datetime) -> tuple[SleptChunk, ...]:
@@ -221,6 +228,7 @@ class Desk:
             before=before,
             frame_tokens=self.window.frame_tokens,
             stamp=self._stamp,
+            left=self.left,
         )
 
     def plan_snapshot(

@@ -27,9 +27,11 @@ def test_strategies_are_found_by_the_names_of_their_files():
 
 def test_the_settings_of_a_strategy_stand_beside_it_and_are_known_to_all():
     assert list(settings_of(STRATEGIES)) == ["fading", "decay", "sink", "asking_sinks"]
-    assert list(FIELDS)[8:21] == [
+    assert list(FIELDS)[8:23] == [
         "max_context_tokens",
+        "prune_to",
         "min_chunk_tokens",
+        "max_chunk_tokens",
         "strategy",
         "initial_brightness",
         "brightness_cap",

@@ -44,6 +44,9 @@ class WordRecall:
         self.store = store
         self.noted = 0
 
+    def expect(self, text: str) -> None:
+        pass
+
     def search(
         self, text: str, *, window: str | None = None, limit: int = 50, **_: Any
     ) -> Sequence[RecallHit]:
