@@ -25,7 +25,6 @@ from halo_weave.lab import figures
 from halo_weave.lab.capture import TapedWindow
 from halo_weave.lab.comparing import compared
 from halo_weave.lab.dialogues import dialogues
-from halo_weave.lab.digest import digest as made_digest
 from halo_weave.lab.measuring import Extent, measure_whole, measure_windows
 from halo_weave.lab.plots import plotted
 from halo_weave.lab.replay import replay as replayed
@@ -33,6 +32,7 @@ from halo_weave.lab.talking import says_of, talked
 from halo_weave.lab.whole import RememberedVectors
 from halo_weave.places import captures_folder
 from halo_weave.settings import Settings
+from halo_weave.weave.digest import digest as made_digest
 from halo_weave.weave.windows import find_window
 
 lab = typer.Typer(help="Captures of what a model looks at, replays, comparisons and digests: docs/lab.md.")

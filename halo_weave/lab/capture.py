@@ -246,6 +246,14 @@ class TapedWindow:
         return cls(folder, about)
 
     @property
+    def turns(self) -> int:
+        return sum(1 for _ in self.folder.glob("turn-*.npz"))
+
+    @property
+    def bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.folder.glob("turn-*.npz"))
+
+    @property
     def calibration(self) -> Calibration:
         heads = tuple(RetrievalHead(**one) for one in self.about["calibration"])
         return Calibration(heads, "As it was when this was captured.")
@@ -258,6 +266,15 @@ class TapedWindow:
                 yield TapedTurn(json.loads(str(arrays.pop("steps"))), arrays)
             except (OSError, ValueError, KeyError, EOFError) as error:
                 raise BadInput(f"{path} cannot be read: {error}. Remove it to use the rest.") from None
+
+
+def captures_of(folder: Path, window_id: str) -> list[TapedWindow]:
+    """The captures of a window, in the order in which they were begun."""
+    places = [
+        folder / window_id,
+        *sorted(folder.glob(f"{window_id}-*"), key=lambda path: (len(path.name), path.name)),
+    ]
+    return [TapedWindow.open(place) for place in places if (place / ABOUT).exists()]
 
 
 def lives(turn: TapedTurn, step: Mapping[str, Any]) -> list[Live]:

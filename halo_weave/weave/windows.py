@@ -16,6 +16,7 @@ from halo_weave.errors import BadInput, UnknownChunk, UnknownWindow
 from halo_weave.records import ChunkRecord, GraveyardPage, Sleeping, WindowRecord, WindowStats
 from halo_weave.settings import SHARED, Settings, checked, known, usable
 from halo_weave.weave.desk import CUT
+from halo_weave.weave.digest import Excerpt, digest
 from halo_weave.weave.events import ChunksSlept
 from halo_weave.weave.reply import THOUGHT
 from halo_weave.weave.said import remembered, said
@@ -204,6 +205,11 @@ class WeaveWindows:
             self._turns.last(window_id),
             desk.unstored,
         )
+
+    def digest(self, window_id: str, tokens: int) -> Sequence[Excerpt]:
+        """What the window's replies used most, up to so many tokens, in the original words."""
+        self._system.window(window_id)
+        return digest(self._system.store, window_id, tokens)
 
     def prune(self, window_id: str) -> ChunksSlept:
         """Apply the budget now, as after a reply."""

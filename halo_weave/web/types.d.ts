@@ -60,6 +60,9 @@ declare namespace Wire {
     "GET /api/memory/query": MatchesTold;
     "GET /api/notes": NotesTold;
     "PUT /api/notes": NotesTold;
+    "GET /api/windows/{window_id}/captures": Captures;
+    "GET /api/windows/{window_id}/compare": ComparisonTold;
+    "GET /api/windows/{window_id}/digest": DigestTold;
     "GET /api/model": ModelTold;
     "POST /api/model": ModelTold;
     "GET /api/models": ModelsTold;
@@ -157,6 +160,18 @@ declare namespace Wire {
     arguments: Record<string, any>;
   }
 
+  interface CaptureTold {
+    name: string;
+    model: string;
+    heads: string;
+    turns: number;
+    megabytes: number;
+  }
+
+  interface Captures {
+    captures: CaptureTold[];
+  }
+
   interface ChangedEvent {
   }
 
@@ -189,6 +204,13 @@ declare namespace Wire {
 
   interface Clear {
     confirm: "delete everything";
+  }
+
+  interface ComparisonTold {
+    strategies: Record<string, StrategyTold>;
+    agreement: Record<string, number>;
+    slept: Record<string, ReplayedSleep[]>;
+    live: Record<string, number[]>;
   }
 
   interface ContextStats {
@@ -257,6 +279,10 @@ declare namespace Wire {
     meaning: string;
   }
 
+  interface DigestTold {
+    excerpts: ExcerptTold[];
+  }
+
   interface DoneEvent {
     reason: "stop" | "eos" | "length" | "context" | "abort";
     budget: Budget;
@@ -298,6 +324,15 @@ declare namespace Wire {
     accessed: string;
     version: number;
     ended: string | null;
+  }
+
+  interface ExcerptTold {
+    key: string;
+    text: string;
+    speaker: string;
+    said: string;
+    share: number;
+    replies: string[];
   }
 
   interface FailedEvent {
@@ -592,6 +627,15 @@ declare namespace Wire {
     version?: string | null;
   }
 
+  interface ReplayedSleep {
+    turn: number;
+    key: string;
+    brightness: number;
+    age: number;
+    why: string;
+    text: string;
+  }
+
   interface ReplyTold {
     turn_id: string;
     position: string;
@@ -796,6 +840,16 @@ declare namespace Wire {
 
   interface Stopped {
     stopped: boolean;
+  }
+
+  interface StrategyTold {
+    turns: number;
+    asleep: number;
+    woken: number;
+    live: number;
+    median_age: number | null;
+    rows: number;
+    rows_per_second: number | null;
   }
 
   interface Switched {
