@@ -45,11 +45,11 @@ class UseAndSurprise(Strategy):
         return Light(np.full(surprisal.shape, self.initial_brightness, np.float32), traces)
 
     def brighten(self, sight: Sight, row: AttentionRow) -> Light:
-        return self._after(sight, [row])
+        return self._after(sight, [row]) or sight.light
 
     def after_reading(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light | None:
         if self.calibration.heads:
-            return self._after(sight, rows)
+            return self._after(sight, rows) or self._lit(sight, _copied(sight))
         # All heads together look at some tokens whatever is said: only what is more than that counts.
         traces, before = _copied(sight), int(sight.offsets[_earlier(sight)])
         traces[USUAL, :before] = np.mean([row.tokens[:before] for row in rows], axis=0)
@@ -63,19 +63,24 @@ class UseAndSurprise(Strategy):
             return {}
         return {"surprisal": float(np.nanmean(traces[SURPRISAL])), "use": float(np.nanmax(traces[USE]))}
 
-    def _after(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light:
-        traces, count = _copied(sight), _earlier(sight)
-        before = int(sight.offsets[count])
-        if count > 1:
-            usual = np.nan_to_num(traces[USUAL])
-            most = np.zeros(count, np.float32)
-            for row in rows:
-                shares, _ = shares_before(row, before, self.calibration, usual)
-                np.maximum(most, np.add.reduceat(shares, sight.offsets[:count]), out=most)
-            # What a chunk gets if all get the same is no use: else the first ones of a talk would be the most used.
-            used = np.maximum(0, (most * count - 1) / (count - 1))
-            of_tokens = np.repeat(used, np.diff(sight.offsets[: count + 1]))
-            traces[USE, :before] = np.fmax(traces[USE, :before], of_tokens)
+    def _after(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light | None:
+        """What the rows took; None if no chunk was used more than before, so that nothing changes."""
+        count = _earlier(sight)
+        before, starts = int(sight.offsets[count]), sight.offsets[:count]
+        if count < 2:
+            return None
+        assert sight.light.traces is not None
+        use, usual = sight.light.traces[USE, :before], np.nan_to_num(sight.light.traces[USUAL])
+        most = np.zeros(count, np.float32)
+        for row in rows:
+            shares, _ = shares_before(row, before, self.calibration, usual)
+            np.maximum(most, np.add.reduceat(shares, starts), out=most)
+        # What a chunk gets if all get the same is no use: else the first ones of a talk would be the most used.
+        used = np.maximum(0, (most * count - 1) / (count - 1))
+        if not (used > np.maximum.reduceat(np.nan_to_num(use), starts)).any():
+            return None
+        traces = _copied(sight)
+        traces[USE, :before] = np.fmax(use, np.repeat(used, np.diff(sight.offsets[: count + 1])))
         return self._lit(sight, traces)
 
     def _lit(self, sight: Sight, traces: Floats) -> Light:
