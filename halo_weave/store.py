@@ -29,6 +29,7 @@ from halo_weave.records import (
     Json,
     LiveChunk,
     MemoryEntry,
+    MostUsed,
     Note,
     Numbers,
     Place,
@@ -110,6 +111,9 @@ class Transcript(Protocol):
 
     def used_in(self, key: ChunkKey, *, limit: int = 100) -> list[ChunkUse]:
         """The replies that took something from a chunk, newest first."""
+
+    def most_used(self, window_id: str, limit: int = 200) -> list[MostUsed]:
+        """The chunks that the window's replies took most from, the most first."""
 
     def chunk(self, key: ChunkKey) -> ChunkRecord: ...
     def chunks(self, numbers: Iterable[int]) -> list[ChunkRecord]:

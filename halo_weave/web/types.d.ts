@@ -60,6 +60,9 @@ declare namespace Wire {
     "GET /api/memory/query": MatchesTold;
     "GET /api/notes": NotesTold;
     "PUT /api/notes": NotesTold;
+    "GET /api/windows/{window_id}/captures": Captures;
+    "GET /api/windows/{window_id}/compare": ComparisonTold;
+    "GET /api/windows/{window_id}/digest": DigestTold;
     "GET /api/model": ModelTold;
     "POST /api/model": ModelTold;
     "GET /api/models": ModelsTold;
@@ -157,6 +160,18 @@ declare namespace Wire {
     arguments: Record<string, any>;
   }
 
+  interface CaptureTold {
+    name: string;
+    model: string;
+    heads: string;
+    turns: number;
+    megabytes: number;
+  }
+
+  interface Captures {
+    captures: CaptureTold[];
+  }
+
   interface ChangedEvent {
   }
 
@@ -189,6 +204,13 @@ declare namespace Wire {
 
   interface Clear {
     confirm: "delete everything";
+  }
+
+  interface ComparisonTold {
+    strategies: Record<string, StrategyTold>;
+    agreement: Record<string, number>;
+    slept: Record<string, ReplayedSleep[]>;
+    live: Record<string, number[]>;
   }
 
   interface ContextStats {
@@ -257,6 +279,10 @@ declare namespace Wire {
     meaning: string;
   }
 
+  interface DigestTold {
+    excerpts: ExcerptTold[];
+  }
+
   interface DoneEvent {
     reason: "stop" | "eos" | "length" | "context" | "abort";
     budget: Budget;
@@ -298,6 +324,15 @@ declare namespace Wire {
     accessed: string;
     version: number;
     ended: string | null;
+  }
+
+  interface ExcerptTold {
+    key: string;
+    text: string;
+    speaker: string;
+    said: string;
+    share: number;
+    replies: string[];
   }
 
   interface FailedEvent {
@@ -518,8 +553,8 @@ declare namespace Wire {
     prune_to?: number | null;
     min_chunk_tokens?: number | null;
     max_chunk_tokens?: number | null;
-    strategy?: "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" | "surprise" |
-      "symmetric_voting" | "use_and_surprise" | null;
+    strategy?: "confident_voting" | "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" |
+      "surprise" | "symmetric_voting" | "use_and_surprise" | null;
     initial_brightness?: number | null;
     brightness_cap?: number | null;
     fading?: number | null;
@@ -590,6 +625,15 @@ declare namespace Wire {
   interface ReplaceNotes {
     content: Record<string, any>;
     version?: string | null;
+  }
+
+  interface ReplayedSleep {
+    turn: number;
+    key: string;
+    brightness: number;
+    age: number;
+    why: string;
+    text: string;
   }
 
   interface ReplyTold {
@@ -679,8 +723,8 @@ declare namespace Wire {
     prune_to?: number | null;
     min_chunk_tokens?: number;
     max_chunk_tokens?: number;
-    strategy?: "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" | "surprise" |
-      "symmetric_voting" | "use_and_surprise";
+    strategy?: "confident_voting" | "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" |
+      "surprise" | "symmetric_voting" | "use_and_surprise";
     initial_brightness?: number;
     brightness_cap?: number;
     fading?: number;
@@ -796,6 +840,16 @@ declare namespace Wire {
 
   interface Stopped {
     stopped: boolean;
+  }
+
+  interface StrategyTold {
+    turns: number;
+    asleep: number;
+    woken: number;
+    live: number;
+    median_age: number | null;
+    rows: number;
+    rows_per_second: number | null;
   }
 
   interface Switched {
