@@ -226,6 +226,9 @@ class RecallPort(Protocol):
         mmr_lambda: float | None = None,
     ) -> Sequence[RecallHit]: ...
 
+    def embedder(self, timeout: float | None = None) -> Embedder | None:
+        """The embedder once it is there, for whoever needs vectors of other texts; None if there is none."""
+
     def note_said(self) -> None:
         """New chunks are in the store: embed them when there is time."""
 

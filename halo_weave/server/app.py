@@ -25,6 +25,7 @@ from halo_weave.server.routes import chunks, keepsakes, turns, upkeep, windows
 from halo_weave.server.security import Guard, Policy
 from halo_weave.server.service import Service
 from halo_weave.server.sse import REF
+from halo_weave.server.v1 import routes as v1
 
 WEB = Path(__file__).parents[1] / "web"
 # Not left to the machine's own table, which may be missing or wrong.
@@ -155,6 +156,7 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
         checks = [Depends(_no_shadowed_method), Depends(_no_unread_body), Depends(_no_unknown_parameter)]
         app.include_router(router, dependencies=checks)
     app.include_router(kobold.routes(service.engine))
+    app.include_router(v1.routes(service))
 
     @app.get("/", include_in_schema=False)
     def index() -> Response:

@@ -6,12 +6,9 @@ They use the engine alone, without windows or memory. Their fields are those of 
 from __future__ import annotations
 
 import base64
-import contextlib
 import secrets
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
-from threading import Event, Lock
+from collections.abc import Callable, Generator, Sequence
 from typing import Annotated, Any, Literal
 
 import anyio.to_thread
@@ -23,12 +20,12 @@ from pydantic import ConfigDict, Field, RootModel, ValidationError
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.ports import Capture, Done, Engine, ModelInfo, Prompt, Read, Reason, Sampling, Segment, Step
-from halo_weave.server.refusals import Refusal, json_bytes
+from halo_weave.server.refusals import json_bytes
 from halo_weave.server.schema import WHOLE, Input, Output
+from halo_weave.server.scratch import Scratch
 from halo_weave.server.sse import EventStream, described, hopping
 from halo_weave.templates.messages import ChatMessage
 
-_MOST_AT_ONCE = 4
 _MOST_IDS = 200_000
 _Text = Annotated[str, Field(max_length=900_000, pattern=WHOLE)]
 _TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=_MOST_IDS)]
@@ -177,46 +174,6 @@ class GeneratedMessage(RootModel[Any]):
     root: TokenMessage | DoneMessage | ErrorMessage
 
 
-@dataclass(slots=True)
-class _Generations:
-    """Generations under way, each in a window of the engine that no other uses meanwhile.
-
-    The windows are used again, so that a client that sends the same beginning does not wait for it to be read twice.
-    """
-
-    lock: Lock = field(default_factory=Lock)
-    running: dict[str, Event] = field(default_factory=dict)
-    free: list[str] = field(default_factory=lambda: [f"prototype {i}" for i in range(_MOST_AT_ONCE)])
-
-    @contextlib.contextmanager
-    def take(self, name: str) -> Iterator[tuple[str, Event]]:
-        with self.lock:
-            if name in self.running:
-                raise Refusal(
-                    409, "busy", f"A request named {name!r} is being answered. Use another request_id."
-                )
-            if not self.free:
-                raise Refusal(
-                    503, "busy", f"{_MOST_AT_ONCE} texts are being generated already. Try again soon."
-                )
-            window, stop = self.free.pop(), Event()
-            self.running[name] = stop
-        try:
-            yield window, stop
-        finally:
-            stop.set()
-            with self.lock:
-                del self.running[name]
-                self.free.append(window)
-
-    def stop(self, name: str | None) -> bool:
-        with self.lock:
-            stops = [stop for known, stop in self.running.items() if name in (None, known)]
-        for stop in stops:
-            stop.set()
-        return bool(stops)
-
-
 def _tokenize(engine: Engine, asked: Tokenize) -> Tokenized:
     tokens = engine.tokenize(asked.text, special=True)
     if asked.add_special_tokens:
@@ -279,7 +236,7 @@ def _message(data: dict[str, Any]) -> bytes:
 
 
 def _generated(
-    engine: Engine, running: _Generations, asked: Generate, prompt: Prompt
+    engine: Engine, running: Scratch, asked: Generate, prompt: Prompt
 ) -> Generator[bytes, None, None]:
     """The text as server-sent events, token by token."""
     capture = Capture(raw=asked.attention_format == "per_layer") if asked.output_attentions else None
@@ -341,7 +298,7 @@ _TEXT_BODY = {
 def routes(engine: Callable[[], Engine]) -> APIRouter:
     """The prototype's addresses. `engine` raises while there is none."""
     router = APIRouter(tags=["Prototype"])
-    running = _Generations()
+    running = Scratch("prototype")
 
     @router.get("/api/v1/model", summary="The model")
     def describe_model() -> KoboldModel:
