@@ -104,6 +104,24 @@ class ChunkUse:
     share: float  # of the reply
 
 
+@dataclass(frozen=True, slots=True)
+class ReplyMemory:
+    """A chunk that a reply took from, or that woke up for its question."""
+
+    record: ChunkRecord
+    share: float  # of the reply
+    woken: Mapping[str, Json] | None  # why it woke up; None if it was live already
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPage:
+    """Some of the turns said in a window, in order, and where they stand among all."""
+
+    total: int  # turns
+    offset: int  # of the first
+    chunks: tuple[ChunkRecord, ...]
+
+
 # Windows
 
 
@@ -243,6 +261,7 @@ class Place(NamedTuple):
     start: int
     said: int  # microseconds since 1970
     speaker: str
+    told: float = 1.0  # share of its words that tell something; questions do not
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,3 +397,6 @@ class Imported:
     notes: int
     known_turns: int  # were here already
     kept_ids: bool  # False: turns and positions got new ids, since theirs could not be used here
+    ids: str = ""  # a sentence that says why turns or positions have other ids than in the file
+    program: str = ""  # that wrote the file
+    left: Mapping[str, int] = field(default_factory=dict)  # how much was not taken, by reason

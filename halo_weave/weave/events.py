@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import nan
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from halo_weave.core.pruning import SleepReason
 from halo_weave.core.resurrection import WakeReason
 from halo_weave.core.tokens import Brightness, ChunkKey
 from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned, Reason
-from halo_weave.weave.seen import Budget, SeenChunk
+from halo_weave.weave.seen import Budget, Reminder, SeenChunk
 
+ChangeStage = Literal["loading", "done", "failed", "stopped"]
 INTERNAL = "Something went wrong inside Halo Weave; its log has the details. What was stored is safe."
 
 
@@ -121,6 +124,9 @@ class Brightened:
     """Brightness of all live tokens in position order, the reply's so far included; a few times a second."""
 
     brightness: Brightness
+    attention: Brightness = field(  # what the reply took so far from each token before its exchange
+        default_factory=lambda: np.zeros(0, np.float32)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +161,7 @@ class Spoken:
     speaker: str
     chunks: tuple[SeenChunk, ...]
     use: ReplyUse
+    remembered: tuple[Reminder, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +178,9 @@ class TurnEnded:
     reason: Reason
     budget: Budget
     stats: Mapping[str, Any] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(
+        default_factory=dict
+    )  # how bright each live chunk is now, 0 to 100, by key
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +188,16 @@ class TurnFailed:
     """The turn ended before it was done."""
 
     sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNews:
+    """How far a change of the model is, in every window; each replaces the one before."""
+
+    model: str  # the one that is wanted
+    state: ChangeStage
+    sentence: str
+    progress: float | None = None  # 0 to 1, if it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,4 +232,4 @@ TurnEvent = (
     | WindowChanged
     | TurnEnded
 )
-WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | WindowDeleted | EventsLost
+WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | ModelNews | WindowDeleted | EventsLost

@@ -95,7 +95,7 @@ class Scribe:
         self.system = lru_cache(64)(self._system)
         self.given = lru_cache(MOST_GIVEN)(self._given)
         self._next_given, self._guard = GIVEN_LABELS, Lock()
-        self.controls = lru_cache(4096)(lambda ids: engine.controls(np.frombuffer(ids, np.int32)))
+        self.controls = lru_cache(4096)(self._controls)
         self._agree = lru_cache(4096)(self._agreed)
         self._sizes: dict[Role, int] = {}
 
@@ -117,8 +117,13 @@ class Scribe:
         """Whether the ids are this model's tokens of their text, without control tokens. Files can say anything."""
         return self._agree(tokens.ids.tobytes(), tokens.raw, tokens.ends.tobytes())
 
+    def _controls(self, ids: bytes) -> npt.NDArray[np.bool_] | None:
+        """Which of the tokens are control tokens; None: none is."""
+        found = self._engine.controls(np.frombuffer(ids, np.int32))
+        return found if found.any() else None
+
     def _agreed(self, ids: bytes, raw: bytes, ends: bytes) -> bool:
-        if self.controls(ids).any():
+        if self.controls(ids) is not None:
             return False
         tokens = Tokens(np.frombuffer(ids, np.int32), raw, np.frombuffer(ends, np.int32))
         return self._engine.pieces(tokens.ids) == tokens or self._engine.tokenize(tokens.text) == tokens
@@ -157,7 +162,7 @@ class Scribe:
         if reply is None:
             raise AssertionError("A prompt is written for a reply.")
         turns = [
-            _LiveTurn(turn_id, role, tuple(chunks), origins[turn_id].stamp if turn_id in origins else "")
+            _LiveTurn.of(turn_id, role, tuple(chunks), origins[turn_id].stamp if turn_id in origins else "")
             for (turn_id, role), chunks in groupby(
                 window.chunks, key=lambda chunk: (chunk.key.turn_id, chunk.key.role)
             )
@@ -180,7 +185,8 @@ class Scribe:
                 writer.frame(piece.text, turns[number].id, "footer" if piece.part == "footer" else "header")
         none = np.zeros(0, np.int64)
         read = np.concatenate([none, *(s.labels for s in writer.segments if s.kind == "chunk")])
-        missing = ~np.isin(np.concatenate([none, *live.values()]), read)
+        all_live = np.concatenate([none, *live.values()])
+        missing = ~np.isin(all_live, read) if len(read) < len(all_live) else np.zeros(len(all_live), bool)
         unread = np.flatnonzero(missing) - np.arange(int(missing.sum()))
         if reply.ids:
             labels = np.arange(reply.start, reply.start + len(reply.ids), dtype=np.int64)
@@ -216,16 +222,17 @@ _SAMPLE = (ChatMessage("user", "a"), ChatMessage("assistant", "b"), ChatMessage(
 @dataclass(frozen=True, slots=True)
 class _LiveTurn:
     id: int
-    role: Role
     chunks: tuple[Chunk, ...]
     stamp: str
+    message: ChatMessage
 
-    @property
-    def message(self) -> ChatMessage:
+    @classmethod
+    def of(cls, id: int, role: Role, chunks: tuple[Chunk, ...], stamp: str) -> _LiveTurn:
         """Bytes that are no text on their own, as a chunk may end within a character, go through unchanged."""
-        said = b"".join(chunk.tokens.raw for chunk in self.chunks).decode(errors="surrogateescape")
+        said = b"".join(chunk.tokens.raw for chunk in chunks).decode(errors="surrogateescape")
         # Only the window's own system prompt speaks as the system; a turn of that role came with an import.
-        return ChatMessage("assistant" if self.role is Role.ASSISTANT else "user", self.stamp + said)
+        speaker: Literal["user", "assistant"] = "assistant" if role is Role.ASSISTANT else "user"
+        return cls(id, chunks, stamp, ChatMessage(speaker, stamp + said))
 
 
 class _Writer:
@@ -267,18 +274,26 @@ class _Writer:
         tokens: Tokens = chunk.tokens
         if last <= 0 or first >= len(tokens.raw):
             return
+        controls = self.scribe.controls(tokens.ids.tobytes())
+        if first <= 0 and last >= len(tokens.raw) and controls is None:
+            self._add_tokens(turn_id, self.live[chunk.start], tokens.ids)
+            return
         starts = np.concatenate([[0], tokens.ends[:-1]])
-        inside = (starts >= first) & (tokens.ends <= last) & ~self.scribe.controls(tokens.ids.tobytes())
+        inside = (starts >= first) & (tokens.ends <= last)
+        if controls is not None:
+            inside &= ~controls
         whole = np.flatnonzero(inside)
         at = first
         for run in np.split(whole, np.flatnonzero(np.diff(whole) != 1) + 1) if len(whole) else ():
             part = slice(int(run[0]), int(run[-1]) + 1)
             self._add_rest(tokens.raw[at : int(starts[part.start])], turn_id, "left")
-            labels = self.live[chunk.start][part]
-            self.firsts.append((turn_id, int(labels[0])))
-            self.segments.append(Segment("chunk", labels, tokens.ids[part]))
+            self._add_tokens(turn_id, self.live[chunk.start][part], tokens.ids[part])
             at = int(tokens.ends[part.stop - 1])
         self._add_rest(tokens.raw[at:last], turn_id, "right")
+
+    def _add_tokens(self, turn_id: int, labels: Positions, ids: Ids) -> None:
+        self.firsts.append((turn_id, int(labels[0])))
+        self.segments.append(Segment("chunk", labels, ids))
 
     def _add_rest(self, raw: bytes, turn_id: int, slot: _Slot) -> None:
         if raw:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from threading import Event as Flag
-from typing import Literal
+from typing import Any, Literal
 
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.pruning import Prune, PrunePlan, SleepReason, choose_prunes
@@ -36,14 +36,15 @@ from halo_weave.weave.drafts import RETRY, unstored
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.roundtrip import round_trip
-from halo_weave.weave.seen import SeenChunk
+from halo_weave.weave.said import USED, remembered
+from halo_weave.weave.seen import Reminder, SeenChunk
 from halo_weave.weave.system import System
+from halo_weave.weave.taping import TurnTape, Untaped
 
 log = logging.getLogger(__name__)
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
 TOOL_ROOM = 512  # and for the answer of each tool that may be called
 FRAME = 0.1  # seconds between two reports of brightness
-USED = 0.05  # a chunk was used if so much of the reply came from it
 
 
 class Turn:
@@ -67,10 +68,13 @@ class Turn:
             desk.system = system.scribe.system(self.frame.system_prompt, self.frame.tools)
         desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
-        self._woken: set[ChunkKey] = set()
+        self._woken: dict[ChunkKey, Mapping[str, Any]] = {}  # and why
         self._shown = 0.0
+        desk.window.tape = system.tape(desk.record.id, desk.settings)
+        self.tape: TurnTape = desk.window.tape or Untaped()
 
     def run(self) -> Iterator[events.TurnEvent]:
+        self.tape.begin(self.desk.window, self.settings)
         said = self._tokens_of_user()
         tools = self.settings.tool_rounds * TOOL_ROOM if self.form != "off" else 0
         more = self.settings.max_new_tokens + OVERHEAD + MARGIN + tools + self.asked.tokens
@@ -101,7 +105,9 @@ class Turn:
         yield from self._fall_asleep(ids)
         self.recall.note_said()
         stats = self.clock.summary(self.stats) | {"faults": sum(self.desk.window.faults.values())}
-        yield events.TurnEnded(self.reason, self.desk.budget(), stats)
+        ranks = {str(key): rank for key, rank in self.desk.window.ranks().items()}
+        self.tape.end()
+        yield events.TurnEnded(self.reason, self.desk.budget(), stats, ranks)
 
     # Before the model speaks
 
@@ -133,7 +139,9 @@ class Turn:
         """If the user's words would not fit into the model's context, the dimmest sleep first."""
         window = self.desk.window
         if window.size + user > self._model_room(0):
-            plan = choose_prunes(window, max(1, self._model_room(0) - user))
+            room = max(1, self._model_room(0) - user)
+            plan = choose_prunes(window, room, goal=self._goal(room), pairs=self.settings.pairs_asleep)
+            self.tape.note("prune", plan)
             if plan.over:
                 raise BadInput(
                     f"Your message does not fit by {plan.over} tokens. Send it in parts, put something to sleep, "
@@ -161,7 +169,7 @@ class Turn:
     ) -> events.ChunksWoken:
         chunks = self.desk.wake(plan, hits, now=self.now(), by=by)
         self.stats["woken"] += len(chunks)
-        self._woken.update(chunk.key for chunk in chunks)
+        self._woken.update((chunk.key, chunk.woken or {}) for chunk in chunks)
         return events.ChunksWoken(chunks, plan.cost, plan.room, len(plan.passed_over))
 
     def _hear(self, said: Tokens, ids: Reservation) -> events.Heard | events.Answering:
@@ -170,7 +178,12 @@ class Turn:
             return events.Answering(self.asked.question, ids.assistant_turn)
         now, window = self.now(), self.desk.window
         chunks = chunk_turn(
-            said, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=self.settings.min_chunk_tokens
+            said,
+            ids.user_turn,
+            Role.USER,
+            ids.start,
+            min_chunk_tokens=self.settings.min_chunk_tokens,
+            max_chunk_tokens=self.settings.max_chunk_tokens,
         )
         live = [window.born(chunk) for chunk in chunks]
         kind, after = self.engine.info.tokenizer, self.asked.after
@@ -261,6 +274,7 @@ class Turn:
             grammar=self.frame.grammar,
         )
         capture = seen_for_use(window.strategy.capture, self.use.calibration)
+        capture = self.tape.wanted(capture, self.engine)
         if not first:
             capture = replace(capture, reading=False, reading_surprisal=False)
         self.prompt = prompt = self.scribe.prompt(
@@ -293,8 +307,9 @@ class Turn:
             self.stats[name] += count
         self.clock.reading += read.seconds
         window = self.desk.window
-        if read.surprisal is not None and window.reply is not None and window.reply.answers is not None:
-            window.learn_surprisal(window.reply.answers, self.prompt.whole_surprisal(read.surprisal))
+        surprisal = None if read.surprisal is None else self.prompt.whole_surprisal(read.surprisal)
+        if surprisal is not None and window.reply is not None and window.reply.answers is not None:
+            window.learn_surprisal(window.reply.answers, surprisal)
         rows = [row for row in map(self.prompt.whole, read.rows) if row]
         before = (
             sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != window.reply.answers)
@@ -302,6 +317,7 @@ class Turn:
             else 0
         )
         self.use.read(rows, before)
+        self.tape.rows(rows, window.reply.answers if window.reply else None, surprisal)
         if window.strategy.capture.reading:
             window.learn_rows(rows)
         return events.PromptRead(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
@@ -311,11 +327,12 @@ class Turn:
         window = self.desk.window
         with self.desk.guard:
             row = self.prompt.whole(step.row)
+            self.tape.row(row, self.settings.score_current_turn)
             if window.strategy.capture.reply and self.engine.info.abilities.attention:
-                window.update(row, score_reply=self.settings.score_current_turn)
-            if row is not None and row.fault(len(window)):
-                row = None
-            self._note_use(row)
+                fault = window.update(row, score_reply=self.settings.score_current_turn)
+            else:
+                fault = row.fault(len(window)) if row is not None else None
+            self._note_use(None if fault else row)
             window.say(step.id, step.piece, step.surprisal)
             settled = self.reply.feed(step.id, step.piece)
             self.reply.tokens[-1].surprisal = step.surprisal
@@ -338,7 +355,7 @@ class Turn:
         """Of what is live and told of: tokens of the reply may be held back."""
         window = self.desk.window
         held = len(self.reply.tokens) - len(self.reply.known) if window.reply else 0
-        return events.Brightened(window.brightness[: len(window) - held].copy())
+        return events.Brightened(window.shown()[: len(window) - held], self.use.lit)
 
     def _note_use(self, row: AttentionRow | None) -> None:
         window = self.desk.window
@@ -412,21 +429,22 @@ class Turn:
     def _keep_reply(self) -> events.Spoken:
         window = self.desk.window
         assert window.reply is not None
-        turn_id = window.reply.turn_id
+        turn_id, start = window.reply.turn_id, window.reply.start
         self.draft.close()
         now = self.now()
         with self.desk.guard:
             parts = self.reply.parts(self.engine.tokenize)
-            chunks = window.end_reply(self.settings.min_chunk_tokens, parts)
+            chunks = window.end_reply(
+                self.settings.min_chunk_tokens, parts, max_chunk_tokens=self.settings.max_chunk_tokens
+            )
             tags = {chunk.key: self.reply.tags(chunk.start, chunk.stop) for chunk in chunks}
             self._tags = {key: own for key, own in tags.items() if own}
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
             self._note(chunks, self.desk.record.ai_name, now)
         self._store_reply(turn_id, [window.at(chunk.key) for chunk in chunks], now)
-        use = self.use.whole()
-        if chunks:
-            self._store_use(turn_id, use)
-        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use)
+        use = self.use.whole(start)
+        reminders = self._store_use(turn_id, use) if chunks else ()
+        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use, reminders)
 
     def _store_reply(self, turn_id: int, live: Sequence[Live], now: datetime) -> None:
         """What was shown is kept until the store takes it: the disk may be full, another process may hold the file."""
@@ -463,10 +481,12 @@ class Turn:
             self.desk.follow_store()
             self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
 
-    def _store_use(self, turn_id: int, use: ReplyUse) -> None:
+    def _store_use(self, turn_id: int, use: ReplyUse) -> tuple[Reminder, ...]:
         """What was said is stored already; if the store refuses now, only where it came from is lost."""
         with suppress(StoreError):
-            self.store.save_use(turn_id, use)
+            self.store.save_use(turn_id, use, self._woken)
+            return remembered(self.store, [turn_id], self.desk.names).get(turn_id, ())
+        return ()
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """First thoughts and a tool's words between frames, which templates do not write of past turns; then the dimmest."""
@@ -477,22 +497,23 @@ class Turn:
             for key, live in ((key, window.at(key)) for key in asides if key in window)
         ]
         if goes:
-            yield self._put_to_sleep(PrunePlan(budget, 0, tuple(goes)), before_turn=False)
+            aside = PrunePlan(budget, 0, tuple(goes))
+            self.tape.note("prune", aside)
+            yield self._put_to_sleep(aside, before_turn=False)
         plan = choose_prunes(
             window,
             budget,
-            current=self._last_exchanges(ids),
+            goal=self._goal(budget),
+            current=self.desk.last_exchanges() | {ids.user_turn, ids.assistant_turn},
             kept=self._woken_and_used(),
+            pairs=self.settings.pairs_asleep,
         )
+        self.tape.note("prune", plan)
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)
 
-    def _last_exchanges(self, ids: Reservation) -> set[int]:
-        """The turns of this exchange and of those before it that are kept."""
-        turns = self.desk.window.turns
-        asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
-        first = min(asked, default=ids.user_turn)
-        return {ids.user_turn, ids.assistant_turn, *(turn_id for turn_id, _ in turns if turn_id >= first)}
+    def _goal(self, budget: int) -> int:
+        return self.settings.prune_goal(budget, cuts=self.engine.info.abilities.cuts)
 
     def _woken_and_used(self) -> set[ChunkKey]:
         if not self.settings.keep_used:
