@@ -45,7 +45,7 @@ class AskedCall(_Lenient):
         return read if isinstance(read, dict) else {"input": read}
 
 
-class Message(_Lenient):
+class GuestMessage(_Lenient):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[dict[str, Any]] | None = None
     tool_calls: list[AskedCall] | None = None
@@ -118,7 +118,7 @@ class Sampled(_Lenient):
 
 
 class ChatRequest(Sampled):
-    messages: list[Message] = Field(min_length=1, max_length=_MOST_MESSAGES)
+    messages: list[GuestMessage] = Field(min_length=1, max_length=_MOST_MESSAGES)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
     top_logprobs: int | None = None

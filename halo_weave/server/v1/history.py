@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.ports import Engine
 from halo_weave.server.refusals import ApiRefusal
-from halo_weave.server.v1.asked import Message
+from halo_weave.server.v1.asked import GuestMessage
 from halo_weave.templates.messages import ChatMessage, NativeCall
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import ReplyKind
@@ -59,7 +59,7 @@ class Sent:
         return self.units[-1].role is Role.USER and self.units[-1].text.lstrip().startswith(TASK)
 
 
-def read_messages(messages: Sequence[Message]) -> Sent:
+def read_messages(messages: Sequence[GuestMessage]) -> Sent:
     """White space alone is nothing said."""
     system: list[str] = []
     units: list[Unit] = []

@@ -15,7 +15,7 @@ from halo_weave.server.scratch import Scratch
 from halo_weave.server.v1 import told
 from halo_weave.server.v1.asked import ResponseRequest
 from halo_weave.server.v1.history import read_messages
-from halo_weave.server.v1.writing import Talk, frame_of, incognito, locate
+from halo_weave.server.v1.writing import GuestTalk, frame_of, incognito, locate
 from halo_weave.weave.weave import Weave
 
 _ID = re.compile(rf"resp_({WINDOW_ID.strip('^$')})_([0-9]{{1,19}})")
@@ -42,7 +42,7 @@ class GuestResponse:
         self.id = f"resp_{talk.window}_{talk.reply_turn}"
         self.headers = {"x-halo-window": talk.window, "x-halo-woken": str(talk.woken_before)}
 
-    def _before(self, request: Any, sent: Any) -> Talk | None:
+    def _before(self, request: Any, sent: Any) -> GuestTalk | None:
         """Where the previous response ended."""
         named = self.asked.previous_response_id
         if named is None:
@@ -59,7 +59,9 @@ class GuestResponse:
                 f"There is no response {named[:80]!r}.",
                 param="previous_response_id",
             ) from None
-        return Talk(self.weave, request, sent, window, 0, turn, False, frame_of(self.weave, request, sent))
+        return GuestTalk(
+            self.weave, request, sent, window, 0, turn, False, frame_of(self.weave, request, sent)
+        )
 
     def whole(self) -> dict[str, Any]:
         self.choice.read()

@@ -23,7 +23,7 @@ from halo_weave.server.v1 import responses, told
 from halo_weave.server.v1.asked import ChatRequest, EmbeddingRequest, ResponseRequest, TextRequest
 from halo_weave.server.v1.history import read_messages
 from halo_weave.server.v1.told import Choice
-from halo_weave.server.v1.writing import Talk, alone, incognito, locate, sampling_of
+from halo_weave.server.v1.writing import GuestTalk, alone, incognito, locate, sampling_of
 from halo_weave.weave.reply import ReplyReader
 from halo_weave.weave.weave import Weave
 
@@ -122,7 +122,7 @@ class _Chat:
         task = request.headers.get("x-halo-task", "").strip()
         private = request.headers.get("x-halo-incognito", "").strip().lower() not in ("", "0", "false")
         self.explains = request.headers.get("x-halo-explain", "").strip().lower() not in ("", "0", "false")
-        self.talk: Talk | None = None
+        self.talk: GuestTalk | None = None
         self.headers: dict[str, str] = {}
         if not (asked.incognito or private or self.sent.is_task or (task and "{{" not in task)):
             self.talk = locate(weave, asked, self.sent, request.headers)

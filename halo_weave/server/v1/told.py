@@ -15,7 +15,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ReplyPiece:
     """A piece of a reply."""
 
     text: str
@@ -57,7 +57,7 @@ class Usage:
 class Choice:
     """One reply while it comes. Its pieces are read once."""
 
-    pieces: Generator[Said, None, None]
+    pieces: Generator[ReplyPiece, None, None]
     usage: Usage
     finish: str = "stop"
     text: str = ""
@@ -65,7 +65,7 @@ class Choice:
     calls: list[dict[str, Any]] = field(default_factory=list)
     logprobs: list[dict[str, Any]] = field(default_factory=list)
 
-    def __iter__(self) -> Iterator[Said]:
+    def __iter__(self) -> Iterator[ReplyPiece]:
         """Whoever stops in the middle has to `close`: the reply ends then."""
         for piece in self.pieces:
             if piece.call is not None:
@@ -89,7 +89,7 @@ class Choice:
         return "tool_calls" if self.calls else FINISH.get(self.finish, "stop")
 
 
-def logprob_of(piece: Said) -> dict[str, Any]:
+def logprob_of(piece: ReplyPiece) -> dict[str, Any]:
     known = piece.logprob is not None and not isnan(piece.logprob)
     return {
         "token": piece.text,
@@ -122,7 +122,7 @@ def chat_choice(choice: Choice, index: int, *, logprobs: bool) -> dict[str, Any]
     }
 
 
-def delta_of(piece: Said, calls: int) -> dict[str, Any]:
+def delta_of(piece: ReplyPiece, calls: int) -> dict[str, Any]:
     if piece.call is not None:
         return {"tool_calls": [{"index": calls - 1, **piece.call}]}
     return {"reasoning_content": piece.text} if piece.thought else {"content": piece.text}

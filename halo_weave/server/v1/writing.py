@@ -18,7 +18,7 @@ from halo_weave.server.refusals import ApiRefusal
 from halo_weave.server.scratch import Scratch
 from halo_weave.server.v1.asked import ChatRequest
 from halo_weave.server.v1.history import Sent, chat_messages, opening_of
-from halo_weave.server.v1.told import Choice, Said, Usage
+from halo_weave.server.v1.told import Choice, ReplyPiece, Usage
 from halo_weave.templates.calls import CallSplitter
 from halo_weave.weave import events
 from halo_weave.weave.asked import Frame
@@ -36,7 +36,7 @@ _NO_NAMES = {"", "new", "null", "none", "undefined"}
 
 
 @dataclass(slots=True)
-class Talk:
+class GuestTalk:
     """Where a request is answered: the window, and what of its history is new there."""
 
     weave: Weave
@@ -131,7 +131,7 @@ class Talk:
                     raise
                 time.sleep(0.02)
 
-    def _pieces(self, begun: Begun, choice: Choice) -> Generator[Said, None, None]:
+    def _pieces(self, begun: Begun, choice: Choice) -> Generator[ReplyPiece, None, None]:
         turns, ended = self.weave.turns, False
         try:
             for happened in turns.follow(self.window, begun.before):
@@ -142,9 +142,11 @@ class Talk:
                     case events.TokenSpoken():
                         choice.usage.thought += happened.thought
                         if not happened.tool and happened.text:
-                            yield Said(happened.text, happened.piece, happened.thought, -happened.surprisal)
+                            yield ReplyPiece(
+                                happened.text, happened.piece, happened.thought, -happened.surprisal
+                            )
                     case events.CallMade():
-                        yield Said("", call=_call(happened.name, happened.arguments))
+                        yield ReplyPiece("", call=_call(happened.name, happened.arguments))
                     case events.TurnEnded():
                         ended = True
                         choice.finish, choice.usage.written = happened.reason, happened.stats["tokens"]
@@ -158,13 +160,13 @@ class Talk:
                 turns.abort(self.window)
 
 
-def _choice(pieces: Callable[[Choice], Generator[Said, None, None]]) -> Choice:
+def _choice(pieces: Callable[[Choice], Generator[ReplyPiece, None, None]]) -> Choice:
     made = Choice(_nothing(), Usage())
     made.pieces = pieces(made)
     return made
 
 
-def _nothing() -> Generator[Said, None, None]:
+def _nothing() -> Generator[ReplyPiece, None, None]:
     yield from ()
 
 
@@ -204,7 +206,7 @@ def frame_of(weave: Weave, request: ChatRequest, sent: Sent) -> Frame:
     return Frame(sent.system, tools, request.grammar)
 
 
-def locate(weave: Weave, request: ChatRequest, sent: Sent, headers: Mapping[str, str]) -> Talk:
+def locate(weave: Weave, request: ChatRequest, sent: Sent, headers: Mapping[str, str]) -> GuestTalk:
     """The window of a request: by our own header, by the client's name for the chat, by the history; else a new one."""
     frame = frame_of(weave, request, sent)
     units = sent.units[:-1] if sent.units[-1].pending else sent.units
@@ -215,10 +217,10 @@ def locate(weave: Weave, request: ChatRequest, sent: Sent, headers: Mapping[str,
         window = weave.windows.get(own)
         found = turns.recognise(said, own)
         if found is not None and found.turn is not None:
-            return Talk(weave, request, sent, own, found.known, found.turn.id, False, frame)
+            return GuestTalk(weave, request, sent, own, found.known, found.turn.id, False, frame)
         if len(said) == 1 or window.head is None:  # only what is new was sent
-            return Talk(weave, request, sent, own, 0, window.head, window.head is None, frame)
-        return Talk(weave, request, sent, own, 0, None, False, frame)
+            return GuestTalk(weave, request, sent, own, 0, window.head, window.head is None, frame)
+        return GuestTalk(weave, request, sent, own, 0, None, False, frame)
     strong = [
         f"{name}:{value}"
         for name in _CHAT_HEADERS
@@ -232,7 +234,7 @@ def locate(weave: Weave, request: ChatRequest, sent: Sent, headers: Mapping[str,
         fresh = weave.windows.get(known).head is None
         if found is not None and (found.turn is not None or fresh or name in strong):
             turn = found.turn.id if found.turn else None
-            return Talk(weave, request, sent, known, found.known, turn, fresh, frame)
+            return GuestTalk(weave, request, sent, known, found.known, turn, fresh, frame)
     found = turns.recognise(said) if not strong else None
     if found is not None and found.turn is not None:
         window_id, known_units, turn = found.window, found.known, found.turn.id
@@ -241,7 +243,7 @@ def locate(weave: Weave, request: ChatRequest, sent: Sent, headers: Mapping[str,
         except UnknownWindow:  # it was deleted since
             found = None
         else:
-            talk = Talk(weave, request, sent, window_id, known_units, turn, False, frame)
+            talk = GuestTalk(weave, request, sent, window_id, known_units, turn, False, frame)
             _name(weave, talk.window, strong, request)
             return talk
     first = next((text for role, text in said if role is Role.USER), "A chat")
@@ -249,7 +251,7 @@ def locate(weave: Weave, request: ChatRequest, sent: Sent, headers: Mapping[str,
     # Clients know nothing of the time that the model is told with each message.
     made = weave.windows.create(name, system_prompt=sent.system, settings={"timestamps": False})
     _name(weave, made.id, strong, request)
-    return Talk(weave, request, sent, made.id, 0, None, True, frame)
+    return GuestTalk(weave, request, sent, made.id, 0, None, True, frame)
 
 
 def _name(weave: Weave, window: str, strong: Sequence[str], request: ChatRequest) -> None:
@@ -316,7 +318,7 @@ def alone(weave: Weave, scratch: Scratch, ids: Ids, sampling: Sampling, reader: 
 
 def _alone(
     weave: Weave, scratch: Scratch, ids: Ids, sampling: Sampling, reader: ReplyReader, choice: Choice
-) -> Generator[Said, None, None]:
+) -> Generator[ReplyPiece, None, None]:
     prompt = Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids))
     with scratch.take(secrets.token_hex(8)) as (window, stop):
         steps = weave.engine.generate(window, prompt, sampling, None, mode="exact", stopped=stop.is_set)
@@ -344,12 +346,12 @@ def _alone(
                 close()
 
 
-def _told(reader: ReplyReader, settled: Sequence[Any], choice: Choice) -> Generator[Said, None, None]:
+def _told(reader: ReplyReader, settled: Sequence[Any], choice: Choice) -> Generator[ReplyPiece, None, None]:
     for token in settled:
         thought = token.kind == "thought"
         choice.usage.thought += thought
         if token.text:
-            yield Said(token.text, token.piece, thought, -token.surprisal)
+            yield ReplyPiece(token.text, token.piece, thought, -token.surprisal)
     calls, reader.calls = reader.calls, []
     for call in calls:
-        yield Said("", call=_call(call.name, call.arguments))
+        yield ReplyPiece("", call=_call(call.name, call.arguments))
