@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -133,12 +135,15 @@ class GuestTalk:
 
     def _pieces(self, begun: Begun, choice: Choice) -> Generator[ReplyPiece, None, None]:
         turns, ended = self.weave.turns, False
+        opened = getattr(begun.heard, "opened", 0)  # of the reply: the client has it
         try:
             for happened in turns.follow(self.window, begun.before):
                 match happened:
                     case events.PromptRead() if not choice.usage.prompt:
                         kept = happened.reused + happened.restored
                         choice.usage.prompt, choice.usage.cached = kept + happened.computed, kept
+                    case events.TokenSpoken() if opened:
+                        opened -= 1
                     case events.TokenSpoken():
                         choice.usage.thought += happened.thought
                         if not happened.tool and happened.text:
@@ -146,7 +151,7 @@ class GuestTalk:
                                 happened.text, happened.piece, happened.thought, -happened.surprisal
                             )
                     case events.CallMade():
-                        yield ReplyPiece("", call=_call(happened.name, happened.arguments))
+                        yield ReplyPiece("", call=_call(happened.name, happened.arguments, self.window))
                     case events.TurnEnded():
                         ended = True
                         choice.finish, choice.usage.written = happened.reason, happened.stats["tokens"]
@@ -182,9 +187,10 @@ def _woken(one: events.WokenChunk) -> dict[str, Any]:
     }
 
 
-def _call(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _call(name: str, arguments: Mapping[str, Any], window: str = "") -> dict[str, Any]:
+    """Its id names the window: the client sends it back with the result."""
     return {
-        "id": f"call_{secrets.token_hex(12)}",
+        "id": f"call_{secrets.token_hex(6)}_{window}".rstrip("_"),
         "type": "function",
         "function": {"name": name, "arguments": json.dumps(dict(arguments), ensure_ascii=False)},
     }
@@ -226,8 +232,9 @@ def locate(weave: Weave, request: ChatRequest, sent: Sent, headers: Mapping[str,
         for name in _CHAT_HEADERS
         if (value := headers.get(name, "").strip()[:200]).lower() not in _NO_NAMES and "{{" not in value
     ]
-    for name in [*strong, *request.chat_names]:
-        known = turns.chat(name)
+    called = _window_of_calls(weave, sent)
+    for name in [*strong, *([""] if called else []), *request.chat_names]:
+        known = turns.chat(name) if name else called
         if known is None:
             continue
         found = turns.recognise(said, known)
@@ -252,6 +259,16 @@ def locate(weave: Weave, request: ChatRequest, sent: Sent, headers: Mapping[str,
     made = weave.windows.create(name, system_prompt=sent.system, settings={"timestamps": False})
     _name(weave, made.id, strong, request)
     return GuestTalk(weave, request, sent, made.id, 0, None, True, frame)
+
+
+def _window_of_calls(weave: Weave, sent: Sent) -> str | None:
+    """The window in which the last reply called tools that have answered now."""
+    for call in sent.units[-1].rounds[-1].calls:
+        found = re.fullmatch(r"call_[0-9a-f]{12}_([0-9a-zA-Z_-]{1,64})", call.id)
+        if found:
+            with suppress(UnknownWindow):
+                return weave.windows.get(found[1]).id
+    return None
 
 
 def _name(weave: Weave, window: str, strong: Sequence[str], request: ChatRequest) -> None:
@@ -293,7 +310,7 @@ def incognito(weave: Weave, scratch: Scratch, request: ChatRequest, sent: Sent) 
     finder = (
         CallSplitter(format, tools, header=opening.strip().rpartition("\n")[2]) if format and tools else None
     )
-    reader = ReplyReader(0, marks, calls=finder)
+    reader = ReplyReader(0, marks, calls=finder, calls_end=True)
     reader.begin(marks is not None and marks.opened_by(opening))
     sampling = sampling_of(weave, given, request.stop, frame.grammar)
     return alone(weave, scratch, ids, sampling, reader)
