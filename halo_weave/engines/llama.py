@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,7 @@ from halo_weave.templates.renderer import TemplateRenderer
 Mode = Literal["splice", "exact"]
 
 BATCH, BATCH_ON_GPU = 64, 512  # tokens per decode while a prompt is read
+F = TypeVar("F", int, float)
 GROWTH = 2048  # a context grows by so many cells
 CHATML_END = "<|im_end|>"
 SPARE = 256  # cells beyond prompt and reply, for what returns in the middle
@@ -446,7 +447,16 @@ class LlamaEngine:
             file=str(model.path),
             size_bytes=header.size,
             parameters=int(c.llama_model_n_params(model.handle)),
+            embedding=_figure(header, "embedding_length", 0),
+            rope_base=_figure(header, "rope.freq_base", 10_000.0),
+            rope_scale=1.0 / (_figure(header, "rope.scaling.factor", 1.0) or 1.0),
         )
+
+
+def _figure(header: Header, name: str, usual: F) -> F:
+    """A number that the file tells of its architecture."""
+    value = header.values.get(f"{header.architecture}.{name}", usual)
+    return type(usual)(value) if isinstance(value, int | float) else usual
 
 
 def _check_that_it_writes(model: Model) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,13 @@ from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import EmbedderOff, HaloWeaveError, WindowBusy
 from halo_weave.ports import ModelInfo
-from halo_weave.records import ChunkRecord, Imported, Stats, Subset
+from halo_weave.records import ChunkRecord, Imported, Stats, Subset, Vectors
 from halo_weave.weave.events import INTERNAL
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
 
 log = logging.getLogger(__name__)
+WAIT = 60.0  # seconds for the embedder to be there
 EmbedAnew = Callable[[Callable[[int, int], None]], None]  # told how many chunks are done, of how many
 
 
@@ -100,6 +101,15 @@ class WeaveMemory:
         hits, plan = desk.plan_recall(text, room, recall=self._system.recall, now=self._system.now())
         texts = {one.key: one.chunk.text for one in self._system.store.chunks_by_key(plan.keys)}
         return Preview(plan, hits, texts)
+
+    def embed(self, texts: Sequence[str]) -> tuple[str, Vectors]:
+        """The embedder's name, and the vectors of these texts as questions to memory would have them."""
+        embedder = self._system.recall.embedder(WAIT)
+        if embedder is None:
+            raise EmbedderOff(
+                "There is no embedder: search goes by words. Start with --embedder to have one."
+            )
+        return embedder.name, embedder.embed(texts)
 
     def stats(self) -> Stats:
         return self._system.store.stats()

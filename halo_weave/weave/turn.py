@@ -88,7 +88,9 @@ class Turn:
         with self.desk.guard:
             start = ids.start + len(said)
             self.desk.window.begin_reply(ids.assistant_turn, start, self.asked.question or ids.user_turn)
-            self.reply = self.desk.reply = ReplyReader(start, self.engine.facts.marks, calls=self._finder())
+            self.reply = self.desk.reply = ReplyReader(
+                start, self.engine.facts.marks, calls=self._finder(), calls_end=bool(self.frame.tools)
+            )
         self.draft = self.system.drafts.begin(
             self.desk, self.engine.info.tokenizer, self.system.note_unstored
         )
@@ -176,7 +178,7 @@ class Turn:
     def _hear(self, said: Tokens, ids: Reservation) -> events.Heard | events.Answering:
         """The user's turn is stored with its words in the index, and only then shown."""
         if self.asked.question:
-            return events.Answering(self.asked.question, ids.assistant_turn)
+            return events.Answering(self.asked.question, ids.assistant_turn, self.asked.tokens)
         now, window = self.now(), self.desk.window
         chunks = chunk_turn(
             said,
