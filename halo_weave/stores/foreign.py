@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
@@ -19,7 +20,7 @@ import numpy as np
 from halo_weave.core.brightness import INITIAL
 from halo_weave.core.chunking import cut
 from halo_weave.core.tokens import Role, Tokens
-from halo_weave.errors import ImportRefused
+from halo_weave.errors import ImportRefused, StoreFull
 from halo_weave.imports.conversation import Conversation, Left, Message, digest
 from halo_weave.imports.formats import ForeignFormat, format_of, formats
 from halo_weave.imports.words import clean, one_line
@@ -87,7 +88,8 @@ class ForeignFile:
 
     renumbered = None  # its messages have no numbers
 
-    def __init__(self, source: IO[bytes], now: int, progress: Progress) -> None:
+    def __init__(self, source: IO[bytes], folder: Path, now: int, progress: Progress) -> None:
+        """`folder`: that of the memory, since the system's temporary folder may be kept in RAM."""
         self._now, self._progress = now, progress
         self.left: Left = Counter()
         self.heads: dict[str, int] = {}  # the last turn of the branch in use, by window, once it was told
@@ -96,12 +98,19 @@ class ForeignFile:
         self._turns, self._positions = 0, 0
         self._marks = hashlib.sha256()
         self._size = source.seek(0, io.SEEK_END)
-        self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed at the end of the import
         try:
-            self._read(source)
-        except BaseException:
-            self._spool.close()
-            raise
+            self._spool = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - it is closed at the end of the import
+            try:
+                self._read(source)
+                self._spool.flush()
+            except BaseException:
+                self._spool.close()
+                raise
+        except OSError as error:
+            raise StoreFull(
+                f"What is imported cannot be kept in {folder} for a while: {error.strerror or error}. Free some space "
+                "there, then try again."
+            ) from error
         name = f"import {self._marks.hexdigest()[:32]}"  # the same file gets the same ids when it is imported again
         self.header = ExportHeader(id=name, next_turn=self._turns + 1, next_position=self._positions)
 
