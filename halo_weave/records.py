@@ -243,6 +243,7 @@ class Place(NamedTuple):
     start: int
     said: int  # microseconds since 1970
     speaker: str
+    told: float = 1.0  # share of its words that tell something; questions do not
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,12 @@ export class Api {
   status() { return this.json("GET", "/api/status"); }
   /** @returns {Promise<Status>} */
   retryModel() { return this.json("POST", "/api/model/retry"); }
+  /** @returns {Promise<Models>} */
+  models() { return this.json("GET", "/api/models"); }
+  /** @param {string} model @returns {Promise<Status["model"]>} */
+  chooseModel(model) { return this.json("POST", "/api/model", { body: { model } }); }
+  /** @returns {Promise<Wire.Answers["POST /api/model/stop"]>} */
+  stopModel() { return this.json("POST", "/api/model/stop"); }
   /** @returns {Promise<SettingsInfo>} */
   settings() { return this.json("GET", "/api/settings"); }
   /** @param {Wire.Bodies["PATCH /api/settings"]} changes @returns {Promise<SettingsInfo>} */

@@ -26,6 +26,20 @@ export class App extends Link {
     await this.refresh();
   }
 
+  /** Goes on with another model, once it is here and ready. @param {string} name */
+  async chooseModel(name) {
+    const model = await this.attempt(() => this.api.chooseModel(name));
+    if (model) this.store.setModel(model);
+    this.refresh({ windows: false });
+    return model;
+  }
+
+  /** Leaves the model that is on its way. */
+  async stopModel() {
+    await this.attempt(() => this.api.stopModel());
+    await this.refresh({ windows: false });
+  }
+
   // Addresses
 
   /** Shows the window that the address names. If there is none, that is said, and the address follows the page. */

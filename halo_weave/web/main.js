@@ -13,6 +13,7 @@ import { HeaderView } from "./views/header.js";
 import { KeysView } from "./views/keys.js";
 import { LabView } from "./views/lab.js";
 import { MemoryView } from "./views/memory.js";
+import { ModelsView } from "./views/models.js";
 import { NotesView } from "./views/notes.js";
 import { SearchView } from "./views/search.js";
 import { SettingsView } from "./views/settings.js";
@@ -27,6 +28,7 @@ const drawer = new DrawerView(app, byId("drawer"), byId("dock"), {
   graveyard: () => new GraveyardView(app),
   memory: () => new MemoryView(app),
   notes: () => new NotesView(app),
+  models: () => new ModelsView(app),
   settings: () => new SettingsView(app),
   lab: () => new LabView(app),
 });

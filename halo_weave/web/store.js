@@ -8,7 +8,7 @@ import { compareIds, parts, roleName } from "./words.js";
  * Topics of the state: status, windows, window (another one is shown), live (chunks came or went), token, brightness,
  * turn, budget, settings, connection. Of what happened: heard, done, failed, graveyard (what sleeps is another),
  * kept (the model's notes or structured memory may have changed), goto and woke (a chunk to show), why, compose,
- * given-back and taken-back (the user's words), unloadable.
+ * given-back and taken-back (the user's words), unloadable, panel (one to open).
  */
 export class Store extends EventTarget {
   /** @type {Status | null} */
@@ -58,6 +58,13 @@ export class Store extends EventTarget {
   /** @param {Status} status */
   setStatus(status) {
     this.status = status;
+    this.tell("status");
+  }
+
+  /** What is told of the model is another by now. @param {Status["model"]} model */
+  setModel(model) {
+    if (!this.status) return;
+    this.status = { ...this.status, model };
     this.tell("status");
   }
 
@@ -155,6 +162,7 @@ export class Store extends EventTarget {
       case "done": return this.#done(event.data);
       case "unstored": return this.#unstored(event.data);
       case "failed": return this.#failed(event.data);
+      case "model": return this.#news(event.data);
       default: return event.event === "changed" || event.event === "reset";
     }
   }
@@ -283,6 +291,15 @@ export class Store extends EventTarget {
   /** @param {Wire.Events["unstored"]} data */
   #unstored({ sentence }) {
     this.#turn({ unstored: sentence });
+    return false;
+  }
+
+  /** A model on its way; once it is ready, the whole status is asked for. @param {Wire.Events["model"]} change */
+  #news(change) {
+    const model = this.status?.model;
+    const { sentence, progress } = change;
+    if (model?.state === "ready") this.setModel({ ...model, change });
+    else if (model) this.setModel({ ...model, change, sentence, progress });
     return false;
   }
 

@@ -5,11 +5,17 @@ declare namespace Wire {
   interface Bodies {
     "POST /api/windows": NewWindow;
     "PATCH /api/windows/{window_id}": WindowChange;
-    "POST /api/windows/{window_id}/say": Say;
     "POST /api/windows/{window_id}/inject": Inject;
+    "POST /api/windows/{window_id}/say": Say;
+    "POST /api/windows/{window_id}/answer": Answer;
+    "POST /api/windows/{window_id}/edit": Edit;
+    "POST /api/windows/{window_id}/switch": OneTurn;
+    "POST /api/windows/{window_id}/rewind": OneTurn;
+    "POST /api/windows/{window_id}/branch": BranchOff;
     "POST /api/windows/{window_id}/chunks/undelete": Undelete;
     "PUT /api/memory/entry": Keep;
     "PUT /api/notes": ReplaceNotes;
+    "POST /api/model": ChooseModel;
     "PATCH /api/settings": SettingsChange;
     "POST /api/import": Record<string, any>;
     "POST /api/clear": Clear;
@@ -21,14 +27,22 @@ declare namespace Wire {
     "GET /api/windows/{window_id}": WindowTold;
     "PATCH /api/windows/{window_id}": WindowTold;
     "DELETE /api/windows/{window_id}": null;
-    "POST /api/windows/{window_id}/say": Saying;
-    "POST /api/windows/{window_id}/abort": Stopped;
+    "POST /api/windows/{window_id}/prune": Pruned;
     "GET /api/windows/{window_id}/events": null;
     "GET /api/windows/{window_id}/context": ContextTold;
     "GET /api/windows/{window_id}/graveyard": GraveyardTold;
     "GET /api/windows/{window_id}/gap": GapItems;
     "GET /api/windows/{window_id}/preview": PreviewTold;
     "POST /api/windows/{window_id}/inject": Injected;
+    "POST /api/windows/{window_id}/say": Saying;
+    "POST /api/windows/{window_id}/answer": Saying;
+    "POST /api/windows/{window_id}/continue": Saying;
+    "POST /api/windows/{window_id}/edit": Edited;
+    "POST /api/windows/{window_id}/switch": Switched;
+    "POST /api/windows/{window_id}/rewind": Switched;
+    "POST /api/windows/{window_id}/branch": WindowTold;
+    "GET /api/windows/{window_id}/siblings": SiblingsTold;
+    "POST /api/windows/{window_id}/abort": Stopped;
     "POST /api/windows/{window_id}/chunks/undelete": Undeleted;
     "POST /api/windows/{window_id}/chunks/{key}/{act}": Acted;
     "GET /api/windows/{window_id}/chunks/{key}/why": WhyTold;
@@ -43,8 +57,12 @@ declare namespace Wire {
     "GET /api/memory/query": MatchesTold;
     "GET /api/notes": NotesTold;
     "PUT /api/notes": NotesTold;
-    "GET /api/status": Status;
+    "GET /api/model": ModelTold;
+    "POST /api/model": ModelTold;
+    "GET /api/models": ModelsTold;
+    "POST /api/model/stop": Stopped;
     "POST /api/model/retry": Status;
+    "GET /api/status": Status;
     "GET /api/settings": SettingsTold;
     "PATCH /api/settings": SettingsTold;
     "GET /api/stats": StatsTold;
@@ -62,16 +80,19 @@ declare namespace Wire {
     woken: WokenEvent;
     asleep: AsleepEvent;
     heard: HeardEvent;
+    answering: AnsweringEvent;
     to_read: ToReadEvent;
     reading: ReadingEvent;
     token: TokenEvent;
     brightened: BrightenedEvent;
     tool_called: ToolCalledEvent;
+    call_made: CallMadeEvent;
     tool_answered: ToolAnsweredEvent;
     spoken: SpokenEvent;
     unstored: UnstoredEvent;
     done: DoneEvent;
     failed: FailedEvent;
+    model: ModelEvent;
     changed: ChangedEvent;
     deleted: DeletedEvent;
     reset: ResetEvent;
@@ -83,11 +104,25 @@ declare namespace Wire {
     pinned: boolean;
   }
 
+  interface Answer {
+    turn?: string | null;
+  }
+
+  interface AnsweringEvent {
+    turn_id: string;
+    reply_turn: string;
+  }
+
   interface AsleepEvent {
     chunks: SleptChunk[];
     budget: number;
     over: number;
     before_turn: boolean;
+  }
+
+  interface BranchOff {
+    turn: string;
+    name?: string | null;
   }
 
   interface BranchTold {
@@ -113,7 +148,16 @@ declare namespace Wire {
     free: number;
   }
 
+  interface CallMadeEvent {
+    name: string;
+    arguments: Record<string, any>;
+  }
+
   interface ChangedEvent {
+  }
+
+  interface ChooseModel {
+    model: string;
   }
 
   interface ChunkShareTold {
@@ -129,6 +173,7 @@ declare namespace Wire {
     tokens: number;
     text_pieces: string[];
     brightness: number[];
+    rank: number | null;
     peak: number;
     mean: number;
     woken: Record<string, any> | null;
@@ -193,6 +238,17 @@ declare namespace Wire {
     reason: "stop" | "eos" | "length" | "context" | "abort";
     budget: Budget;
     stats: TurnStats;
+    ranks: Record<string, number>;
+  }
+
+  interface Edit {
+    turn: string;
+    text: string;
+  }
+
+  interface Edited {
+    turn: string | null;
+    saying: Saying | null;
   }
 
   interface EmbedderTold {
@@ -323,6 +379,22 @@ declare namespace Wire {
     said: string | null;
   }
 
+  interface ListedModelTold {
+    name: string;
+    title: string;
+    kind: "chat" | "text" | "embedder" | null;
+    size: number;
+    needs: number | null;
+    fits: boolean | null;
+    where: string;
+    source: string;
+    path: string | null;
+    license: string;
+    problem: string;
+    note: string;
+    in_use: boolean;
+  }
+
   interface MatchTold {
     entry: EntryTold;
     score: number;
@@ -342,6 +414,20 @@ declare namespace Wire {
     bytes: number;
   }
 
+  interface ModelChange {
+    model: string;
+    state: "loading" | "done" | "failed" | "stopped";
+    sentence: string;
+    progress: number | null;
+  }
+
+  interface ModelEvent {
+    model: string;
+    state: "loading" | "done" | "failed" | "stopped";
+    sentence: string;
+    progress: number | null;
+  }
+
   interface ModelTold {
     state: "ready" | "loading" | "missing";
     sentence: string;
@@ -355,10 +441,25 @@ declare namespace Wire {
     trained_context: number;
     context: number;
     template: string;
+    template_note: string;
     kv: string;
     file: string;
     size_bytes: number;
+    parameters: number;
     light: string;
+    note: string;
+    thinks: boolean;
+    efforts: string[];
+    native_tools: boolean;
+    change: ModelChange | null;
+  }
+
+  interface ModelsTold {
+    memory: number;
+    default: string;
+    models: ListedModelTold[];
+    recommended: string[];
+    any_path: boolean;
   }
 
   interface NewWindow {
@@ -374,6 +475,10 @@ declare namespace Wire {
     version: string;
   }
 
+  interface OneTurn {
+    turn: string;
+  }
+
   interface OwnSettings {
     temperature?: number | null;
     top_p?: number | null;
@@ -384,15 +489,17 @@ declare namespace Wire {
     max_new_tokens?: number | null;
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number | null;
+    prune_to?: number | null;
     min_chunk_tokens?: number | null;
-    strategy?: "cumulative" | "magnitude_voting" | "rolling_mean_voting" | "surprise" | "symmetric_voting" |
-      "use_and_surprise" | null;
+    strategy?: "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" | "surprise" |
+      "symmetric_voting" | "use_and_surprise" | null;
     initial_brightness?: number | null;
     brightness_cap?: number | null;
     fading?: number | null;
     decay?: number | null;
     sink?: "max" | "first" | null;
     asking_sinks?: number | null;
+    pairs_asleep?: "apart" | "brighter" | "dimmer" | null;
     keep_exchanges?: number | null;
     keep_used?: boolean | null;
     score_current_turn?: boolean | null;
@@ -409,6 +516,8 @@ declare namespace Wire {
     memory_tree_in_prompt?: boolean | null;
     tools?: "auto" | "native" | "tags" | "off" | null;
     tool_rounds?: number | null;
+    capture?: "off" | "mean" | "retrieval" | "all" | null;
+    capture_megabytes?: number | null;
   }
 
   interface PreviewTold {
@@ -416,6 +525,12 @@ declare namespace Wire {
     cost: number;
     wakes: WakingTold[];
     passed_over: number;
+  }
+
+  interface Pruned {
+    chunks: SleptTold[];
+    budget: number;
+    over: number;
   }
 
   interface RangeTold {
@@ -453,6 +568,7 @@ declare namespace Wire {
 
   interface Say {
     text: string;
+    after?: string | null;
   }
 
   interface Saying {
@@ -472,11 +588,11 @@ declare namespace Wire {
 
   interface SettingsChange {
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "fading" |
-      "decay" | "sink" | "asking_sinks" | "keep_exchanges" | "keep_used" | "score_current_turn" |
-      "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" |
-      "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "tools" |
-      "tool_rounds")[];
+      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" |
+      "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" |
+      "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" |
+      "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
+      "memory_tree_in_prompt" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -486,15 +602,17 @@ declare namespace Wire {
     max_new_tokens?: number;
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number;
+    prune_to?: number | null;
     min_chunk_tokens?: number;
-    strategy?: "cumulative" | "magnitude_voting" | "rolling_mean_voting" | "surprise" | "symmetric_voting" |
-      "use_and_surprise";
+    strategy?: "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" | "surprise" |
+      "symmetric_voting" | "use_and_surprise";
     initial_brightness?: number;
     brightness_cap?: number;
     fading?: number;
     decay?: number;
     sink?: "max" | "first";
     asking_sinks?: number;
+    pairs_asleep?: "apart" | "brighter" | "dimmer" | null;
     keep_exchanges?: number;
     keep_used?: boolean;
     score_current_turn?: boolean;
@@ -511,6 +629,8 @@ declare namespace Wire {
     memory_tree_in_prompt?: boolean;
     tools?: "auto" | "native" | "tags" | "off";
     tool_rounds?: number;
+    capture?: "off" | "mean" | "retrieval" | "all";
+    capture_megabytes?: number;
   }
 
   interface SettingsTold {
@@ -518,7 +638,20 @@ declare namespace Wire {
     values: Record<string, boolean | number | string | null>;
   }
 
-  type SleepReason = "dimmest" | "with its pair" | "by the user" | "turn over";
+  interface SiblingTold {
+    turn_id: string;
+    role: Role;
+    speaker: string;
+    said: string;
+    current: boolean;
+    text: string;
+  }
+
+  interface SiblingsTold {
+    siblings: SiblingTold[];
+  }
+
+  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "turn over";
 
   interface SleepingTold {
     key: string;
@@ -541,6 +674,13 @@ declare namespace Wire {
     tokens: number;
     brightness: number;
     why: SleepReason;
+  }
+
+  interface SleptTold {
+    key: string;
+    tokens: number;
+    brightness: number;
+    why: string;
   }
 
   interface SpokenEvent {
@@ -580,6 +720,10 @@ declare namespace Wire {
 
   interface Stopped {
     stopped: boolean;
+  }
+
+  interface Switched {
+    turn: string;
   }
 
   interface ToReadEvent {
@@ -636,6 +780,8 @@ declare namespace Wire {
     window_name: string;
     speaker: string;
     cut: boolean;
+    siblings: number;
+    sibling: number;
     chunks: ChunkTold[];
   }
 
@@ -687,8 +833,10 @@ declare namespace Wire {
     tokens: number;
     live: boolean;
     pinned: boolean;
+    rank: number | null;
     peak: number | null;
     mean: number | null;
+    parts: Record<string, number>;
     said: string;
     window: string;
     window_name: string;
@@ -705,11 +853,11 @@ declare namespace Wire {
     settings?: OwnSettings | null;
     name?: string | null;
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "fading" |
-      "decay" | "sink" | "asking_sinks" | "keep_exchanges" | "keep_used" | "score_current_turn" |
-      "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" |
-      "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "tools" |
-      "tool_rounds")[];
+      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" |
+      "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" |
+      "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" |
+      "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
+      "memory_tree_in_prompt" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
   }
 
   interface WindowTold {
@@ -740,6 +888,7 @@ declare namespace Wire {
     tokens: number;
     text_pieces: string[];
     brightness: number[];
+    rank: number | null;
     peak: number;
     mean: number;
     woken: Record<string, any> | null;
