@@ -11,35 +11,28 @@ from halo_weave.core.chunking import cut
 from halo_weave.core.tokens import Tokens
 
 TOKENIZER = "text"  # no model's
-LARGEST = 200  # tokens of a chunk
+SMALLEST, LARGEST = 64, 200  # tokens of a chunk, if there are so many
 # Parts of words, and characters of other alphabets.
 _PIECE = re.compile(rb"\s?[!-~]{1,5}|\s?(?:[\xc2-\xdf].|[\xe0-\xef]..|[\xf0-\xf4]...)|\s{1,4}|.", re.S)
-_LINE, _SENTENCE, _SPACE = re.compile(rb"\n$"), re.compile(rb"[.!?;:]$"), re.compile(rb"[,\s]$")
+
+
+def counted(parts: Sequence[tuple[str, str]]) -> int:
+    """The tokens that `chunked` makes of these parts."""
+    return sum(len(pieces) for _, pieces in _pieces(parts))
 
 
 def chunked(parts: Sequence[tuple[str, str]]) -> list[tuple[Tokens, str]]:
     """The tokens of each chunk and its tag, of parts that are a kind and a text."""
     found: list[tuple[Tokens, str]] = []
-    for place, (kind, text) in enumerate(parts):
-        raw = (text if place == len(parts) - 1 else f"{text}\n\n").encode()
-        pieces = _PIECE.findall(raw)
-        for tokens in cut(Tokens.of(np.zeros(len(pieces), np.int32), pieces)):
-            found += ((part, "" if kind == "answer" else kind) for part in _parted(tokens))
+    for kind, pieces in _pieces(parts):
+        tokens = Tokens.of(np.zeros(len(pieces), np.int32), pieces)
+        # What is shorter than two chunks is one, and so is what has no line to end a chunk at, unless it is too long.
+        whole = len(tokens) < 2 * SMALLEST or (b"\n" not in tokens.raw and len(tokens) <= LARGEST)
+        for chunk in [tokens] if whole else cut(tokens, SMALLEST, LARGEST):
+            found.append((chunk, "" if kind == "answer" else kind))
     return found
 
 
-def _parted(tokens: Tokens) -> Iterator[Tokens]:
-    """A large chunk in parts that can wake up alone, cut after a line, a sentence or a word."""
-    start, pieces = 0, tokens.pieces()
-    while len(pieces) - start > LARGEST:
-        stop = start + LARGEST
-        for end in (_LINE, _SENTENCE, _SPACE):
-            places = (
-                place for place in range(stop, start + LARGEST // 2, -1) if end.search(pieces[place - 1])
-            )
-            if (last := next(places, None)) is not None:
-                stop = last
-                break
-        yield tokens.part(start, stop)
-        start = stop
-    yield tokens.part(start, len(pieces))
+def _pieces(parts: Sequence[tuple[str, str]]) -> Iterator[tuple[str, list[bytes]]]:
+    for place, (kind, text) in enumerate(parts):
+        yield kind, _PIECE.findall((text if place == len(parts) - 1 else f"{text}\n\n").encode())

@@ -21,7 +21,7 @@ from halo_weave.core.tokens import Role, Tokens
 from halo_weave.errors import ImportRefused, StoreFull
 from halo_weave.imports.conversation import Conversation, Left, Message, digest
 from halo_weave.imports.formats import ForeignFormat, format_of, formats
-from halo_weave.imports.pieces import TOKENIZER, chunked
+from halo_weave.imports.pieces import TOKENIZER, chunked, counted
 from halo_weave.imports.words import clean, one_line
 from halo_weave.records import PROMPT_LENGTH
 from halo_weave.store import Progress
@@ -210,7 +210,7 @@ class ForeignFile:
             self.left["messages longer than a million characters"] += 1
             return None
         said = micros(message.said) if message.said else said
-        tokens = sum(len(tokens) for tokens, _ in chunked(parts))
+        tokens = counted(parts)
         ids = [
             None if one is None else one if len(one) <= 100 else digest(one)
             for one in (message.id, message.parent)
