@@ -104,6 +104,24 @@ class ChunkUse:
     share: float  # of the reply
 
 
+@dataclass(frozen=True, slots=True)
+class ReplyMemory:
+    """A chunk that a reply took from, or that woke up for its question."""
+
+    record: ChunkRecord
+    share: float  # of the reply
+    woken: Mapping[str, Json] | None  # why it woke up; None if it was live already
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPage:
+    """Some of the turns said in a window, in order, and where they stand among all."""
+
+    total: int  # turns
+    offset: int  # of the first
+    chunks: tuple[ChunkRecord, ...]
+
+
 # Windows
 
 

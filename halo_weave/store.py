@@ -33,6 +33,7 @@ from halo_weave.records import (
     Numbers,
     Place,
     PutToSleep,
+    ReplyMemory,
     Reservation,
     Scores,
     Similarities,
@@ -40,6 +41,7 @@ from halo_weave.records import (
     Stats,
     Subset,
     Traces,
+    TurnPage,
     TurnRecord,
     Vectors,
     Wakeable,
@@ -93,8 +95,15 @@ class Transcript(Protocol):
         """
 
     def drop_draft(self, turn_id: int) -> None: ...
-    def save_use(self, turn_id: int, use: ReplyUse) -> None:
-        """What a stored reply took from chunks. What is known of it already stays."""
+    def save_use(
+        self, turn_id: int, use: ReplyUse, woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None
+    ) -> None:
+        """What a stored reply took from chunks, and which woke up for it and why. What is known of it already stays."""
+
+    def remembered(
+        self, turn_ids: Iterable[int], *, least: float = 0.0
+    ) -> dict[int, tuple[float, list[ReplyMemory]]]:
+        """By reply: its share from nothing in particular, and the chunks that woke up for it or gave it `least`."""
 
     def use_of(self, turn_id: int) -> ReplyUse | None:
         """The same, without deleted chunks, merged ones by the key they have now; None if it is not known."""
@@ -109,8 +118,18 @@ class Transcript(Protocol):
     def chunks_by_key(self, keys: Iterable[ChunkKey]) -> list[ChunkRecord]:
         """Records in the order asked for; unknown keys are left out."""
 
+    def deleted_in(
+        self, window_id: str, *, offset: int = 0, limit: int = 100
+    ) -> tuple[int, list[ChunkRecord]]:
+        """How many chunks said in a window are deleted, and some of them, what was deleted last first."""
+
     def turn(self, turn_id: int) -> list[ChunkRecord]:
         """All chunks of a turn in order, deleted and merged ones too."""
+
+    def said_in(
+        self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
+    ) -> TurnPage:
+        """Turns said in a window, in order: from an offset on, around a turn, or the last ones."""
 
     def merge(self, window_id: str, key: ChunkKey, *, now: datetime) -> ChunkKey:
         """The chunk joins the one before it in its turn and goes by that one's key, which is returned.

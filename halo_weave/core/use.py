@@ -41,6 +41,7 @@ class ReplyUse:
     chunks: tuple[ChunkShare, ...]  # largest share first
     nothing: float  # came from nothing in particular, from the question or from the reply itself
     tokens: tuple[tuple[TokenSource, ...], ...]  # of each token of the reply, strongest first
+    start: int | None = None  # position of the reply's first token
 
 
 def seen_for_use(capture: Capture, calibration: Calibration) -> Capture:
@@ -91,6 +92,7 @@ class UseTally:
         self._looked = 0
         self._mass = 0.0
         self._tokens: list[tuple[tuple[ChunkKey, int, float], ...]] = []
+        self.lit: Floats = np.zeros(0, np.float32)  # what each token before the exchange gave so far
 
     def read(self, rows: Sequence[AttentionRow], before: int) -> None:
         """The question was read: what each token before it gets anyway."""
@@ -118,9 +120,11 @@ class UseTally:
         shares, mass = shares_before(row, before, self.calibration, usual)
         self._mass += mass
         self._shares += np.add.reduceat(shares, offsets[:count])
-        self._tokens[-1] = tuple(_strongest(shares * np.float32(mass), chunks, offsets))
+        given = shares * np.float32(mass)
+        self.lit = self.lit + given if len(self.lit) == before else given  # what woke meanwhile begins anew
+        self._tokens[-1] = tuple(_strongest(given, chunks, offsets))
 
-    def whole(self) -> ReplyUse:
+    def whole(self, start: int | None = None) -> ReplyUse:
         """The use of the whole reply. Chunks below `LEAST_SHARE` of it are listed only if a token came from them."""
         self._add_up()
         mass = self._mass / self._looked if self._looked else 0.0
@@ -139,6 +143,7 @@ class UseTally:
                 tuple(TokenSource(places[key], offset, share) for key, offset, share in sources)
                 for sources in self._tokens
             ),
+            start,
         )
 
     def _add_up(self) -> None:

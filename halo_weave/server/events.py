@@ -12,11 +12,12 @@ from halo_weave.core.tokens import Brightness, ChunkKey
 from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned
 from halo_weave.server.refusals import json_bytes
-from halo_weave.server.schema import Output
-from halo_weave.server.wire import ChunkTold, KeyText, Number, UseTold
+from halo_weave.server.schema import KeyText, Number, Output
+from halo_weave.server.told import RememberedTold, UseTold
+from halo_weave.server.wire import ChunkTold
 from halo_weave.weave import events
 from halo_weave.weave.hub import Numbered
-from halo_weave.weave.seen import SeenChunk
+from halo_weave.weave.seen import Reminder, SeenChunk
 
 _IDS = {"turn_id", "reply_turn", "position"}
 
@@ -63,7 +64,12 @@ def _made(
     return create_model(name, __base__=base, __doc__=kind.__doc__, **made)
 
 
-_SHAPES: dict[Any, Any] = {ChunkKey: KeyText, tuple[SeenChunk, ...]: list[ChunkTold], ReplyUse: UseTold}
+_SHAPES: dict[Any, Any] = {
+    ChunkKey: KeyText,
+    tuple[SeenChunk, ...]: list[ChunkTold],
+    tuple[Reminder, ...]: list[RememberedTold],
+    ReplyUse: UseTold,
+}
 _SHAPES[tuple[events.WokenChunk, ...]] = list[  # type: ignore[misc]
     _made(
         "WokenChunk",
@@ -115,6 +121,13 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
                 Field(
                     validation_alias="brightness",
                     description="Little-endian float32, one for each live token in time order, the reply's included.",
+                    json_schema_extra={"contentEncoding": "base64"},
+                ),
+            ),
+            "attention": (
+                Annotated[str, BeforeValidator(_packed)],
+                Field(
+                    description="What the reply took so far from each token before its exchange; packed the same.",
                     json_schema_extra={"contentEncoding": "base64"},
                 ),
             ),

@@ -16,7 +16,8 @@ from pydantic import AliasPath, BeforeValidator, ConfigDict, Field, ValidationIn
 from halo_weave.core.tokens import Role
 from halo_weave.records import Generation
 from halo_weave.server.modelwire import ModelTold
-from halo_weave.server.schema import ID, Id, Output
+from halo_weave.server.schema import Id, KeyText, Number, Output
+from halo_weave.server.told import SpeechTold, UseTold
 from halo_weave.settings import Settings
 from halo_weave.weave.memory import Preview
 from halo_weave.weave.seen import Budget, Context, Gap
@@ -34,8 +35,6 @@ def _at(*path: str) -> Any:
     return Field(validation_alias=AliasPath(*path))
 
 
-Number = Annotated[str, BeforeValidator(str), Field(pattern=ID, examples=["12"])]  # an id as a decimal string
-KeyText = Annotated[str, BeforeValidator(str)]
 Floats = Annotated[list[float], BeforeValidator(lambda row: row.tolist())]
 Size = Annotated[int, BeforeValidator(len)]
 Words = Annotated[list[str], BeforeValidator(list)]
@@ -154,16 +153,7 @@ class ChunkTold(Output):
     thoughts: int = Field(description="How many chunks of that are the thoughts before this answer.")
 
 
-class TurnTold(Output):
-    turn_id: Number
-    role: Role
-    said: datetime
-    window: str = Field(description="Where it was said.")
-    window_name: str
-    speaker: str
-    cut: bool = Field(description="The program ended before this reply did; what was stored of it is here.")
-    siblings: int = Field(description="How many turns there are at this place, on all branches.")
-    sibling: int = Field(description="Which of them this is, in order of time, from 1 on.")
+class TurnTold(SpeechTold):
     chunks: list[ChunkTold]
 
 
@@ -275,30 +265,6 @@ class Happened(Output):
     window: str | None
     window_name: WindowName = Field(validation_alias="window")
     detail: dict[str, Any]
-
-
-class ChunkShareTold(Output):
-    key: KeyText
-    start: Number = Field(description="The position that offsets count from.")
-    share: float
-
-
-class TokenSourceTold(Output):
-    place: int = Field(description="Of the chunk in `chunks`.")
-    offset: int = Field(description="Of the token within it.")
-    share: float
-
-
-class UseTold(Output):
-    """What a reply took from chunks before its exchange; with `nothing` the shares add up to 1."""
-
-    chunks: list[ChunkShareTold] = Field(description="The largest share first.")
-    nothing: float = Field(
-        description="Came from nothing in particular, from the question or the reply itself."
-    )
-    tokens: list[list[TokenSourceTold]] = Field(
-        description="Where each token of the reply came from, strongest first."
-    )
 
 
 class UsedIn(Output):

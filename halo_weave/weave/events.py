@@ -8,12 +8,14 @@ from datetime import datetime
 from math import nan
 from typing import Any, Literal
 
+import numpy as np
+
 from halo_weave.core.pruning import SleepReason
 from halo_weave.core.resurrection import WakeReason
 from halo_weave.core.tokens import Brightness, ChunkKey
 from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned, Reason
-from halo_weave.weave.seen import Budget, SeenChunk
+from halo_weave.weave.seen import Budget, Reminder, SeenChunk
 
 ChangeStage = Literal["loading", "done", "failed", "stopped"]
 INTERNAL = "Something went wrong inside Halo Weave; its log has the details. What was stored is safe."
@@ -122,6 +124,9 @@ class Brightened:
     """Brightness of all live tokens in position order, the reply's so far included; a few times a second."""
 
     brightness: Brightness
+    attention: Brightness = field(  # what the reply took so far from each token before its exchange
+        default_factory=lambda: np.zeros(0, np.float32)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +161,7 @@ class Spoken:
     speaker: str
     chunks: tuple[SeenChunk, ...]
     use: ReplyUse
+    remembered: tuple[Reminder, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from threading import Event as Flag
-from typing import Literal
+from typing import Any, Literal
 
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.pruning import Prune, PrunePlan, SleepReason, choose_prunes
@@ -36,7 +36,8 @@ from halo_weave.weave.drafts import RETRY, unstored
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.roundtrip import round_trip
-from halo_weave.weave.seen import SeenChunk
+from halo_weave.weave.said import USED, remembered
+from halo_weave.weave.seen import Reminder, SeenChunk
 from halo_weave.weave.system import System
 from halo_weave.weave.taping import TurnTape, Untaped
 
@@ -44,7 +45,6 @@ log = logging.getLogger(__name__)
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
 TOOL_ROOM = 512  # and for the answer of each tool that may be called
 FRAME = 0.1  # seconds between two reports of brightness
-USED = 0.05  # a chunk was used if so much of the reply came from it
 
 
 class Turn:
@@ -68,7 +68,7 @@ class Turn:
             desk.system = system.scribe.system(self.frame.system_prompt, self.frame.tools)
         desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
-        self._woken: set[ChunkKey] = set()
+        self._woken: dict[ChunkKey, Mapping[str, Any]] = {}  # and why
         self._shown = 0.0
         desk.window.tape = system.tape(desk.record.id, desk.settings)
         self.tape: TurnTape = desk.window.tape or Untaped()
@@ -169,7 +169,7 @@ class Turn:
     ) -> events.ChunksWoken:
         chunks = self.desk.wake(plan, hits, now=self.now(), by=by)
         self.stats["woken"] += len(chunks)
-        self._woken.update(chunk.key for chunk in chunks)
+        self._woken.update((chunk.key, chunk.woken or {}) for chunk in chunks)
         return events.ChunksWoken(chunks, plan.cost, plan.room, len(plan.passed_over))
 
     def _hear(self, said: Tokens, ids: Reservation) -> events.Heard | events.Answering:
@@ -355,7 +355,7 @@ class Turn:
         """Of what is live and told of: tokens of the reply may be held back."""
         window = self.desk.window
         held = len(self.reply.tokens) - len(self.reply.known) if window.reply else 0
-        return events.Brightened(window.shown()[: len(window) - held])
+        return events.Brightened(window.shown()[: len(window) - held], self.use.lit)
 
     def _note_use(self, row: AttentionRow | None) -> None:
         window = self.desk.window
@@ -429,7 +429,7 @@ class Turn:
     def _keep_reply(self) -> events.Spoken:
         window = self.desk.window
         assert window.reply is not None
-        turn_id = window.reply.turn_id
+        turn_id, start = window.reply.turn_id, window.reply.start
         self.draft.close()
         now = self.now()
         with self.desk.guard:
@@ -442,10 +442,9 @@ class Turn:
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
             self._note(chunks, self.desk.record.ai_name, now)
         self._store_reply(turn_id, [window.at(chunk.key) for chunk in chunks], now)
-        use = self.use.whole()
-        if chunks:
-            self._store_use(turn_id, use)
-        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use)
+        use = self.use.whole(start)
+        reminders = self._store_use(turn_id, use) if chunks else ()
+        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use, reminders)
 
     def _store_reply(self, turn_id: int, live: Sequence[Live], now: datetime) -> None:
         """What was shown is kept until the store takes it: the disk may be full, another process may hold the file."""
@@ -482,10 +481,12 @@ class Turn:
             self.desk.follow_store()
             self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
 
-    def _store_use(self, turn_id: int, use: ReplyUse) -> None:
+    def _store_use(self, turn_id: int, use: ReplyUse) -> tuple[Reminder, ...]:
         """What was said is stored already; if the store refuses now, only where it came from is lost."""
         with suppress(StoreError):
-            self.store.save_use(turn_id, use)
+            self.store.save_use(turn_id, use, self._woken)
+            return remembered(self.store, [turn_id], self.desk.names).get(turn_id, ())
+        return ()
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """First thoughts and a tool's words between frames, which templates do not write of past turns; then the dimmest."""

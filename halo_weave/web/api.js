@@ -103,11 +103,24 @@ export class Api {
     return this.request("GET", path`/api/windows/${id}/events`, { signal, headers });
   }
 
+  /** @param {string} id @param {Query} query @returns {Promise<Said>} */
+  turns(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/turns`, query)); }
+  /**
+   * @param {string} id @param {string} turnId
+   * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/turns/{turn_id}/use"]>}
+   */
+  use(id, turnId) { return this.json("GET", path`/api/windows/${id}/turns/${turnId}/use`); }
+
   /**
    * @param {string} id @param {Query} query
    * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/graveyard"]>}
    */
   graveyard(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/graveyard`, query)); }
+  /**
+   * @param {string} id @param {Query} query
+   * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/deleted"]>}
+   */
+  deleted(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/deleted`, query)); }
   /** @param {string} id @param {Query} query @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/gap"]>} */
   gap(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/gap`, query)); }
   /** @param {string} id @param {string} key @param {ChunkAct} act */

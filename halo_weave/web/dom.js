@@ -81,6 +81,8 @@ const ICONS = {
   chevron: "M9 6l6 6-6 6",
   down: "M12 5v14M5.5 12.5 12 19l6.5-6.5",
   keys: "M3 6.5h18v11H3zM7 10h.1M11 10h.1M15 10h.1M7 14h10",
+  wrap: "M4 6h16M4 12h12a3 3 0 0 1 0 6h-4M14 15l-3 3 3 3M4 18h3",
+  remembered: "M4 12a8 8 0 1 0 3-6.2M4 4v4h4M12 8v4l3 2",
   more: "M6 12h.1M12 12h.1M18 12h.1",
 };
 
@@ -143,6 +145,19 @@ export function sparkline(values, label) {
   line.setAttribute("points", points.map(([x, y]) => `${x.toFixed(2)},${y.toFixed(2)}`).join(" "));
   svg.append(line);
   return svg;
+}
+
+/**
+ * Does something to what scrolls in a place; the line that is being read stays where it is.
+ * @param {HTMLElement} place @param {string} lines selects what may be read @param {() => void} act
+ */
+export function hold(place, lines, act) {
+  const top = place.getBoundingClientRect().top;
+  const seen = [...place.querySelectorAll(lines)].filter((one) => one.getBoundingClientRect().bottom > top);
+  const places = seen.slice(0, 40).map((one) => ({ one, top: one.getBoundingClientRect().top }));
+  act();
+  const staying = places.find(({ one }) => one.isConnected); // the first may be what left
+  if (staying) place.scrollTop += staying.one.getBoundingClientRect().top - staying.top;
 }
 
 /** @param {() => void} act @param {number} milliseconds @returns {() => void} the same, once after the last call */

@@ -30,7 +30,10 @@ declare namespace Wire {
     "POST /api/windows/{window_id}/prune": Pruned;
     "GET /api/windows/{window_id}/events": null;
     "GET /api/windows/{window_id}/context": ContextTold;
+    "GET /api/windows/{window_id}/turns": SaidTold;
+    "GET /api/windows/{window_id}/turns/{turn_id}/use": ReplyUseTold;
     "GET /api/windows/{window_id}/graveyard": GraveyardTold;
+    "GET /api/windows/{window_id}/deleted": DeletedPage;
     "GET /api/windows/{window_id}/gap": GapItems;
     "GET /api/windows/{window_id}/preview": PreviewTold;
     "POST /api/windows/{window_id}/inject": Injected;
@@ -134,6 +137,7 @@ declare namespace Wire {
   }
 
   interface BrightenedEvent {
+    attention: string;
     data: string;
   }
 
@@ -212,6 +216,25 @@ declare namespace Wire {
   }
 
   interface DeletedEvent {
+  }
+
+  interface DeletedPage {
+    total: number;
+    items: DeletedTold[];
+  }
+
+  interface DeletedTold {
+    key: string;
+    role: Role;
+    turn_id: string;
+    start: string;
+    tokens: number;
+    slept: string;
+    said: string;
+    window: string;
+    window_name: string;
+    speaker: string;
+    text: string;
   }
 
   interface DeletionTold {
@@ -353,6 +376,9 @@ declare namespace Wire {
     notes: number;
     known_turns: number;
     kept_ids: boolean;
+    ids?: string;
+    program?: string;
+    left?: Record<string, number>;
   }
 
   interface Inject {
@@ -491,6 +517,7 @@ declare namespace Wire {
     max_context_tokens?: number | null;
     prune_to?: number | null;
     min_chunk_tokens?: number | null;
+    max_chunk_tokens?: number | null;
     strategy?: "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" | "surprise" |
       "symmetric_voting" | "use_and_surprise" | null;
     initial_brightness?: number | null;
@@ -547,6 +574,19 @@ declare namespace Wire {
     rebuilt: string;
   }
 
+  interface RememberedTold {
+    key: string;
+    start: string;
+    tokens: number;
+    text: string;
+    said: string;
+    window: string;
+    window_name: string;
+    speaker: string;
+    share: number;
+    woken: Record<string, any> | null;
+  }
+
   interface ReplaceNotes {
     content: Record<string, any>;
     version?: string | null;
@@ -561,10 +601,44 @@ declare namespace Wire {
     thought: boolean[];
   }
 
+  interface ReplyUseTold {
+    start: string;
+    use: UseTold | null;
+  }
+
   interface ResetEvent {
   }
 
   type Role = "system" | "user" | "assistant";
+
+  interface SaidChunkTold {
+    key: string;
+    start: string;
+    tokens: number;
+    text_pieces: string[];
+    tool: boolean;
+    thought: boolean;
+  }
+
+  interface SaidTold {
+    total: number;
+    offset: number;
+    turns: SaidTurnTold[];
+  }
+
+  interface SaidTurnTold {
+    turn_id: string;
+    role: Role;
+    said: string;
+    window: string;
+    window_name: string;
+    speaker: string;
+    cut: boolean;
+    siblings: number;
+    sibling: number;
+    remembered: RememberedTold[] | null;
+    chunks: SaidChunkTold[];
+  }
 
   interface Say {
     text: string;
@@ -588,10 +662,10 @@ declare namespace Wire {
 
   interface SettingsChange {
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" |
-      "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" |
-      "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" |
-      "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
+      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" | "initial_brightness"
+      | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
+      "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
+      | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
       "memory_tree_in_prompt" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
@@ -604,6 +678,7 @@ declare namespace Wire {
     max_context_tokens?: number;
     prune_to?: number | null;
     min_chunk_tokens?: number;
+    max_chunk_tokens?: number;
     strategy?: "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" | "surprise" |
       "symmetric_voting" | "use_and_surprise";
     initial_brightness?: number;
@@ -689,6 +764,7 @@ declare namespace Wire {
     speaker: string;
     chunks: ChunkTold[];
     use: UseTold;
+    remembered: RememberedTold[];
   }
 
   interface StatsTold {
@@ -782,6 +858,7 @@ declare namespace Wire {
     cut: boolean;
     siblings: number;
     sibling: number;
+    remembered: RememberedTold[] | null;
     chunks: ChunkTold[];
   }
 
@@ -853,10 +930,10 @@ declare namespace Wire {
     settings?: OwnSettings | null;
     name?: string | null;
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" |
-      "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" |
-      "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" |
-      "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
+      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" | "initial_brightness"
+      | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
+      "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
+      | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
       "memory_tree_in_prompt" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
   }
 

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from halo_weave.core.tokens import Role
 from halo_weave.server import requests, wire
 from halo_weave.server.requests import WindowId
-from halo_weave.server.schema import Id, Output
+from halo_weave.server.schema import Id, Number, Output
 from halo_weave.server.service import Service
 from halo_weave.weave.turns import Begun
 
@@ -43,7 +43,7 @@ class Switched(Output):
 
 
 class SiblingTold(Output):
-    turn_id: wire.Number
+    turn_id: Number
     role: Role
     speaker: str
     said: datetime

@@ -10,13 +10,14 @@ from halo_weave.core.marks import mark_of
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live
 from halo_weave.errors import BadInput, StoreFull, UnknownChunk
-from halo_weave.records import ChunkRecord, Draft, Reservation
+from halo_weave.records import ChunkRecord, Draft, Reservation, TurnPage
 from halo_weave.stores.owners import alive, this_process
 from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, pack_traces, unpack_runs
 from halo_weave.stores.sqlite.branches import place_turn
 from halo_weave.stores.sqlite.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
+    PRESENT,
     SqlitePart,
     check_window,
     insert_chunk,
@@ -218,6 +219,41 @@ class SqliteTranscript(SqlitePart):
                 f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.turn = ? ORDER BY c.chunk", (turn_id,)
             ).fetchall()
         return records(rows)
+
+    def deleted_in(
+        self, window_id: str, *, offset: int = 0, limit: int = 100
+    ) -> tuple[int, list[ChunkRecord]]:
+        there = "WHERE c.window = ? AND c.deleted IS NOT NULL AND c.merged IS NULL"
+        with self._db.reading() as db:
+            (total,) = db.execute(f"SELECT count(*) FROM chunks c {there}", (window_id,)).fetchone()
+            rows = db.execute(
+                f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} {there} ORDER BY c.deleted DESC, c.start LIMIT ? OFFSET ?",
+                (window_id, limit, offset),
+            ).fetchall()
+        return total, records(rows)
+
+    def said_in(
+        self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
+    ) -> TurnPage:
+        there = f"""FROM turns t WHERE t.window = ?
+                    AND EXISTS (SELECT 1 FROM chunks c WHERE c.turn = t.id AND {PRESENT})"""
+        with self._db.reading() as db:
+            (total,) = db.execute(f"SELECT count(*) {there}", (window_id,)).fetchone()
+            if around is not None:
+                (before,) = db.execute(
+                    f"SELECT count(*) {there} AND t.id < ?", (window_id, around)
+                ).fetchone()
+                offset = before - limit // 2
+            first = max(0, total - limit if offset is None else offset)
+            turns = db.execute(
+                f"SELECT t.id {there} ORDER BY t.id LIMIT ? OFFSET ?", (window_id, limit, first)
+            ).fetchall()
+            rows = db.execute(
+                f"""SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES}
+                    WHERE c.turn IN (SELECT value FROM json_each(?)) AND {PRESENT} ORDER BY c.turn, c.chunk""",
+                (listed(turn for (turn,) in turns),),
+            ).fetchall()
+        return TurnPage(total, first, tuple(records(rows)))
 
 
 def _one_turn(said: Sequence[Live]) -> tuple[int, Role, int | None]:
