@@ -164,6 +164,17 @@ class Branches(Protocol):
         """The turns of the current branch with a later id than `after`, in order."""
 
     def turn_record(self, turn_id: int) -> TurnRecord: ...
+    def timeline(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        window: str | None = None,
+        after: tuple[datetime, int] | None = None,
+        limit: int = 100,
+    ) -> list[TurnRecord]:
+        """Turns of current branches in the order of time. `after`: the time and id of the last one that is known."""
+
     def followers(self, turn_id: int, window_id: str) -> list[TurnRecord]:
         """The turns that follow this one, in order; for 0, those of the window that follow none."""
 

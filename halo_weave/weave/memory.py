@@ -17,6 +17,7 @@ from halo_weave.errors import EmbedderOff, HaloWeaveError, WindowBusy
 from halo_weave.ports import ModelInfo
 from halo_weave.records import ChunkRecord, Imported, Stats, Subset, Vectors
 from halo_weave.weave.events import INTERNAL
+from halo_weave.weave.exports import ExportFormat, tell
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
 
@@ -55,6 +56,15 @@ class EmbeddingState:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportState:
+    """How much of a file is imported; `total` is 0 while that is not known."""
+
+    state: Literal["idle", "running"]
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class SystemStatus:
     """The state of the model, the embedder and the memory."""
 
@@ -71,6 +81,7 @@ class WeaveMemory:
         """`embed_anew` makes all vectors by the embedder that was chosen; None if there is none."""
         self._system, self._embed_anew = system, embed_anew
         self._embedding: EmbeddingState | None = None  # by another embedder, under way or failed
+        self._importing: ImportState | None = None
 
     # Looking
 
@@ -131,11 +142,27 @@ class WeaveMemory:
         """The memory, or a part of it, as JSON."""
         self._system.store.export(write, now=self._system.now(), subset=subset, vectors=vectors)
 
+    def tell(self, write: Callable[[str], object], form: ExportFormat, window_id: str | None = None) -> None:
+        """One window or all of them in the form of another program."""
+        tell(self._system.store, write, form, window_id)
+
     def import_file(self, source: IO[bytes]) -> Imported:
-        """Add what an export holds. What is here already stays as it is."""
-        brought = self._system.store.import_open_file(source, now=self._system.now())
+        """Add the conversations in a file, of whichever program. What is here already stays as it is."""
+
+        def progress(done: int, total: int) -> None:
+            self._importing = ImportState("running", done, total)
+
+        progress(0, 0)
+        try:
+            brought = self._system.store.import_open_file(source, now=self._system.now(), progress=progress)
+        finally:
+            self._importing = None
         self._system.recall.note_said()
         return brought
+
+    def importing(self) -> ImportState:
+        """How far an import is."""
+        return self._importing or ImportState("idle", 0, 0)
 
     def clear(self) -> None:
         """Delete everything, unless something is being said."""
