@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -32,7 +32,7 @@ from halo_weave.ports import Embedder, Engine, Vectors
 from halo_weave.settings import Settings
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave.prompt import Scribe
-from halo_weave.weave.waking import hits_for
+from halo_weave.weave.waking import hits_for, relevant
 
 BUDGETS = (512, 1024, 2048)
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}
@@ -67,12 +67,13 @@ ABLATIONS = {
     "without meaning": replace(DEFAULT, weights=replace(Weights(), meaning=0)),
     "without neighbours' words": replace(DEFAULT, weights=replace(Weights(), word_reach=())),
     "without neighbours' meaning": replace(DEFAULT, weights=replace(Weights(), context=())),
+    "without asking": replace(DEFAULT, weights=replace(Weights(), asking=0, echo=0)),
     "without speaker": replace(DEFAULT, weights=replace(Weights(), speaker=0)),
     "without time": replace(DEFAULT, weights=replace(Weights(), time=0)),
     "without floor": replace(DEFAULT, floor=0.0),
-    "floor 0.2": replace(DEFAULT, floor=0.2),
-    "floor 0.3": replace(DEFAULT, floor=0.3),
-    "floor 0.35": replace(DEFAULT, floor=0.35),
+    "floor 2": replace(DEFAULT, floor=2.0),
+    "floor 3": replace(DEFAULT, floor=3.0),
+    "floor 3.5": replace(DEFAULT, floor=3.5),
     "user weight 1": replace(DEFAULT, user_weight=1.0),
     "pairs with": replace(DEFAULT, pairs="with"),
     "pairs off": replace(DEFAULT, pairs="off"),
@@ -147,19 +148,31 @@ class Conversation:
 
 
 class Remembering:
-    """Gives the same vector for the same question again without computing: only the first way is timed."""
+    """Gives the same vector for the same text again without computing, if wished also in later runs.
 
-    def __init__(self, embedder: Embedder) -> None:
-        self.inner, self.known = embedder, dict[str, Vectors]()
+    Without a file only questions are remembered: what is embedded is timed, and the first way to ask.
+    """
+
+    def __init__(self, embedder: Embedder, file: Path | None = None) -> None:
+        self.inner, self.file, self.known = embedder, file, dict[str, Vectors]()
         self.name, self.dimension = embedder.name, embedder.dimension
+        if file and file.is_file():
+            with np.load(file) as stored:
+                self.known = dict(zip(stored["texts"].tolist(), stored["vectors"], strict=True))
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
-        if not query:
+        if not query and not self.file:
             return self.inner.embed(texts)
-        key = "\n".join(texts)
-        if key not in self.known:
-            self.known[key] = self.inner.embed(texts, query=True)
-        return self.known[key]
+        keys = [f"{query}{text}" for text in texts]
+        unknown = [text for key, text in zip(keys, texts, strict=True) if key not in self.known]
+        if unknown:
+            found = self.inner.embed(unknown, query=query)
+            self.known.update(zip((f"{query}{text}" for text in unknown), found, strict=True))
+        return np.stack([self.known[key] for key in keys])
+
+    def save(self) -> None:
+        if self.file:
+            np.savez(self.file, texts=np.array(list(self.known)), vectors=np.stack(list(self.known.values())))
 
     def close(self) -> None:
         pass
@@ -204,6 +217,34 @@ def ingest(path: Path, store: SqliteStore, engine: Engine, captions: bool) -> Co
     return Conversation(path.stem, window, list(questions(file, ids)), when + timedelta(days=1), turns)
 
 
+# Answers that know nothing, to questions that were asked before.
+UNANSWERED = (
+    "I'm not sure.",
+    "I don't know. Could you tell me?",
+    "Sorry, I don't remember that.",
+    "I don't have any information about that.",
+    "You haven't told me about it yet.",
+    "I have no idea, sorry.",
+)
+
+
+def echo(conversation: Conversation, store: SqliteStore, engine: Engine) -> Conversation:
+    """Every question is asked once and not answered, the day after the conversation."""
+    when = conversation.ended
+    for i, question in enumerate(conversation.questions):
+        texts = (question.text, UNANSWERED[i % len(UNANSWERED)])
+        tokens = [engine.tokenize(text) for text in texts]
+        ids = store.reserve(sum(map(len, tokens)))
+        asked = chunk_turn(tokens[0], ids.user_turn, Role.USER, ids.start)
+        start = ids.start + len(tokens[0])
+        told = chunk_turn(tokens[1], ids.assistant_turn, Role.ASSISTANT, start, ids.user_turn)
+        for chunks in (asked, told):
+            live = [Live(chunk, np.full(len(chunk), 10_000, np.float32)) for chunk in chunks]
+            when += PACE
+            store.append(conversation.window, live, tokenizer=engine.info.tokenizer, now=when, asleep=True)
+    return replace(conversation, ended=when + timedelta(days=1))
+
+
 def questions(file: dict[str, Any], ids: dict[str, int]) -> Iterator[Question]:
     """Those of categories 1 to 4 whose evidence exists. An entry of the evidence may hold several ids."""
     for question in file["qa"]:
@@ -228,17 +269,21 @@ def recalled(
             user_weight=way.user_weight,
             mmr_lambda=way.mmr_lambda,
         )
-        hits = [hit for hit in found if hit.matters(way.floor)]
+        hits = relevant(found, question, way.floor)
     return hits, store.sleepers(conversation.window, [hit.key for hit in hits])
 
 
 def measure(
-    folder: Path, ways: dict[str, Way], engine: Engine, embedder: Embedder, captions: bool
-) -> tuple[dict[str, list[dict[str, Any]]], dict[str, list[int]], dict[str, Any]]:
-    """For each way, what each question got and what each small message woke; and how long things took."""
+    folder: Path, ways: dict[str, Way], engine: Engine, embedder: Remembering, captions: bool
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, list[int]], list[dict[str, Any]], dict[str, Any]]:
+    """For each way, what each question got and what each small message woke.
+
+    Also what each question got after it had been asked in vain; and how long things took.
+    """
     frames = Scribe(engine).frame_tokens(stamps=False)
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
     woken: dict[str, list[int]] = {name: [] for name in ways}
+    echoes: list[dict[str, Any]] = []
     ingest_seconds = embed_seconds = 0.0
     chunks = 0
     times: list[float] = []
@@ -251,33 +296,28 @@ def measure(
             generation = reindex(store, embedder, now=lambda: datetime.now(UTC))
             embed_seconds += time.perf_counter() - start
             chunks += generation.vectors
-            recall = Recall(store, lambda: Remembering(embedder))
+            recall = Recall(store, lambda: embedder)
             recall.settle()
             recall.search("warm up", now=conversation.ended)
             for name, way in ways.items():
-                for question in conversation.questions:
-                    start = time.perf_counter()
-                    hits, sleepers = recalled(way, question.text, conversation, store, recall)
-                    plans = [
-                        choose_resurrections(hits, sleepers, budget, frame_tokens=frames, pairs=way.pairs)
-                        for budget in BUDGETS
-                    ]
-                    if name == "default":
-                        times.append(time.perf_counter() - start)
-                    found = {}
-                    for plan in plans:
-                        awake = set(plan.keys)
-                        there = [awake.issuperset(conversation.turns[turn]) for turn in question.evidence]
-                        found[plan.room] = sum(there) / len(there)
-                    rows[name].append(
-                        {"conversation": path.stem, "category": question.category, "found": found}
-                    )
+                spent = times if name == "default" else []
+                rows[name] += [
+                    asked(way, question, conversation, store, recall, frames, spent)
+                    for question in conversation.questions
+                ]
                 for message in SMALL_TALK:
                     hits, sleepers = recalled(way, message, conversation, store, recall)
                     plan = choose_resurrections(
                         hits, sleepers, BUDGETS[0], frame_tokens=frames, pairs=way.pairs
                     )
                     woken[name].append(plan.cost)
+            later = echo(conversation, store, engine)
+            recall.note_said()
+            recall.settle()
+            echoes += [
+                asked(ways["default"], question, later, store, recall, frames, [])
+                for question in later.questions
+            ]
             recall.close()
         print(f"{path.stem}: {len(conversation.questions)} questions", file=sys.stderr)
     cost = {
@@ -288,7 +328,32 @@ def measure(
         "query_p50_ms": round(1e3 * float(np.percentile(times, 50)), 2),
         "query_p95_ms": round(1e3 * float(np.percentile(times, 95)), 2),
     }
-    return rows, woken, cost
+    return rows, woken, echoes, cost
+
+
+def asked(
+    way: Way,
+    question: Question,
+    conversation: Conversation,
+    store: SqliteStore,
+    recall: Recall,
+    frames: Mapping[Role, int],
+    times: list[float],
+) -> dict[str, Any]:
+    """The share of a question's evidence that wakes up at each budget."""
+    start = time.perf_counter()
+    hits, sleepers = recalled(way, question.text, conversation, store, recall)
+    plans = [
+        choose_resurrections(hits, sleepers, budget, frame_tokens=frames, pairs=way.pairs)
+        for budget in BUDGETS
+    ]
+    times.append(time.perf_counter() - start)
+    found = {}
+    for plan in plans:
+        awake = set(plan.keys)
+        there = [awake.issuperset(conversation.turns[turn]) for turn in question.evidence]
+        found[plan.room] = sum(there) / len(there)
+    return {"conversation": conversation.name, "category": question.category, "found": found}
 
 
 def share(values: list[float]) -> float:
@@ -341,22 +406,29 @@ def main() -> None:
     parser.add_argument(
         "--captions", action="store_true", help="add the captions of shared images to the turns"
     )
-    asked = parser.parse_args()
-    if not list(asked.data.glob("*.json")):
+    parser.add_argument(
+        "--vectors", type=Path, help="keep vectors in this .npz file: later runs embed nothing twice"
+    )
+    args = parser.parse_args()
+    if not list(args.data.glob("*.json")):
         print(
-            f"Skipped: there are no conversations in {asked.data}. Give their folder with --data.",
+            f"Skipped: there are no conversations in {args.data}. Give their folder with --data.",
             file=sys.stderr,
         )
-        if asked.json:
-            print(json.dumps({"skipped": f"no conversations in {asked.data}"}))
+        if args.json:
+            print(json.dumps({"skipped": f"no conversations in {args.data}"}))
         return
-    ways = {**WAYS, **(ABLATIONS if asked.ablations else {})}
+    ways = {**WAYS, **(ABLATIONS if args.ablations else {})}
     catalogue.ensure(catalogue.EMBEDDER)
     with LlamaEngine(catalogue.ensure(catalogue.CHAT)) as engine, open_embedder() as embedder:
-        rows, woken, cost = measure(asked.data, ways, engine, embedder, asked.captions)
+        remembering = Remembering(embedder, args.vectors)
+        rows, woken, echoes, cost = measure(args.data, ways, engine, remembering, args.captions)
+        remembering.save()
     result = {name: {**summed(found), "small_talk": small_talk(woken[name])} for name, found in rows.items()}
-    if asked.json:
-        print(json.dumps({**result, "questions": len(rows["default"]), "cost": cost}))
+    result["default"]["echo"] = summed(echoes)
+    if args.json:
+        told = {"questions": len(rows["default"]), "echo": summed(echoes), "cost": cost}
+        print(json.dumps({**result, **told}))
         return
     print(f"{'':28}" + "".join(f"{budget:>16}" for budget in BUDGETS) + f"{'small talk':>16}")
     print(f"{'':28}" + f"{'strict, part %':>16}" * len(BUDGETS) + f"{'tokens, none %':>16}")
@@ -365,6 +437,11 @@ def main() -> None:
         small = one["small_talk"]
         cells.append(f"{small['tokens']:.0f}, {100 * small['nothing']:.0f}")
         print(f"{name:28}" + "".join(f"{cell:>16}" for cell in cells))
+    asked_before = result["default"]["echo"]["strict"]
+    print(
+        f"{'default, asked in vain before':28}"
+        + "".join(f"{100 * asked_before[str(b)]:>15.1f}" for b in BUDGETS)
+    )
     for key, value in cost.items():
         print(f"{key:28}{value:>16}")
 

@@ -119,10 +119,10 @@ class Settings:
         1.5, "How much more your own words count in search than the model's.", low=0.1, high=10
     )
     relevance_floor: float = _remembering(
-        0.25,
-        "How near in meaning a chunk must be to your words to wake up, unless it holds a rare one of them; 0 wakes the best there is.",
+        2.5,
+        "How far above small talk a chunk must be in meaning to wake up, unless it holds a rare word of yours; 0 wakes the best there is.",
         low=0,
-        high=1,
+        high=20,
     )
     mmr_lambda: float | None = _remembering(
         None, "Below 1, prefers variety among what wakes up; empty is off.", low=0, high=1, optional=True

@@ -27,6 +27,10 @@ STRONG = 100  # of the nearest in meaning, whose neighbours are looked at as wel
 ORDINARY = 400  # chunks that tell what likeness is ordinary for a question
 RARE = 1_000  # a word that at most one of so many chunks holds says enough by itself
 READ = 4_000  # characters of a question that are embedded
+SMALL_TALK = (  # messages that speak of nothing: what they reach is not relevant
+    *("cool", "alright then", "got it", "hey", "yep", "nope", "good evening", "that is nice to hear"),
+    *("one moment please", "as you like", "well done", "let me think about it"),
+)
 MOST_TERMS = 64  # of a question, that the word index is asked for
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -53,6 +57,8 @@ class Recall:
         self._vector_search: VectorSearch | None = None  # the store's own index, if it has one
         self._generation: int | None = None
         self._usual: Meaning | None = None
+        self._quiet: tuple[float, float] | None = None  # how near small talk is to an ordinary chunk, and its spread
+        self._messages: dict[str, Floats] = {}  # vectors of `SMALL_TALK`, by embedder
         self._changed = 0  # chunks that changed since the usual ones were looked at
         self._sequence = 0
         self._embedding = self._begin()
@@ -87,7 +93,10 @@ class Recall:
                 return []
             index = None if query is None else self._vectors_around(rows)
             near = None if query is None or not index else self._nearness(rows, index, query)
+            calm = None if near is None else self._calm()
             parts = self._parts(query, rows, near, words, named, text, now, user_weight)
+            if near is not None and calm:
+                near = (near - np.float32(calm[0])) / np.float32(calm[1])
             return self._hits(rows, parts, near, index, found, limit, mmr_lambda)
 
     def note_said(self) -> None:
@@ -334,15 +343,30 @@ class Recall:
         spread = float(usual.std()) if len(usual) else 0.0
         return np.asarray(np.nan_to_num((near - middle) / (spread or 1.0), nan=0.0), np.float32)
 
+    def _calm(self) -> tuple[float, float] | None:
+        """How near messages that speak of nothing are to an ordinary chunk, and the spread of that.
+
+        Cosines have another scale with every embedder; this measures it, on what is in this memory.
+        """
+        ready, ordinary = self._embedding.ready, self._ordinary()
+        if self._quiet is None and ready:
+            if ready.embedder.name not in self._messages:
+                self._messages = {ready.embedder.name: ready.embedder.embed(SMALL_TALK, query=True)}
+            reached = np.stack([ordinary.nearness(one) for one in self._messages[ready.embedder.name]])
+            reached = reached[~np.isnan(reached)]
+            if len(reached):
+                self._quiet = float(reached.mean()), max(float(reached.std()), 1e-3)
+        return self._quiet
+
     def _ordinary(self) -> Meaning:
         """Some chunks out of all. A large memory looks at the same ones until a tenth of it has changed."""
         size = len(self._outline)
-        if self._usual is None or size < 10 * ORDINARY or self._changed > size // 10:
+        if self._usual is None or self._changed > size // 10:
             everyone = np.flatnonzero(self._outline["present"])
             some = everyone[:: max(1, len(everyone) // ORDINARY)]
             index = self._vectors_around(some)
             assert index is not None
-            self._usual, self._changed = self._meaning(some, index), 0
+            self._usual, self._quiet, self._changed = self._meaning(some, index), None, 0
         return self._usual
 
     def _said_in(

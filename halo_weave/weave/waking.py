@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, choose_resurrections
+from halo_weave.core.telling import asks_back
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.ports import RecallPort
 from halo_weave.settings import Settings
@@ -17,6 +18,12 @@ MOST_HITS = 200  # what a search gives the plan to choose from
 def hits_for(room: int) -> int:
     """As many as could wake up if all were a few words long."""
     return min(MOST_HITS, 16 + room // 8)
+
+
+def relevant(found: Sequence[RecallHit], text: str, floor: float) -> list[RecallHit]:
+    """The hits that have to do with a text. For a question about the past the best one does, whatever its nearness."""
+    near = [hit for hit in found if hit.matters(floor)]
+    return near or (list(found[:1]) if asks_back(text) else [])
 
 
 def plan_waking(
@@ -47,7 +54,7 @@ def plan_waking(
         user_weight=settings.user_weight,
         mmr_lambda=settings.mmr_lambda,
     )
-    found = [hit for hit in found if hit.matters(settings.relevance_floor)]
+    found = relevant(found, text, settings.relevance_floor)
     sleepers = store.sleepers(window_id, [hit.key for hit in found if hit.key not in live])
     if before is not None:
         # What another window said after this turn began stands after it in time, and can wake up next turn.
