@@ -24,7 +24,9 @@ class RecallHit:
     similarity: float
     parts: Mapping[str, float] = field(default_factory=dict)  # of the similarity; they add up to it
     words: tuple[str, ...] = ()  # of the user's that it holds
-    nearness: float | None = None  # in meaning: spreads above what small talk reaches here; None if it is not known
+    nearness: float | None = (
+        None  # in meaning: spreads above what small talk reaches here; None if it is not known
+    )
     rare: bool = False  # it holds a word of the user's that hardly any other chunk holds
 
     def matters(self, floor: float) -> bool:
@@ -102,7 +104,7 @@ def choose_resurrections(
     *,
     live: Collection[ChunkKey] = (),
     frame_tokens: Mapping[Role, int] | None = None,
-    stamps: Mapping[str, int] | None = None,
+    stamps: Mapping[tuple[str, Role], int] | None = None,
     pairs: PairOrder = "with",
 ) -> ResurrectionPlan:
     """Hits in order of similarity, brightness at deletion and recency, as far as the room goes.
@@ -110,7 +112,7 @@ def choose_resurrections(
     Unless pairs come `with` their hits, similarity is weighed against length: room is what is short. A hit brings its pairs: the question of an answer or the answer's opening for a question, and the opening of
     its own turn. What is live already is free. `with`: a hit and its pairs wake up together or not at all. `ranked`:
     a hit first, its pairs once no other hit is worth more than they are. `off`: hits alone. `stamps`: what the frame of
-    a user's turn takes more, by the window where it was said.
+    a turn takes more, by the window where it was said and by role.
     """
     ranked = _ranked(hits, sleepers, live, THRIFT if pairs != "with" else 0.0)
     awake = {key.turn_id for key in live}
@@ -129,7 +131,7 @@ def choose_resurrections(
             cost = sleepers[key].tokens
             if key.turn_id not in awake and key.turn_id not in turns:
                 cost += (frame_tokens or {}).get(key.role, 0)
-                cost += (stamps or {}).get(sleepers[key].window, 0) if key.role is Role.USER else 0
+                cost += (stamps or {}).get((sleepers[key].window, key.role), 0)
                 turns.add(key.turn_id)
             wakes.append(Waking(key, part, hit.key, hit.similarity, cost))
         total = sum(waking.cost for waking in wakes)

@@ -57,7 +57,9 @@ class Recall:
         self._vector_search: VectorSearch | None = None  # the store's own index, if it has one
         self._generation: int | None = None
         self._usual: Meaning | None = None
-        self._quiet: tuple[float, float] | None = None  # how near small talk is to an ordinary chunk, and its spread
+        self._quiet: tuple[float, float] | None = (
+            None  # how near small talk is to an ordinary chunk, and its spread
+        )
         self._messages: dict[str, Floats] = {}  # vectors of `SMALL_TALK`, by embedder
         self._changed = 0  # chunks that changed since the usual ones were looked at
         self._sequence = 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, choose_resurrections
+from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, Sleeper, choose_resurrections
 from halo_weave.core.telling import asks_back
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.ports import RecallPort
@@ -26,6 +26,11 @@ def relevant(found: Sequence[RecallHit], text: str, floor: float) -> list[Recall
     return near or (list(found[:1]) if asks_back(text) else [])
 
 
+def stamps_of(sleepers: Iterable[Sleeper], stamp: Callable[[str, Role], int]) -> dict[tuple[str, Role], int]:
+    """Tokens of the stamps that chunks get, by the window where they were said and by role."""
+    return {place: stamp(*place) for place in {(one.window, one.key.role) for one in sleepers}}
+
+
 def plan_waking(
     text: str,
     room: int,
@@ -39,7 +44,7 @@ def plan_waking(
     live: Collection[ChunkKey] = (),
     before: int | None = None,
     frame_tokens: Mapping[Role, int] | None = None,
-    stamp: Callable[[str], int] = lambda window: 0,
+    stamp: Callable[[str, Role], int] = lambda window, role: 0,
 ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
     """The hits by key, and the plan that fits the room. Nothing is changed.
 
@@ -68,7 +73,7 @@ def plan_waking(
         room,
         live=live,
         frame_tokens=frame_tokens,
-        stamps={window: stamp(window) for window in {one.window for one in sleepers.values()}},
+        stamps=stamps_of(sleepers.values(), stamp),
         pairs=settings.pairs,
     )
     return hits, plan

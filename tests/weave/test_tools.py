@@ -24,7 +24,7 @@ def toolbox(tmp_path):
     def search(text: str, limit: int, within: str | None) -> list[KeptChunk]:
         return [
             KeptChunk(one.key, one.chunk.text, len(one.chunk), 1.0)
-            for one in store.chunks(store.search_terms(["lighthouse"], 100)[0][0][:limit])
+            for one in store.chunks(store.search_terms(["lighthous"], 100)[0][0][:limit])
         ]
 
     yield Toolbox(Notes(store), StructuredMemory(store, search=search))
