@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Tokens
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import StoreError
 
@@ -54,6 +54,7 @@ class ChunkRecord:
     deleted: datetime | None = None
     undeleted: datetime | None = None
     merged_into: ChunkKey | None = None
+    aside: bool = False  # on no window's current branch
 
     @property
     def key(self) -> ChunkKey:
@@ -61,8 +62,22 @@ class ChunkRecord:
 
     @property
     def gone(self) -> bool:
-        """Deleted, or part of another chunk by now."""
-        return self.deleted is not None or self.merged_into is not None
+        """Deleted, part of another chunk by now, or on another branch."""
+        return self.deleted is not None or self.merged_into is not None or self.aside
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """A turn without its words: who said it when, and which turn it follows."""
+
+    id: int
+    window: str  # where it was said
+    role: Role
+    answers: int | None
+    parent: int | None  # None: it follows none
+    speaker: str
+    said: datetime
+    aside: bool  # on no window's current branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +104,24 @@ class ChunkUse:
     share: float  # of the reply
 
 
+@dataclass(frozen=True, slots=True)
+class ReplyMemory:
+    """A chunk that a reply took from, or that woke up for its question."""
+
+    record: ChunkRecord
+    share: float  # of the reply
+    woken: Mapping[str, Json] | None  # why it woke up; None if it was live already
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPage:
+    """Some of the turns said in a window, in order, and where they stand among all."""
+
+    total: int  # turns
+    offset: int  # of the first
+    chunks: tuple[ChunkRecord, ...]
+
+
 # Windows
 
 
@@ -103,6 +136,7 @@ class WindowRecord:
     created: datetime
     modified: datetime
     deleted: datetime | None = None
+    head: int | None = None  # the last turn of its current branch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,7 +223,19 @@ class WakeUp:
     traces: Traces | None = None
 
 
-Happening = Literal["said", "slept", "woke", "pinned", "unpinned", "merged", "deleted", "undeleted", "reread"]
+Happening = Literal[
+    "said",
+    "slept",
+    "woke",
+    "pinned",
+    "unpinned",
+    "merged",
+    "deleted",
+    "undeleted",
+    "reread",
+    "aside",
+    "returned",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +346,7 @@ class Stats:
     chunks: int
     tokens: int
     deleted_chunks: int
+    aside_chunks: int
     windows: int
     drafts: int
     entries: int
@@ -350,3 +397,6 @@ class Imported:
     notes: int
     known_turns: int  # were here already
     kept_ids: bool  # False: turns and positions got new ids, since theirs could not be used here
+    ids: str = ""  # a sentence that says why turns or positions have other ids than in the file
+    program: str = ""  # that wrote the file
+    left: Mapping[str, int] = field(default_factory=dict)  # how much was not taken, by reason

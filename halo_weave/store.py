@@ -33,6 +33,7 @@ from halo_weave.records import (
     Numbers,
     Place,
     PutToSleep,
+    ReplyMemory,
     Reservation,
     Scores,
     Similarities,
@@ -40,6 +41,8 @@ from halo_weave.records import (
     Stats,
     Subset,
     Traces,
+    TurnPage,
+    TurnRecord,
     Vectors,
     Wakeable,
     WakeUp,
@@ -71,11 +74,14 @@ class Transcript(Protocol):
         asleep: bool = False,
         speaker: str | None = None,
         tags: Mapping[ChunkKey, Sequence[str]] | None = None,
+        after: int | None = None,
     ) -> list[int]:
         """Chunks of one turn, with their words and their place in the window. Returns their numbers.
 
         When this returns, they are on the disk, and a draft of the turn is gone. `asleep`: they go to the graveyard.
-        `speaker`: another than the window's names say.
+        `speaker`: another than the window's names say. `after`: the turn that it follows, 0 for none; what followed
+        before goes aside. Else the turn takes its place by its id on the window's current branch, and a second answer
+        to a question takes the place of the first, which goes aside.
         """
 
     def save_drafts(self, drafts: Sequence[Draft]) -> None:
@@ -89,8 +95,15 @@ class Transcript(Protocol):
         """
 
     def drop_draft(self, turn_id: int) -> None: ...
-    def save_use(self, turn_id: int, use: ReplyUse) -> None:
-        """What a stored reply took from chunks. What is known of it already stays."""
+    def save_use(
+        self, turn_id: int, use: ReplyUse, woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None
+    ) -> None:
+        """What a stored reply took from chunks, and which woke up for it and why. What is known of it already stays."""
+
+    def remembered(
+        self, turn_ids: Iterable[int], *, least: float = 0.0
+    ) -> dict[int, tuple[float, list[ReplyMemory]]]:
+        """By reply: its share from nothing in particular, and the chunks that woke up for it or gave it `least`."""
 
     def use_of(self, turn_id: int) -> ReplyUse | None:
         """The same, without deleted chunks, merged ones by the key they have now; None if it is not known."""
@@ -105,8 +118,18 @@ class Transcript(Protocol):
     def chunks_by_key(self, keys: Iterable[ChunkKey]) -> list[ChunkRecord]:
         """Records in the order asked for; unknown keys are left out."""
 
+    def deleted_in(
+        self, window_id: str, *, offset: int = 0, limit: int = 100
+    ) -> tuple[int, list[ChunkRecord]]:
+        """How many chunks said in a window are deleted, and some of them, what was deleted last first."""
+
     def turn(self, turn_id: int) -> list[ChunkRecord]:
         """All chunks of a turn in order, deleted and merged ones too."""
+
+    def said_in(
+        self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
+    ) -> TurnPage:
+        """Turns said in a window, in order: from an offset on, around a turn, or the last ones."""
 
     def merge(self, window_id: str, key: ChunkKey, *, now: datetime) -> ChunkKey:
         """The chunk joins the one before it in its turn and goes by that one's key, which is returned.
@@ -124,6 +147,30 @@ class Transcript(Protocol):
 
     def undelete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
         """Deleted chunks are again what they were in every window, live or asleep. Returns where they are live."""
+
+
+class Branches(Protocol):
+    """Which turn follows which. What leads up to a window's last turn is its current branch; turns that are on no
+    current branch are aside: in no window and no search, until their branch comes back."""
+
+    def switch(self, window_id: str, head: int, *, now: datetime) -> tuple[str, ...]:
+        """This turn becomes the window's last one; 0: nothing was said. Returns where something changed that is live."""
+
+    def branch(self, window_id: str, after: int = 0) -> list[TurnRecord]:
+        """The turns of the current branch with a later id than `after`, in order."""
+
+    def turn_record(self, turn_id: int) -> TurnRecord: ...
+    def followers(self, turn_id: int, window_id: str) -> list[TurnRecord]:
+        """The turns that follow this one, in order; for 0, those of the window that follow none."""
+
+    def siblings(self, turns: Iterable[int]) -> dict[int, list[int]]:
+        """For each of these turns all that follow the same turn, itself among them, in order."""
+
+    def marked(self, mark: int, *, window: str | None = None) -> list[TurnRecord]:
+        """Turns with the mark of these words, newest first; at most a few dozen."""
+
+    def marks_before(self, turn_id: int, limit: int) -> list[tuple[int, int | None]]:
+        """Ids and marks of a turn and of those it follows, backwards."""
 
 
 class Windows(Protocol):
@@ -144,6 +191,12 @@ class Windows(Protocol):
 
     def windows(self, *, deleted: bool = False) -> list[WindowRecord]:
         """In the order they were made; deleted ones on request."""
+
+    def chat_window(self, name: str) -> str | None:
+        """The window of a chat that another program knows by this name; None if there is none any more."""
+
+    def name_chat(self, name: str, window_id: str) -> None:
+        """Another program knows this window by this name from now on."""
 
     def window_names(self) -> dict[str, str]:
         """The name of every window by its id, deleted ones too."""
@@ -405,5 +458,5 @@ class Upkeep(Protocol):
     ) -> None: ...
 
 
-class Store(Transcript, Windows, SearchIndex, Keepsakes, Exchange, Upkeep, Protocol):
+class Store(Transcript, Branches, Windows, SearchIndex, Keepsakes, Exchange, Upkeep, Protocol):
     """All that was ever said, what each window knows of it, and the ways to find it again."""

@@ -85,7 +85,7 @@ class Meaning:
     passages: Floats  # (passages, dimension), those of one chunk together
     counts: Rows  # (chunks,) passages of each; 0 for a chunk that is not embedded yet
     whole: Floats  # (chunks, dimension) each alone as one vector, for comparing chunks
-    amid: Floats  # (chunks, dimension) the same mixed with its neighbours
+    amid: Floats  # (chunks, dimension) the same mixed with its neighbours, of any length
 
     @classmethod
     def of(cls, rows: Rows, outline: Outline, index: VectorIndex, context: Sequence[float]) -> Meaning:
@@ -105,14 +105,16 @@ class Meaning:
                 bounds = np.column_stack([firsts[several], firsts[several] + counts[several]]).ravel()
                 padded = np.concatenate([vectors, np.zeros((1, index.dimension), np.float32)])
                 all_whole[several] = _unit(np.add.reduceat(padded, bounds, axis=0)[::2])
-        at = np.searchsorted(everyone, rows)
-        whole = all_whole[at]
-        amid = whole.copy()
+        whole = all_whole[np.searchsorted(everyone, rows)]
+        amid, beside = whole.copy(), np.empty_like(whole)
         for i, near in enumerate(around):
-            there = np.flatnonzero(near >= 0)
-            amid[there] += np.float32(context[i // 2]) * all_whole[np.searchsorted(everyone, near[there])]
+            np.take(all_whole, np.searchsorted(everyone, near), axis=0, out=beside, mode="clip")
+            beside *= (np.float32(context[i // 2]) * (near >= 0))[:, None]  # nothing where the talk ends
+            amid += beside
+        if all_whole is vectors:
+            return cls(whole, np.ones(len(rows), np.int64), whole, amid)
         passages, own = index.of(outline["number"][rows])
-        return cls(passages, own, whole, _unit(amid))
+        return cls(passages, own, whole, amid)
 
     def nearness(self, query: Floats) -> Floats:
         """(chunks,) mean likeness of the best passage and of the whole amid its neighbours; NaN without a vector."""
@@ -121,12 +123,18 @@ class Meaning:
         if has.any():
             firsts = (np.cumsum(self.counts) - self.counts)[has]
             found[has] = np.maximum.reduceat(likeness(self.passages, query), firsts)
-        return (found + likeness(self.amid, query)) / np.float32(2)
+        amid = likeness(self.amid, query) / _lengths(self.amid)
+        return np.asarray((found + amid) / 2, np.float32)
 
 
 def _unit(vectors: Floats) -> Floats:
-    lengths = np.sqrt(np.vecdot(vectors, vectors))[:, None]
-    return np.asarray(vectors / np.where(lengths == 0, 1, lengths), np.float32)
+    return np.asarray(vectors / _lengths(vectors)[:, None], np.float32)
+
+
+def _lengths(vectors: Floats) -> Floats:
+    """Of each vector; 1 of one that is all zeros, since it is divided by."""
+    lengths = np.sqrt(np.vecdot(vectors, vectors))
+    return np.asarray(np.where(lengths == 0, 1, lengths), np.float32)
 
 
 def varied(scores: Floats, whole: Floats, balance: float, count: int) -> list[int]:

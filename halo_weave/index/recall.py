@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
@@ -31,6 +31,7 @@ SMALL_TALK = (  # messages that speak of nothing: what they reach is not relevan
     *("cool", "alright then", "got it", "hey", "yep", "nope", "good evening", "that is nice to hear"),
     *("one moment please", "as you like", "well done", "let me think about it"),
 )
+QUESTIONS = 8  # whose vectors are remembered
 MOST_TERMS = 64  # of a question, that the word index is asked for
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -52,6 +53,7 @@ class Recall:
         self.weights = weights or Weights()
         self._lock = threading.Lock()
         self._beside = ThreadPoolExecutor(1, "question")
+        self._questions: dict[tuple[str, Embedding], Future[Floats | None]] = {}  # the latest, by text
         self._outline = Outline()
         self._index: VectorIndex | None = None  # all vectors, if the store cannot search them itself
         self._vector_search: VectorSearch | None = None  # the store's own index, if it has one
@@ -66,6 +68,11 @@ class Recall:
         self._embedding = self._begin()
 
     # What others call
+
+    def expect(self, text: str) -> None:
+        """This text will be searched for soon: it is embedded while the caller gets ready."""
+        if text.strip():
+            self._vector_of(text)
 
     def search(
         self,
@@ -83,18 +90,25 @@ class Recall:
         if not text.strip() or limit < 1:
             return []
         asked = question_terms(text, MOST_TERMS)
-        embedding = self._beside.submit(self._embed, text)  # while the words are looked up
+        embedding = self._vector_of(text)  # while the words are looked up
         with self._lock:
             self._refresh()
             found = find_terms(self._store, self._outline, asked, window=window)
             words = word_scores(found, self._outline, self.weights.word_reach)
             named = spans(text[:READ], now)
+            early = self._early_candidates(words, named, now, window)
+            meanings = self._meanings(early, self._index) if self._index else []
             query = embedding.result()
-            rows = self._candidates(query, words, named, now, window)
+            rows = self._candidates(query, early, window)
             if not len(rows):
                 return []
             index = None if query is None else self._vectors_around(rows)
-            near = None if query is None or not index else self._nearness(rows, index, query)
+            near = None
+            if query is not None and index:
+                meanings += self._meanings(np.setdiff1d(rows, early) if meanings else rows, index)
+                near = np.full(len(rows), np.nan, np.float32)
+                for part, meaning in meanings:
+                    near[np.searchsorted(rows, part)] = meaning.nearness(query)
             calm = None if near is None else self._calm()
             parts = self._parts(query, rows, near, words, named, text, now, user_weight)
             if near is not None and calm:
@@ -151,6 +165,17 @@ class Recall:
         )
         embedding.start()
         return embedding
+
+    def _vector_of(self, text: str) -> Future[Floats | None]:
+        """A question's vector, which may be known, as from a preview, or on its way. None: words alone serve."""
+        key = text, self._embedding
+        known = self._questions.pop(key, None)
+        if known is None or (known.done() and (known.exception() or known.result() is None)):
+            known = self._beside.submit(self._embed, text)
+        self._questions[key] = known
+        for oldest in list(self._questions)[:-QUESTIONS]:
+            self._questions.pop(oldest, None)
+        return known
 
     def _embed(self, text: str) -> Floats | None:
         ready = self._embedding.ready
@@ -220,31 +245,29 @@ class Recall:
 
     # Searching
 
-    def _candidates(
-        self,
-        query: Floats | None,
-        words: Floats,
-        named: Sequence[Span],
-        now: datetime,
-        window: str | None,
+    def _early_candidates(
+        self, words: Floats, named: Sequence[Span], now: datetime, window: str | None
     ) -> Rows:
-        """Rows worth a closer look: near in meaning, strong in words, of the time that is named."""
+        """Rows worth a closer look whatever the question means: strong in words, of the time that is named."""
         outline = self._outline
         if len(outline) <= 2 * SHORTLIST:
-            everyone = np.flatnonzero(outline["present"])
-            return self._within(everyone, window)
-        put_forward = []
+            return self._within(np.flatnonzero(outline["present"]), window)
         strong = np.flatnonzero(words)
-        put_forward.append(strong[np.argsort(-words[strong], kind="stable")[:SHORTLIST]])
-        if query is not None:
-            near = self._nearest(query, window)
-            put_forward += [near, *outline.around(near[:STRONG], 1)]
+        rows = strong[np.argsort(-words[strong], kind="stable")[:SHORTLIST]]
         if named:
             inside = np.flatnonzero(
                 self._said_in(np.arange(len(outline.places)), named, now) & outline["present"]
             )
-            put_forward.append(inside[np.argsort(-outline["said"][inside], kind="stable")[:SHORTLIST]])
-        rows = np.unique(np.concatenate(put_forward))
+            latest = inside[np.argsort(-outline["said"][inside], kind="stable")[:SHORTLIST]]
+            rows = np.concatenate([rows, latest])
+        return self._within(np.unique(rows), window)
+
+    def _candidates(self, query: Floats | None, early: Rows, window: str | None) -> Rows:
+        """Those, and what is near in meaning, with its neighbours; each once, in order."""
+        if query is None or len(self._outline) <= 2 * SHORTLIST:
+            return early
+        near = self._nearest(query, window)
+        rows = np.unique(np.concatenate([early, near, *self._outline.around(near[:STRONG], 1)]))
         return self._within(rows[rows >= 0], window)
 
     def _nearest(self, query: Floats, window: str | None) -> Rows:
@@ -329,10 +352,10 @@ class Recall:
             return index
         return self._index
 
-    def _nearness(self, rows: Rows, index: VectorIndex, query: Floats) -> Floats:
-        """(rows,) how near each is to the query. A few at a time: their vectors then stay in the processor's cache."""
+    def _meanings(self, rows: Rows, index: VectorIndex) -> list[tuple[Rows, Meaning]]:
+        """A few rows at a time: their vectors then stay in the processor's cache."""
         parts = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
-        return np.concatenate([self._meaning(part, index).nearness(query) for part in parts])
+        return [(part, self._meaning(part, index)) for part in parts]
 
     def _meaning(self, rows: Rows, index: VectorIndex) -> Meaning:
         return Meaning.of(rows, self._outline, index, self.weights.context)

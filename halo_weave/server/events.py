@@ -12,11 +12,12 @@ from halo_weave.core.tokens import Brightness, ChunkKey
 from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned
 from halo_weave.server.refusals import json_bytes
-from halo_weave.server.schema import Output
-from halo_weave.server.wire import ChunkTold, KeyText, Number, UseTold
+from halo_weave.server.schema import KeyText, Number, Output
+from halo_weave.server.told import RememberedTold, UseTold
+from halo_weave.server.wire import ChunkTold
 from halo_weave.weave import events
 from halo_weave.weave.hub import Numbered
-from halo_weave.weave.seen import SeenChunk
+from halo_weave.weave.seen import Reminder, SeenChunk
 
 _IDS = {"turn_id", "reply_turn", "position"}
 
@@ -45,13 +46,13 @@ def _packed(row: Brightness) -> str:
 
 
 def _made(
-    name: str, kind: type, base: type[Output] = Output, leave_out: str = "", **about: Any
+    name: str, kind: type, base: type[Output] = Output, leave_out: tuple[str, ...] = (), **about: Any
 ) -> type[Output]:
     """A model of an event with the event's own fields. `about`: a description, or another type with one."""
     made: dict[str, Any] = {}
     hints = get_type_hints(kind)
     for field in fields(kind):
-        if field.name in base.model_fields or field.name in (leave_out, "chunk"):
+        if field.name in base.model_fields or field.name in (*leave_out, "chunk"):
             continue
         given = about.get(field.name)
         shape = Number if field.name in _IDS else _SHAPES.get(hints[field.name], hints[field.name])
@@ -63,7 +64,12 @@ def _made(
     return create_model(name, __base__=base, __doc__=kind.__doc__, **made)
 
 
-_SHAPES: dict[Any, Any] = {ChunkKey: KeyText, tuple[SeenChunk, ...]: list[ChunkTold], ReplyUse: UseTold}
+_SHAPES: dict[Any, Any] = {
+    ChunkKey: KeyText,
+    tuple[SeenChunk, ...]: list[ChunkTold],
+    tuple[Reminder, ...]: list[RememberedTold],
+    ReplyUse: UseTold,
+}
 _SHAPES[tuple[events.WokenChunk, ...]] = list[  # type: ignore[misc]
     _made(
         "WokenChunk",
@@ -88,6 +94,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
     ("woken", events.ChunksWoken, {"passed_over": "Hits that did not fit."}),
     ("asleep", events.ChunksSlept, {"over": "Tokens above the budget that nothing prunable is left for."}),
     ("heard", events.Heard, {"frames": "Tokens of all frames that the model reads now."}),
+    ("answering", events.Answering, {"reply_turn": "The turn that the answer will be."}),
     (
         "to_read",
         Planned,
@@ -98,7 +105,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         "token",
         events.TokenSpoken,
         {
-            "leave_out": "piece",
+            "leave_out": ("piece", "surprisal"),
             "text": "Whole characters only: the token that ends one carries it.",
             "tool": "Part of a tool's answer, not of the model's words.",
             "thought": "Part of what the model thinks before it answers.",
@@ -108,7 +115,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         "brightened",
         events.Brightened,
         {
-            "leave_out": "brightness",
+            "leave_out": ("brightness",),
             "data": (
                 Annotated[str, BeforeValidator(_packed)],
                 Field(
@@ -117,9 +124,21 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
                     json_schema_extra={"contentEncoding": "base64"},
                 ),
             ),
+            "attention": (
+                Annotated[str, BeforeValidator(_packed)],
+                Field(
+                    description="What the reply took so far from each token before its exchange; packed the same.",
+                    json_schema_extra={"contentEncoding": "base64"},
+                ),
+            ),
         },
     ),
     ("tool_called", events.ToolCalled, {}),
+    (
+        "call_made",
+        events.CallMade,
+        {"arguments": (dict[str, Any], Field(description="As the model wrote them."))},
+    ),
     ("tool_answered", events.ToolAnswered, {}),
     ("spoken", events.Spoken, {}),
     (
@@ -127,8 +146,19 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         events.ReplyUnstored,
         {"sentence": "Why what was shown is not stored yet; empty: it is stored again."},
     ),
-    ("done", events.TurnEnded, {"stats": (TurnStats, ...)}),
+    (
+        "done",
+        events.TurnEnded,
+        {
+            "stats": (TurnStats, ...),
+            "ranks": (
+                dict[str, int],
+                Field(description="How bright each live chunk is now: 0 the dimmest, 100 the brightest."),
+            ),
+        },
+    ),
     ("failed", events.TurnFailed, {}),
+    ("model", events.ModelNews, {"model": "The one that is wanted."}),
     ("changed", events.WindowChanged, {}),
     ("deleted", events.WindowDeleted, {}),
     ("reset", events.EventsLost, {}),

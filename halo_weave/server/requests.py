@@ -100,6 +100,33 @@ class WindowChange(_WindowTexts):
 
 class Say(Input):
     text: Annotated[str, Field(max_length=LONGEST_SAID, pattern=SAID, examples=["My cat is called Mochi."])]
+    after: Id | None = Field(default=None, description="The turn that it follows, if not the last; 0: none.")
+
+
+class Answer(Input):
+    turn: Id | None = Field(
+        default=None, description="The user's turn, or its answer. By default the last one."
+    )
+
+
+class OneTurn(Input):
+    turn: Id
+
+
+class Edit(Input):
+    turn: Id
+    text: Annotated[str, Field(max_length=LONGEST_SAID, pattern=SAID)]
+
+
+class BranchOff(Input):
+    turn: Id
+    name: Name | None = None
+
+
+class ChooseModel(Input):
+    model: Annotated[str, Field(max_length=4096, pattern=SAID, examples=["smollm2-135m"])] = Field(
+        description="A name that GET /api/models lists, hf:owner/repository[:quant], or the path of a GGUF file."
+    )
 
 
 class Undelete(Input):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from halo_weave.core.depth import storable
 from halo_weave.core.tokens import ID_LIMIT
@@ -33,3 +33,5 @@ class Output(BaseModel):
 
 Json = Annotated[Any, AfterValidator(partial(storable, limit=ID_LIMIT))]
 Id = Annotated[str, Field(pattern=ID, examples=["12"])]
+Number = Annotated[str, BeforeValidator(str), Field(pattern=ID, examples=["12"])]  # an id as a decimal string
+KeyText = Annotated[str, BeforeValidator(str)]

@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasPath, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from halo_weave.core.tokens import Role
-from halo_weave.ports import ModelInfo
 from halo_weave.records import Generation
-from halo_weave.server.schema import ID, Id, Output
+from halo_weave.server.modelwire import ModelTold
+from halo_weave.server.schema import Id, KeyText, Number, Output
+from halo_weave.server.told import SpeechTold, UseTold
 from halo_weave.settings import Settings
 from halo_weave.weave.memory import Preview
 from halo_weave.weave.seen import Budget, Context, Gap
@@ -34,8 +35,6 @@ def _at(*path: str) -> Any:
     return Field(validation_alias=AliasPath(*path))
 
 
-Number = Annotated[str, BeforeValidator(str), Field(pattern=ID, examples=["12"])]  # an id as a decimal string
-KeyText = Annotated[str, BeforeValidator(str)]
 Floats = Annotated[list[float], BeforeValidator(lambda row: row.tolist())]
 Size = Annotated[int, BeforeValidator(len)]
 Words = Annotated[list[str], BeforeValidator(list)]
@@ -63,31 +62,6 @@ class SettingsTold(Output):
 
 
 # Status
-
-
-class ModelTold(Output):
-    state: Literal["ready", "loading", "missing"]
-    sentence: str = Field(description="What the state means, and what to do.")
-    progress: float | None = Field(default=None, description="0 to 1, while weights are downloaded.")
-    name: str = ""
-    architecture: str = ""
-    layers: int = 0
-    heads: int = 0
-    kv_heads: int = 0
-    vocabulary: int = 0
-    trained_context: int = 0
-    context: int = 0
-    template: str = ""
-    kv: str = ""
-    file: str = ""
-    size_bytes: int = 0
-    light: str = Field(default="", description="Where it is seen what the model takes its words from.")
-
-    @classmethod
-    def ready(cls, info: ModelInfo, light: str = "") -> ModelTold:
-        known = {name: getattr(info, name) for name in cls.model_fields if hasattr(info, name)}
-        kv = "splice" if info.abilities.cuts else "exact"
-        return cls(state="ready", sentence=f"{info.name} is ready.", kv=kv, light=light, **known)
 
 
 class EmbedderTold(Output):
@@ -144,15 +118,17 @@ class WindowsTold(Output):
 # The turn
 
 
-class Saying(Output):
-    turn: Id = Field(description="The user's turn: it is stored.")
-    reply_turn: Id
-    last_event: str = Field(description="The newest event before this turn.")
-    stream: str = Field(description="Where the turn's events are, from the first on.")
+class SleptTold(Output):
+    key: KeyText
+    tokens: int
+    brightness: float
+    why: str
 
 
-class Stopped(Output):
-    stopped: bool = Field(description="Whether there was a reply to stop.")
+class Pruned(Output):
+    chunks: list[SleptTold]
+    budget: int
+    over: int = Field(description="Tokens above the budget that nothing prunable is left for.")
 
 
 # The context
@@ -165,6 +141,9 @@ class ChunkTold(Output):
     tokens: int
     text_pieces: list[str] = Field(description="One per token; the one that ends a character carries it.")
     brightness: Floats
+    rank: int | None = Field(
+        description="Among what is live: 0 the dimmest, 100 the brightest. Not told in events; the last one of a turn tells all."
+    )
     peak: float
     mean: float
     woken: dict[str, Any] | None = Field(description="Why it woke up, if it slept.")
@@ -174,14 +153,7 @@ class ChunkTold(Output):
     thoughts: int = Field(description="How many chunks of that are the thoughts before this answer.")
 
 
-class TurnTold(Output):
-    turn_id: Number
-    role: Role
-    said: datetime
-    window: str = Field(description="Where it was said.")
-    window_name: str
-    speaker: str
-    cut: bool = Field(description="The program ended before this reply did; what was stored of it is here.")
+class TurnTold(SpeechTold):
     chunks: list[ChunkTold]
 
 
@@ -295,30 +267,6 @@ class Happened(Output):
     detail: dict[str, Any]
 
 
-class ChunkShareTold(Output):
-    key: KeyText
-    start: Number = Field(description="The position that offsets count from.")
-    share: float
-
-
-class TokenSourceTold(Output):
-    place: int = Field(description="Of the chunk in `chunks`.")
-    offset: int = Field(description="Of the token within it.")
-    share: float
-
-
-class UseTold(Output):
-    """What a reply took from chunks before its exchange; with `nothing` the shares add up to 1."""
-
-    chunks: list[ChunkShareTold] = Field(description="The largest share first.")
-    nothing: float = Field(
-        description="Came from nothing in particular, from the question or the reply itself."
-    )
-    tokens: list[list[TokenSourceTold]] = Field(
-        description="Where each token of the reply came from, strongest first."
-    )
-
-
 class UsedIn(Output):
     turn_id: Number = Field(description="The reply.")
     said: datetime
@@ -333,8 +281,10 @@ class WhyTold(Output):
     tokens: int
     live: bool
     pinned: bool
+    rank: int | None = Field(description="Among what is live: 0 the dimmest, 100 the brightest.")
     peak: float | None
     mean: float | None
+    parts: dict[str, float] = Field(description="What its brightness is made of, if the strategy knows.")
     said: datetime
     window: str
     window_name: WindowName = Field(validation_alias="window")

@@ -179,6 +179,7 @@ class WindowIn(_Element):
     created: Time
     modified: Time
     deleted: Time | None = None
+    head: TurnId | None = None  # the last turn of its current branch
 
 
 class _TokensIn(_Element):
@@ -255,6 +256,8 @@ class TurnIn(_Element):
     window: Short
     role: Annotated[Role, Field(strict=False)]
     answers: TurnId | None = None
+    parent: TurnId | None = None  # the turn it follows; else the one before it in its window
+    aside: bool = False  # off the current branch of its window
     speaker: Short
     said: Time
     origin: _OriginIn | None = None
@@ -265,6 +268,8 @@ class TurnIn(_Element):
     def _in_order(self) -> Self:
         if self.answers is not None and self.answers >= self.turn:
             raise ValueError("should stand after the turn that it answers")
+        if self.parent is not None and self.parent >= self.turn:
+            raise ValueError("should stand after the turn that it follows")
         stop = 0  # the end of the last chunk that stands for itself
         known: list[ChunkIn] = []
         ids: set[int] = set()
@@ -287,6 +292,13 @@ class TurnIn(_Element):
     def reach(self) -> tuple[int, int]:
         """The first position, and the first after the turn."""
         return self.chunks[0].start, max(chunk.stop for chunk in self.chunks)
+
+    @property
+    def words(self) -> str:
+        """What the turn says to others: without thoughts and the words of tools."""
+        aside = {"thought", "tool"}
+        own = [one for one in self.chunks if one.merged is None and not aside & {*(one.tags or ())}]
+        return b"".join(one.tokens.raw for one in own).decode("utf-8", errors="replace")
 
     def first_known_as(self, memory: str) -> tuple[str, int, str]:
         """Where it was said first, its id there, its mark. `memory`: that of the file, unless it says another."""

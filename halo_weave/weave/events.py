@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from math import nan
+from typing import Any, Literal
+
+import numpy as np
 
 from halo_weave.core.pruning import SleepReason
 from halo_weave.core.resurrection import WakeReason
 from halo_weave.core.tokens import Brightness, ChunkKey
 from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned, Reason
-from halo_weave.weave.seen import Budget, SeenChunk
+from halo_weave.weave.seen import Budget, Reminder, SeenChunk
 
+ChangeStage = Literal["loading", "done", "failed", "stopped"]
 INTERNAL = "Something went wrong inside Halo Weave; its log has the details. What was stored is safe."
 
 
@@ -84,6 +88,14 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class Answering:
+    """A turn of the user's that is stored already is answered, perhaps again; `reply_turn` will be the answer."""
+
+    turn_id: int
+    reply_turn: int
+
+
+@dataclass(frozen=True, slots=True)
 class PromptRead:
     """The prompt is in the model's cache."""
 
@@ -104,6 +116,7 @@ class TokenSpoken:
     text: str  # whole characters only: the token that ends one carries it
     tool: bool = False  # part of a tool's answer, not of the model's words
     thought: bool = False  # part of what the model thinks before it answers
+    surprisal: float = nan  # nats, by the model's own distribution; not a number if it is not known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,6 +124,9 @@ class Brightened:
     """Brightness of all live tokens in position order, the reply's so far included; a few times a second."""
 
     brightness: Brightness
+    attention: Brightness = field(  # what the reply took so far from each token before its exchange
+        default_factory=lambda: np.zeros(0, np.float32)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +134,14 @@ class ToolCalled:
     """The reply calls a tool."""
 
     command: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallMade:
+    """The reply calls a tool of the program that asked for it."""
+
+    name: str
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +161,7 @@ class Spoken:
     speaker: str
     chunks: tuple[SeenChunk, ...]
     use: ReplyUse
+    remembered: tuple[Reminder, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +178,9 @@ class TurnEnded:
     reason: Reason
     budget: Budget
     stats: Mapping[str, Any] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(
+        default_factory=dict
+    )  # how bright each live chunk is now, 0 to 100, by key
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +191,18 @@ class TurnFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelNews:
+    """How far a change of the model is, in every window; each replaces the one before."""
+
+    model: str  # the one that is wanted
+    state: ChangeStage
+    sentence: str
+    progress: float | None = None  # 0 to 1, if it is known
+
+
+@dataclass(frozen=True, slots=True)
 class WindowChanged:
-    """Something other than a turn changed the window: load its context again."""
+    """The window was changed by something else than a turn, or turns left it: load its context again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +220,16 @@ TurnEvent = (
     | ChunksWoken
     | ChunksSlept
     | Heard
+    | Answering
     | Planned
     | PromptRead
     | TokenSpoken
     | Brightened
     | ToolCalled
+    | CallMade
     | ToolAnswered
     | Spoken
+    | WindowChanged
     | TurnEnded
 )
-WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | WindowChanged | WindowDeleted | EventsLost
+WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | ModelNews | WindowDeleted | EventsLost

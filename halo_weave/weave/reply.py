@@ -6,6 +6,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import nan
 from typing import Literal
 
 from halo_weave.core.tokens import Tokens
@@ -31,6 +32,7 @@ class ReplyToken:
     shown: bytes = b""
     text: str = ""  # of `shown`: whole characters only, the token that ends one carries it
     by_tool: bool = False
+    surprisal: float = nan
 
 
 class ReplyReader:
@@ -81,6 +83,15 @@ class ReplyReader:
     def add(self, id: int, piece: bytes, kind: ReplyKind) -> list[ReplyToken]:
         """A token that the model did not write: of a tool's answer, or of the frame around it."""
         self._add(id, piece).by_tool = kind != "mark"
+        return self._settled([(kind, piece)])
+
+    def resume(self, id: int, piece: bytes, kind: ReplyKind) -> list[ReplyToken]:
+        """A token of what the model wrote before it was cut. After a thought, it goes on thinking."""
+        self._add(id, piece)
+        if self._marks:
+            self._splitter = ThoughtSplitter(self._marks, opened=kind == "thought")
+            if kind == "answer":
+                self._splitter.feed(b"a")  # nothing after the beginning of an answer is a thought
         return self._settled([(kind, piece)])
 
     def parts(self, tokenize: Callable[[str], Tokens]) -> list[ReplyPart]:

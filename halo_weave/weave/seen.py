@@ -42,6 +42,7 @@ class SeenChunk:
     thought: bool = False  # the model thought it before it answered
     gap: Gap | None = None  # what sleeps right before it
     thoughts: int = 0  # how many chunks of that are the thoughts before this answer
+    rank: int | None = None  # how bright among what is live, 0 to 100; None: it was not compared
 
     @property
     def key(self) -> ChunkKey:
@@ -70,6 +71,60 @@ class SeenChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Reminder:
+    """What a reply took from a chunk, or that it woke up for the question and was not used."""
+
+    key: ChunkKey
+    start: int
+    tokens: int
+    text: str
+    said: datetime
+    window: str  # where it was said
+    window_name: str
+    speaker: str
+    share: float  # of the reply
+    woken: Mapping[str, Any] | None  # why it woke up; None if it was live already
+
+
+@dataclass(frozen=True, slots=True)
+class SaidChunk:
+    """A chunk as it was said, live or asleep."""
+
+    key: ChunkKey
+    start: int
+    tokens: int
+    text_pieces: list[str]
+    tool: bool
+    thought: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SaidTurn:
+    """A turn with all its chunks."""
+
+    turn_id: int
+    role: Role
+    speaker: str
+    said: datetime
+    window: str
+    window_name: str
+    cut: bool
+    chunks: tuple[SaidChunk, ...]
+    remembered: tuple[Reminder, ...] | None
+    siblings: int  # how many turns there are at this place, on all branches
+    sibling: int  # which of them this is, in order of time
+
+
+@dataclass(frozen=True, slots=True)
+class SaidPage:
+    """Some of what was said in a window, in order."""
+
+    total: int  # turns
+    offset: int  # of the first
+    turns: tuple[SaidTurn, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SeenTurn:
     """A turn that has live chunks."""
 
@@ -81,6 +136,9 @@ class SeenTurn:
     window_name: str
     chunks: tuple[SeenChunk, ...]
     cut: bool = False  # the program ended before the reply did
+    remembered: tuple[Reminder, ...] | None = None  # for this reply; None: it is not known
+    siblings: int = 1  # how many turns there are at this place, on all branches
+    sibling: int = 1  # which of them this is, in order of time
 
 
 @dataclass(frozen=True, slots=True, eq=False)

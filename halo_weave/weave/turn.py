@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from threading import Event as Flag
-from typing import Literal
+from typing import Any, Literal
 
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.pruning import Prune, PrunePlan, SleepReason, choose_prunes
@@ -26,28 +26,32 @@ from halo_weave.errors import BadInput, StoreError
 from halo_weave.keepsakes.calls import ToolCall
 from halo_weave.ports import Done, Planned, Read, Reason, Sampling, Step
 from halo_weave.records import Reservation
-from halo_weave.templates.calls import CallReader, CallSplitter
-from halo_weave.templates.messages import ChatMessage, NativeCall
+from halo_weave.templates.calls import CallSplitter
+from halo_weave.templates.messages import NativeCall
 from halo_weave.weave import events
+from halo_weave.weave.asked import Asked, Frame
 from halo_weave.weave.clock import TurnClock
 from halo_weave.weave.desk import About, Desk
 from halo_weave.weave.drafts import RETRY, unstored
+from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
-from halo_weave.weave.seen import SeenChunk
+from halo_weave.weave.roundtrip import round_trip
+from halo_weave.weave.said import USED, remembered
+from halo_weave.weave.seen import Reminder, SeenChunk
 from halo_weave.weave.system import System
+from halo_weave.weave.taping import TurnTape, Untaped
 
 log = logging.getLogger(__name__)
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
 TOOL_ROOM = 512  # and for the answer of each tool that may be called
 FRAME = 0.1  # seconds between two reports of brightness
-USED = 0.05  # a chunk was used if so much of the reply came from it
 
 
 class Turn:
     """One exchange in one window. `run` is the whole of it; `flag` stops it at the next token."""
 
-    def __init__(self, system: System, desk: Desk, text: str, stop: tuple[str, ...], began: float) -> None:
-        self.desk, self.text, self.stop = desk, text, stop
+    def __init__(self, system: System, desk: Desk, asked: Asked, began: float) -> None:
+        self.desk, self.asked, self.text = desk, asked, asked.text
         self.engine, self.store, self.now = system.engine, system.store, system.now
         self.recall, self.toolbox = system.recall, system.toolbox
         self.scribe, self.system = system.scribe, system
@@ -57,28 +61,38 @@ class Turn:
         self.clock = TurnClock(began)
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
-        self.form = system.tool_form(desk.settings, text)
+        self.frame = asked.frame or Frame()
+        self.form = system.tool_form(desk.settings, asked.text) if asked.frame is None else "off"
         desk.system = system.system_prompt(desk.record, desk.settings, self.form)
+        if asked.frame is not None:
+            desk.system = system.scribe.system(self.frame.system_prompt, self.frame.tools)
         desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
-        self._woken: set[ChunkKey] = set()
+        self._woken: dict[ChunkKey, Mapping[str, Any]] = {}  # and why
         self._shown = 0.0
+        desk.window.tape = system.tape(desk.record.id, desk.settings)
+        self.tape: TurnTape = desk.window.tape or Untaped()
 
     def run(self) -> Iterator[events.TurnEvent]:
+        self.tape.begin(self.desk.window, self.settings)
         said = self._tokens_of_user()
         tools = self.settings.tool_rounds * TOOL_ROOM if self.form != "off" else 0
-        ids = self.store.reserve(len(said) + self.settings.max_new_tokens + OVERHEAD + MARGIN + tools)
+        more = self.settings.max_new_tokens + OVERHEAD + MARGIN + tools + self.asked.tokens
+        ids = self.store.reserve(len(said) + more)
+        if self.asked.after is not None or self.asked.question is not None:
+            yield events.WindowChanged()
         yield from self._make_room(len(said))
         yield from self._remember(len(said), ids)
         yield self._hear(said, ids)
         with self.desk.guard:
             start = ids.start + len(said)
-            self.desk.window.begin_reply(ids.assistant_turn, start, ids.user_turn)
+            self.desk.window.begin_reply(ids.assistant_turn, start, self.asked.question or ids.user_turn)
             self.reply = self.desk.reply = ReplyReader(start, self.engine.facts.marks, calls=self._finder())
         self.draft = self.system.drafts.begin(
             self.desk, self.engine.info.tokenizer, self.system.note_unstored
         )
         try:
+            yield from self._resume()
             yield from self._answer(ids)
             yield from self._tell(self.reply.finish())
             yield self._brightened()
@@ -91,13 +105,15 @@ class Turn:
         yield from self._fall_asleep(ids)
         self.recall.note_said()
         stats = self.clock.summary(self.stats) | {"faults": sum(self.desk.window.faults.values())}
-        yield events.TurnEnded(self.reason, self.desk.budget(), stats)
+        ranks = {str(key): rank for key, rank in self.desk.window.ranks().items()}
+        self.tape.end()
+        yield events.TurnEnded(self.reason, self.desk.budget(), stats, ranks)
 
     # Before the model speaks
 
     def _tokens_of_user(self) -> Tokens:
-        """The user's words, if they fit next to what cannot fall asleep."""
-        said = self.engine.tokenize(self.text)
+        """The user's words that are new, if they fit next to what cannot fall asleep."""
+        said = self.engine.tokenize("" if self.asked.question else self.text)
         window, reply = self.desk.window, self.settings.max_new_tokens
         pinned = sum(len(chunk) for chunk in window.chunks if chunk.key in window.pinned)
         room = self._model_room(window.system_tokens + pinned)
@@ -123,7 +139,9 @@ class Turn:
         """If the user's words would not fit into the model's context, the dimmest sleep first."""
         window = self.desk.window
         if window.size + user > self._model_room(0):
-            plan = choose_prunes(window, max(1, self._model_room(0) - user))
+            room = max(1, self._model_room(0) - user)
+            plan = choose_prunes(window, room, goal=self._goal(room), pairs=self.settings.pairs_asleep)
+            self.tape.note("prune", plan)
             if plan.over:
                 raise BadInput(
                     f"Your message does not fit by {plan.over} tokens. Send it in parts, put something to sleep, "
@@ -136,9 +154,9 @@ class Turn:
         yield events.SearchStarted(max(0, room))
         if room <= 0:
             return
-        hits, plan = self.desk.plan_recall(
-            self.text, room, recall=self.recall, now=self.now(), before=ids.start
-        )
+        question = self.asked.question
+        before = self.store.turn(question)[0].chunk.start if question else ids.start
+        hits, plan = self.desk.plan_recall(self.text, room, recall=self.recall, now=self.now(), before=before)
         if plan.wakes:
             yield self._wake(plan, hits)
 
@@ -151,11 +169,13 @@ class Turn:
     ) -> events.ChunksWoken:
         chunks = self.desk.wake(plan, hits, now=self.now(), by=by)
         self.stats["woken"] += len(chunks)
-        self._woken.update(chunk.key for chunk in chunks)
+        self._woken.update((chunk.key, chunk.woken or {}) for chunk in chunks)
         return events.ChunksWoken(chunks, plan.cost, plan.room, len(plan.passed_over))
 
-    def _hear(self, said: Tokens, ids: Reservation) -> events.Heard:
+    def _hear(self, said: Tokens, ids: Reservation) -> events.Heard | events.Answering:
         """The user's turn is stored with its words in the index, and only then shown."""
+        if self.asked.question:
+            return events.Answering(self.asked.question, ids.assistant_turn)
         now, window = self.now(), self.desk.window
         chunks = chunk_turn(
             said,
@@ -166,7 +186,8 @@ class Turn:
             max_chunk_tokens=self.settings.max_chunk_tokens,
         )
         live = [window.born(chunk) for chunk in chunks]
-        self.store.append(self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now)
+        kind, after = self.engine.info.tokenizer, self.asked.after
+        self.store.append(self.desk.record.id, live, tokenizer=kind, now=now, after=after)
         with self.desk.guard:
             self._note(chunks, self.desk.record.user_name, now)
             window.add(live)
@@ -185,6 +206,16 @@ class Turn:
             self.desk.note(chunk, about)
 
     # While the model speaks
+
+    def _resume(self) -> Iterator[events.TurnEvent]:
+        """The reply begins with what was said of it before."""
+        for kind, tokens in self.asked.opening:
+            for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
+                with self.desk.guard:
+                    self._note_use(None)
+                    self.desk.window.say(id, piece)
+                    settled = self.reply.resume(id, piece, kind)
+                yield from self._tell(settled)
 
     def _answer(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """The reply, with the tools it calls. A tool's answer becomes part of the reply, and the model goes on."""
@@ -205,6 +236,7 @@ class Turn:
                         yield from self._tell(settled)
                         answer = b"".join(token.shown for token in settled if token.kind == "answer")
                         calls += [(call, None) for call in (detector.feed(answer) if detector else ())]
+                        yield from self._calls_for_others()
                         calls += self._native_calls() if rounds else []
                     case Done():
                         self.reason = step.reason
@@ -238,9 +270,11 @@ class Turn:
             repeat_penalty=self.settings.repeat_penalty,
             seed=self.settings.seed,
             max_new_tokens=left,
-            stop=self.stop,
+            stop=self.asked.stop,
+            grammar=self.frame.grammar,
         )
         capture = seen_for_use(window.strategy.capture, self.use.calibration)
+        capture = self.tape.wanted(capture, self.engine)
         if not first:
             capture = replace(capture, reading=False, reading_surprisal=False)
         self.prompt = prompt = self.scribe.prompt(
@@ -251,7 +285,7 @@ class Turn:
             effort=self.settings.effort,
         )
         marks = self.engine.facts.marks
-        if first:
+        if first and not self.asked.opening:
             self.reply.begin(marks is not None and marks.opened_by(prompt.opening))
         self.clock.handed = time.perf_counter()
         self.clock.before = self.clock.before or self.clock.handed - self.clock.began
@@ -273,8 +307,9 @@ class Turn:
             self.stats[name] += count
         self.clock.reading += read.seconds
         window = self.desk.window
-        if read.surprisal is not None and window.reply is not None and window.reply.answers is not None:
-            window.learn_surprisal(window.reply.answers, self.prompt.whole_surprisal(read.surprisal))
+        surprisal = None if read.surprisal is None else self.prompt.whole_surprisal(read.surprisal)
+        if surprisal is not None and window.reply is not None and window.reply.answers is not None:
+            window.learn_surprisal(window.reply.answers, surprisal)
         rows = [row for row in map(self.prompt.whole, read.rows) if row]
         before = (
             sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != window.reply.answers)
@@ -282,6 +317,7 @@ class Turn:
             else 0
         )
         self.use.read(rows, before)
+        self.tape.rows(rows, window.reply.answers if window.reply else None, surprisal)
         if window.strategy.capture.reading:
             window.learn_rows(rows)
         return events.PromptRead(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
@@ -291,13 +327,15 @@ class Turn:
         window = self.desk.window
         with self.desk.guard:
             row = self.prompt.whole(step.row)
+            self.tape.row(row, self.settings.score_current_turn)
             if window.strategy.capture.reply and self.engine.info.abilities.attention:
-                window.update(row, score_reply=self.settings.score_current_turn)
-            if row is not None and row.fault(len(window)):
-                row = None
-            self._note_use(row)
+                fault = window.update(row, score_reply=self.settings.score_current_turn)
+            else:
+                fault = row.fault(len(window)) if row is not None else None
+            self._note_use(None if fault else row)
             window.say(step.id, step.piece, step.surprisal)
             settled = self.reply.feed(step.id, step.piece)
+            self.reply.tokens[-1].surprisal = step.surprisal
         self.stats["tokens"] += 1
         self.draft.said()
         return settled
@@ -307,7 +345,7 @@ class Turn:
             thought = token.kind == THOUGHT
             self.stats["thought_tokens"] += thought
             yield events.TokenSpoken(
-                token.id, token.position, token.piece, token.text, token.by_tool, thought
+                token.id, token.position, token.piece, token.text, token.by_tool, thought, token.surprisal
             )
         if tokens and time.perf_counter() - self._shown > FRAME:
             self._shown = time.perf_counter()
@@ -317,7 +355,7 @@ class Turn:
         """Of what is live and told of: tokens of the reply may be held back."""
         window = self.desk.window
         held = len(self.reply.tokens) - len(self.reply.known) if window.reply else 0
-        return events.Brightened(window.brightness[: len(window) - held].copy())
+        return events.Brightened(window.shown()[: len(window) - held], self.use.lit)
 
     def _note_use(self, row: AttentionRow | None) -> None:
         window = self.desk.window
@@ -330,10 +368,17 @@ class Turn:
     def _finder(self) -> CallSplitter | None:
         """Finds calls in the template's own format."""
         facts = self.engine.facts
-        if self.form != "native" or facts.tools is None:
+        tools = declarations(self.frame.tools) or (self.scribe.tools if self.form == "native" else ())
+        if facts.tools is None or not tools:
             return None
-        prompt = self.engine.chat([ChatMessage("user", "a")], effort=self.settings.effort).pieces[-1].text
-        return CallSplitter(facts.tools, self.scribe.tools, header=prompt.strip().rpartition("\n")[2])
+        prompt = self.system.generation_prompt(self.settings.effort)
+        return CallSplitter(facts.tools, tools, header=prompt.strip().rpartition("\n")[2])
+
+    def _calls_for_others(self) -> Iterator[events.TurnEvent]:
+        """Calls of tools that another program runs."""
+        if self.frame.tools:
+            calls, self.reply.calls = self.reply.calls, []
+            yield from (events.CallMade(call.name, dict(call.arguments)) for call in calls)
 
     def _native_calls(self) -> list[tuple[ToolCall, NativeCall | None]]:
         calls, self.reply.calls = self.reply.calls, []
@@ -349,35 +394,13 @@ class Turn:
         yield events.ToolAnswered(answer.text, answer.ok)
         if answer.wake:
             yield from self._wake_for_tool(answer.wake, ids)
-        parts = self._round_trip(native, answer.text) if native else None
+        effort, written = self.settings.effort, self.reply.rest
+        parts = round_trip(self.engine, self.scribe, effort, native, answer.text, written) if native else None
         for kind, text in parts or [("answer", f"\n{answer.text}\n")]:
             yield from self._say_for_tool(kind, text, ids)
         if parts:
             marks = self.engine.facts.marks
             self.reply.begin(marks is not None and marks.opened_by(parts[-1][1]))
-
-    def _round_trip(self, call: NativeCall, answer: str) -> list[tuple[ReplyKind, str]] | None:
-        """What the template writes after a call: the frame, the tool's answer, the frame up to where the model goes on."""
-        facts = self.engine.facts
-        talk = [
-            ChatMessage("user", "a"),
-            ChatMessage("assistant", "", calls=(call,)),
-            ChatMessage("tool", answer, answers=call),
-        ]
-        pieces = self.engine.chat(talk, effort=self.settings.effort, tools=self.scribe.tools).pieces
-        said = [i for i, piece in enumerate(pieces) if piece.part == "content" and piece.message == 2]
-        asked = [i for i, piece in enumerate(pieces) if piece.part == "content" and piece.message == 0]
-        if not said or not asked or facts.tools is None:
-            return None
-        before = "".join(piece.text for piece in pieces[asked[-1] + 1 : said[0]])
-        reader = CallReader(facts.tools, self.scribe.tools, only_declared=False)
-        if facts.tools.open and not reader.feed(before):
-            return None
-        frame = reader.rest if facts.tools.open else before
-        written = self.reply.rest
-        frame = frame.removeprefix(written) if written.strip() == "" or frame.startswith(written) else frame
-        after = "".join(piece.text for piece in pieces[said[-1] + 1 :])
-        return [("mark", frame), ("tool", "".join(pieces[i].text for i in said)), ("mark", after)]
 
     def _say_for_tool(self, kind: ReplyKind, text: str, ids: Reservation) -> Iterator[events.TurnEvent]:
         """A tool's answer as tokens of the reply, as many as there are positions and room in the model for."""
@@ -406,7 +429,7 @@ class Turn:
     def _keep_reply(self) -> events.Spoken:
         window = self.desk.window
         assert window.reply is not None
-        turn_id = window.reply.turn_id
+        turn_id, start = window.reply.turn_id, window.reply.start
         self.draft.close()
         now = self.now()
         with self.desk.guard:
@@ -419,10 +442,9 @@ class Turn:
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
             self._note(chunks, self.desk.record.ai_name, now)
         self._store_reply(turn_id, [window.at(chunk.key) for chunk in chunks], now)
-        use = self.use.whole()
-        if chunks:
-            self._store_use(turn_id, use)
-        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use)
+        use = self.use.whole(start)
+        reminders = self._store_use(turn_id, use) if chunks else ()
+        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use, reminders)
 
     def _store_reply(self, turn_id: int, live: Sequence[Live], now: datetime) -> None:
         """What was shown is kept until the store takes it: the disk may be full, another process may hold the file."""
@@ -459,10 +481,12 @@ class Turn:
             self.desk.follow_store()
             self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
 
-    def _store_use(self, turn_id: int, use: ReplyUse) -> None:
+    def _store_use(self, turn_id: int, use: ReplyUse) -> tuple[Reminder, ...]:
         """What was said is stored already; if the store refuses now, only where it came from is lost."""
         with suppress(StoreError):
-            self.store.save_use(turn_id, use)
+            self.store.save_use(turn_id, use, self._woken)
+            return remembered(self.store, [turn_id], self.desk.names).get(turn_id, ())
+        return ()
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """First thoughts and a tool's words between frames, which templates do not write of past turns; then the dimmest."""
@@ -473,22 +497,23 @@ class Turn:
             for key, live in ((key, window.at(key)) for key in asides if key in window)
         ]
         if goes:
-            yield self._put_to_sleep(PrunePlan(budget, 0, tuple(goes)), before_turn=False)
+            aside = PrunePlan(budget, 0, tuple(goes))
+            self.tape.note("prune", aside)
+            yield self._put_to_sleep(aside, before_turn=False)
         plan = choose_prunes(
             window,
             budget,
-            current=self._last_exchanges(ids),
+            goal=self._goal(budget),
+            current=self.desk.last_exchanges() | {ids.user_turn, ids.assistant_turn},
             kept=self._woken_and_used(),
+            pairs=self.settings.pairs_asleep,
         )
+        self.tape.note("prune", plan)
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)
 
-    def _last_exchanges(self, ids: Reservation) -> set[int]:
-        """The turns of this exchange and of those before it that are kept."""
-        turns = self.desk.window.turns
-        asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
-        first = min(asked, default=ids.user_turn)
-        return {ids.user_turn, ids.assistant_turn, *(turn_id for turn_id, _ in turns if turn_id >= first)}
+    def _goal(self, budget: int) -> int:
+        return self.settings.prune_goal(budget, cuts=self.engine.info.abilities.cuts)
 
     def _woken_and_used(self) -> set[ChunkKey]:
         if not self.settings.keep_used:

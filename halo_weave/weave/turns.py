@@ -4,33 +4,46 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from threading import Lock, Thread, current_thread
 from typing import Any
 
+from halo_weave.core.tokens import Role
 from halo_weave.errors import BadInput, BadSetting, HaloWeaveError
 from halo_weave.ports import Sampling
-from halo_weave.weave.events import INTERNAL, Heard, TurnEnded, TurnEvent, TurnFailed, WindowEvent
+from halo_weave.weave.asked import Asked, answering, going_on, saying, step_back
+from halo_weave.weave.branches import TurnBranches
+from halo_weave.weave.events import (
+    INTERNAL,
+    Answering,
+    Heard,
+    Spoken,
+    TurnEnded,
+    TurnEvent,
+    TurnFailed,
+    WindowChanged,
+    WindowEvent,
+)
 from halo_weave.weave.hub import Hub
 from halo_weave.weave.system import System
 from halo_weave.weave.turn import Turn
 
 log = logging.getLogger(__name__)
 PATIENCE = 10.0  # seconds to wait for a reply to be stored when the program ends
-OVERRIDES = {field.name for field in fields(Sampling)} - {"stop"}
+OVERRIDES = {field.name for field in fields(Sampling)} - {"stop", "grammar"}
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The user's words are stored. The turn's events are those after `before`."""
+    """The user's words are stored, and a reply to them comes. The turn's events are those after `before`."""
 
-    heard: Heard
+    heard: Heard | Answering
     before: str
 
 
-class WeaveTurns:
+class WeaveTurns(TurnBranches):
     """`weave.turns`: what is said, and what is told of it."""
 
     def __init__(self, system: System) -> None:
@@ -47,34 +60,87 @@ class WeaveTurns:
         *,
         sampling: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
+        after: int | None = None,
     ) -> Future[Begun]:
         """Begin a turn in a thread. The future holds until the user's words are stored, or says why they are not.
 
         `sampling`: settings such as temperature or max_new_tokens, for this turn alone. `stop`: the reply ends before
-        one of these texts.
+        one of these texts. `after`: the turn that these words follow, instead of the last one; 0: none.
         """
-        begun: Future[Begun] = Future()
-        asked = (window_id, text, sampling or {}, tuple(stop), begun)
-        Thread(target=self._run, args=asked, name=f"turn in {window_id}", daemon=True).start()
-        return begun
+        return self._begin(window_id, lambda: self._saying(window_id, text, stop, after), sampling)
+
+    def answer(
+        self,
+        window_id: str,
+        turn_id: int | None = None,
+        *,
+        sampling: Mapping[str, Any] | None = None,
+        stop: Sequence[str] = (),
+    ) -> Future[Begun]:
+        """A reply to words that have none, or another reply; the former one stays in the record.
+
+        `turn_id`: the user's turn, or a reply to it; by default the last one.
+        """
+        return self._begin(window_id, lambda: answering(self._system, window_id, turn_id, stop), sampling)
+
+    def go_on(
+        self, window_id: str, *, sampling: Mapping[str, Any] | None = None, stop: Sequence[str] = ()
+    ) -> Future[Begun]:
+        """The last reply goes on where it ended. The shorter one stays in the record."""
+        return self._begin(window_id, lambda: going_on(self._system, window_id, stop), sampling)
+
+    def edit(
+        self,
+        window_id: str,
+        turn_id: int,
+        text: str,
+        *,
+        sampling: Mapping[str, Any] | None = None,
+        stop: Sequence[str] = (),
+    ) -> Future[Begun] | None:
+        """The turn says something else. Words of the user's are answered; for others there is no future to wait for."""
+        turn = self._system.store.turn_record(turn_id)
+        if turn.role is Role.USER:
+            return self.say(window_id, text, sampling=sampling, stop=stop, after=turn.parent or 0)
+        self.replace(window_id, turn_id, plain(text))
+        return None
 
     def steps(
-        self, window_id: str, text: str, sampling: Mapping[str, Any] | None = None, stop: Sequence[str] = ()
+        self,
+        window_id: str,
+        text: str,
+        sampling: Mapping[str, Any] | None = None,
+        stop: Sequence[str] = (),
+        after: int | None = None,
     ) -> Iterator[TurnEvent]:
         """One turn in the caller's thread: it goes on as long as the caller asks for the next event."""
-        text, system = plain(text), self._system
+        yield from self._steps(window_id, lambda: self._saying(window_id, text, stop, after), sampling)
+
+    def _saying(self, window_id: str, text: str, stop: Sequence[str], after: int | None) -> Asked:
+        text = plain(text)
         if not text.strip():
             raise BadInput("There is nothing to say. Write something first.")
+        return saying(self._system, window_id, text, stop, after)
+
+    def _steps(
+        self, window_id: str, order: Callable[[], Asked], sampling: Mapping[str, Any] | None
+    ) -> Iterator[TurnEvent]:
+        system = self._system
         if unknown := sorted((sampling or {}).keys() - OVERRIDES):
             raise BadSetting(
                 f"{unknown[0]!r} cannot be set for one turn. Use: {', '.join(sorted(OVERRIDES))}."
             )
         began = time.perf_counter()
+        system.check_speaks()
+        system.open.wait(PATIENCE)
         with system.alone(window_id):
             system.recover(held=window_id)
+            asked = order()
+            system.recall.expect(asked.text)
             desk = system.desk_to_change(window_id)
             desk.settings = desk.settings.changed(sampling or {})
-            turn = Turn(system, desk, text, tuple(stop), began)
+            step_back(system, desk, asked)
+            turn = Turn(system, desk, asked, began)
             system.at_work[window_id], self._running[window_id] = desk, turn
             try:
                 yield from turn.run()
@@ -105,6 +171,11 @@ class WeaveTurns:
             turn.flag.set()
         return turn is not None
 
+    def abort_all(self) -> None:
+        """Stop every reply at its next token."""
+        for window_id in self.generating():
+            self.abort(window_id)
+
     def generating(self) -> list[str]:
         return list(self._running)
 
@@ -121,23 +192,29 @@ class WeaveTurns:
             threads = list(self._threads.values())
         for thread in threads:
             while thread.is_alive() and time.monotonic() < end:
-                for window_id in self.generating():
-                    self.abort(window_id)
+                self.abort_all()
                 thread.join(0.05)
 
     # In the turn's thread
 
+    def _begin(
+        self, window_id: str, order: Callable[[], Asked], sampling: Mapping[str, Any] | None
+    ) -> Future[Begun]:
+        begun: Future[Begun] = Future()
+        asked = (window_id, order, sampling or {}, begun)
+        Thread(target=self._run, args=asked, name=f"turn in {window_id}", daemon=True).start()
+        return begun
+
     def _run(
         self,
         window_id: str,
-        text: str,
+        order: Callable[[], Asked],
         sampling: Mapping[str, Any],
-        stop: tuple[str, ...],
         begun: Future[Begun],
     ) -> None:
-        hub, ended = None, None
+        hub, ended, empty = None, None, False
         try:
-            for event in self.steps(window_id, text, sampling, stop):
+            for event in self._steps(window_id, order, sampling):
                 if hub is None:
                     hub = self._enter(window_id)
                     before = hub.last
@@ -145,12 +222,16 @@ class WeaveTurns:
                     ended = event
                     continue
                 hub.publish(event)
-                if isinstance(event, Heard):
+                if isinstance(event, Heard | Answering):
                     begun.set_result(Begun(event, before))
+                    again = isinstance(event, Answering)
+                empty = empty or (isinstance(event, Spoken) and again and not event.chunks)
             if hub is not None and ended is not None:
                 # Only now is the window free: whoever hears this may speak at once.
                 self._last[window_id] = ended.stats
                 hub.publish(ended)
+                if empty:  # the former answer is there again
+                    hub.publish(WindowChanged())
         except Exception as error:
             known = isinstance(error, HaloWeaveError)
             if not known:

@@ -45,11 +45,12 @@ def plan_waking(
     before: int | None = None,
     frame_tokens: Mapping[Role, int] | None = None,
     stamp: Callable[[str, Role], int] = lambda window, role: 0,
+    left: Collection[int] = (),
 ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
     """The hits by key, and the plan that fits the room. Nothing is changed.
 
     `window_id`: where they would wake up; without one, nothing is live. `scope`: only what was said in that window.
-    `before`: only what stands before this position. `stamp`: tokens by which the model is told of another window.
+    `before`: only what stands before this position. `left`: turns that do not wake up. `stamp`: tokens by which the model is told of another window.
     """
     found = recall.search(
         text,
@@ -61,6 +62,8 @@ def plan_waking(
     )
     found = relevant(found, text, settings.relevance_floor)
     sleepers = store.sleepers(window_id, [hit.key for hit in found if hit.key not in live])
+    if left:
+        sleepers = {key: sleeper for key, sleeper in sleepers.items() if key.turn_id not in left}
     if before is not None:
         # What another window said after this turn began stands after it in time, and can wake up next turn.
         sleepers = {key: sleeper for key, sleeper in sleepers.items() if sleeper.start < before}

@@ -9,12 +9,17 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from halo_weave.errors import BadInput, UnknownWindow
-from halo_weave.records import GraveyardPage, Sleeping, WindowRecord, WindowStats
+from halo_weave.core.pruning import choose_prunes
+from halo_weave.core.tokens import Role
+from halo_weave.core.use import ReplyUse
+from halo_weave.errors import BadInput, UnknownChunk, UnknownWindow
+from halo_weave.records import ChunkRecord, GraveyardPage, Sleeping, WindowRecord, WindowStats
 from halo_weave.settings import SHARED, Settings, checked, known, usable
 from halo_weave.weave.desk import CUT
+from halo_weave.weave.events import ChunksSlept
 from halo_weave.weave.reply import THOUGHT
-from halo_weave.weave.seen import Context, Gap, SeenReply, SeenTurn
+from halo_weave.weave.said import remembered, said
+from halo_weave.weave.seen import Context, Gap, SaidPage, SeenReply, SeenTurn
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import WeaveTurns, plain
 
@@ -144,8 +149,11 @@ class WeaveWindows:
         desk = self._system.desk(window_id)
         gaps = desk.gaps()
         with desk.guard:
+            ranks = desk.window.ranks()
             seen = [
-                desk.seen(chunk.key, gaps.before.get(chunk.key), gaps.thoughts.get(chunk.key, 0))
+                desk.seen(
+                    chunk.key, gaps.before.get(chunk.key), gaps.thoughts.get(chunk.key, 0), ranks[chunk.key]
+                )
                 for chunk in desk.window.chunks
             ]
             about, budget, reply = dict(desk.about), desk.budget(), desk.window.reply
@@ -161,13 +169,31 @@ class WeaveWindows:
                     [token.by_tool for token in told],
                     [token.kind == THOUGHT for token in told],
                 )
+        replies = {one.key.turn_id for one in seen if one.key.role is Role.ASSISTANT}
+        reminded = remembered(self._system.store, replies, desk.names)
         turns = []
+        siblings = self._system.store.siblings({one.key.turn_id for one in seen})
         for (turn_id, role), group in groupby(seen, key=lambda one: (one.key.turn_id, one.key.role)):
             chunks = tuple(group)
             its = about[chunks[0].key]
             name = desk.names.get(its.window, "")
             cut = CUT in its.tags
-            turns.append(SeenTurn(turn_id, role, its.speaker, its.said, its.window, name, chunks, cut))
+            alike = siblings.get(turn_id, [turn_id])
+            turns.append(
+                SeenTurn(
+                    turn_id,
+                    role,
+                    its.speaker,
+                    its.said,
+                    its.window,
+                    name,
+                    chunks,
+                    cut,
+                    reminded.get(turn_id),
+                    len(alike),
+                    alike.index(turn_id) + 1,
+                )
+            )
         return Context(
             window_id,
             tuple(turns),
@@ -178,6 +204,43 @@ class WeaveWindows:
             self._turns.last(window_id),
             desk.unstored,
         )
+
+    def prune(self, window_id: str) -> ChunksSlept:
+        """Apply the budget now, as after a reply."""
+        system = self._system
+        with system.changing(window_id):
+            desk = system.desk_to_change(window_id)
+            settings, kept = desk.settings, desk.last_exchanges()
+            plan = choose_prunes(
+                desk.window, settings.max_context_tokens, current=kept, pairs=settings.pairs_asleep
+            )
+            slept = desk.prune(plan, now=system.now()) if plan.goes else ()
+            return ChunksSlept(slept, plan.budget, plan.over, before_turn=False)
+
+    def said(
+        self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
+    ) -> SaidPage:
+        """What was said in the window, in order: from an offset on, around a turn, or the last turns."""
+        self._system.window(window_id)
+        return said(self._system.store, window_id, self.names(), offset=offset, around=around, limit=limit)
+
+    def deleted(
+        self, window_id: str, *, offset: int = 0, limit: int = 100
+    ) -> tuple[int, Sequence[ChunkRecord]]:
+        """How many chunks said in the window are deleted, and some of them, what was deleted last first."""
+        self._system.window(window_id)
+        return self._system.store.deleted_in(window_id, offset=offset, limit=limit)
+
+    def use(self, window_id: str, turn_id: int) -> tuple[int, ReplyUse | None]:
+        """The position of a reply's first token, and where each of its tokens came from."""
+        self._system.window(window_id)
+        chunks = self._system.store.turn(turn_id)
+        if not chunks:
+            raise UnknownChunk(f"There is no turn {turn_id} in this memory.")
+        use = self._system.store.use_of(turn_id)
+        # A reply may begin with marks that are not part of its chunks.
+        known = use is not None and use.start is not None
+        return (use.start if use and known else chunks[0].chunk.start), use  # type: ignore[return-value]
 
     def graveyard(self, window_id: str, **query: Any) -> GraveyardPage:
         """What sleeps in the window, by page, what slept last first. `query`: as `Store.graveyard` takes it."""

@@ -67,6 +67,12 @@ export class Api {
   status() { return this.json("GET", "/api/status"); }
   /** @returns {Promise<Status>} */
   retryModel() { return this.json("POST", "/api/model/retry"); }
+  /** @returns {Promise<Models>} */
+  models() { return this.json("GET", "/api/models"); }
+  /** @param {string} model @returns {Promise<Status["model"]>} */
+  chooseModel(model) { return this.json("POST", "/api/model", { body: { model } }); }
+  /** @returns {Promise<Wire.Answers["POST /api/model/stop"]>} */
+  stopModel() { return this.json("POST", "/api/model/stop"); }
   /** @returns {Promise<SettingsInfo>} */
   settings() { return this.json("GET", "/api/settings"); }
   /** @param {Wire.Bodies["PATCH /api/settings"]} changes @returns {Promise<SettingsInfo>} */
@@ -97,11 +103,24 @@ export class Api {
     return this.request("GET", path`/api/windows/${id}/events`, { signal, headers });
   }
 
+  /** @param {string} id @param {Query} query @returns {Promise<Said>} */
+  turns(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/turns`, query)); }
+  /**
+   * @param {string} id @param {string} turnId
+   * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/turns/{turn_id}/use"]>}
+   */
+  use(id, turnId) { return this.json("GET", path`/api/windows/${id}/turns/${turnId}/use`); }
+
   /**
    * @param {string} id @param {Query} query
    * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/graveyard"]>}
    */
   graveyard(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/graveyard`, query)); }
+  /**
+   * @param {string} id @param {Query} query
+   * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/deleted"]>}
+   */
+  deleted(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/deleted`, query)); }
   /** @param {string} id @param {Query} query @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/gap"]>} */
   gap(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/gap`, query)); }
   /** @param {string} id @param {string} key @param {ChunkAct} act */

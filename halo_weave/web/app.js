@@ -1,5 +1,6 @@
 // What the user can do on the page: each act asks the server, then tells the store. Views call these and nothing else.
 
+import { ReplyLight } from "./light.js";
 import { Link } from "./link.js";
 import { clip, counted, extent } from "./words.js";
 
@@ -7,6 +8,7 @@ import { clip, counted, extent } from "./words.js";
 
 const UNNAMED = /^New window( \d+)?$/; // such a window is called after the first words said in it
 const NAME = 48; // characters
+const QUOTED = 3; // chunks in a question
 
 export class App extends Link {
   /** The window that this page deletes. */
@@ -24,6 +26,20 @@ export class App extends Link {
   async retryModel() {
     await this.attempt(() => this.api.retryModel());
     await this.refresh();
+  }
+
+  /** Goes on with another model, once it is here and ready. @param {string} name */
+  async chooseModel(name) {
+    const model = await this.attempt(() => this.api.chooseModel(name));
+    if (model) this.store.setModel(model);
+    this.refresh({ windows: false });
+    return model;
+  }
+
+  /** Leaves the model that is on its way. */
+  async stopModel() {
+    await this.attempt(() => this.api.stopModel());
+    await this.refresh({ windows: false });
   }
 
   // Addresses
@@ -211,8 +227,24 @@ export class App extends Link {
 
   /** @param {string} key @param {string} [window] */
   sleep(key, window = this.store.current) {
-    const undo = { label: "Wake it again", act: () => this.wake(key, window) };
+    const pinned = this.store.live?.find(key)?.pinned ?? false;
+    const undo = { label: "Wake it again", act: () => this.#wakeAgain(key, window, pinned) };
     return this.#chunkAct(window, key, "sleep", "Asleep. It can still wake up when you speak of it.", undo);
+  }
+
+  /**
+   * Takes a sleep back: the chunk is what it was.
+   * @param {string} key @param {string} window @param {boolean} pinned
+   */
+  async #wakeAgain(key, window, pinned) {
+    const done = await this.attempt(async () => {
+      await this.api.act(window, key, "wake");
+      if (!pinned) await this.api.act(window, key, "unpin");
+      return true;
+    });
+    if (!done) return;
+    await this.#changed(window);
+    if (window === this.store.current) this.store.tell("woke", key);
   }
 
   /** @param {string} key @param {string} [window] */
@@ -240,7 +272,9 @@ export class App extends Link {
     if (!cost) return false;
     const back = cost.text ? ", and puts your text back into the input box" : "";
     const sure = await this.dialogs.confirm({
-      title: more.title ?? "Delete this?", sentence: `Deletes ${extent(cost)}${back}. It can be undone right after.`,
+      title: more.title ?? "Delete this?",
+      sentence: `Deletes ${extent(cost)}${back}. It can be undone right after, and later from the graveyard.`,
+      quote: this.#quoted(cost.keys),
       confirm: more.confirm ?? "Delete", danger: true,
     });
     if (!sure) return false;
@@ -249,14 +283,22 @@ export class App extends Link {
     await this.#changed(window);
     const text = done.text || more.text || "";
     if (text) this.giveBack(window, text);
-    const undo = () => this.attempt(() => this.#undelete(window, done.keys, text));
+    const undo = () => this.undelete(done.keys, window, text);
     this.toasts.show(`Deleted ${extent(done)}.`, { label: "Undo", long: true, act: undo });
     return true;
   }
 
-  /** @param {string} window @param {string[]} keys @param {string} text what was put into the input box */
-  async #undelete(window, keys, text) {
-    await this.api.undelete(window, keys);
+  /** The first words of each chunk that is live. @param {string[]} keys */
+  #quoted(keys) {
+    const texts = keys.map((key) => this.store.live?.find(key)?.pieces.join("") ?? "").filter(Boolean);
+    const more = texts.length > QUOTED ? [`… and ${counted(texts.length - QUOTED, "more chunk")}`] : [];
+    return [...texts.slice(0, QUOTED).map((text) => `“${clip(text, 120)}”`), ...more];
+  }
+
+  /** @param {string[]} keys @param {string} [window] @param {string} [text] that was put into the input box */
+  async undelete(keys, window = this.store.current, text = "") {
+    const done = await this.attempt(() => this.api.undelete(window, keys));
+    if (!done) return;
     if (text) this.#takeBack(window, text);
     await this.#changed(window);
     this.toasts.show("Deletion undone.");
@@ -275,6 +317,33 @@ export class App extends Link {
       this.toasts.show("Copied.");
     } catch {
       this.toasts.show("The browser did not allow copying.", { kind: "bad" });
+    }
+  }
+
+  // Light
+
+  /** Whether a memory can be called wrong. */
+  canDoubt = false;
+
+  /** @param {string} key @param {string} turnId the answer that was reminded of it */
+  async wrongMemory(key, turnId) {
+    void [key, turnId];
+  }
+
+  /** Where the words of a reply came from; asked once. @param {string} turnId */
+  async lightOf(turnId) {
+    const { store, api } = this;
+    const { current } = store;
+    if (!turnId || store.light.has(turnId)) return store.light.get(turnId) ?? null;
+    store.light.set(turnId, null);
+    try {
+      const { start, use } = await api.use(current, turnId);
+      const light = use && new ReplyLight(start, use);
+      if (current === store.current) store.setLight(turnId, light);
+      return light;
+    } catch {
+      store.light.delete(turnId); // asked again the next time
+      return null;
     }
   }
 

@@ -1,4 +1,4 @@
-// Brightness becomes colour, in two layers, scaled to what is live now. Pure: numbers in, small whole numbers out.
+// Attention and brightness become steps of light and ranks. Pure: numbers in, small whole numbers out.
 
 export const CHUNK_LEVELS = 32; // steps of a chunk's text colour
 export const TOKEN_LEVELS = 8; // steps of a token's ground, within the top of the range
@@ -51,6 +51,39 @@ export function tokenLevels(brightness, low, high, levels) {
     levels[i] = flat || above <= 0 ? 0 : Math.max(1, Math.min(TOKEN_LEVELS, Math.ceil(above * per - 1e-6)));
   }
   return levels;
+}
+
+const FAINT = 0.06; // of the strongest; what is less gets no ground
+
+/**
+ * Steps of a chunk's tokens by what a reply took from each, against the most that it took from any.
+ * @param {ArrayLike<number>} shares @param {number} most @param {Uint8Array} levels
+ */
+export function shareLevels(shares, most, levels) {
+  for (let i = 0; i < levels.length; i++) {
+    const share = most > 0 ? (shares[i] ?? 0) / most : 0;
+    const step = Math.ceil(Math.sqrt(share) * TOKEN_LEVELS - 1e-6);
+    levels[i] = share < FAINT ? 0 : Math.max(1, Math.min(TOKEN_LEVELS, step));
+  }
+  return levels;
+}
+
+/**
+ * Where each stands among all, 0 (the dimmest) to 100: the share of the others that are not above it.
+ * @param {number[]} values
+ */
+export function ranks(values) {
+  const sorted = Float64Array.from(values).sort();
+  return values.map((value) => {
+    if (values.length < 2) return 100;
+    let low = 0, high = sorted.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (sorted[middle] <= value) low = middle + 1;
+      else high = middle;
+    }
+    return Math.round((100 * (low - 1)) / (values.length - 1));
+  });
 }
 
 /** Little-endian float32 in base64. @param {string} text */

@@ -68,6 +68,7 @@ const ICONS = {
   graveyard: "M6 21V10a6 6 0 0 1 12 0v11M3 21h18M10 11h4M12 9v5",
   memory: "M12 4v5M12 9H6v4M12 9h6v4M10 2h4v3h-4zM4 13h4v4H4zM16 13h4v4h-4zM10 18h4v3h-4zM12 9v9",
   notes: "M6 3h9l4 4v14H6zM15 3v4h4M9 12h7M9 16h5",
+  models: "M7 7h10v10H7zM10 10h4v4h-4zM9 3v4M15 3v4M9 17v4M15 17v4M3 9h4M3 15h4M17 9h4M17 15h4",
   settings: "M4 7h9M17 7h3M4 17h3M11 17h9M15 4.8a2.2 2.2 0 1 0 0 4.4 2.2 2.2 0 0 0 0-4.4Z" +
     "M9 14.8a2.2 2.2 0 1 0 0 4.4 2.2 2.2 0 0 0 0-4.4Z",
   lab: "M10 3h4M11 3v6L5.5 18.5A1.7 1.7 0 0 0 7 21h10a1.7 1.7 0 0 0 1.5-2.5L13 9V3M8.5 14.5h7",
@@ -80,6 +81,8 @@ const ICONS = {
   chevron: "M9 6l6 6-6 6",
   down: "M12 5v14M5.5 12.5 12 19l6.5-6.5",
   keys: "M3 6.5h18v11H3zM7 10h.1M11 10h.1M15 10h.1M7 14h10",
+  wrap: "M4 6h16M4 12h12a3 3 0 0 1 0 6h-4M14 15l-3 3 3 3M4 18h3",
+  remembered: "M4 12a8 8 0 1 0 3-6.2M4 4v4h4M12 8v4l3 2",
   more: "M6 12h.1M12 12h.1M18 12h.1",
 };
 
@@ -142,6 +145,19 @@ export function sparkline(values, label) {
   line.setAttribute("points", points.map(([x, y]) => `${x.toFixed(2)},${y.toFixed(2)}`).join(" "));
   svg.append(line);
   return svg;
+}
+
+/**
+ * Does something to what scrolls in a place; the line that is being read stays where it is.
+ * @param {HTMLElement} place @param {string} lines selects what may be read @param {() => void} act
+ */
+export function hold(place, lines, act) {
+  const top = place.getBoundingClientRect().top;
+  const seen = [...place.querySelectorAll(lines)].filter((one) => one.getBoundingClientRect().bottom > top);
+  const places = seen.slice(0, 40).map((one) => ({ one, top: one.getBoundingClientRect().top }));
+  act();
+  const staying = places.find(({ one }) => one.isConnected); // the first may be what left
+  if (staying) place.scrollTop += staying.one.getBoundingClientRect().top - staying.top;
 }
 
 /** @param {() => void} act @param {number} milliseconds @returns {() => void} the same, once after the last call */

@@ -1,13 +1,13 @@
 // The live chunks of a window in time order, and what the events of a turn do to them. No page, no network.
 
-import { range } from "./colour.js";
+import { range, ranks } from "./colour.js";
 import { compareIds } from "./words.js";
 
 /** @param {WireChunk} wire @param {Turn} turn @returns {LiveChunk} */
 export function liveChunk(wire, turn) {
   const { key, start, pinned, woken, tool, thought = false, gap, thoughts = 0, text_pieces: pieces } = wire;
   const tools = tool ? toolTokens(pieces) : [];
-  const more = { tools, thinking: [], fresh: false, draft: false, ...lit(wire.brightness) };
+  const more = { tools, thinking: [], fresh: false, draft: false, rank: 100, asleep: false, ...lit(wire.brightness) };
   return { key, turn, start, pinned, pieces, woken, tool, thought, gap, thoughts, ...more };
 }
 
@@ -35,6 +35,7 @@ export function toolTokens(pieces) {
   });
 }
 
+const LITTLE = 0.05; // of what was written; if less came from before, nothing is lit
 const NONE = { chunks: 0, tokens: 0 };
 
 /** @param {Gap | null} gap @param {number} chunks @param {number} tokens so many more @returns {Gap | null} */
@@ -53,6 +54,8 @@ export class Live {
   tailGap = null;
   low = 0;
   high = 0;
+  /** What the reply in progress took so far from each token before its exchange. */
+  attention = new Float32Array(0);
   /** Brightness reports whose length was not that of the live tokens. */
   mismatched = 0;
 
@@ -112,9 +115,27 @@ export class Live {
     return this.chunks.filter((chunk) => chunk.turn.turn_id === turnId).flatMap((chunk) => chunk.pieces).join("");
   }
 
-  /** Finds the smallest and largest brightness of now. */
+  /** Finds the smallest and largest brightness of now, and where each chunk stands among all. */
   rescale() {
     ({ low: this.low, high: this.high } = range(this.all.map((chunk) => chunk.brightness)));
+    const standing = ranks(this.chunks.map((chunk) => chunk.peak));
+    this.chunks.forEach((chunk, i) => (chunk.rank = standing[i]));
+  }
+
+  /** What the reply in progress took so far from each chunk's tokens, and the most from one token. */
+  get looked() {
+    /** @type {Map<string, Float32Array>} */
+    const shares = new Map();
+    let at = 0, most = 0;
+    for (const { key, pieces } of this.chunks) {
+      if (at >= this.attention.length) break;
+      shares.set(key, this.attention.subarray(at, at + pieces.length));
+      at += pieces.length;
+    }
+    for (const share of this.attention) if (share > most) most = share;
+    const written = this.draft?.pieces.length ?? 0;
+    const sum = this.attention.reduce((one, other) => one + other, 0);
+    return { shares, most: sum < LITTLE * written ? 0 : most };
   }
 
   /** Puts a chunk at its place; one that is there already is replaced. @param {LiveChunk} chunk */
@@ -166,11 +187,12 @@ export class Live {
   begin(turnId, start, about = {}) {
     const turn = {
       turn_id: turnId, role: /** @type {Role} */ ("assistant"), said: new Date().toISOString(),
-      window: "", window_name: "", speaker: "", cut: false, ...about,
+      window: "", window_name: "", speaker: "", cut: false, remembered: null, ...about,
     };
     this.draft = {
       key: "draft", turn, start, pinned: false, pieces: [], ...lit([]),
       woken: null, tool: false, thought: false, gap: null, thoughts: 0, fresh: false, draft: true,
+      rank: 100, asleep: false,
       tools: [], thinking: [],
     };
   }
@@ -211,6 +233,7 @@ export class Live {
   /** The reply is stored, cut into chunks, which take its place. @param {LiveChunk[]} chunks */
   settle(chunks) {
     this.draft = null;
+    this.attention = new Float32Array(0);
     for (const chunk of chunks) this.put(chunk);
     this.rescale();
   }

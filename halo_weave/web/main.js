@@ -12,7 +12,9 @@ import { GraveyardView } from "./views/graveyard.js";
 import { HeaderView } from "./views/header.js";
 import { KeysView } from "./views/keys.js";
 import { LabView } from "./views/lab.js";
+import { LightView } from "./views/light.js";
 import { MemoryView } from "./views/memory.js";
+import { ModelsView } from "./views/models.js";
 import { NotesView } from "./views/notes.js";
 import { SearchView } from "./views/search.js";
 import { SettingsView } from "./views/settings.js";
@@ -27,6 +29,7 @@ const drawer = new DrawerView(app, byId("drawer"), byId("dock"), {
   graveyard: () => new GraveyardView(app),
   memory: () => new MemoryView(app),
   notes: () => new NotesView(app),
+  models: () => new ModelsView(app),
   settings: () => new SettingsView(app),
   lab: () => new LabView(app),
 });
@@ -39,6 +42,7 @@ const keys = new KeysView(app, {
 });
 const header = new HeaderView(app, byId("header"), { keys: () => keys.show() });
 const context = new ContextView(app, byId("context"), byId("centre"));
+const light = new LightView(app, byId("centre"), () => context);
 new WindowsView(app, byId("rail"), () => search.open());
 new BudgetView(app, byId("budget"));
 new WhyView(app);
@@ -62,5 +66,6 @@ app.store.on("done", () => {
 });
 
 // For the console: what the page knows and can do.
-Object.assign(window, { app: Object.assign(app, { views: { context, composer, drawer, search, header, keys } }) });
+const views = { context, light, composer, drawer, search, header, keys };
+Object.assign(window, { app: Object.assign(app, { views }) });
 app.start();

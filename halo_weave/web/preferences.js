@@ -5,15 +5,20 @@ const NAME = "halo-weave";
 /**
  * @typedef {object} Saved
  * @property {"auto" | "dark" | "light"} theme
- * @property {"readable" | "original" | "off"} heat
- * @property {"readable" | "original"} lit what heat is when it is not off
+ * @property {"light" | "original" | "off"} heat
+ * @property {"light" | "original"} lit what heat is when it is not off
+ * @property {"rendered" | "raw"} form of texts
+ * @property {"single" | "chunk"} keys whether single letters do something anywhere, or only on a chunk
  * @property {string} drawer
  * @property {"small" | "normal" | "large"} text
  * @property {"window" | "all"} scope whose settings are shown
  */
 
 /** @type {Saved} */
-const FIRST = { theme: "auto", heat: "readable", lit: "readable", drawer: "", text: "normal", scope: "window" };
+const FIRST = {
+  theme: "auto", heat: "light", lit: "light", form: "rendered", keys: "chunk", drawer: "", text: "normal",
+  scope: "window",
+};
 
 export class Preferences extends EventTarget {
   /** @type {Saved} */
@@ -21,9 +26,9 @@ export class Preferences extends EventTarget {
 
   constructor() {
     super();
-    this.values = { ...FIRST, ...read(localStorage, NAME) };
+    this.values = saved();
     addEventListener("storage", (event) => {
-      if (event.key === NAME) this.#adopt({ ...FIRST, ...read(localStorage, NAME) });
+      if (event.key === NAME) this.#adopt(saved());
     });
     this.show();
   }
@@ -65,6 +70,15 @@ export class Preferences extends EventTarget {
   set key(key) {
     write(sessionStorage, `${NAME}-key`, { key });
   }
+}
+
+/** What was kept here, or the defaults. @returns {Saved} */
+function saved() {
+  const values = { ...FIRST, ...read(localStorage, NAME) };
+  // "readable" was a name of former versions.
+  if (String(values.heat) === "readable") values.heat = "light";
+  if (String(values.lit) === "readable") values.lit = "light";
+  return values;
 }
 
 /** @param {Storage} place @param {string} name */

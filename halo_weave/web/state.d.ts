@@ -5,6 +5,7 @@ type SettingsInfo = Wire.Answers["GET /api/settings"];
 type Described = SettingsInfo["described"][number];
 type SettingValue = Described["default"];
 type Status = Wire.Answers["GET /api/status"];
+type Models = Wire.Answers["GET /api/models"];
 
 type WireContext = Wire.Answers["GET /api/windows/{window_id}/context"];
 type WireTurn = WireContext["turns"][number];
@@ -33,6 +34,9 @@ interface WhyWoken {
 }
 
 type Turn = Omit<WireTurn, "chunks">;
+type Reminder = NonNullable<Turn["remembered"]>[number];
+type Said = Wire.Answers["GET /api/windows/{window_id}/turns"];
+type SaidTurn = Said["turns"][number];
 
 /** A live chunk as the page holds it. */
 interface LiveChunk {
@@ -52,6 +56,10 @@ interface LiveChunk {
   thoughts: number;
   fresh: boolean;
   draft: boolean;
+  /** Its standing among the live chunks, 0 to 100. */
+  rank: number;
+  /** Shown, but not live. */
+  asleep: boolean;
   tools: boolean[];
   /** Of a reply in progress, which of its tokens are a thought. */
   thinking: boolean[];
@@ -70,6 +78,9 @@ interface TurnState {
   woken: number;
   slept: number;
   toRead: number;
+  /** When reading began, and how many tokens a second were read the last time. */
+  readSince: number;
+  readSpeed: number;
   tokens: number;
   since: number;
   command: string;

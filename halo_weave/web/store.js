@@ -1,14 +1,17 @@
 // The state of the page. Changes come in as values, views hear of them by topic. No page, no network.
 
 import { decodeFloats } from "./colour.js";
+import { ReplyLight } from "./light.js";
 import { Live, liveChunk } from "./live.js";
 import { compareIds, parts, roleName } from "./words.js";
 
+const ENOUGH = 50; // tokens from which on reading tells how fast it is
+
 /**
  * Topics of the state: status, windows, window (another one is shown), live (chunks came or went), token, brightness,
- * turn, budget, settings, connection. Of what happened: heard, done, failed, graveyard (what sleeps is another),
- * kept (the model's notes or structured memory may have changed), goto and woke (a chunk to show), why, compose,
- * given-back and taken-back (the user's words), unloadable.
+ * turn, budget, settings, connection, light (of a reply). Of what happened: heard, done, failed, graveyard (what sleeps
+ * is another), kept (the model's notes or structured memory may have changed), goto and woke (a chunk to show), why,
+ * compose, given-back and taken-back (the user's words), unloadable, panel (one to open).
  */
 export class Store extends EventTarget {
   /** @type {Status | null} */
@@ -28,6 +31,10 @@ export class Store extends EventTarget {
   stats = null;
   /** @type {TurnState} */
   turn = rest();
+  /** Where the words of replies came from, by turn; null: it is not known. @type {Map<string, ReplyLight | null>} */
+  light = new Map();
+  /** The reply whose light is shown, "" for the newest. */
+  pointed = "";
   /** @type {Connection} */
   connection = { state: "connecting", retryAt: 0 };
 
@@ -61,6 +68,13 @@ export class Store extends EventTarget {
     this.tell("status");
   }
 
+  /** What is told of the model is another by now. @param {Status["model"]} model */
+  setModel(model) {
+    if (!this.status) return;
+    this.status = { ...this.status, model };
+    this.tell("status");
+  }
+
   /** @param {SettingsInfo} settings */
   setSettings(settings) {
     this.settings = settings;
@@ -86,6 +100,8 @@ export class Store extends EventTarget {
     this.live = null;
     this.budget = this.stats = null;
     this.turn = rest();
+    this.light.clear();
+    this.pointed = "";
     this.tell("window");
     this.tell("turn");
   }
@@ -106,6 +122,33 @@ export class Store extends EventTarget {
     this.tell("turn");
   }
 
+  /** @param {string} turnId @param {ReplyLight | null} light */
+  setLight(turnId, light) {
+    this.light.set(turnId, light);
+    this.tell("light");
+  }
+
+  /** Shows the light of another reply. @param {string} turnId */
+  point(turnId) {
+    if (this.pointed === turnId) return;
+    this.pointed = turnId;
+    this.tell("light");
+  }
+
+  /** The newest reply that stands in the window. */
+  get newestReply() {
+    const own = this.live?.chunks.findLast((one) => one.turn.role === "assistant" && one.turn.window === this.current);
+    return own?.turn.turn_id ?? "";
+  }
+
+  /** What the reply in progress, or the one that is shown, took from each chunk's tokens. */
+  get lit() {
+    const { live } = this;
+    if (live?.draft && !this.pointed) return live.looked;
+    const light = this.light.get(this.pointed || this.newestReply);
+    return { shares: light?.grounds ?? new Map(), most: light?.most ?? 0 };
+  }
+
   /** @param {Connection["state"]} state @param {number} [retryAt] */
   setConnection(state, retryAt = 0) {
     if (this.connection.state === state && this.connection.retryAt === retryAt) return;
@@ -115,7 +158,7 @@ export class Store extends EventTarget {
 
   /** The user's words are on their way. */
   sending() {
-    this.#turn({ ...rest(), phase: "sending" });
+    this.#turn({ ...rest(), readSpeed: this.turn.readSpeed, phase: "sending" });
   }
 
   /** They did not arrive. */
@@ -145,7 +188,7 @@ export class Store extends EventTarget {
       case "woken": return this.#woken(event.data);
       case "asleep": return this.#asleep(event.data);
       case "heard": return this.#heard(event.data);
-      case "to_read": return this.#phase("reading", { toRead: event.data.computed });
+      case "to_read": return this.#phase("reading", { toRead: event.data.computed, readSince: Date.now() });
       case "reading": return this.#read(event.data);
       case "token": return this.#token(event.data);
       case "brightened": return this.#brightened(event.data);
@@ -155,6 +198,7 @@ export class Store extends EventTarget {
       case "done": return this.#done(event.data);
       case "unstored": return this.#unstored(event.data);
       case "failed": return this.#failed(event.data);
+      case "model": return this.#news(event.data);
       default: return event.event === "changed" || event.event === "reset";
     }
   }
@@ -168,7 +212,7 @@ export class Store extends EventTarget {
   /** A turn begins; if chunks had to make room for it, they fell asleep just before. */
   #searching() {
     const slept = this.turn.phase === "sleeping" ? this.turn.slept : 0;
-    return this.#phase("searching", { ...rest(), slept });
+    return this.#phase("searching", { ...rest(), slept, readSpeed: this.turn.readSpeed });
   }
 
   /** @param {Wire.Events["woken"]} data */
@@ -231,7 +275,8 @@ export class Store extends EventTarget {
   /** @param {Wire.Events["reading"]} data */
   #read(data) {
     this.#figures({ kv_reuse: reuse(data) });
-    return this.#phase("writing", { since: Date.now() });
+    const speed = data.computed >= ENOUGH && data.seconds > 0 ? data.computed / data.seconds : this.turn.readSpeed;
+    return this.#phase("writing", { since: Date.now(), readSpeed: speed });
   }
 
   /** @param {Wire.Events["token"]} data */
@@ -246,7 +291,8 @@ export class Store extends EventTarget {
   }
 
   /** @param {Wire.Events["brightened"]} data */
-  #brightened({ data }) {
+  #brightened({ data, attention }) {
+    if (this.live?.draft) this.live.attention = decodeFloats(attention);
     if (this.live?.brighten(decodeFloats(data))) this.tell("brightness");
     return false;
   }
@@ -256,6 +302,8 @@ export class Store extends EventTarget {
     const { live } = this;
     if (!live) return false;
     const turn = this.#turnOf(`${data.turn_id}.0.assistant`, data);
+    const start = live.draft?.start ?? data.chunks[0]?.start ?? "0";
+    this.light.set(data.turn_id, new ReplyLight(start, data.use));
     live.settle(data.chunks.map((one) => liveChunk(one, turn)));
     this.#phase("finishing");
     this.tell("live");
@@ -286,6 +334,15 @@ export class Store extends EventTarget {
     return false;
   }
 
+  /** A model on its way; once it is ready, the whole status is asked for. @param {Wire.Events["model"]} change */
+  #news(change) {
+    const model = this.status?.model;
+    const { sentence, progress } = change;
+    if (model?.state === "ready") this.setModel({ ...model, change });
+    else if (model) this.setModel({ ...model, change, sentence, progress });
+    return false;
+  }
+
   /** @param {Wire.Events["failed"]} data */
   #failed(data) {
     this.#turn({ phase: "idle", reason: "error", failed: data.sentence, unstored: "" });
@@ -310,7 +367,8 @@ export class Store extends EventTarget {
     const { said = new Date().toISOString(), window = this.current, window_name = "" } = told;
     const known = /** @type {Role} */ (role);
     const speaker = told.speaker || this.nameOf(known, window);
-    return { turn_id: turn, role: known, said, window, window_name, speaker, cut: false };
+    const { remembered = null } = told;
+    return { turn_id: turn, role: known, said, window, window_name, speaker, cut: false, remembered };
   }
 }
 
@@ -326,7 +384,7 @@ function reuse({ reused, restored, computed }) {
 /** @returns {TurnState} */
 function rest() {
   return {
-    phase: "idle", woken: 0, slept: 0, toRead: 0, tokens: 0, since: 0, command: "", tools: 0, reason: "",
-    stats: {}, failed: "", unstored: "",
+    phase: "idle", woken: 0, slept: 0, toRead: 0, readSince: 0, readSpeed: 0, tokens: 0, since: 0, command: "",
+    tools: 0, reason: "", stats: {}, failed: "", unstored: "",
   };
 }

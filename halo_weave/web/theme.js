@@ -2,7 +2,7 @@
 try {
   const { theme, heat, text } = JSON.parse(localStorage.getItem("halo-weave") ?? "{}");
   for (const [name, value] of Object.entries({ theme, heat, text })) {
-    if (value) document.documentElement.dataset[name] = value;
+    if (value && value !== "readable") document.documentElement.dataset[name] = value;
   }
 } catch {
   // Nothing was kept here, or not by this page.

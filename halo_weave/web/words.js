@@ -102,7 +102,7 @@ export function turnSentence(turn, now) {
     case "searching": return "Searching memory…";
     case "waking": return `Waking ${counted(turn.woken, "chunk")}…`;
     case "sleeping": return `Putting ${counted(turn.slept, "chunk")} to sleep…`;
-    case "reading": return turn.toRead > 0 ? `Reading ${counted(turn.toRead, "token")}…` : "Reading…";
+    case "reading": return readingSentence(turn, now);
     case "writing": {
       const seconds = (now - turn.since) / 1000;
       return turn.tokens > 4 && seconds > 0.3 ? `Writing… ${number(turn.tokens / seconds)} tok/s` : "Writing…";
@@ -111,6 +111,16 @@ export function turnSentence(turn, now) {
     case "finishing": return "Storing the reply…";
     default: return "";
   }
+}
+
+/** How far the reading is, by how fast it was the last time. @param {TurnState} turn @param {number} now */
+function readingSentence({ toRead, readSince, readSpeed }, now) {
+  if (!toRead) return "Reading…";
+  const words = `Reading ${counted(toRead, "token")}…`;
+  const seconds = readSince ? (now - readSince) / 1000 : 0;
+  if (seconds < 1) return words;
+  if (!readSpeed) return `${words} ${number(seconds)} s`;
+  return `${words} about ${percent(Math.min(0.99, (seconds * readSpeed) / toRead))}`;
 }
 
 /** How the last turn ended, when that is worth a word. @param {string} reason @param {boolean} [onlyThought] */

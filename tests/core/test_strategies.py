@@ -38,6 +38,7 @@ def test_the_settings_of_a_strategy_stand_beside_it_and_are_known_to_all():
         "decay",
         "sink",
         "asking_sinks",
+        "pairs_asleep",
         "keep_exchanges",
         "keep_used",
         "score_current_turn",
@@ -195,7 +196,7 @@ def test_the_prototypes_strategies_keep_what_is_looked_at(name):
     assert 0 <= min(bright) <= max(bright) <= 10_000
 
 
-def test_a_pair_goes_by_its_brighter_half_but_with_magnitude_voting_by_its_dimmer_one():
+def test_halves_of_a_pair_go_apart_or_together_and_with_magnitude_voting_by_the_dimmer_one():
     def pair(turn: int, question: float, answer: float) -> list[Live]:
         start = 20 * turn
         return [
@@ -206,6 +207,11 @@ def test_a_pair_goes_by_its_brighter_half_but_with_magnitude_voting_by_its_dimme
     said = [*pair(1, 10, 90), *pair(3, 40, 50), *pair(5, 99, 99)]
     assert {key.turn_id for key in choose_prunes(Window(said), 20).keys} == {1, 2}
     plan = choose_prunes(Window(said, strategy=Surprise()), 20)
+    assert [(one.key.turn_id, one.brightness, str(one.why)) for one in plan.goes] == [
+        (1, 10.0, "dimmest"),
+        (3, 40.0, "dimmest"),
+    ]
+    plan = choose_prunes(Window(said, strategy=Surprise()), 20, pairs="brighter")
     assert [(one.key.turn_id, one.brightness, str(one.why)) for one in plan.goes] == [
         (4, 50.0, "dimmest"),
         (3, 40.0, "with its pair"),

@@ -106,7 +106,7 @@ def test_few_frames_lie_between_a_request_and_the_model(assembled):
     window = weave.windows.create("one", settings=SMALL).id
     said(weave, window, "Hello.")
     handler = 2  # the route's function and `turns.say`, in the thread of the request
-    assert depths[0] == ["generate", "_answer", "run", "steps", "_run"]
+    assert depths[0] == ["generate", "_answer", "run", "_steps", "_run"]
     assert handler + len(depths[0]) <= 7
 
 

@@ -79,3 +79,14 @@ def heat(page: Page) -> dict[str, Any]:
             " {heat: Number(one.style.getPropertyValue('--heat')), grounds: [...one.querySelectorAll('.text span')].map((span) => Number(span.className.replace('hot', '')) || 0)}]))"
         )
     )
+
+
+def grounds(page: Page) -> dict[str, list[int]]:
+    """Of each chunk the step of light that each of its tokens stands on."""
+    frame(page)
+    return dict(
+        page.evaluate(
+            "() => Object.fromEntries([...app.views.context.chunks].map(([key, view]) =>"
+            " [key, view.chunk.pieces.map((_, at) => view.partsAt(at)[0]?.step ?? 0)]))"
+        )
+    )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from halo_weave.core.tokens import Role
-from halo_weave.server import requests, wire
+from halo_weave.server import requests, told, wire
 from halo_weave.server.events import EVENTS
 from halo_weave.server.refusals import Refusal
 from halo_weave.server.requests import WindowId
@@ -35,7 +33,7 @@ def _own_settings(asked: BaseModel | None) -> tuple[dict[str, Any], list[str]]:
 def routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/api/windows", tags=["Windows"])
 
-    def told(window_id: str) -> wire.WindowTold:
+    def state(window_id: str) -> wire.WindowTold:
         return wire.WindowTold.model_validate(service.weave.windows.state(window_id))
 
     @router.get("", summary="All windows")
@@ -46,11 +44,11 @@ def routes(service: Service) -> APIRouter:
     def post_window(asked: requests.NewWindow) -> wire.WindowTold:
         named = {name: value for name, value in requests.given(asked).items() if value is not None}
         settings, _ = _own_settings(named.pop("settings", None))
-        return told(service.weave.windows.create(**named, settings=settings).id)
+        return state(service.weave.windows.create(**named, settings=settings).id)
 
     @router.get("/{window_id}", summary="One window")
     def get_window(window_id: WindowId) -> wire.WindowTold:
-        return told(window_id)
+        return state(window_id)
 
     @router.patch("/{window_id}", summary="Change a window")
     def patch_window(window_id: WindowId, asked: requests.WindowChange) -> wire.WindowTold:
@@ -58,7 +56,7 @@ def routes(service: Service) -> APIRouter:
         own = changes.pop("settings", None)
         settings, reset = _own_settings(own)
         service.weave.windows.change(window_id, **changes, settings=settings, reset=[*asked.reset, *reset])
-        return told(window_id)
+        return state(window_id)
 
     @router.delete("/{window_id}", summary="Delete a window; what was said stays in memory", status_code=204)
     def delete_window(window_id: WindowId) -> None:
@@ -66,25 +64,10 @@ def routes(service: Service) -> APIRouter:
 
     # The turn
 
-    @router.post("/{window_id}/say", summary="Say something", status_code=202, tags=["The turn"])
-    async def post_say(window_id: WindowId, asked: requests.Say) -> wire.Saying:
-        """The answer comes once the words are stored; the reply is told in the window's events.
-
-        It is made whether or not anybody listens.
-        """
-        begun = await asyncio.wrap_future(service.weave.turns.say(window_id, asked.text))
-        return wire.Saying(
-            turn=str(begun.heard.turn_id),
-            reply_turn=str(begun.heard.reply_turn),
-            last_event=begun.before,
-            stream=f"/api/windows/{quote(window_id)}/events?after={begun.before}",
-        )
-
-    @router.post("/{window_id}/abort", summary="Stop the reply", tags=["The turn"])
-    def post_abort(window_id: WindowId) -> wire.Stopped:
-        """What was said so far is kept."""
-        service.weave.windows.get(window_id)
-        return wire.Stopped(stopped=service.weave.turns.abort(window_id))
+    @router.post("/{window_id}/prune", summary="Apply the budget now", tags=["The turn"])
+    def post_prune(window_id: WindowId) -> wire.Pruned:
+        """What would fall asleep after the next reply falls asleep now."""
+        return wire.Pruned.model_validate(service.weave.windows.prune(window_id))
 
     @router.get(
         "/{window_id}/events",
@@ -114,6 +97,25 @@ def routes(service: Service) -> APIRouter:
     def get_context(window_id: WindowId) -> wire.ContextTold:
         return wire.ContextTold.of(service.weave.windows.context(window_id))
 
+    @router.get("/{window_id}/turns", summary="What was said in the window, in order", tags=["Looking"])
+    def get_turns(
+        window_id: WindowId,
+        offset: Annotated[int | None, Query(ge=0, le=2**53)] = None,
+        around: Id | None = None,
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    ) -> told.SaidTold:
+        """From an offset on, around a turn, or without either the last ones. What sleeps is there too."""
+        turn = None if around is None else requests.position(around)
+        page = service.weave.windows.said(window_id, offset=offset, around=turn, limit=limit)
+        return told.SaidTold.model_validate(page)
+
+    @router.get(
+        "/{window_id}/turns/{turn_id}/use", summary="Where each word of a reply came from", tags=["Looking"]
+    )
+    def get_use(window_id: WindowId, turn_id: Id) -> told.ReplyUseTold:
+        start, use = service.weave.windows.use(window_id, requests.position(turn_id))
+        return told.ReplyUseTold.model_validate({"start": start, "use": use})
+
     @router.get("/{window_id}/graveyard", summary="What sleeps in the window", tags=["Looking"])
     def get_graveyard(
         window_id: WindowId,
@@ -134,6 +136,16 @@ def routes(service: Service) -> APIRouter:
             text=text or None,
         )
         return wire.GraveyardTold.model_validate(page, context=service.weave.windows.names())
+
+    @router.get("/{window_id}/deleted", summary="What was deleted of what was said here", tags=["Looking"])
+    def get_deleted(
+        window_id: WindowId,
+        offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    ) -> told.DeletedPage:
+        """What was deleted last comes first."""
+        total, found = service.weave.windows.deleted(window_id, offset=offset, limit=limit)
+        return told.DeletedPage.model_validate({"total": total, "items": found})
 
     @router.get("/{window_id}/gap", summary="What sleeps between two positions", tags=["Looking"])
     def get_gap(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
+from halo_weave.stores.sqlite.branches import SqliteBranches
 from halo_weave.stores.sqlite.connection import Database
 from halo_weave.stores.sqlite.corrections import SqliteCorrections
 from halo_weave.stores.sqlite.exporting import SqliteExport
@@ -19,6 +20,7 @@ from halo_weave.stores.sqlite.workingset import SqliteWorkingSets
 
 class SqliteStore(
     SqliteTranscript,
+    SqliteBranches,
     SqliteUses,
     SqliteCorrections,
     SqliteWindows,

@@ -22,6 +22,7 @@ from halo_weave.stores.packing import (
     unpack_tokens,
     unpack_traces,
 )
+from halo_weave.stores.sqlite.presence import come_back, leave
 from halo_weave.stores.sqlite.rows import (
     SqlitePart,
     check_window,
@@ -61,7 +62,7 @@ class SqliteCorrections(SqlitePart):
                 """SELECT a.number, a.chunk, a.start, a.span, a.ids, a.lengths, a.raw,
                        b.start, b.span, b.ids, b.lengths, b.raw, a.tags, b.tags FROM chunks b JOIN chunks a ON a.turn = b.turn
                    WHERE b.number = ? AND b.merged IS NULL AND b.deleted IS NULL AND a.start + a.span = b.start
-                   AND a.merged IS NULL AND a.deleted IS NULL""",
+                   AND a.merged IS NULL AND a.deleted IS NULL AND a.aside = 0""",
                 (second,),
             ).fetchone()
             if row is None:
@@ -124,66 +125,32 @@ class SqliteCorrections(SqlitePart):
         when = micros(now)
         with self._db.writing(durable=True) as db:
             numbers = [number for number, deleted in _existing(db, keys) if deleted is None]
-            chosen = (listed(numbers),)
-            within = "chunk IN (SELECT value FROM json_each(?))"
             db.execute(
-                f"""INSERT OR REPLACE INTO asleep
-                        (window, start, chunk, gone, peak, slept, reason, tokenizer, brightness, traces, ids, lengths, raw)
-                    SELECT window, start, chunk, 1, 0, {when},
-                        json_object('why', 'deleted', 'since', since, 'pinned', pinned, 'woken', json(woken)),
-                        tokenizer, brightness, traces, ids, lengths, raw
-                    FROM live WHERE {within}""",
-                chosen,
+                f"UPDATE chunks SET deleted = {when} WHERE number IN (SELECT value FROM json_each(?))",
+                (listed(numbers),),
             )
-            fallen = db.execute(
-                f"SELECT window, start, brightness FROM live WHERE {within}", chosen
-            ).fetchall()
-            db.executemany(
-                "UPDATE asleep SET peak = ? WHERE window = ? AND start = ?",
-                [(float(unpack_floats(blob).max()), window, start) for window, start, blob in fallen],
-            )
-            db.execute(f"DELETE FROM live WHERE {within}", chosen)
-            db.execute(f"UPDATE asleep SET gone = 1 WHERE {within}", chosen)
-            db.execute(
-                f"UPDATE chunks SET deleted = {when} WHERE number IN (SELECT value FROM json_each(?))", chosen
-            )
+            windows = leave(db, numbers, "deleted", when)
             _forget(db, numbers)
-            note_changed(db, numbers)
             note_event(db, [(None, number, when, "deleted", "{}") for number in numbers])
-        return tuple(dict.fromkeys(window for window, _, _ in fallen))
+        return windows
 
     def undelete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
         when = micros(now)
-        was_live = "chunk IN (SELECT value FROM json_each(?)) AND reason ->> 'why' = 'deleted' AND reason ->> 'since'"
         with self._db.writing(durable=True) as db:
             numbers = [number for number, deleted in _existing(db, keys) if deleted is not None]
-            chosen = (listed(numbers),)
-            windows = db.execute(f"SELECT DISTINCT window FROM asleep WHERE {was_live}", chosen).fetchall()
-            db.execute(
-                f"""INSERT INTO live
-                        (window, start, chunk, pinned, since, woken, tokenizer, brightness, traces, ids, lengths, raw)
-                    SELECT window, start, chunk, reason ->> 'pinned', reason ->> 'since',
-                        nullif(reason -> 'woken', 'null'), tokenizer, brightness, traces, ids, lengths, raw
-                    FROM asleep WHERE {was_live}""",
-                chosen,
-            )
-            db.execute(f"DELETE FROM asleep WHERE {was_live}", chosen)
-            db.execute("UPDATE asleep SET gone = 0 WHERE chunk IN (SELECT value FROM json_each(?))", chosen)
             db.execute(
                 f"""UPDATE chunks SET deleted = NULL, undeleted = {when}
                     WHERE number IN (SELECT value FROM json_each(?))""",
-                chosen,
+                (listed(numbers),),
             )
-            write_words(db, numbers)
-            note_changed(db, numbers)
-            want_vectors(db, numbers)
+            windows = come_back(db, numbers)
             note_event(db, [(None, number, when, "undeleted", "{}") for number in numbers])
-        return tuple(window for (window,) in windows)
+        return windows
 
 
 def _pair_of(db: sqlite3.Connection, turn_id: int) -> int | None:
     row = db.execute(
-        """SELECT coalesce(answers, (SELECT max(a.id) FROM turns a WHERE a.answers = t.id))
+        """SELECT coalesce(answers, (SELECT max(a.id) FROM turns a WHERE a.answers = t.id AND a.aside = 0))
            FROM turns t WHERE t.id = ?""",
         (turn_id,),
     ).fetchone()

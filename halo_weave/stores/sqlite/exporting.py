@@ -17,17 +17,18 @@ from halo_weave.stores.packing import micros, pack_sources, unpack_sources, unpa
 from halo_weave.stores.sqlite.rows import SqlitePart, check_window
 
 Element = dict[str, Any]
+ORIGIN = ("source", "first_turn", "mark")
 
 # How the columns of a query are written, by their names; all others as they are.
 FORMS: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("turn", "answers", "start", "next_turn", "next_position"), str),
+    **dict.fromkeys(("turn", "answers", "parent", "head", "start", "next_turn", "next_position"), str),
     **dict.fromkeys(("created", "modified", "accessed", "ended", "completed", "exported"), said_at),
     **dict.fromkeys(("said", "since", "slept", "happened", "deleted", "undeleted", "merged"), said_at),
     **dict.fromkeys(
         ("settings", "content", "snapshot", "value", "detail", "woken", "reason", "tags"), json.loads
     ),
     **dict.fromkeys(("brightness", "traces", "vectors", "vector"), base64_of),
-    **dict.fromkeys(("pinned", "stale", "subset"), bool),
+    **dict.fromkeys(("pinned", "stale", "subset", "aside"), bool),
 }
 
 
@@ -97,7 +98,7 @@ def _sections(
         "windows",
         _elements(
             db,
-            """SELECT id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted
+            """SELECT id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head
                FROM windows JOIN shown ON shown.window = id ORDER BY created, id""",
         ),
     )
@@ -153,7 +154,7 @@ def _tokens(element: Element, count: int) -> Element:
 def _turns(db: sqlite3.Connection, progress: Callable[[int], None]) -> Iterator[Element]:
     rows = _elements(
         db,
-        """SELECT t.id AS turn, t.window, t.role, t.answers, t.speaker, t.said, i.source, i.turn AS first_turn, i.mark,
+        """SELECT t.id AS turn, t.window, t.role, t.answers, t.parent, nullif(t.aside, 0) AS aside, t.speaker, t.said, i.source, i.turn AS first_turn, i.mark,
                c.chunk, c.start, k.fingerprint AS tokenizer, c.tags, c.deleted, c.undeleted, c.merged,
                (SELECT m.chunk FROM chunks m WHERE m.number = c.merged_into) AS merged_into,
                c.span, c.ids, c.lengths, c.raw
@@ -162,14 +163,14 @@ def _turns(db: sqlite3.Connection, progress: Callable[[int], None]) -> Iterator[
            ORDER BY t.id, c.start, c.chunk""",
     )
     for done, (_, group) in enumerate(groupby(rows, key=lambda row: row["turn"]), 1):
-        names = ("turn", "window", "role", "answers", "speaker", "said", "source", "first_turn", "mark")
+        names = ("turn", "window", "role", "answers", "parent", "aside", "speaker", "said", *ORIGIN)
         chunks = []
         for chunk in group:
             turn = {name: chunk.pop(name) for name in names}
             chunk.update(_tokens(chunk, chunk.pop("span")))
             chunks.append(_without_nulls(chunk))
-        source, first_turn, mark = (turn.pop(name) for name in names[-3:])
-        turn["chunks"] = chunks
+        source, first_turn, mark = (turn.pop(name) for name in ORIGIN)
+        turn = {**_without_nulls(turn), "answers": turn["answers"], "chunks": chunks}
         if source is not None:
             turn["origin"] = {"memory": source, "turn": str(first_turn), "mark": mark}
         use = _use(db, int(turn["turn"]))

@@ -54,9 +54,12 @@ def close(db: sqlite3.Connection) -> None:
         ("drafts", "start", places.moved, "start = ?"),
         ("turns", "id", turns.moved, "id = ?"),
         ("turns", "answers", turns.moved, "answers = ?"),
+        ("turns", "parent", turns.moved, "parent = ?"),
+        ("windows", "head", turns.moved, "head = ?"),
         ("chunks", "turn", turns.moved, "turn = ?"),
         ("uses", "turn", turns.moved, "turn = ?"),
         ("sources", "turn", turns.moved, "turn = ?"),
+        ("remembered", "turn", turns.moved, "turn = ?"),
         ("imported", "here", turns.moved, "here = ?"),
         ("drafts", "turn", turns.moved, "turn = ?"),
         ("drafts", "answers", turns.moved, "answers = ?"),
@@ -72,6 +75,8 @@ def close(db: sqlite3.Connection) -> None:
     db.create_function("snapshot_here", 1, lambda text: pack_json(snapshot_here(json.loads(text), here)))
     db.execute("UPDATE live SET woken = reason_here(woken) WHERE woken IS NOT NULL")
     db.execute("UPDATE asleep SET reason = reason_here(reason)")
+    db.execute("UPDATE sources SET start = NULL")  # then it is where the reply's first chunk begins
+    db.execute("UPDATE remembered SET reason = reason_here(reason)")
     db.execute("UPDATE history SET detail = reason_here(detail)")
     db.execute("UPDATE entries SET snapshot = snapshot_here(snapshot)")
     db.execute("UPDATE entry_versions SET snapshot = snapshot_here(snapshot)")

@@ -16,10 +16,11 @@ from halo_weave.stores.sqlite.wording import told_of, word_terms
 
 CHUNK_COLUMNS = """
     c.number, c.turn, c.chunk, t.role, c.start, c.span, t.answers, c.window, t.speaker, t.said, k.fingerprint, c.tags,
-    c.deleted, c.undeleted, (SELECT m.chunk FROM chunks m WHERE m.number = c.merged_into), c.ids, c.lengths, c.raw
+    c.deleted, c.undeleted, (SELECT m.chunk FROM chunks m WHERE m.number = c.merged_into), c.ids, c.lengths, c.raw,
+    c.aside
 """
 CHUNK_TABLES = "chunks c JOIN turns t ON t.id = c.turn JOIN tokenizers k ON k.id = c.tokenizer"
-PRESENT = "c.deleted IS NULL AND c.merged IS NULL"
+PRESENT = "c.deleted IS NULL AND c.merged IS NULL AND c.aside = 0"
 FEW = 900  # rows per step where a step is repeated
 
 
@@ -49,6 +50,7 @@ def record(row: tuple[Any, ...], tokens: Tokens, tokenizer: str | None = None) -
         maybe_moment(row[12]),
         maybe_moment(row[13]),
         None if row[14] is None else ChunkKey(turn, row[14], key.role),
+        bool(row[18]),
     )
 
 

@@ -25,6 +25,7 @@ from halo_weave.stores.sqlite.rows import (
 )
 
 STREAM = 2_000  # vectors read at a time
+NOT_ASIDE = "chunk NOT IN (SELECT number FROM chunks WHERE aside = 1)"  # a chunk aside keeps its vectors
 
 
 class SqliteSearch(SqlitePart):
@@ -146,7 +147,9 @@ class SqliteSearch(SqlitePart):
     def vectors(self, generation: int) -> Iterator[tuple[Numbers, Vectors]]:
         with self._db.reading() as db:
             dimension, _ = _embedder(db, generation)
-            cursor = db.execute("SELECT chunk, vector FROM vectors WHERE generation = ?", (generation,))
+            cursor = db.execute(
+                f"SELECT chunk, vector FROM vectors WHERE generation = ? AND {NOT_ASIDE}", (generation,)
+            )
             while rows := cursor.fetchmany(STREAM):
                 yield _block(rows, dimension)
 
@@ -154,8 +157,8 @@ class SqliteSearch(SqlitePart):
         with self._db.reading() as db:
             dimension, _ = _embedder(db, generation)
             rows = db.execute(
-                """SELECT chunk, vector FROM vectors
-                   WHERE generation = ? AND chunk IN (SELECT value FROM json_each(?))""",
+                f"""SELECT chunk, vector FROM vectors
+                    WHERE generation = ? AND chunk IN (SELECT value FROM json_each(?)) AND {NOT_ASIDE}""",
                 (generation, listed(int(number) for number in numbers)),
             ).fetchall()
         return _block(rows, dimension)
@@ -234,7 +237,7 @@ class SqliteSearch(SqlitePart):
             rows = db.execute(
                 """WITH asked AS (
                        SELECT t.id AS turn, j.value ->> 1 AS chunk,
-                           coalesce(t.answers, (SELECT max(r.id) FROM turns r WHERE r.answers = t.id)) AS pair
+                           coalesce(t.answers, (SELECT max(r.id) FROM turns r WHERE r.answers = t.id AND r.aside = 0)) AS pair
                        FROM json_each(:keys) j JOIN turns t ON t.id = j.value ->> 0),
                    family AS (
                        SELECT turn, chunk FROM asked UNION SELECT turn, 0 FROM asked UNION SELECT pair, 0 FROM asked)
@@ -244,9 +247,9 @@ class SqliteSearch(SqlitePart):
                    FROM family f JOIN chunks c ON c.turn = f.turn AND c.chunk = f.chunk JOIN turns t ON t.id = c.turn
                    LEFT JOIN asleep a ON a.window = :window AND a.start = c.start
                    LEFT JOIN turns p ON p.id =
-                       coalesce(t.answers, (SELECT max(r.id) FROM turns r WHERE r.answers = t.id))
-                   LEFT JOIN chunks o ON o.turn = p.id AND o.chunk = 0 AND o.deleted IS NULL
-                   WHERE c.deleted IS NULL AND c.merged IS NULL
+                       coalesce(t.answers, (SELECT max(r.id) FROM turns r WHERE r.answers = t.id AND r.aside = 0))
+                   LEFT JOIN chunks o ON o.turn = p.id AND o.chunk = 0 AND o.deleted IS NULL AND o.aside = 0
+                   WHERE c.deleted IS NULL AND c.merged IS NULL AND c.aside = 0 AND coalesce(a.gone, 0) = 0
                    AND NOT EXISTS (SELECT 1 FROM live l WHERE l.window = :window AND l.start = c.start)""",
                 {"keys": pack_json([key[:2] for key in keys]), "window": window_id},
             ).fetchall()

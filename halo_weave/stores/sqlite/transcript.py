@@ -6,15 +6,18 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from halo_weave.core.marks import mark_of
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live
 from halo_weave.errors import BadInput, StoreFull, UnknownChunk
-from halo_weave.records import ChunkRecord, Draft, Reservation
+from halo_weave.records import ChunkRecord, Draft, Reservation, TurnPage
 from halo_weave.stores.owners import alive, this_process
 from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, pack_traces, unpack_runs
+from halo_weave.stores.sqlite.branches import place_turn
 from halo_weave.stores.sqlite.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
+    PRESENT,
     SqlitePart,
     check_window,
     insert_chunk,
@@ -54,6 +57,7 @@ class SqliteTranscript(SqlitePart):
         asleep: bool = False,
         speaker: str | None = None,
         tags: Mapping[ChunkKey, Sequence[str]] | None = None,
+        after: int | None = None,
     ) -> list[int]:
         turn, role, answers = _one_turn(said)
         when = micros(now)
@@ -64,18 +68,21 @@ class SqliteTranscript(SqlitePart):
             self._check_reserved(db, said)
             _check_pair(db, turn, role, answers)
             known = db.execute(
-                "SELECT window, role, answers, speaker, said FROM turns WHERE id = ?", (turn,)
+                "SELECT window, role, answers, speaker, said, aside FROM turns WHERE id = ?", (turn,)
             ).fetchone()
             if known is None:
                 db.execute(
-                    "INSERT INTO turns (id, window, role, answers, speaker, said) VALUES (?, ?, ?, ?, ?, ?)",
-                    (turn, window_id, role, answers, speaker, when),
+                    "INSERT INTO turns (id, window, role, answers, speaker, said, mark) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (turn, window_id, role, answers, speaker, when, mark_of(role, _words(said, tags or {}))),
                 )
+                place_turn(db, window_id, turn, answers, after, when)
                 heard = when
             else:
-                if known[:3] != (window_id, role, answers):
-                    raise BadInput(f"Turn {turn} is already stored as a turn of another window or speaker.")
-                speaker, heard = known[3:]
+                if known[:3] != (window_id, role, answers) or known[5]:
+                    raise BadInput(
+                        f"Turn {turn} is already stored as a turn of another window, speaker or branch."
+                    )
+                speaker, heard = known[3:5]
             numbers = []
             for item in said:
                 chunk, own = item.chunk, (tags or {}).get(item.chunk.key)
@@ -213,6 +220,41 @@ class SqliteTranscript(SqlitePart):
             ).fetchall()
         return records(rows)
 
+    def deleted_in(
+        self, window_id: str, *, offset: int = 0, limit: int = 100
+    ) -> tuple[int, list[ChunkRecord]]:
+        there = "WHERE c.window = ? AND c.deleted IS NOT NULL AND c.merged IS NULL"
+        with self._db.reading() as db:
+            (total,) = db.execute(f"SELECT count(*) FROM chunks c {there}", (window_id,)).fetchone()
+            rows = db.execute(
+                f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} {there} ORDER BY c.deleted DESC, c.start LIMIT ? OFFSET ?",
+                (window_id, limit, offset),
+            ).fetchall()
+        return total, records(rows)
+
+    def said_in(
+        self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
+    ) -> TurnPage:
+        there = f"""FROM turns t WHERE t.window = ?
+                    AND EXISTS (SELECT 1 FROM chunks c WHERE c.turn = t.id AND {PRESENT})"""
+        with self._db.reading() as db:
+            (total,) = db.execute(f"SELECT count(*) {there}", (window_id,)).fetchone()
+            if around is not None:
+                (before,) = db.execute(
+                    f"SELECT count(*) {there} AND t.id < ?", (window_id, around)
+                ).fetchone()
+                offset = before - limit // 2
+            first = max(0, total - limit if offset is None else offset)
+            turns = db.execute(
+                f"SELECT t.id {there} ORDER BY t.id LIMIT ? OFFSET ?", (window_id, limit, first)
+            ).fetchall()
+            rows = db.execute(
+                f"""SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES}
+                    WHERE c.turn IN (SELECT value FROM json_each(?)) AND {PRESENT} ORDER BY c.turn, c.chunk""",
+                (listed(turn for (turn,) in turns),),
+            ).fetchall()
+        return TurnPage(total, first, tuple(records(rows)))
+
 
 def _one_turn(said: Sequence[Live]) -> tuple[int, Role, int | None]:
     if not said:
@@ -235,6 +277,12 @@ def _one_turn(said: Sequence[Live]) -> tuple[int, Role, int | None]:
             raise BadInput(f"Chunk {chunk.key} stands before the chunk it follows.")
         at = chunk.stop
     return first.key.turn_id, first.key.role, first.answers
+
+
+def _words(said: Sequence[Live], tags: Mapping[ChunkKey, Sequence[str]]) -> str:
+    """What the turn says to others: without thoughts and the words of tools."""
+    own = [item.chunk for item in said if not {"thought", "tool"} & {*tags.get(item.chunk.key, ())}]
+    return b"".join(chunk.tokens.raw for chunk in own).decode("utf-8", errors="replace")
 
 
 def _check_pair(db: sqlite3.Connection, turn: int, role: Role, answers: int | None) -> None:

@@ -16,7 +16,7 @@ from halo_weave.stores.sqlite.verify import CHECKS
 
 STEP = 512  # pages copied at a time
 KEPT = {"memory", "migrations", "settings"}
-SAID = "chunks INDEXED BY chunks_by_place WHERE merged IS NULL"  # the index alone answers
+SAID = "chunks INDEXED BY chunks_by_place WHERE merged IS NULL AND aside = 0"  # the index alone answers
 
 
 class SqliteUpkeep(SqliteSearch):
@@ -35,10 +35,11 @@ class SqliteUpkeep(SqliteSearch):
                 created=moment(created),
                 next_turn=next_turn,
                 next_position=next_position,
-                turns=one("SELECT count(*) FROM turns"),
+                turns=one("SELECT count(*) FROM turns WHERE aside = 0"),
                 chunks=one(f"SELECT count(*) FROM {SAID}"),
                 tokens=one(f"SELECT coalesce(sum(span), 0) FROM {SAID}"),
                 deleted_chunks=one("SELECT count(*) FROM chunks WHERE deleted IS NOT NULL"),
+                aside_chunks=one("SELECT count(*) FROM chunks WHERE aside = 1"),
                 windows=one("SELECT count(*) FROM windows WHERE deleted IS NULL"),
                 drafts=one("SELECT count(*) FROM drafts"),
                 entries=one("SELECT count(*) FROM entries"),

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.use import ChunkShare, ReplyUse
-from halo_weave.records import ChunkUse
+from halo_weave.records import ChunkUse, Json, ReplyMemory
 from halo_weave.stores.packing import moment, pack_sources, unpack_sources
-from halo_weave.stores.sqlite.rows import SqlitePart, number_of
+from halo_weave.stores.sqlite.rows import (
+    CHUNK_COLUMNS,
+    CHUNK_TABLES,
+    PRESENT,
+    SqlitePart,
+    listed,
+    number_of,
+    pack_json,
+    records,
+)
 
 # A chunk and what it is part of by now.
 WHOLE_CHUNK = """WITH RECURSIVE whole (named, number) AS (
     SELECT u.chunk, u.chunk FROM uses u WHERE u.turn = ?
+    UNION SELECT w.named, c.merged_into FROM whole w JOIN chunks c ON c.number = w.number WHERE c.merged_into IS NOT NULL
+)"""
+# What replies took or were reminded of, and each such chunk with what it is part of by now.
+REMEMBERED = """WITH RECURSIVE named (turn, chunk, share, reason) AS (
+    SELECT turn, chunk, max(share), max(reason) FROM (
+        SELECT turn, chunk, share, NULL AS reason FROM uses WHERE turn IN (SELECT value FROM json_each(?))
+        UNION ALL SELECT turn, chunk, 0.0, reason FROM remembered WHERE turn IN (SELECT value FROM json_each(?))
+    ) GROUP BY turn, chunk
+), whole (named, number) AS (
+    SELECT DISTINCT chunk, chunk FROM named
     UNION SELECT w.named, c.merged_into FROM whole w JOIN chunks c ON c.number = w.number WHERE c.merged_into IS NOT NULL
 )"""
 # A chunk and all that was merged into it.
@@ -23,22 +43,29 @@ PARTS = """WITH RECURSIVE parts (number) AS (
 
 
 class SqliteUses(SqlitePart):
-    def save_use(self, turn_id: int, use: ReplyUse) -> None:
+    def save_use(
+        self, turn_id: int, use: ReplyUse, woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None
+    ) -> None:
         with self._db.writing() as db:
+            db.executemany(
+                """INSERT OR IGNORE INTO remembered (turn, chunk, reason)
+                   SELECT ?, number, ? FROM chunks WHERE turn = ? AND chunk = ?""",
+                [(turn_id, pack_json(reason), *key[:2]) for key, reason in (woken or {}).items()],
+            )
             chunks = (
                 (place, one.key.turn_id, one.key.chunk_id, one.share) for place, one in enumerate(use.chunks)
             )
-            insert_use(db, turn_id, chunks, use.nothing, pack_sources(use.tokens))
+            insert_use(db, turn_id, chunks, use.nothing, pack_sources(use.tokens), use.start)
 
     def use_of(self, turn_id: int) -> ReplyUse | None:
         with self._db.reading() as db:
-            row = db.execute("SELECT rest, tokens FROM sources WHERE turn = ?", (turn_id,)).fetchone()
+            row = db.execute("SELECT rest, tokens, start FROM sources WHERE turn = ?", (turn_id,)).fetchone()
             if row is None:
                 return None
             chunks = db.execute(
                 f"""{WHOLE_CHUNK} SELECT u.place, c.turn, c.chunk, t.role, said.start, u.share
                     FROM uses u JOIN chunks said ON said.number = u.chunk JOIN whole w ON w.named = u.chunk
-                    JOIN chunks c ON c.number = w.number AND c.merged IS NULL AND c.deleted IS NULL
+                    JOIN chunks c ON c.number = w.number AND c.merged IS NULL AND c.deleted IS NULL AND c.aside = 0
                     JOIN turns t ON t.id = c.turn WHERE u.turn = ? ORDER BY u.place""",
                 (turn_id, turn_id),
             ).fetchall()
@@ -53,7 +80,29 @@ class SqliteUses(SqlitePart):
                 tuple(one._replace(place=places[one.place]) for one in sources if one.place in places)
                 for sources in unpack_sources(row[1])
             ),
+            row[2],
         )
+
+    def remembered(
+        self, turn_ids: Iterable[int], *, least: float = 0.0
+    ) -> dict[int, tuple[float, list[ReplyMemory]]]:
+        turns = listed(turn_ids)
+        with self._db.reading() as db:
+            rest = db.execute(
+                "SELECT turn, rest FROM sources WHERE turn IN (SELECT value FROM json_each(?))", (turns,)
+            ).fetchall()
+            rows = db.execute(
+                f"""{REMEMBERED} SELECT n.turn, n.share, n.reason, {CHUNK_COLUMNS}
+                    FROM named n JOIN whole w ON w.named = n.chunk JOIN {CHUNK_TABLES}
+                    WHERE c.number = w.number AND {PRESENT} AND (n.share >= ? OR n.reason IS NOT NULL)
+                    ORDER BY n.turn, n.share DESC, c.start""",
+                (turns, turns, least),
+            ).fetchall()
+        found: dict[int, tuple[float, list[ReplyMemory]]] = {turn: (nothing, []) for turn, nothing in rest}
+        for (turn, share, reason, *_), record in zip(rows, records([row[3:] for row in rows]), strict=True):
+            woken = None if reason is None else json.loads(reason)
+            found.setdefault(turn, (1.0, []))[1].append(ReplyMemory(record, share, woken))
+        return found
 
     def used_in(self, key: ChunkKey, *, limit: int = 100) -> list[ChunkUse]:
         with self._db.reading() as db:
@@ -71,11 +120,12 @@ def insert_use(
     chunks: Iterable[tuple[int, int, int, float]],
     nothing: float,
     tokens: bytes,
+    start: int | None = None,
 ) -> None:
     """The use of a reply by (place, turn, chunk, share) of its sources. Chunks that are not here are left out."""
     cursor = db.execute(
-        "INSERT OR IGNORE INTO sources (turn, rest, tokens) SELECT id, ?, ? FROM turns WHERE id = ?",
-        (nothing, tokens, turn),
+        "INSERT OR IGNORE INTO sources (turn, rest, tokens, start) SELECT id, ?, ?, ? FROM turns WHERE id = ?",
+        (nothing, tokens, start, turn),
     )
     if cursor.rowcount == 1:
         db.executemany(

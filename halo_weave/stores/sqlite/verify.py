@@ -10,8 +10,11 @@ import numpy as np
 from halo_weave.core.brightness import INITIAL
 from halo_weave.stores.packing import pack_floats
 from halo_weave.stores.sqlite import gaps
+from halo_weave.stores.sqlite.branches import faults, settle
+from halo_weave.stores.sqlite.presence import NOT_HERE
 from halo_weave.stores.sqlite.rows import (
     FEW,
+    PRESENT,
     note_changed,
     remove_words,
     want_vectors,
@@ -66,6 +69,29 @@ def _check_ids(db: sqlite3.Connection) -> Iterator[Fault]:
         yield f"Turn {answer} is stored as the answer to turn {question}, which cannot be.", None
 
 
+def _check_branches(db: sqlite3.Connection) -> Iterator[Fault]:
+    before = "(SELECT max(p.id) FROM turns p WHERE p.window = turns.window AND p.id < turns.id)"
+    for turn, parent in db.execute("SELECT id, parent FROM turns WHERE parent >= id LIMIT 20").fetchall():
+        yield (
+            f"Turn {turn} follows turn {parent}, which was said later.",
+            _statement(f"UPDATE turns SET parent = {before} WHERE id = ?", turn),
+        )
+    said = "(SELECT max(t.id) FROM turns t WHERE t.window = w.id AND t.aside = 0)"
+    for window, turn in db.execute(
+        f"SELECT w.id, {said} FROM windows w WHERE w.head IS NULL AND {said} IS NOT NULL"
+    ).fetchall():
+        yield (
+            f"Window {window} has no last turn, though something was said in it.",
+            _statement("UPDATE windows SET head = ? WHERE id = ?", turn, window),
+        )
+    wrong = faults(db)
+    if wrong:
+        yield (
+            f"{len(wrong)} turns are aside and should not be, or the other way round.",
+            lambda db: settle(db, 0),
+        )
+
+
 def _check_tokens(db: sqlite3.Connection) -> Iterator[Fault]:
     for number, span, ids, lengths, size in db.execute(
         "SELECT number, span, ids, lengths, length(raw) FROM chunks"
@@ -77,15 +103,15 @@ def _check_tokens(db: sqlite3.Connection) -> Iterator[Fault]:
 
 def _check_words(db: sqlite3.Connection) -> Iterator[Fault]:
     rows = db.execute(
-        """SELECT c.number, c.raw, t.speaker, t.said, w.terms FROM chunks c JOIN turns t ON t.id = c.turn
-           LEFT JOIN words w ON w.rowid = c.number WHERE c.deleted IS NULL AND c.merged IS NULL"""
+        f"""SELECT c.number, c.raw, t.speaker, t.said, w.terms FROM chunks c JOIN turns t ON t.id = c.turn
+           LEFT JOIN words w ON w.rowid = c.number WHERE {PRESENT}"""
     )
     wrong = [number for number, raw, speaker, said, terms in rows if terms != word_terms(raw, speaker, said)]
     extra = [
         number
         for (number,) in db.execute(
             """SELECT w.rowid FROM words w LEFT JOIN chunks c ON c.number = w.rowid
-               WHERE c.number IS NULL OR c.deleted IS NOT NULL OR c.merged IS NOT NULL"""
+               WHERE c.number IS NULL OR c.deleted IS NOT NULL OR c.merged IS NOT NULL OR c.aside = 1"""
         )
     ]
 
@@ -128,10 +154,10 @@ def _check_vectors(db: sqlite3.Connection) -> Iterator[Fault]:
     missing = [
         number
         for (number,) in db.execute(
-            """SELECT DISTINCT c.number FROM chunks c JOIN generations g ON g.state <> 'retired'
+            f"""SELECT DISTINCT c.number FROM chunks c JOIN generations g ON g.state <> 'retired'
                LEFT JOIN vectors v ON v.generation = g.id AND v.chunk = c.number
                LEFT JOIN wanted w ON w.generation = g.id AND w.chunk = c.number
-               WHERE c.deleted IS NULL AND c.merged IS NULL AND v.id IS NULL AND w.chunk IS NULL"""
+               WHERE {PRESENT} AND v.id IS NULL AND w.chunk IS NULL"""
         )
     ]
 
@@ -141,9 +167,7 @@ def _check_vectors(db: sqlite3.Connection) -> Iterator[Fault]:
         present = {
             number
             for number in again
-            if db.execute(
-                "SELECT 1 FROM chunks WHERE number = ? AND deleted IS NULL AND merged IS NULL", (number,)
-            ).fetchone()
+            if db.execute(f"SELECT 1 FROM chunks c WHERE c.number = ? AND {PRESENT}", (number,)).fetchone()
         }
         note_changed(db, again)
         want_vectors(db, sorted(present))
@@ -204,17 +228,19 @@ def _check_working_sets(db: sqlite3.Connection) -> Iterator[Fault]:
             _statement("DELETE FROM asleep WHERE window = ? AND start = ?", window, start),
         )
     for (number,) in db.execute(
-        "SELECT DISTINCT c.number FROM live l JOIN chunks c ON c.number = l.chunk WHERE c.deleted IS NOT NULL"
+        """SELECT DISTINCT c.number FROM live l JOIN chunks c ON c.number = l.chunk
+           WHERE c.deleted IS NOT NULL OR c.aside = 1"""
     ):
         yield (
-            f"Chunk number {number} is deleted but live.",
+            f"Chunk number {number} is deleted or aside but live.",
             _statement("DELETE FROM live WHERE chunk = ?", number),
         )
-    deleted = "(SELECT c.deleted IS NOT NULL FROM chunks c WHERE c.number = asleep.chunk)"
-    if db.execute(f"SELECT 1 FROM asleep WHERE gone <> {deleted} LIMIT 1").fetchone():
+    gone = "(SELECT c.deleted IS NOT NULL OR c.aside FROM chunks c WHERE c.number = asleep.chunk)"
+    wrong = f"gone <> {NOT_HERE} AND gone <> {gone}"
+    if db.execute(f"SELECT 1 FROM asleep WHERE {wrong} LIMIT 1").fetchone():
         yield (
             "The graveyard shows deleted chunks or hides others.",
-            _statement(f"UPDATE asleep SET gone = {deleted}"),
+            _statement(f"UPDATE asleep SET gone = {gone} WHERE {wrong}"),
         )
 
 
@@ -237,6 +263,7 @@ def _check_drafts(db: sqlite3.Connection) -> Iterator[Fault]:
 CHECKS: dict[str, Callable[[sqlite3.Connection], Iterator[Fault]]] = {
     "file": _check_file,
     "ids": _check_ids,
+    "branches": _check_branches,
     "tokens": _check_tokens,
     "words": _check_words,
     "word index": _check_word_index,

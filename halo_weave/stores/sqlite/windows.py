@@ -13,7 +13,7 @@ from halo_weave.records import Json, WindowRecord, WindowStats
 from halo_weave.stores.packing import maybe_moment, micros, moment
 from halo_weave.stores.sqlite.rows import SqlitePart, check_window, merged, pack_json
 
-COLUMNS = "id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted"
+COLUMNS = "id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head"
 
 
 class SqliteWindows(SqlitePart):
@@ -32,7 +32,7 @@ class SqliteWindows(SqlitePart):
             while db.execute("SELECT 1 FROM windows WHERE id = ?", (window_id,)).fetchone():
                 window_id = secrets.token_hex(5)
             row = db.execute(
-                f"INSERT INTO windows ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL) RETURNING {COLUMNS}",
+                f"INSERT INTO windows ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL) RETURNING {COLUMNS}",
                 (
                     window_id,
                     name,
@@ -59,6 +59,20 @@ class SqliteWindows(SqlitePart):
                 f"SELECT {COLUMNS} FROM windows WHERE deleted IS NULL OR ? ORDER BY created, id", (deleted,)
             ).fetchall()
         return [_window(row) for row in rows]
+
+    def chat_window(self, name: str) -> str | None:
+        with self._db.reading() as db:
+            row = db.execute(
+                """SELECT c.window FROM chats c JOIN windows w ON w.id = c.window
+                   WHERE c.name = ? AND w.deleted IS NULL""",
+                (name,),
+            ).fetchone()
+        return row[0] if row else None
+
+    def name_chat(self, name: str, window_id: str) -> None:
+        with self._db.writing() as db:
+            check_window(db, window_id)
+            db.execute("INSERT OR REPLACE INTO chats (name, window) VALUES (?, ?)", (name, window_id))
 
     def window_names(self) -> dict[str, str]:
         with self._db.reading() as db:
@@ -112,13 +126,13 @@ class SqliteWindows(SqlitePart):
                 "SELECT count(*) FROM asleep WHERE window = ? AND gone = 0", (window_id,)
             ).fetchone()[0]
             said = db.execute(
-                "SELECT coalesce(sum(span), 0) FROM chunks INDEXED BY chunks_by_place WHERE window = ? AND merged IS NULL",
+                "SELECT coalesce(sum(span), 0) FROM chunks INDEXED BY chunks_by_place WHERE window = ? AND merged IS NULL AND aside = 0",
                 (window_id,),
             ).fetchone()[0]
             last = db.execute(
                 """SELECT c.raw, (SELECT t.said FROM turns t WHERE t.id = c.turn)
                    FROM chunks c INDEXED BY chunks_by_place
-                   WHERE c.window = ? AND c.deleted IS NULL AND c.merged_into IS NULL ORDER BY c.start DESC LIMIT 1""",
+                   WHERE c.window = ? AND c.deleted IS NULL AND c.merged_into IS NULL AND c.aside = 0 ORDER BY c.start DESC LIMIT 1""",
                 (window_id,),
             ).fetchone()
         text = last[0].decode("utf-8", errors="replace") if last else ""
@@ -126,7 +140,7 @@ class SqliteWindows(SqlitePart):
 
 
 def _window(row: tuple[Any, ...]) -> WindowRecord:
-    window_id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted = row
+    window_id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head = row
     return WindowRecord(
         window_id,
         name,
@@ -137,4 +151,5 @@ def _window(row: tuple[Any, ...]) -> WindowRecord:
         moment(created),
         moment(modified),
         maybe_moment(deleted),
+        head,
     )

@@ -329,8 +329,8 @@ def _live_row(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[in
 
 def _waking(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[int, int]:
     number = number_of(db, key)
-    start, deleted, merged, live = db.execute(
-        """SELECT start, deleted, merged, EXISTS (SELECT 1 FROM live l WHERE l.window = ? AND l.start = c.start)
+    start, deleted, merged, aside, live = db.execute(
+        """SELECT start, deleted, merged, aside, EXISTS (SELECT 1 FROM live l WHERE l.window = ? AND l.start = c.start)
            FROM chunks c WHERE number = ?""",
         (window_id, number),
     ).fetchone()
@@ -338,6 +338,8 @@ def _waking(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[int,
         raise BadInput(
             f"Chunk {key} was {'deleted' if deleted is not None else 'merged into another'}; it cannot wake up."
         )
+    if aside:
+        raise BadInput(f"Chunk {key} is on another branch; it cannot wake up.")
     if live:
         raise BadInput(f"Chunk {key} is live in window {window_id} already.")
     return number, start
@@ -376,7 +378,7 @@ def _own_tokens(rows: Sequence[tuple[Any, ...]]) -> list[Tokens]:
     """As the window reads the chunk, if it has tokens of its own; else as it was said."""
     return unpack_runs(
         [
-            (row[22], row[23], row[24], len(row[18]) // 4) if row[22] is not None else (*row[15:18], row[5])
+            (row[23], row[24], row[25], len(row[19]) // 4) if row[23] is not None else (*row[15:18], row[5])
             for row in rows
         ]
     )
@@ -385,9 +387,9 @@ def _own_tokens(rows: Sequence[tuple[Any, ...]]) -> list[Tokens]:
 def _wakeable(rows: Sequence[tuple[Any, ...]]) -> list[Wakeable]:
     return [
         Wakeable(
-            record(row, tokens, row[25]),
-            None if row[18] is None else unpack_floats(row[18]),
-            unpack_traces(row[26], len(tokens)),
+            record(row, tokens, row[26]),
+            None if row[19] is None else unpack_floats(row[19]),
+            unpack_traces(row[27], len(tokens)),
         )
         for row, tokens in zip(rows, _own_tokens(rows), strict=True)
     ]
@@ -396,12 +398,12 @@ def _wakeable(rows: Sequence[tuple[Any, ...]]) -> list[Wakeable]:
 def _sleeping(rows: Sequence[tuple[Any, ...]]) -> list[Sleeping]:
     return [
         Sleeping(
-            record(row, tokens, row[25]),
-            unpack_floats(row[18]),
-            row[19],
-            moment(row[20]),
-            json.loads(row[21]),
-            unpack_traces(row[26], len(tokens)),
+            record(row, tokens, row[26]),
+            unpack_floats(row[19]),
+            row[20],
+            moment(row[21]),
+            json.loads(row[22]),
+            unpack_traces(row[27], len(tokens)),
         )
         for row, tokens in zip(rows, _own_tokens(rows), strict=True)
     ]

@@ -2,6 +2,8 @@
 
 import { h, iconButton } from "../dom.js";
 
+const REM = parseFloat(getComputedStyle(document.documentElement).fontSize);
+
 export class ChunkTools {
   /**
    * @param {import("../app.js").App} app @param {HTMLElement} place the scrolling part
@@ -84,7 +86,10 @@ export class ChunkTools {
       if (!byHover || !this.place.querySelector("article:focus-visible")) this.bar.hidden = true;
       return;
     }
-    if (this.bar.parentElement !== article) article.prepend(this.bar);
+    const aside = this.place.clientWidth > 60 * REM; // beside the text, else under it
+    if (this.bar.parentElement !== article || aside !== (article.firstChild === this.bar)) {
+      article[aside ? "prepend" : "append"](this.bar);
+    }
     this.bar.hidden = false;
     const chunk = this.#chosen();
     if (!chunk) return;

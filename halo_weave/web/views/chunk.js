@@ -1,107 +1,128 @@
-// One chunk on the page: its tokens as spans, recoloured by writing only what changed.
+// One chunk on the page: its text, and the light on it, changed by writing only what changed.
 
-import { chunkLevel, tokenLevels } from "../colour.js";
+import { chunkLevel, shareLevels, tokenLevels } from "../colour.js";
 import { fill, h, icon } from "../dom.js";
-import { counted, isHit, number, parts, similarity, speakerOf, wokenBy } from "../words.js";
+import { clip, counted, isHit, number, similarity, speakerOf, wokenBy } from "../words.js";
+import { Prose } from "./prose.js";
+
+/**
+ * @typedef {object} Look how the chunks of a view are lit
+ * @property {boolean} original the prototype's two layers, both by brightness
+ * @property {number} low @property {number} high of all brightness
+ * @property {string} unproven a turn without grounds in the original colours: nobody has looked back at it yet
+ * @property {Map<string, ArrayLike<number>>} shares what the reply took from each chunk's tokens
+ * @property {number} most of them
+ */
+
+const NONE = /** @type {number[]} */ ([]);
 
 export class ChunkView {
-  /** @type {HTMLSpanElement[]} */
-  spans = [];
-  /** What stands in them. @type {string[]} */
-  #texts = [];
-  #levels = new Uint8Array(0);
   #next = new Uint8Array(0);
-  #level = -1;
+  #heat = "";
   #badges = "";
+  #how = { raw: false, fence: "" };
 
-  /** @param {LiveChunk} chunk */
-  constructor(chunk) {
+  /** @param {LiveChunk} chunk @param {{raw: boolean, fence: string}} [how] its text is shown */
+  constructor(chunk, how = { raw: false, fence: "" }) {
     this.chunk = chunk;
+    this.#how = how;
     this.text = h("div", { class: "text" });
     this.badges = h("div", { class: "badges" });
     this.thought = h("div", { class: "thought-text" });
     this.length = h("summary", {});
     this.folded = h("details", { class: "thought", hidden: true }, this.length, this.thought);
+    this.prose = new Prose(this.text, (at) => (this.chunk.tools[this.#first + at] ? "tool" : ""));
+    this.thinking = new Prose(this.thought, () => "");
     const about = { class: `chunk ${chunk.draft ? "draft" : ""}`, tabindex: "-1", data: { key: chunk.key } };
     this.node = h("article", about, this.badges, this.folded, this.text);
     this.grow();
     this.describe();
   }
 
-  /** Whether the same tokens stand here, so that the node can stay. @param {LiveChunk} chunk */
-  shows(chunk) {
-    return this.chunk.start === chunk.start && this.chunk.tool === chunk.tool && this.#reads(chunk.pieces);
+  /** How many tokens of a reply in progress are its thought, which comes first. */
+  get #first() {
+    const { thought, thinking, pieces } = this.chunk;
+    if (thought) return pieces.length;
+    let first = 0;
+    while (thinking[first]) first++;
+    return first;
   }
 
-  /** @param {string[]} pieces */
-  #reads(pieces) {
-    return this.#texts.length === pieces.length && this.#texts.every((text, i) => text === pieces[i]);
+  /** Whether the same tokens stand here, so that the node can stay. @param {LiveChunk} chunk */
+  shows(chunk) {
+    const { start, tool, pieces } = this.chunk;
+    return start === chunk.start && tool === chunk.tool && pieces.length === chunk.pieces.length &&
+      pieces.every((piece, i) => piece === chunk.pieces[i]);
   }
 
   /** Whether a chunk is the reply that is written here, further on. @param {LiveChunk} chunk */
   goesOnWith(chunk) {
-    return chunk.draft && this.chunk.turn.turn_id === chunk.turn.turn_id && chunk.pieces.length >= this.spans.length;
+    const { turn, pieces } = this.chunk;
+    return chunk.draft && turn.turn_id === chunk.turn.turn_id && chunk.pieces.length >= pieces.length;
   }
 
   /** The reply that was written here is stored as this one chunk: it takes the nodes over. @param {LiveChunk} chunk */
   becomes(chunk) {
-    if (this.chunk.turn.turn_id !== chunk.turn.turn_id || !this.#reads(chunk.pieces)) return false;
+    const { pieces } = this.chunk;
+    const same = pieces.length === chunk.pieces.length && pieces.every((piece, i) => piece === chunk.pieces[i]);
+    if (this.chunk.turn.turn_id !== chunk.turn.turn_id || !same) return false;
     if (chunk.thought || this.chunk.thinking.length) return false;
     this.node.classList.remove("draft");
     this.node.dataset.key = chunk.key;
     this.adopt({ ...chunk, tools: this.chunk.tools });
+    this.grow();
     return true;
   }
 
-  /** @param {LiveChunk} chunk */
-  adopt(chunk) {
+  /** @param {LiveChunk} chunk @param {{raw: boolean, fence: string}} [how] */
+  adopt(chunk, how = this.#how) {
+    const anew = how.raw !== this.#how.raw || how.fence !== this.#how.fence;
     this.chunk = chunk;
+    this.#how = how;
+    if (anew) this.reshow();
     this.describe();
   }
 
-  /** Tokens that came since the last time. */
-  grow() {
-    const { pieces, tools, thought, thinking } = this.chunk;
-    const fresh = document.createDocumentFragment(), thoughts = document.createDocumentFragment();
-    for (let i = this.spans.length; i < pieces.length; i++) {
-      const span = document.createElement("span");
-      span.textContent = pieces[i];
-      if (tools[i]) span.className = "tool";
-      this.spans.push(span);
-      this.#texts.push(pieces[i]);
-      (thought || thinking[i] ? thoughts : fresh).append(span);
-    }
-    this.text.append(fresh);
-    if (thoughts.childNodes.length) {
-      this.thought.append(thoughts);
-      const thinks = this.chunk.draft && thinking.at(-1) && thinking.length === pieces.length;
-      const length = counted(this.thought.childNodes.length, "token");
-      this.length.textContent = `${thinks ? "Thinking…" : "Thought"}, ${length}`;
-      this.folded.hidden = false;
-    }
-    if (this.#levels.length < this.spans.length) {
-      const room = this.chunk.draft ? 2 * this.spans.length : this.spans.length;
-      const levels = new Uint8Array(room);
-      levels.set(this.#levels);
-      this.#levels = levels;
-      this.#next = new Uint8Array(room);
-    }
+  /** The whole text anew: it is shown otherwise, or its code has colours now. */
+  reshow() {
+    this.prose.forget();
+    this.thinking.forget();
+    this.grow();
   }
 
-  /** Name, pin and badge. */
+  /** Brings the text up to the tokens. */
+  grow() {
+    const { pieces, draft, thinking } = this.chunk;
+    const first = this.#first;
+    if (first) {
+      this.thinking.show(pieces.slice(0, first), { ...this.#how, fence: "" });
+      const thinks = draft && thinking.at(-1) && thinking.length === pieces.length;
+      this.length.textContent = `${thinks ? "Thinking…" : "Thought"}, ${counted(first, "token")}`;
+      this.folded.hidden = false;
+    }
+    if (first < pieces.length) {
+      this.prose.show(first ? pieces.slice(first) : pieces, this.#how);
+    }
+    const room = pieces.length - first;
+    if (this.#next.length < room) this.#next = new Uint8Array(draft ? 2 * room : room);
+  }
+
+  /** Name, pin and badges. A screen reader hears the text before the figures. */
   describe() {
     const { chunk } = this;
     const { woken } = chunk;
-    const state = JSON.stringify([chunk.pinned, woken, chunk.fresh, Math.round(chunk.peak)]);
+    const state = JSON.stringify([chunk.pinned, woken, chunk.fresh, chunk.rank, chunk.asleep, chunk.pieces.length]);
     if (state === this.#badges) return;
     this.#badges = state;
-    const why = woken ? wokenWords(woken, chunk.pieces.join("")) : "";
-    const words = [
-      nameOf(chunk), `${number(chunk.pieces.length)} tokens`, `peak brightness ${number(chunk.peak)}`,
-      chunk.pinned && "pinned", why,
-    ];
-    this.node.setAttribute("aria-label", words.filter(Boolean).join(", "));
+    const text = chunk.pieces.join("");
+    const why = woken ? wokenWords(woken, text) : "";
+    const standing = chunk.asleep ? "asleep" : `standing ${number(chunk.rank)} of 100`;
+    const words = chunk.draft ? ["Reply in progress"]
+      : [clip(text, 100), speakerOf(chunk.turn), `${number(chunk.pieces.length)} tokens`, standing];
+    this.node.setAttribute("aria-label", [...words, chunk.pinned && "pinned", why].filter(Boolean).join(", "));
     this.node.classList.toggle("pinned", chunk.pinned);
+    this.node.classList.toggle("asleep", chunk.asleep);
+    this.node.title = chunk.asleep ? "Asleep: the model does not see this now. It wakes up when you speak of it." : "";
     if (chunk.fresh) this.node.classList.add("glow");
     fill(
       this.badges,
@@ -110,31 +131,43 @@ export class ChunkView {
     );
   }
 
-  /**
-   * @param {number} low @param {number} high @param {boolean} grounded whether its tokens may get a ground
-   * @returns {number} how many nodes were written to
-   */
-  recolour(low, high, grounded) {
+  /** @param {Look} look @returns {number} how many nodes were written to */
+  recolour(look) {
     let written = 0;
-    const level = chunkLevel(this.chunk.peak, low, high);
-    if (level !== this.#level) {
-      this.#level = level;
-      this.node.style.setProperty("--heat", String(level / 31));
+    const { chunk } = this;
+    const heat = look.original ? String(chunkLevel(chunk.peak, look.low, look.high) / 31) : String(chunk.rank / 100);
+    if (heat !== this.#heat) {
+      this.#heat = heat;
+      this.node.style.setProperty("--heat", heat);
       written += 1;
     }
-    const { brightness, tools } = this.chunk;
-    const shown = Math.min(brightness.length, this.spans.length);
-    const next = this.#next, levels = this.#levels;
-    if (grounded) tokenLevels(brightness.subarray(0, shown), low, high, next);
-    else next.fill(0, 0, shown);
-    for (let i = 0; i < shown; i++) {
-      if (next[i] === levels[i]) continue;
-      levels[i] = next[i];
-      if (tools[i]) continue;
-      this.spans[i].className = next[i] ? `hot${next[i]}` : "";
+    const next = this.#stepsOf(look);
+    for (const part of this.prose.parts) {
+      const step = next[part.at];
+      if (step === part.step || part.kind === "tool") continue;
+      part.step = step;
+      part.className = step ? `${part.kind} hot${step}` : part.kind;
       written += 1;
     }
     return written;
+  }
+
+  /** @param {Look} look */
+  #stepsOf(look) {
+    const { chunk } = this;
+    const next = this.#next;
+    if (!look.original) return shareLevels(look.shares.get(chunk.key) ?? NONE, look.most, next);
+    next.fill(0);
+    if (chunk.turn.turn_id === look.unproven) return next;
+    const first = this.#first;
+    const shown = Math.min(chunk.brightness.length - first, next.length);
+    if (shown > 0) tokenLevels(chunk.brightness.subarray(first, first + shown), look.low, look.high, next);
+    return next;
+  }
+
+  /** The spans of a token. @param {number} at */
+  partsAt(at) {
+    return this.prose.parts.filter((part) => part.at === at);
   }
 }
 
@@ -149,10 +182,4 @@ function returned(woken) {
   const back = "Came back from sleep";
   if (woken.by === "user" || isHit(woken) || !woken.words?.length) return back;
   return `${back} with its pair, which was woken by “${woken.words.slice(0, 4).join(", ")}”`;
-}
-
-/** @param {LiveChunk} chunk */
-function nameOf({ key, turn, draft }) {
-  const { chunk, turn: id } = parts(key);
-  return draft ? "Reply in progress" : `Chunk ${chunk} of turn ${id}, ${speakerOf(turn)}`;
 }

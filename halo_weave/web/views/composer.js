@@ -4,10 +4,13 @@ import { debounced, fill, h, icon } from "../dom.js";
 import { clip, counted, ending, similarity, turnSentence, wokenBy } from "../words.js";
 
 const PREVIEW_AFTER = 350;
+const NOTE = 5000;
 
 export class ComposerView {
   #asked = new AbortController();
   #ticking = 0;
+  /** Why Enter did nothing. */
+  #note = "";
   /** Whose text stands in the box. */
   #window = "";
 
@@ -64,13 +67,26 @@ export class ComposerView {
   async say() {
     const { app } = this;
     const text = this.input.value;
-    if (!text.trim() || app.store.busy || this.send.disabled) return;
+    if (!text.trim()) return;
+    if (app.store.busy || this.send.disabled) return this.#notYet();
     this.set("", false);
     const window = app.store.current || ((await app.newWindow())?.id ?? "");
     const unheard = (this.unheard = { window, text, back: false });
     if (window && (await app.say(text, window))) return;
     this.#giveBack(unheard);
     if (this.unheard === unheard) this.unheard = null;
+  }
+
+  /** Why what was typed is not sent now. It stays in the box. */
+  #notYet() {
+    const { store } = this.app;
+    this.#note = store.busy ? "Not sent yet: the reply is still being written. Esc stops it; your words stay here."
+      : "Not sent yet: the model is not ready. Your words stay here.";
+    this.#sentence();
+    setTimeout(() => {
+      this.#note = "";
+      this.#sentence();
+    }, NOTE);
   }
 
   /**
@@ -89,6 +105,8 @@ export class ComposerView {
     if (typed) preferences.saveDraft("", "");
     this.#window = window;
     this.set([preferences.draft(window), typed].filter(Boolean).join("\n"), false);
+    // On a touch screen the focus would open the keyboard over the conversation.
+    if (matchMedia("(hover: hover)").matches && document.activeElement === document.body) this.input.focus();
   }
 
   /** @param {string} text @param {boolean} [focus] */
@@ -173,7 +191,8 @@ export class ComposerView {
 
   #sentence() {
     const { turn, status, connection } = this.app.store;
-    let words = turn.unstored || turnSentence(turn, Date.now());
+    let words = turn.unstored || this.#note || turnSentence(turn, Date.now());
+    if (turn.phase === "reading") this.#tick();
     if (connection.state === "lost") words = "Connection lost. Trying again…";
     else if (!words && status?.model.state === "loading") words = status.model.sentence || "Loading the model…";
     else if (!words && status?.model.state === "missing") words = "No model: nothing can be said yet.";

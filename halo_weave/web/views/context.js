@@ -1,15 +1,17 @@
 // The centre: exactly what the model sees, in time order, lit by what it looks at.
 
-import { fill, h, iconButton } from "../dom.js";
+import { fill, h, hold, iconButton } from "../dom.js";
+import { openFence } from "../markdown.js";
 import { compareIds, moment, parts, speakerOf } from "../words.js";
 import { ChunkTools } from "./chunk-tools.js";
 import { ChunkView } from "./chunk.js";
 import { GapView } from "./gap.js";
+import { RememberedView } from "./remembered.js";
 import { SituationView } from "./situation.js";
 
 const NEAR = 120; // pixels from the end within which the page follows the reply
 
-/** @typedef {{node: HTMLElement, head: HTMLElement, body: HTMLElement}} TurnView */
+/** @typedef {{node: HTMLElement, head: HTMLElement, body: HTMLElement, remembered: RememberedView}} TurnView */
 
 export class ContextView {
   /** @type {Map<string, ChunkView>} */
@@ -44,7 +46,10 @@ export class ContextView {
     store.on("window", () => this.#clear());
     store.on("live", () => this.#soon("live"));
     store.on("token", () => this.#soon("token"));
-    store.on("brightness", () => this.#soon("brightness"));
+    for (const topic of ["brightness", "light"]) store.on(topic, () => this.#soon("brightness"));
+    app.preferences.addEventListener("change", () => this.#soon("live"));
+    this.list.addEventListener("recolour-code", (event) => this.#reshow(/** @type {Element} */ (event.target)));
+    this.list.addEventListener("click", (event) => codeAct(app, /** @type {Element} */ (event.target)));
     store.on("goto", (key) => requestAnimationFrame(() => this.goto(key)));
     store.on("woke", (key) => requestAnimationFrame(() => this.goto(key, true)));
     store.on("heard", () => (this.#following = true));
@@ -64,10 +69,12 @@ export class ContextView {
     const stale = this.#stale;
     this.#stale = { live: false, token: false, brightness: false };
     const { live } = this.app.store;
-    if (!live) return;
-    if (stale.live) this.#arrange(live);
+    if (!live || this.place.hidden) return;
+    if (stale.live && this.#following) this.#arrange(live);
+    else if (stale.live) hold(this.place, ".chunk", () => this.#arrange(live));
     if (stale.token) this.chunks.get("draft")?.grow();
     if (stale.live || stale.brightness) this.recolour();
+    if (stale.live && !this.app.store.busy) this.app.lightOf(this.app.store.newestReply);
     if (stale.live) this.situation.show();
     if (this.#following && (stale.live || stale.token)) this.toEnd();
   }
@@ -79,12 +86,14 @@ export class ContextView {
     const newest = live.all.at(-1)?.turn;
     // The newest reply has not been looked back at yet: all its tokens are as bright as they were born.
     const unproven = newest?.role === "assistant" && !window?.effective.score_current_turn ? newest.turn_id : "";
+    const original = this.app.preferences.values.heat === "original";
+    const look = { original, low: live.low, high: live.high, unproven, ...this.app.store.lit };
     let written = 0;
     for (const chunk of live.all) {
       const view = this.chunks.get(chunk.key);
       if (!view) continue;
       view.chunk = chunk;
-      written += view.recolour(live.low, live.high, chunk.turn.turn_id !== unproven);
+      written += view.recolour(look);
     }
     this.last = { recolour: performance.now() - began, written };
   }
@@ -113,14 +122,16 @@ export class ContextView {
     /** @type {Map<HTMLElement, Node[]>} */
     const wanted = new Map([[this.list, top]]);
     let before = /** @type {LiveChunk | null} */ (null);
+    let fence = ""; // that the chunk before left open
     for (const chunk of live.all) {
       const { node, body } = this.#turn(chunk.turn);
       const inside = wanted.get(body) ?? [];
       const opens = before?.turn.turn_id !== chunk.turn.turn_id;
+      fence = opens || chunk.gap || !before ? "" : openFence(before.pieces.join(""), fence);
       if (chunk.gap) (opens ? top : inside).push(this.#gap(chunk.key, chunk.gap, before, chunk));
       if (opens && !wanted.has(body)) top.push(node);
       wanted.set(body, inside);
-      inside.push(this.#chunk(chunk).node);
+      inside.push(this.#chunk(chunk, fence).node);
       before = chunk;
     }
     if (live.tailGap) top.push(this.#gap("tail", live.tailGap, before, null));
@@ -138,15 +149,22 @@ export class ContextView {
     (nodes.find((node) => node?.isConnected) ?? this.place).focus({ preventScroll: true });
   }
 
-  /** @param {LiveChunk} chunk */
-  #chunk(chunk) {
+  /** @param {LiveChunk} chunk @param {string} fence */
+  #chunk(chunk, fence) {
+    const how = { raw: this.app.preferences.values.form === "raw", fence };
     let view = this.chunks.get(chunk.key);
     if (view?.goesOnWith(chunk) || view?.shows(chunk)) {
-      view.adopt(chunk);
+      view.adopt(chunk, how);
       view.grow();
-    } else view = (!chunk.draft && !view && this.#ofDraft(chunk)) || new ChunkView(chunk);
+    } else view = (!chunk.draft && !view && this.#ofDraft(chunk)) || new ChunkView(chunk, how);
     this.chunks.set(chunk.key, view);
     return view;
+  }
+
+  /** Code has its colours now. @param {Element} text */
+  #reshow(text) {
+    this.chunks.get(/** @type {HTMLElement | null} */ (text.closest("article"))?.dataset.key ?? "")?.reshow();
+    this.#soon("brightness");
   }
 
   /** A reply of one chunk keeps the nodes it was written into. @param {LiveChunk} chunk */
@@ -163,11 +181,14 @@ export class ContextView {
     if (!view) {
       const head = h("header", { class: "turn-head" });
       const body = h("div", { class: "turn-body" });
-      const node = h("section", { class: `turn ${turn.role}`, data: { turn: turn.turn_id } }, head, body);
-      view = { node, head, body };
+      const remembered = new RememberedView(this.app);
+      const about = { class: `turn ${turn.role}`, data: { turn: turn.turn_id } };
+      const node = h("section", about, head, body, remembered.node);
+      view = { node, head, body, remembered };
       this.turns.set(turn.turn_id, view);
     }
     this.#nameTurn(view, turn);
+    view.remembered.show(turn);
     return view;
   }
 
@@ -270,6 +291,13 @@ export class ContextView {
 function from(name) {
   const text = name ? `from “${name}”` : "from a deleted window";
   return h("span", { class: "badge origin", text, title: "The window where this was said does not exist any more" });
+}
+
+/** The buttons of a block of code. @param {import("../app.js").App} app @param {Element} target */
+function codeAct(app, target) {
+  const block = target.closest(".code");
+  if (target.closest(".code-copy")) app.copy(block?.querySelector("code")?.textContent ?? "");
+  if (target.closest(".code-wrap")) block?.classList.toggle("wrapped");
 }
 
 /** Gives a place these children; those that stay are not touched. @param {HTMLElement} place @param {Node[]} nodes */

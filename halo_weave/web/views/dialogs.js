@@ -22,7 +22,8 @@ export class Dialogs {
   }
 
   /**
-   * @param {{title: string, sentence: string, confirm: string, danger?: boolean}} about
+   * `quote`: what it is about, in its own words.
+   * @param {{title: string, sentence: string, confirm: string, danger?: boolean, quote?: string[]}} about
    * @returns {Promise<boolean>}
    */
   confirm(about) {
@@ -34,7 +35,10 @@ export class Dialogs {
       };
       const yes = button(about.confirm, agree, about.danger ? "danger" : "primary");
       const no = button("Cancel", close);
-      dialog.append(h("p", { class: "sentence", text: about.sentence }), h("div", { class: "answers" }, no, yes));
+      const quotes = (about.quote ?? []).map((text) => h("p", { text }));
+      dialog.append(h("p", { class: "sentence", text: about.sentence }),
+        ...(quotes.length ? [h("blockquote", { class: "quotes" }, quotes)] : []),
+        h("div", { class: "answers" }, no, yes));
       (about.danger ? no : yes).focus();
     });
   }

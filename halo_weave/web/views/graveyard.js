@@ -1,11 +1,14 @@
-// The graveyard: what sleeps in this window. A click wakes a chunk up at its place, pinned.
+// The graveyard: what sleeps in this window, and what was deleted. A click reads a chunk; waking it is a button.
 
 import { debounced, h, iconButton } from "../dom.js";
 import { clip, counted, exactly, moment, number, parts, speakerOf } from "../words.js";
+import { Prose } from "./prose.js";
 import { Rows } from "./rows.js";
 
 const HEIGHT = 104;
 const NONE_FITS = "Nothing that sleeps fits this filter.";
+const NONE_DELETED = "Nothing that was said in this window is deleted.";
+const ABOUT = "What is not in the context now. Nothing is lost: it wakes up when you speak of it, or by hand.";
 const NONE = "Nothing sleeps here. When the window is over its budget, the dimmest chunks come here; " +
   "nothing is ever lost.";
 
@@ -22,15 +25,16 @@ export class GraveyardView {
     this.role = select("Who said it", [["", "All"], ["user", ""], ["assistant", ""]]);
     const label = "Filter by text";
     this.text = h("input", { type: "search", class: "field", placeholder: label, "aria-label": label });
-    this.count = h("p", { class: "quiet", role: "status" });
+    this.count = h("p", { class: "quiet", role: "status", title: ABOUT });
+    this.which = select("Which chunks", [["asleep", "Asleep"], ["deleted", "Deleted by you"]]);
     /** @type {Rows<Sleeping>} */
     this.rows = new Rows({
       height: HEIGHT, label: "Sleeping chunks", row: (item) => this.#row(item),
       load: (offset, limit) => this.#load(offset, limit),
-      empty: () => h("p", { class: "quiet pad", text: this.#filtered ? NONE_FITS : NONE }),
+      empty: () => h("p", { class: "quiet pad", text: this.#noneWords }),
     });
-    const line = h("div", { class: "filter-line" }, this.sort, this.order, this.role);
-    const filters = h("div", { class: "filters" }, this.text, line);
+    this.line = h("div", { class: "filter-line" }, this.sort, this.order, this.role);
+    const filters = h("div", { class: "filters" }, this.which, this.text, this.line);
     this.node = h("div", { class: "drawer-body fixed" }, filters, this.count, this.rows.node);
     this.#listen();
     this.#name();
@@ -43,11 +47,23 @@ export class GraveyardView {
       this.rows.reload();
     };
     this.sort.addEventListener("change", () => this.#name());
+    this.which.addEventListener("change", () => {
+      this.text.hidden = this.line.hidden = this.#deleted;
+      anew();
+    });
     for (const one of [this.sort, this.order, this.role]) one.addEventListener("change", anew);
     this.text.addEventListener("input", debounced(anew, 250));
     store.on("graveyard", () => this.node.isConnected && this.rows.reload());
     store.on("window", () => this.node.isConnected && anew());
     for (const topic of ["window", "windows"]) store.on(topic, () => this.#name());
+  }
+
+  get #deleted() {
+    return this.which.value === "deleted";
+  }
+
+  get #noneWords() {
+    return this.#deleted ? NONE_DELETED : this.#filtered ? NONE_FITS : NONE;
   }
 
   get #filtered() {
@@ -76,29 +92,68 @@ export class GraveyardView {
   async #load(offset, limit) {
     const { store, api } = this.app;
     if (!store.current) return { total: 0, items: [] };
+    if (this.#deleted) return this.#loadDeleted(offset, limit);
     const filter = { role: this.role.value, text: this.text.value.trim() };
     const query = { offset, limit, sort: this.sort.value, order: this.order.value, ...filter };
     const page = await this.app.attempt(() => api.graveyard(store.current, query));
-    if (page) this.count.textContent = `${counted(page.total, "chunk")} ${this.#filtered ? "found" : "asleep"}`;
+    const tokens = this.#filtered ? "" : `, ${counted(store.stats?.asleep_tokens ?? 0, "token")}`;
+    const words = this.#filtered ? "found" : "asleep";
+    if (page) this.count.textContent = `${counted(page.total, "chunk")}${tokens} ${words}`;
     return page;
+  }
+
+  /** @param {number} offset @param {number} limit */
+  async #loadDeleted(offset, limit) {
+    const { store, api } = this.app;
+    const page = await this.app.attempt(() => api.deleted(store.current, { offset, limit }));
+    if (page) this.count.textContent = `${counted(page.total, "chunk")} deleted`;
+    return page && { total: page.total, items: page.items.map((one) => ({ ...one, peak: 0, reason: {} })) };
   }
 
   /** @param {Sleeping} item */
   #row(item) {
     const { turn, chunk } = parts(item.key);
-    const about = `${speakerOf(item)} ${turn}.${chunk} · ${counted(item.tokens, "token")} · peak ${number(item.peak)}`;
-    const title = `Turn ${turn}, chunk ${chunk}. Wake it up at its place, pinned.`;
-    const on = { click: () => this.app.wake(item.key) };
+    const peak = this.#deleted ? "" : ` · peak ${number(item.peak)}`;
+    const about = `${speakerOf(item)} ${turn}.${chunk} · ${counted(item.tokens, "token")}${peak}`;
+    const title = `Turn ${turn}, chunk ${chunk}. Read it.`;
+    const on = { click: () => this.read(item) };
+    const [icon, label, act] = this.#way(item);
     return h("div", { class: `grave ${item.role}` },
       h("button", { type: "button", class: "row-open", title, on },
         h("span", { class: "row-head" }, h("span", { class: "row-about", text: about }), this.#time(item)),
         h("span", { class: "row-text", text: clip(item.text, 220) })),
-      iconButton("why", "Why?", () => this.app.why(item.key), { class: "small" }));
+      iconButton(icon, label, act, { class: "small" }));
+  }
+
+  /** The way back of a chunk. @param {Sleeping} item @returns {["undo" | "wake", string, () => void]} */
+  #way({ key }) {
+    if (this.#deleted) return ["undo", "Undelete", () => this.app.undelete([key])];
+    return ["wake", "Wake up here, pinned", () => this.app.wake(key)];
+  }
+
+  /** The whole text, and what can be done with it. @param {Sleeping} item */
+  read(item) {
+    const text = h("div", { class: "text why-text" });
+    new Prose(text, () => "").show([item.text], { raw: this.app.preferences.values.form === "raw" });
+    const [icon, label, act] = this.#way(item);
+    const done = (/** @type {() => void} */ then) => () => {
+      close();
+      then();
+    };
+    const about = `${speakerOf(item)} · said ${exactly(item.said)} · ${counted(item.tokens, "token")}`;
+    const { close } = this.app.dialogs.sheet(this.#deleted ? "Deleted" : "Asleep", "wide",
+      h("p", { class: "quiet", text: about }), text,
+      h("div", { class: "answers" },
+        iconButton("copy", "Copy", () => this.app.copy(item.text), { text: true }),
+        ...(this.#deleted ? [] : [iconButton("why", "Why?", done(() => this.app.why(item.key)), { text: true })]),
+        iconButton(icon, label, done(act), { text: true, class: "primary" })));
   }
 
   /** When it fell asleep if the list is sorted by that, else when it was said. @param {Sleeping} item */
   #time({ slept, said }) {
-    if (!this.#bySleep) return h("time", { datetime: said, title: `Said ${exactly(said)}`, text: moment(said) });
+    if (!this.#bySleep || this.#deleted) {
+      return h("time", { datetime: said, title: `Said ${exactly(said)}`, text: moment(said) });
+    }
     const title = `Fell asleep ${exactly(slept)}, said ${exactly(said)}`;
     return h("time", { datetime: slept, title, text: `asleep ${moment(slept)}` });
   }

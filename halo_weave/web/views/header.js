@@ -3,7 +3,9 @@
 import { button, fill, h, iconButton } from "../dom.js";
 import { number } from "../words.js";
 
-const LEGEND = "Text: a chunk's brightest token, from dim to gold. Ground: tokens in the top fifth. " +
+const LEGEND = "Ground: what the reply looks at, while it is written or when you point at it. " +
+  "Bar at the edge: how the chunk stands among all live ones, 0 (sleeps first) to 100.";
+const ORIGINAL = "Text: a chunk's brightest token, from dim to gold. Ground: tokens in the top fifth. " +
   "Scaled to what is live now.";
 const LOST = "The connection to the server is lost. Everything you sent is stored; " +
   "the page goes on by itself as soon as the server answers.";
@@ -18,8 +20,9 @@ export class HeaderView {
     this.high = h("span", {});
     this.heat = iconButton("heat", "Show brightness", () => this.toggleHeat());
     const theme = iconButton("theme", "Change the theme", () => preferences.set("theme", dark() ? "light" : "dark"));
-    this.legend = h("div", { class: "legend", role: "img", title: LEGEND },
-      this.low, h("span", { class: "ramp" }), this.high, h("span", { class: "legend-hot hot6", text: "top 20 %" }),
+    this.hot = h("span", { class: "legend-hot hot6" });
+    this.legend = h("div", { class: "legend", role: "img" },
+      this.hot, this.low, h("span", { class: "ramp" }), this.high,
       h("span", { class: "legend-tool tool", text: "tool" }));
     this.banner = h("div", { class: "banner", role: "alert", hidden: true });
     const openRail = () => document.body.classList.add("rail-open");
@@ -40,12 +43,19 @@ export class HeaderView {
   }
 
   #scale() {
-    const live = this.app.store.live;
-    const [low, high] = live?.tokens ? [number(live.low), number(live.high)] : ["dim", "bright"];
-    if (this.low.textContent !== low) this.low.textContent = low;
-    if (this.high.textContent !== high) this.high.textContent = high;
-    const more = "tokens in the top 20 percent have a ground; tool results are cyan";
-    this.legend.setAttribute("aria-label", `Brightness scale from ${low} to ${high}; ${more}`);
+    const { store, preferences } = this.app;
+    const { live } = store;
+    const original = preferences.values.heat === "original";
+    const range = live?.tokens ? [number(live.low), number(live.high)] : ["dim", "bright"];
+    const [low, high] = original ? range : ["0", "100"];
+    const hot = original ? "top 20 %" : "this reply";
+    const texts = /** @type {[HTMLElement, string][]} */ ([[this.low, low], [this.high, high], [this.hot, hot]]);
+    for (const [node, text] of texts) if (node.textContent !== text) node.textContent = text;
+    this.legend.title = original ? ORIGINAL : LEGEND;
+    const more = "tool results are cyan";
+    this.legend.setAttribute("aria-label", original
+      ? `Brightness scale from ${low} to ${high}; tokens in the top 20 percent have a ground; ${more}`
+      : `${LEGEND} ${more}`);
   }
 
   show() {

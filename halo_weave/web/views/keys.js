@@ -7,14 +7,18 @@ const KEYS = [
   ["Speaking", [
     ["Enter", "Send"], ["Shift Enter", "New line"],
     ["Esc", "Stop the reply, else close the rail or the panel that covers the conversation"],
-    ["↑ in an empty box", "Edit your last message"], ["/", "Go to the input box"],
+    ["↑ in an empty box", "Edit your last message"],
   ]],
   ["Everywhere", [
-    ["Ctrl K or ⌘ K", "Search the whole memory"], ["?", "These keys"], ["G", "Graveyard"],
-    ["H", "Show or hide brightness"], ["N", "New window"],
+    ["Ctrl K or ⌘ K", "Search the whole memory"], ["Any letter", "Goes into the input box"],
+  ]],
+  ["Everywhere, if you switch single keys on in the settings", [
+    ["?", "These keys"], ["/", "Go to the input box"], ["G", "Graveyard"], ["H", "Show or hide light"],
+    ["N", "New window"],
   ]],
   ["On a chunk", [
-    ["↑ ↓ or K J", "Previous, next chunk"], ["P", "Pin or unpin"], ["S", "Put to sleep"],
+    ["↑ ↓ or K J", "Previous, next chunk"], ["← →", "Words of an answer: where each came from"],
+    ["P", "Pin or unpin"], ["S", "Put to sleep"],
     ["M", "Merge into previous"], ["C", "Copy"], ["W", "Why?"], ["Del", "Delete…"],
   ]],
 ];
@@ -41,15 +45,19 @@ export class KeysView {
     }
     if (document.querySelector("dialog[open]") || withControl || event.altKey) return;
     if (event.key === "Escape") return this.#escape(event);
-    if (/** @type {HTMLElement} */ (event.target).closest("input, textarea, select")) return;
+    const target = /** @type {HTMLElement} */ (event.target);
+    if (target.closest("input, textarea, select") || event.defaultPrevented || event.key.length !== 1) return;
     /** @type {Record<string, () => void>} */
     const keys = {
       "?": () => this.show(), "/": acts.compose, g: acts.graveyard, h: acts.heat, n: () => app.newWindow(),
     };
-    const act = keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
-    if (!act) return;
-    event.preventDefault();
-    act();
+    const act = app.preferences.values.keys === "single" ? keys[event.key.toLowerCase()] : undefined;
+    if (act) {
+      event.preventDefault();
+      act();
+    } else if (!target.closest("button, summary, a, article, [role='treeitem'], li") && event.key !== " ") {
+      acts.compose(); // the letter follows the focus into the input box
+    }
   }
 
   /** @param {KeyboardEvent} event */

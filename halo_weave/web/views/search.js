@@ -32,6 +32,7 @@ export class SearchView {
       look();
     });
     this.input.addEventListener("keydown", (event) => this.#key(event));
+    this.list.addEventListener("keydown", (event) => this.#move(event));
     app.store.on("woke", () => this.#sheet?.close()); // also when it was woken from the Why sheet above this one
   }
 
@@ -121,6 +122,17 @@ export class SearchView {
     event.preventDefault();
     if (this.#waiting) this.#pressed = event.key;
     else this.#first(event.key);
+  }
+
+  /** The arrows go from hit to hit, and back to what is searched for. @param {KeyboardEvent} event */
+  #move(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const hits = [...this.list.children];
+    const at = hits.findIndex((one) => one.contains(document.activeElement)) + step;
+    const next = at < 0 ? this.input : hits[Math.min(at, hits.length - 1)].querySelector(".go");
+    /** @type {HTMLElement | null} */ (next)?.focus();
   }
 
   /** @param {string} key Enter opens the first hit, the arrow goes to it */

@@ -4,12 +4,15 @@ import { fill, h } from "../dom.js";
 import { KeepingView } from "./keeping.js";
 import { SettingField } from "./setting-field.js";
 
-/** @type {[("theme" | "heat" | "text"), string, [string, string][]][]} */
+/** @typedef {"theme" | "heat" | "text" | "form" | "keys"} LookName */
+/** @type {[LookName, string, [string, string][]][]} */
 const LOOKS = [
   ["theme", "Theme", [["auto", "Like the system"], ["dark", "Dark"], ["light", "Light"]]],
-  ["heat", "Brightness", [
-    ["readable", "Shown, easy to read"], ["original", "Shown, original colours"], ["off", "Off: plain reading"],
+  ["heat", "Light", [
+    ["light", "What the reply looks at"], ["original", "Original colours"], ["off", "Off: plain reading"],
   ]],
+  ["form", "Texts", [["rendered", "Markdown, rendered"], ["raw", "Raw, as they were written"]]],
+  ["keys", "Single-letter keys", [["chunk", "Only on a chunk"], ["single", "Everywhere"]]],
   ["text", "Text size", [["small", "Small"], ["normal", "Normal"], ["large", "Large"]]],
 ];
 /** @type {["window" | "all", string][]} */
@@ -50,7 +53,7 @@ export class SettingsView {
     this.keeping.shown();
   }
 
-  /** @param {"theme" | "heat" | "text"} name @param {string} title @param {[string, string][]} options */
+  /** @param {LookName} name @param {string} title @param {[string, string][]} options */
   #look(name, title, options) {
     const { preferences } = this.app;
     const on = { change: () => preferences.set(name, /** @type {any} */ (select.value)) };

@@ -2,6 +2,8 @@
 
 import { button, h, iconButton } from "../dom.js";
 
+const MOST = 2; // at once: they lie over the conversation
+
 export class Toasts {
   /** Those without a way back, each shown once: by its words, what lets it stay. @type {Map<string, () => void>} */
   #plain = new Map();
@@ -42,7 +44,7 @@ export class Toasts {
     };
     if (!act) this.#plain.set(sentence, begin);
     toast.addEventListener("dismiss", close);
-    while (this.place.children.length > 4) this.place.firstElementChild?.dispatchEvent(new Event("dismiss"));
+    while (this.place.children.length > MOST) this.place.firstElementChild?.dispatchEvent(new Event("dismiss"));
     toast.addEventListener("pointerenter", () => clearTimeout(timer));
     toast.addEventListener("pointerleave", begin);
     toast.addEventListener("focusin", () => clearTimeout(timer));

@@ -1,0 +1,152 @@
+"""What a turn is asked to do, and where: something new is said, or a turn is answered again, or a reply goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from halo_weave.core.pruning import Prune, PrunePlan, SleepReason
+from halo_weave.core.tokens import Role, Tokens
+from halo_weave.errors import BadInput
+from halo_weave.records import TurnRecord
+from halo_weave.store import Store
+from halo_weave.weave.desk import Desk
+from halo_weave.weave.reply import THOUGHT, TOOL, ReplyKind
+from halo_weave.weave.system import System
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What another program wants to hold for one reply, instead of what the window has."""
+
+    system_prompt: str = ""
+    tools: str = ""  # that it runs itself, as JSON; the model only calls them
+    grammar: str = ""  # GBNF: the reply has this form
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`text` is what the user says, or has said. What follows on the branch goes aside once something takes its place."""
+
+    text: str
+    stop: tuple[str, ...] = ()
+    after: int | None = None  # what is said follows this turn instead of the last one; 0: none
+    question: int | None = None  # nothing new is said: this turn of the user's is answered
+    opening: tuple[tuple[ReplyKind, Tokens], ...] = ()  # what the reply begins with
+    frame: Frame | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Of the opening."""
+        return sum(len(tokens) for _, tokens in self.opening)
+
+
+def on_branch(store: Store, window_id: str, turn_id: int) -> bool:
+    """Whether the window's current branch goes through a turn."""
+    return any(turn.id == turn_id for turn in store.branch(window_id, turn_id - 1)[:1])
+
+
+def go_to(system: System, window_id: str, turn_id: int) -> None:
+    """The window's current branch goes through this turn; if it did not, the turn becomes its last one."""
+    if not on_branch(system.store, window_id, turn_id):
+        system.store.switch(window_id, turn_id, now=system.now())
+
+
+def saying(system: System, window_id: str, text: str, stop: Sequence[str], after: int | None) -> Asked:
+    if after:
+        go_to(system, window_id, after)
+    return Asked(text, tuple(stop), after)
+
+
+def answering(system: System, window_id: str, turn_id: int | None, stop: Sequence[str]) -> Asked:
+    """`turn_id`: the user's turn, or its answer; None: the last one."""
+    store = system.store
+    if turn_id is None:
+        asked = [turn for turn in store.branch(window_id) if turn.role is Role.USER]
+        if not asked:
+            raise BadInput("There is nothing to answer yet. Say something first.")
+        turn = asked[-1]
+    else:
+        turn = store.turn_record(turn_id)
+    if turn.answers is not None:
+        turn = store.turn_record(turn.answers)
+    if turn.role is not Role.USER:
+        raise BadInput(f"Turn {turn.id} is not the user's; only those are answered.")
+    go_to(system, window_id, turn.id)
+    return Asked(text_of(store, turn.id), tuple(stop), question=turn.id)
+
+
+def going_on(system: System, window_id: str, stop: Sequence[str]) -> Asked:
+    """The reply that ends the branch goes on where it was cut."""
+    store, head = system.store, system.window(window_id).head
+    last = store.turn_record(head) if head else None
+    if last is None or last.role is not Role.ASSISTANT or last.answers is None:
+        raise BadInput("There is no reply to go on with. Say something, or let the last words be answered.")
+    kinds: dict[ReplyKind, Tokens] = {}
+    for record in store.turn(last.id):
+        if record.gone or TOOL in record.tags:
+            continue
+        kind: ReplyKind = "thought" if THOUGHT in record.tags else "answer"
+        tokens = record.chunk.tokens
+        if record.tokenizer != system.engine.info.tokenizer or not system.scribe.readable(tokens):
+            tokens = system.engine.tokenize(record.chunk.text)
+        kinds[kind] = kinds[kind] + tokens if kind in kinds else tokens
+    if not kinds:
+        raise BadInput(
+            "Nothing is left of the last reply to go on with. Let the last words be answered again."
+        )
+    opening = _with_marks(system, kinds, system.settings(system.window(window_id)).effort)
+    return Asked(text_of(store, last.answers), tuple(stop), question=last.answers, opening=opening)
+
+
+def _with_marks(
+    system: System, kinds: dict[ReplyKind, Tokens], effort: str | None
+) -> tuple[tuple[ReplyKind, Tokens], ...]:
+    """A reply as the model wrote it: with the marks around its thought, as far as the prompt does not have them."""
+    engine, marks = system.engine, system.engine.facts.marks
+    if marks is None:
+        return (("answer", kinds["answer"]),) if "answer" in kinds else ()
+    opened = marks.opened_by(system.generation_prompt(effort))
+    parts: list[tuple[ReplyKind, Tokens]] = []
+    if "thought" in kinds or opened:
+        if not opened:
+            parts.append(("mark", engine.tokenize(marks.open, special=True)))
+        if "thought" in kinds:
+            parts.append(("thought", kinds["thought"]))
+        if "answer" in kinds:
+            parts.append(("mark", engine.tokenize(marks.close + "\n\n", special=True)))
+    if "answer" in kinds:
+        parts.append(("answer", kinds["answer"]))
+    return tuple(parts)
+
+
+def text_of(store: Store, turn_id: int) -> str:
+    """What a turn says, without thoughts."""
+    own = [one for one in store.turn(turn_id) if one.merged_into is None and THOUGHT not in one.tags]
+    return b"".join(one.chunk.tokens.raw for one in own).decode("utf-8", errors="replace")
+
+
+def step_back(system: System, desk: Desk, asked: Asked) -> None:
+    """The desk as it was when the turn had not gone on yet. The store follows when something takes its place."""
+    place = asked.question if asked.question is not None else asked.after
+    if place is None:
+        return
+    desk.leave(_ids(system.store.branch(desk.record.id, place)))
+    if asked.question is None:
+        return
+    chunks = [one for one in system.store.turn(asked.question) if not one.gone]
+    if not chunks:
+        raise BadInput(f"Turn {asked.question} was deleted. Undelete it first.")
+    end = max(one.chunk.stop for one in chunks)
+    later = [live for live in desk.window if live.chunk.start >= end]
+    goes = [Prune(one.chunk.key, len(one.chunk), one.peak, SleepReason.TURN_OVER, 0) for one in later]
+    if goes:  # said elsewhere since, and woken for what is left now
+        desk.prune(PrunePlan(0, 0, tuple(goes)), now=system.now())
+    asleep = [one.key for one in chunks if one.key not in desk.window]
+    plan = desk.plan_snapshot(asleep, system.engine.info.context)
+    if plan.wakes:
+        desk.wake(plan, {}, now=system.now())
+
+
+def _ids(turns: Collection[TurnRecord]) -> frozenset[int]:
+    return frozenset(turn.id for turn in turns)

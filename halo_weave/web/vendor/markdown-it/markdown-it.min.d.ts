@@ -1,0 +1,2 @@
+// For the type checker: it sets a global and exports nothing.
+export {};

@@ -1,0 +1,71 @@
+// The line at an answer that tells from which memories it came: when and where they were said, and how much was used.
+
+import { fill, h, icon, iconButton } from "../dom.js";
+import { clip, counted, isHit, moment, percent, similarity, wokenBy } from "../words.js";
+
+const USED = 0.05;
+const NOTHING = "This answer used nothing that was said before.";
+
+export class RememberedView {
+  #shown = "";
+
+  /** @param {import("../app.js").App} app */
+  constructor(app) {
+    this.app = app;
+    this.node = h("div", { class: "remembered" });
+  }
+
+  /** @param {Turn} turn */
+  show({ remembered, turn_id }) {
+    const { live } = this.app.store;
+    const shown = JSON.stringify([remembered, remembered?.map((one) => Boolean(live?.find(one.key)))]);
+    if (shown === this.#shown) return;
+    this.#shown = shown;
+    if (!remembered) fill(this.node);
+    else if (!remembered.length) fill(this.node, h("p", { class: "quiet", text: NOTHING }));
+    else {
+      const open = this.node.querySelector("details")?.open;
+      const items = remembered.map((one) => this.#item(one, turn_id));
+      fill(this.node, h("details", { set: { open: Boolean(open) } },
+        h("summary", {}, icon("remembered"), h("span", { text: summary(remembered) })), h("ul", {}, items)));
+    }
+  }
+
+  /** @param {Reminder} one @param {string} turnId */
+  #item(one, turnId) {
+    const { app } = this;
+    const live = app.store.live?.find(one.key);
+    const used = one.share >= USED ? `used, ${percent(one.share)} of the answer` : "not used";
+    const why = one.woken ? `woken ${wokenBy(one.woken, one.text)}` : "was live";
+    const fits = one.woken && isHit(one.woken) ? similarity(one.woken.similarity) : "";
+    const where = one.window === app.store.current ? "" : ` in “${one.window_name || "another window"}”`;
+    const about = [used, `${one.speaker}, ${moment(one.said)}${where}`, fits ? `${why} (fit ${fits})` : why];
+    return h("li", { class: one.share >= USED ? "" : "unused" },
+      h("p", { class: "remembered-text", text: clip(one.text, 280) }),
+      h("p", { class: "quiet", text: about.join(" · ") }),
+      h("div", { class: "answers start" },
+        iconButton("search", "Open", () => this.#open(one), { text: true, class: "small" }),
+        live?.pinned ? null : iconButton("pin", "Pin", () => (live ? app.pin(one.key) : app.wake(one.key)),
+          { text: true, class: "small" }),
+        app.canDoubt && iconButton("sleep", "Wrong memory", () => app.wrongMemory(one.key, turnId),
+          { text: true, class: "small", hint: "Puts it to sleep, and lowers it for questions like this one" })));
+  }
+
+  /** Where it is live, else where it was said. @param {Reminder} one */
+  #open({ key, window }) {
+    const { store } = this.app;
+    const known = store.windows.some((other) => other.id === window);
+    if (store.live?.find(key) || !known) return store.tell("goto", key);
+    this.app.open(window, key);
+  }
+}
+
+/** @param {Reminder[]} remembered */
+function summary(remembered) {
+  const used = remembered.filter((one) => one.share >= USED);
+  if (!used.length) return `Woke ${counted(remembered.length, "memory", "memories")}, used none of them`;
+  const words = used.slice(0, 2).map((one) => `“${clip(one.text, 60)}” ${percent(one.share)}`);
+  const more = used.length > 2 ? ` and ${used.length - 2} more` : "";
+  const rest = remembered.length - used.length;
+  return `Remembered ${words.join(", ")}${more}${rest ? `; ${rest} not used` : ""}`;
+}
