@@ -25,7 +25,7 @@ from halo_weave.core.resurrection import (
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
-from halo_weave.ports import Engine, RecallPort
+from halo_weave.ports import EVERYTHING, Engine, Only, RecallPort
 from halo_weave.records import ChunkRecord, PutToSleep, WakeUp, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
@@ -214,7 +214,15 @@ class Desk:
         )
 
     def plan_recall(
-        self, text: str, room: int, *, recall: RecallPort, now: datetime, before: int | None = None
+        self,
+        text: str,
+        room: int,
+        *,
+        recall: RecallPort,
+        now: datetime,
+        before: int | None = None,
+        scope: str | None = None,
+        only: Only = EVERYTHING,
     ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
         """What would wake up here for this text."""
         return plan_waking(
@@ -225,12 +233,13 @@ class Desk:
             recall=recall,
             now=now,
             window_id=self.record.id,
-            scope=self.scope,
+            scope=scope or self.scope,
             live=self.live_keys,
             before=before,
             frame_tokens=self.window.frame_tokens,
             stamp=self._stamp,
             left=self.left,
+            only=only,
         )
 
     def plan_snapshot(

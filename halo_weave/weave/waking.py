@@ -8,7 +8,7 @@ from datetime import datetime
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, Sleeper, choose_resurrections
 from halo_weave.core.telling import asks_back
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.ports import RecallPort
+from halo_weave.ports import EVERYTHING, Only, RecallPort
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 
@@ -46,6 +46,7 @@ def plan_waking(
     frame_tokens: Mapping[Role, int] | None = None,
     stamp: Callable[[str, Role], int] = lambda window, role: 0,
     left: Collection[int] = (),
+    only: Only = EVERYTHING,
 ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
     """The hits by key, and the plan that fits the room. Nothing is changed.
 
@@ -59,6 +60,7 @@ def plan_waking(
         now=now,
         user_weight=settings.user_weight,
         mmr_lambda=settings.mmr_lambda,
+        only=only,
     )
     found = relevant(found, text, settings.relevance_floor)
     sleepers = store.sleepers(window_id, [hit.key for hit in found if hit.key not in live])
