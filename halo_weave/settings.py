@@ -155,6 +155,9 @@ class Settings:
     memory_tree_in_prompt: bool = _system(
         True, "Tell the model of its notes and structured memory in the system prompt."
     )
+    memory_decay_days: float = _system(
+        30.0, "After so many days a memory of the AI counts for a third as recent.", low=0.1, high=100_000
+    )
     tools: ToolForm = _system(
         "auto",
         "How the model calls its tools: in its template's own way, in <tool> tags, or not at all; auto is native for models that can, else off.",

@@ -376,6 +376,8 @@ class BranchTold(Output):
     version: int | None = Field(description="Null: a heading without an entry of its own.")
     modified: datetime | None
     children: list[BranchTold]
+    entries: int = Field(description="How many there are here and below.")
+    content: Any = Field(description="What the entry says, if contents were asked for.")
 
 
 class KeptTold(Output):
@@ -408,6 +410,7 @@ class MatchTold(Output):
     score: float
     similarity: float
     recency: float
+    relevant: list[KeptTold] = Field(description="The kept chunks that fit the query, the best first.")
 
 
 class MatchesTold(Output):

@@ -558,7 +558,12 @@ def test_a_search_can_be_narrowed_by_role_speaker_and_time(store, window):
     with recalling(store) as recall:
 
         def found(**only):
-            return [hit.key for hit in recall.search("violin city tomato greyhound sofas rent", now=NOW, only=Only(**only))]
+            return [
+                hit.key
+                for hit in recall.search(
+                    "violin city tomato greyhound sofas rent", now=NOW, only=Only(**only)
+                )
+            ]
 
         everything = found()
         assert {key.role for key in everything} == {Role.USER, Role.ASSISTANT}

@@ -115,6 +115,8 @@ def test_a_memory_brings_back_the_talk_that_explains_it(assembled, toolbox):
     woken = [one.chunk.text for event in of(events.ChunksWoken, turn) for one in event.chunks]
     assert FACT in woken
     assert spoken(turn).endswith("Now I remember.")
+    kinds = [type(event) for event in turn]
+    assert kinds.index(events.ChunksSlept) < kinds.index(events.ChunksWoken)  # the dimmest made room first
 
 
 def test_a_user_can_bring_back_the_talk_too(assembled, toolbox):
