@@ -1,6 +1,6 @@
 """What wakes up, by store, index and plan of the product.
 
-The share of LoCoMo's questions whose evidence is all inside the woken tokens, and the tokens that small talk wakes.
+The share of questions, LoCoMo's or our own, whose evidence is all inside the woken tokens, and the tokens that small talk wakes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.own_talk import build
 from halo_weave.core.resurrection import PairOrder, RecallHit, choose_resurrections
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
@@ -35,7 +36,7 @@ from halo_weave.weave.prompt import Scribe
 from halo_weave.weave.waking import hits_for, relevant
 
 BUDGETS = (512, 1024, 2048)
-CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}
+CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 11: "list", 12: "update"}
 PACE = timedelta(seconds=30)  # between turns, of which LoCoMo tells only when the first was said
 EVIDENCE = re.compile(r"D:?(\d+):(\d+)")
 DEFAULTS = Settings()
@@ -136,6 +137,7 @@ class Question:
     text: str
     category: int
     evidence: tuple[int, ...]  # turn ids
+    words: Mapping[int, str]  # of a turn, if only the part with these words is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,13 @@ class Conversation:
     questions: list[Question]
     ended: datetime
     turns: dict[int, list[ChunkKey]]
+    texts: dict[ChunkKey, str]
+
+    def needed(self, question: Question) -> Iterator[list[ChunkKey]]:
+        """The chunks of each piece of evidence."""
+        for turn in question.evidence:
+            words = question.words.get(turn, "")
+            yield [key for key in self.turns[turn] if words in self.texts[key]] or self.turns[turn]
 
 
 class Remembering:
@@ -193,6 +202,7 @@ def ingest(path: Path, store: SqliteStore, engine: Engine, captions: bool) -> Co
     file = json.loads(path.read_text(encoding="utf-8"))
     user, other = file["speakers"]
     turns: dict[int, list[ChunkKey]] = {}
+    texts: dict[ChunkKey, str] = {}
     ids: dict[str, int] = {}
     asked: int | None = None
     window = None
@@ -213,8 +223,9 @@ def ingest(path: Path, store: SqliteStore, engine: Engine, captions: bool) -> Co
         asked = turn if role is Role.USER else None
         ids[name] = turn
         turns[turn] = [chunk.key for chunk in chunks]
+        texts |= {chunk.key: chunk.text for chunk in chunks}
     assert window is not None
-    return Conversation(path.stem, window, list(questions(file, ids)), when + timedelta(days=1), turns)
+    return Conversation(path.stem, window, list(questions(file, ids)), when + timedelta(days=1), turns, texts)
 
 
 # Answers that know nothing, to questions that were asked before.
@@ -251,7 +262,8 @@ def questions(file: dict[str, Any], ids: dict[str, int]) -> Iterator[Question]:
         found = [f"D{a}:{b}" for entry in question["evidence"] for a, b in EVIDENCE.findall(entry)]
         evidence = tuple(dict.fromkeys(ids[name] for name in found if name in ids))
         if question["category"] in CATEGORIES and evidence:
-            yield Question(question["question"], question["category"], evidence)
+            words = {ids[name]: text for name, text in question.get("words", {}).items()}
+            yield Question(question["question"], question["category"], evidence, words)
 
 
 def recalled(
@@ -351,7 +363,7 @@ def asked(
     found = {}
     for plan in plans:
         awake = set(plan.keys)
-        there = [awake.issuperset(conversation.turns[turn]) for turn in question.evidence]
+        there = [awake.issuperset(keys) for keys in conversation.needed(question)]
         found[plan.room] = sum(there) / len(there)
     return {"conversation": conversation.name, "category": question.category, "found": found}
 
@@ -401,6 +413,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     root = Path(__file__).parents[1]
     parser.add_argument("--data", type=Path, default=root.parent / "shared" / "data" / "locomo")
+    parser.add_argument("--own", action="store_true", help="our own made-up year of talk instead of LoCoMo")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--ablations", action="store_true", help="also leave out one part after the other")
     parser.add_argument(
@@ -410,6 +423,12 @@ def main() -> None:
         "--vectors", type=Path, help="keep vectors in this .npz file: later runs embed nothing twice"
     )
     args = parser.parse_args()
+    if args.own:
+        with tempfile.TemporaryDirectory() as folder:
+            args.data = Path(folder)
+            (args.data / "own.json").write_text(json.dumps(build()), encoding="utf-8")
+            _run(args)
+        return
     if not list(args.data.glob("*.json")):
         print(
             f"Skipped: there are no conversations in {args.data}. Give their folder with --data.",
@@ -418,6 +437,10 @@ def main() -> None:
         if args.json:
             print(json.dumps({"skipped": f"no conversations in {args.data}"}))
         return
+    _run(args)
+
+
+def _run(args: argparse.Namespace) -> None:
     ways = {**WAYS, **(ABLATIONS if args.ablations else {})}
     catalogue.ensure(catalogue.EMBEDDER)
     with LlamaEngine(catalogue.ensure(catalogue.CHAT)) as engine, open_embedder() as embedder:
