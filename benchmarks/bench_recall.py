@@ -73,7 +73,7 @@ ABLATIONS = {
     "without time": replace(DEFAULT, weights=replace(Weights(), time=0)),
     "without floor": replace(DEFAULT, floor=0.0),
     "floor 2": replace(DEFAULT, floor=2.0),
-    "floor 3": replace(DEFAULT, floor=3.0),
+    "floor 2.5": replace(DEFAULT, floor=2.5),
     "floor 3.5": replace(DEFAULT, floor=3.5),
     "user weight 1": replace(DEFAULT, user_weight=1.0),
     "pairs with": replace(DEFAULT, pairs="with"),

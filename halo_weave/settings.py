@@ -133,7 +133,7 @@ class Settings:
         1.5, "How much more your own words count in search than the model's.", low=0.1, high=10
     )
     relevance_floor: float = _remembering(
-        2.5,
+        3.0,
         "How far above small talk a chunk must be in meaning to wake up, unless it holds a rare word of yours; 0 wakes the best there is.",
         low=0,
         high=20,

@@ -114,7 +114,7 @@ def choose_resurrections(
     a hit first, its pairs once no other hit is worth more than they are. `off`: hits alone. `stamps`: what the frame of
     a turn takes more, by the window where it was said and by role.
     """
-    ranked = _ranked(hits, sleepers, live, THRIFT if pairs != "with" else 0.0)
+    ranked = _ranked(hits, sleepers, live, frame_tokens or {}, THRIFT if pairs != "with" else 0.0)
     awake = {key.turn_id for key in live}
     taken: dict[ChunkKey, Waking] = {}
     passed: list[Waking] = []
@@ -156,6 +156,7 @@ def _ranked(
     hits: Iterable[RecallHit],
     sleepers: Mapping[ChunkKey, Sleeper],
     live: Collection[ChunkKey],
+    frame_tokens: Mapping[Role, int],
     thrift: float,
 ) -> list[tuple[float, RecallHit]]:
     """What each hit is worth for its length, best first."""
@@ -174,8 +175,11 @@ def _ranked(
         sleeper = sleepers[item[1].key]
         return -item[0], -sleeper.peak, -sleeper.start
 
-    worths = [(hit.similarity - thrift * log(max(1, sleepers[hit.key].tokens)), hit) for hit in best.values()]
-    return sorted(worths, key=rank)
+    def worth(hit: RecallHit) -> float:
+        cost = sleepers[hit.key].tokens + frame_tokens.get(hit.key.role, 0)
+        return hit.similarity - thrift * log(max(1, cost))
+
+    return sorted(((worth(hit), hit) for hit in best.values()), key=rank)
 
 
 def _steps(

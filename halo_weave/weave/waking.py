@@ -21,8 +21,14 @@ def hits_for(room: int) -> int:
 
 
 def relevant(found: Sequence[RecallHit], text: str, floor: float) -> list[RecallHit]:
-    """The hits that have to do with a text. For a question about the past the best one does, whatever its nearness."""
-    near = [hit for hit in found if hit.matters(floor)]
+    """The hits that have to do with a text.
+
+    The clearer the nearest one stands above the floor, the more may come with it. For a question about the past the best
+    one comes, whatever its nearness.
+    """
+    nearest = max((hit.nearness for hit in found if hit.nearness is not None), default=floor)
+    lower = max(0.0, floor - max(0.0, nearest - floor) / 2)
+    near = [hit for hit in found if hit.matters(lower)]
     return near or (list(found[:1]) if asks_back(text) else [])
 
 
