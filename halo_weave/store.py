@@ -152,6 +152,15 @@ class Transcript(Protocol):
     def undelete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
         """Deleted chunks are again what they were in every window, live or asleep. Returns where they are live."""
 
+    def mark_wrong(self, key: ChunkKey, question: str | None, *, now: datetime) -> None:
+        """The wrong memory for questions like this one. None takes all such marks of the chunk back."""
+
+    def wrong_marks(self) -> list[tuple[int, str]]:
+        """The numbers of the chunks that were marked, each with a question that it is wrong for."""
+
+    def times_woken(self, key: ChunkKey) -> int:
+        """How often it woke up, in all windows."""
+
 
 class Branches(Protocol):
     """Which turn follows which. What leads up to a window's last turn is its current branch; turns that are on no

@@ -11,15 +11,16 @@ from threading import Thread
 from typing import IO, Any, Literal
 
 from halo_weave.core.heads import Calibration
-from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
+from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, WakeReason
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import EmbedderOff, HaloWeaveError, WindowBusy
-from halo_weave.ports import ModelInfo
+from halo_weave.ports import EVERYTHING, ModelInfo, Only
 from halo_weave.records import ChunkRecord, Imported, Stats, Subset, Vectors
 from halo_weave.weave.events import INTERNAL
 from halo_weave.weave.exports import ExportFormat, tell
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
+from halo_weave.weave.waking import plan_waking
 
 log = logging.getLogger(__name__)
 WAIT = 60.0  # seconds for the embedder to be there
@@ -33,6 +34,7 @@ class Found:
     hit: RecallHit
     record: ChunkRecord
     live: bool  # in the window that asked
+    part: WakeReason = WakeReason.HIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,15 @@ class WeaveMemory:
     # Looking
 
     def search(
-        self, text: str, *, window_id: str | None = None, only_window: bool = False, limit: int = 50
+        self,
+        text: str,
+        *,
+        window_id: str | None = None,
+        only_window: bool = False,
+        limit: int = 50,
+        only: Only = EVERYTHING,
     ) -> list[Found]:
-        """All of memory, or what was said in one window."""
+        """All of memory, or what was said in one window, by someone, at some time."""
         system = self._system
         settings = system.settings(system.window(window_id) if window_id else None)
         hits = system.recall.search(
@@ -98,10 +106,50 @@ class WeaveMemory:
             now=system.now(),
             user_weight=settings.user_weight,
             mmr_lambda=settings.mmr_lambda,
+            only=only,
         )
         live = system.desk(window_id).live_keys if window_id else frozenset()
         records = {record.key: record for record in system.store.chunks_by_key([hit.key for hit in hits])}
         return [Found(hit, records[hit.key], hit.key in live) for hit in hits if hit.key in records]
+
+    def would_wake(
+        self,
+        text: str,
+        budget: int,
+        *,
+        window_id: str | None = None,
+        only_window: bool = False,
+        only: Only = EVERYTHING,
+    ) -> tuple[list[Found], int]:
+        """What would wake up within a budget, in the order it is taken, and what it costs: as in a turn."""
+        system, text = self._system, plain(text)
+        if window_id:
+            desk = system.desk(window_id)
+            scope = window_id if only_window else None
+            hits, plan = desk.plan_recall(
+                text, budget, recall=system.recall, now=system.now(), scope=scope, only=only
+            )
+        else:
+            hits, plan = plan_waking(
+                text,
+                budget,
+                system.settings(None),
+                store=system.store,
+                recall=system.recall,
+                now=system.now(),
+                only=only,
+            )
+        records = {record.key: record for record in system.store.chunks_by_key(plan.keys)}
+        found = [
+            Found(
+                hits.get(one.key) or RecallHit(one.key, one.similarity),
+                records[one.key],
+                live=False,
+                part=one.part,
+            )
+            for one in plan.wakes
+        ]
+        return found, plan.cost
 
     def preview(self, window_id: str, text: str) -> Preview:
         """What would wake up for this text, while it is being typed. Nothing is changed."""

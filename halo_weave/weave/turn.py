@@ -396,7 +396,8 @@ class Turn:
     ) -> Iterator[events.TurnEvent]:
         assert self.toolbox is not None
         yield events.ToolCalled(call.command)
-        answer = self.toolbox.run(call, now=self.now(), within=self.desk.scope)
+        days = self.settings.memory_decay_days
+        answer = self.toolbox.run(call, now=self.now(), within=self.desk.scope, decay_days=days)
         yield events.ToolAnswered(answer.text, answer.ok)
         if answer.wake:
             yield from self._wake_for_tool(answer.wake, ids)
@@ -424,7 +425,19 @@ class Turn:
             yield from self._tell(settled)
 
     def _wake_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> Iterator[events.TurnEvent]:
-        """A memory's snapshot returns to its place, as far as the model's context has room."""
+        """A memory's snapshot returns to its place. The dimmest make room for it, on at most half of the budget."""
+        budget = self.settings.max_context_tokens or self._model_room(0)
+        wanted = self.desk.plan_snapshot(keys, budget // 2, before=ids.start).cost
+        turns = (ids.user_turn, ids.assistant_turn)
+        prunes = choose_prunes(
+            self.desk.window,
+            max(1, budget - wanted),
+            current=turns,
+            kept=keys,
+            pairs=self.settings.pairs_asleep,
+        )
+        if wanted and prunes.goes:
+            yield self._put_to_sleep(prunes, before_turn=True)
         room = self._model_room(self.desk.window.size)
         plan = self.desk.plan_snapshot(keys, room, before=ids.start)
         if plan.wakes:
