@@ -187,7 +187,8 @@ export class Live {
   begin(turnId, start, about = {}) {
     const turn = {
       turn_id: turnId, role: /** @type {Role} */ ("assistant"), said: new Date().toISOString(),
-      window: "", window_name: "", speaker: "", cut: false, remembered: null, ...about,
+      window: "", window_name: "", speaker: "", cut: false, remembered: null,
+      siblings: 1, sibling: 1, ...about,
     };
     this.draft = {
       key: "draft", turn, start, pinned: false, pieces: [], ...lit([]),
@@ -203,6 +204,7 @@ export class Live {
    */
   grow(position, text, tool, thought = false) {
     if (!this.draft) return false;
+    this.draft.start ||= position; // where an answer begins that is given again
     const ahead = BigInt(position) - BigInt(this.draft.start) - BigInt(this.draft.pieces.length);
     if (ahead < 0n) return true;
     if (ahead > 0n) return false;

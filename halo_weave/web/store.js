@@ -8,10 +8,10 @@ import { compareIds, parts, roleName } from "./words.js";
 const ENOUGH = 50; // tokens from which on reading tells how fast it is
 
 /**
- * Topics of the state: status, windows, window (another one is shown), live (chunks came or went), token, brightness,
- * turn, budget, settings, connection, light (of a reply). Of what happened: heard, done, failed, graveyard (what sleeps
- * is another), kept (the model's notes or structured memory may have changed), goto and woke (a chunk to show), why,
- * compose, given-back and taken-back (the user's words), unloadable.
+ * Topics of the state: status, windows, window (another one is shown), context (all of it was loaded), live (chunks
+ * came or went), token, brightness, turn, budget, settings, connection, light (of a reply). Of what happened: heard,
+ * done, failed, graveyard (what sleeps is another), kept (the model's notes or structured memory may have changed),
+ * goto and woke (a chunk to show), why, compose, given-back and taken-back (the user's words), unloadable.
  */
 export class Store extends EventTarget {
   /** @type {Status | null} */
@@ -110,6 +110,7 @@ export class Store extends EventTarget {
       this.turn = { ...this.turn, phase: wire.unstored ? "finishing" : "idle" };
     }
     this.turn = { ...this.turn, unstored: wire.unstored ?? "" };
+    this.tell("context");
     this.tell("live");
     this.tell("budget");
     this.tell("turn");
@@ -181,6 +182,7 @@ export class Store extends EventTarget {
       case "woken": return this.#woken(event.data);
       case "asleep": return this.#asleep(event.data);
       case "heard": return this.#heard(event.data);
+      case "answering": return this.#answering(event.data);
       case "to_read": return this.#phase("reading", { toRead: event.data.computed, readSince: Date.now() });
       case "reading": return this.#read(event.data);
       case "token": return this.#token(event.data);
@@ -262,6 +264,17 @@ export class Store extends EventTarget {
     this.tell("live");
     this.tell("heard", data);
     return false;
+  }
+
+  /** Something that was said before is answered, perhaps again. @param {Wire.Events["answering"]} data */
+  #answering({ reply_turn }) {
+    const { live } = this;
+    if (live && live.draft?.turn.turn_id !== reply_turn) {
+      live.begin(reply_turn, "", this.#turnOf(`${reply_turn}.0.assistant`));
+    }
+    this.tell("live");
+    this.tell("heard");
+    return this.#phase("reading");
   }
 
   /** @param {Wire.Events["reading"]} data */
@@ -351,7 +364,8 @@ export class Store extends EventTarget {
     const known = /** @type {Role} */ (role);
     const speaker = told.speaker || this.nameOf(known, window);
     const { remembered = null } = told;
-    return { turn_id: turn, role: known, said, window, window_name, speaker, cut: false, remembered };
+    const more = { cut: false, remembered, siblings: told.siblings ?? 1, sibling: told.sibling ?? 1 };
+    return { turn_id: turn, role: known, said, window, window_name, speaker, ...more };
   }
 }
 

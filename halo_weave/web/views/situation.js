@@ -15,7 +15,8 @@ export class SituationView {
     this.app = app;
     this.place = place;
     this.node = h("div", { class: "state" });
-    for (const topic of ["windows", "status", "connection"]) app.store.on(topic, () => this.show());
+    place.prepend(this.node);
+    for (const topic of ["windows", "status", "connection", "window", "live"]) app.store.on(topic, () => this.show());
     app.store.on("unloadable", (sentence) => {
       this.#say("This window could not be loaded", sentence, "Try again", () => app.reload());
     });
