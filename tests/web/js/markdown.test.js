@@ -15,7 +15,8 @@ function leaves(text, fence) {
 
 const TEXTS = [
   "Plain words.", "One **bold** and *slanted* `code` word.", "# Title\n\nText below.\n\n- one\n- two\n  - three",
-  "| a | b |\n| --- | --- |\n| the | the |", "> quoted *text*\n> over lines", "```js\nconst a = 1;\n\nlet a;\n```\nAfter a.",
+  "| a | b |\n| --- | --- |\n| the | the |", "> quoted *text*\n> over lines",
+  "```js\nconst a = 1;\n\nlet a;\n```\nAfter a.",
   "1. first\n2. second [link](http://second.example) second", "a \\* b &amp; c", "    indented\n    code",
   "- [x] done\n- [ ] open", "the the **the** the",
 ];
