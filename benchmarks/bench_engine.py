@@ -1,4 +1,4 @@
-"""The engine on the default model: cost of capture, KV surgery against reprocessing, its loss, plain speed."""
+"""The engine on any model: cost of capture, KV surgery against reprocessing, its loss, plain speed."""
 
 from __future__ import annotations
 
@@ -7,26 +7,42 @@ import itertools
 import json
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from halo_weave.core.tokens import Ids
+from benchmarks.bench_turn import turn
+from halo_weave.assemble import Options, assemble
+from halo_weave.core.brightness import INITIAL
+from halo_weave.core.heads import Calibration
+from halo_weave.core.tokens import Ids, Role
+from halo_weave.core.use import seen_for_use
+from halo_weave.core.window import Live, chunk_turn
+from halo_weave.engines.calibration import calibrated
 from halo_weave.engines.llama import LlamaEngine
 from halo_weave.llama import catalogue
+from halo_weave.llama.inventory import resolve
+from halo_weave.places import calibration_folder
 from halo_weave.ports import Capture, Prompt, Read, Sampling, Segment, Step
-from halo_weave.settings import KvMode
+from halo_weave.settings import KvMode, Settings
+from halo_weave.weave import Weave
 
 CONTEXTS = (500, 1700, 4000)
 LIVE, PRUNED, RETURNING = 2000, 300, 200
 PREFIX, CHUNK, MIDDLE, LATER, CONTINUATION = 128, 96, 96, 192, 64
-WINDOWS = 24
-ROUNDS = 50
-PAIRS = 8  # that a few heads are
+DIALOGUES, REPEATS, ROUNDS, TURNS = 24, 3, 20, 20  # on a small model; on larger ones fewer
+SMALL = 300_000_000  # weights
+RANDOM_ROUNDS = 50
+BUDGET, FRAME_TOKENS = (
+    2000,
+    30,
+)  # of the window that counts turns between two readings, and of each of its turns
 GREEDY = Sampling(temperature=0.0, max_new_tokens=1)
 
 
@@ -75,20 +91,28 @@ def arrivals(
             yield time.perf_counter()
 
 
-def capture_ratio(engine: LlamaEngine, rounds: int) -> dict[str, dict[str, float]]:
-    """Decode speed with capture over without, of all heads and of a few pairs, interleaved in one window."""
-    layers, heads = engine.info.layers, engine.info.heads
-    few = tuple((layers // 2 + i, i % heads) for i in range(min(PAIRS, layers - layers // 2)))
-    kinds = {"without": None, "all": Capture(), "pairs": Capture(pairs=few, raw=True)}
-    ratios: dict[str, dict[str, float]] = {"all": {}, "pairs": {}}
+def capture_ratio(
+    engine: LlamaEngine, calibration: Calibration, rounds: int
+) -> dict[str, dict[str, float | None]]:
+    """Decode speed with what the product reads over without, by strategy, interleaved in one window."""
+    product = Settings().strategy
+    kinds: dict[str, Capture | None] = {"without": None}
+    for name in (product, "use_and_surprise"):
+        strategy = Settings().changed({"strategy": name}).brightness_strategy(calibration)
+        kinds[name] = seen_for_use(strategy.capture, calibration)
+    ratios: dict[str, dict[str, float | None]] = {name: {} for name in kinds if name != "without"}
     for size in CONTEXTS:
+        if size + 64 > engine.info.context:
+            for found in ratios.values():
+                found[str(size)] = None
+            continue
         ask = prompt(pieces(facts(engine, size), size))
         list(arrivals(engine, "capture", ask, 4, None))
         taken: dict[str, list[float]] = {kind: [] for kind in kinds}
         for number in range(rounds):
             for kind in sorted(kinds, reverse=bool(number % 2)):
                 taken[kind] += intervals(arrivals(engine, "capture", ask, 12, kinds[kind]))
-        medians = {kind: statistics.median(found) for kind, found in taken.items()}
+        medians = {kind: statistics.median(times) for kind, times in taken.items()}
         for kind, found in ratios.items():
             found[str(size)] = round(medians["without"] / medians[kind], 3)
         told = ", ".join(f"{kind} {value * 1e3:.2f} ms" for kind, value in medians.items())
@@ -288,41 +312,144 @@ def plain_ratio(engine: LlamaEngine, rounds: int) -> float | None:
     return round(min(medians[name] for name in theirs) / medians["ours"], 3)
 
 
+def turns_between_readings(model: Path, folder: Path, data: Path, turns: int) -> dict[str, float]:
+    """How many turns a model that cannot be cut takes from one reading of everything to the next.
+
+    In a conversation that forgets, and in one that remembers too: what wakes up is read at its place, with all after it.
+    """
+    exact = {"max_context_tokens": BUDGET, "max_new_tokens": 16, "temperature": 0, "kv_mode": "exact"}
+    options = Options(data=folder, model=model, settings=Settings().changed(exact))
+    weave = assemble(options)
+    lines = said_lines(data)
+    found = {}
+    try:
+        for kind, count, changes in (
+            ("forgetting", turns, {"resurrection_budget": 0}),
+            ("remembering", max(4, turns // 4), {}),
+        ):
+            window = weave.windows.create(kind, settings={**changes, "memory_scope": "window"}).id
+            fill_window(weave, window, lines, BUDGET)
+            turn(weave, window, "Good morning.")
+            anew = 0
+            for number in range(count):
+                read = turn(weave, window, next(lines)).reading
+                anew += read.computed > read.reused
+                note(f"  {kind}, turn {number + 1}: {read.reused} reused, {read.computed} computed")
+            found[kind] = round(count / max(1, anew), 1)
+    finally:
+        weave.close()
+    return found
+
+
+def said_lines(folder: Path) -> Iterator[str]:
+    """What people said to each other, for ever."""
+    for file in itertools.cycle(sorted(folder.glob("*.json"))):
+        for session in json.loads(file.read_text())["sessions"]:
+            yield from (turn["text"] for turn in session["turns"])
+
+
+def fill_window(weave: Weave, window: str, lines: Iterator[str], tokens: int) -> None:
+    """Live tokens that the user said, stored as the product stores them."""
+    store, engine, live = weave._system.store, weave.engine, 0
+    while True:
+        said = engine.tokenize(next(lines))
+        live += len(said) + FRAME_TOKENS
+        if live > tokens:
+            return
+        ids = store.reserve(len(said))
+        born = [
+            Live(chunk, np.full(len(chunk), INITIAL, np.float32))
+            for chunk in chunk_turn(said, ids.user_turn, Role.USER, ids.start)
+        ]
+        store.append(window, born, tokenizer=engine.info.tokenizer, now=datetime.now(UTC))
+
+
+def _checked(ok: bool, why: str, measure: Callable[[], Any]) -> Any:
+    """What does not apply to a model is null."""
+    if ok:
+        return measure()
+    note(f"  skipped: {why}")
+    return None
+
+
+PARTS = ("capture", "turn", "nll", "rounds", "plain", "readings")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/bench engine", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
-    parser.add_argument("--model", type=Path, help="a GGUF file; default: the default chat model")
+    parser.add_argument("--model", help="a GGUF file or the name of a model; default: SmolLM2 135M")
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data" / "locomo")
-    parser.add_argument(
-        "--only", choices=("capture", "turn", "nll", "rounds", "plain"), help="one part alone"
-    )
-    parser.add_argument("--windows", type=int, default=WINDOWS, help="dialogues for the loss")
-    parser.add_argument("--repeats", type=int, default=3, help="of each turn")
-    parser.add_argument("--rounds", type=int, default=20, help="of interleaved decoding")
+    parser.add_argument("--only", choices=PARTS, action="append", help="this part alone, and others so named")
+    parser.add_argument("--dialogues", type=int, help=f"for the loss; {DIALOGUES} on a small model")
+    parser.add_argument("--repeats", type=int, help=f"of each turn; {REPEATS} on a small model")
+    parser.add_argument("--rounds", type=int, help=f"of interleaved decoding; {ROUNDS} on a small model")
     options = parser.parse_args()
+    path = resolve(options.model) if options.model else catalogue.ensure(catalogue.CHAT)
+    wanted = options.only or PARTS
     result: dict[str, Any] = {}
-    with LlamaEngine(options.model or catalogue.ensure(catalogue.CHAT)) as engine:
-        if options.only in (None, "capture"):
-            note("capture_ratio")
-            ratios = capture_ratio(engine, options.rounds)
-            result |= {"capture_ratio": ratios["all"], "capture_pairs_ratio": ratios["pairs"]}
-        if options.only in (None, "turn"):
-            note(f"turn_speedup: {LIVE} live, {PRUNED} pruned, {RETURNING} return, first token")
-            result["turn_speedup"] = turn_speedup(engine, options.repeats)
-        if options.only in (None, "nll"):
-            note(f"nll: dialogues of {options.data}")
-            if any(options.data.glob("*.json")):
-                result["nll"] = nll(engine, options.data, options.windows)
-            else:
-                note(f"  skipped: no dialogues in {options.data}; name a folder with --data")
-                result["nll"] = None
-        if options.only in (None, "rounds"):
-            note("rounds")
-            result["rounds"] = random_rounds(engine, ROUNDS)
-        if options.only in (None, "plain"):
-            note("plain_ratio")
-            result["plain_ratio"] = plain_ratio(engine, options.rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        with LlamaEngine(path) as engine:
+            result["model"] = engine.info.name
+            measure(engine, result, options, wanted, Path(folder))
+            share, fits = _share(engine), engine.info.context > BUDGET + 600
+        there = any(options.data.glob("*.json"))
+        if "readings" in wanted:
+            note("turns_between_readings: a model that cannot be cut, as if this were one")
+            turns = max(10, round(TURNS * share))
+            result["turns_between_readings"] = _checked(
+                there and fits,
+                "no dialogues, or a context that is too small",
+                lambda: turns_between_readings(path, Path(folder), options.data, turns),
+            )
     print(json.dumps(result) if options.json else json.dumps(result, indent=2))
+
+
+def _share(engine: LlamaEngine) -> float:
+    """How much of all repetitions there is time for."""
+    return min(1.0, max(0.25, SMALL / max(1, engine.info.parameters)))
+
+
+def measure(
+    engine: LlamaEngine,
+    result: dict[str, Any],
+    options: argparse.Namespace,
+    wanted: Iterable[str],
+    folder: Path,
+) -> None:
+    abilities, share = engine.info.abilities, _share(engine)
+    rounds = options.rounds or max(6, round(ROUNDS * share))
+    cannot_cut = "the cache of this model cannot be cut"
+    if "capture" in wanted:
+        note("capture_ratio")
+        found = None
+        if abilities.attention:
+            calibration = calibrated(engine, calibration_folder(folder), lambda *_: None)
+            found = capture_ratio(engine, calibration, rounds)
+        result["capture_ratio"] = found[Settings().strategy] if found else None
+        result["capture_ratio_by_strategy"] = found
+    if "turn" in wanted:
+        note(f"turn_speedup: {LIVE} live, {PRUNED} pruned, {RETURNING} return, first token")
+        repeats = options.repeats or max(1, round(REPEATS * share))
+        fits = engine.info.context > LIVE + PRUNED + RETURNING
+        why = "its context is too small" if abilities.cuts else cannot_cut
+        result["turn_speedup"] = _checked(abilities.cuts and fits, why, lambda: turn_speedup(engine, repeats))
+    if "nll" in wanted:
+        note(f"nll: dialogues of {options.data}")
+        count = options.dialogues or max(1, round(DIALOGUES * share))
+        there = any(options.data.glob("*.json"))
+        why = f"no dialogues in {options.data}; name a folder with --data" if abilities.cuts else cannot_cut
+        result["nll"] = _checked(abilities.cuts and there, why, lambda: nll(engine, options.data, count))
+    if "rounds" in wanted:
+        note("rounds")
+        result["rounds"] = _checked(
+            abilities.attention and abilities.cuts,
+            "its cache cannot be cut, or what it looks at cannot be read",
+            lambda: random_rounds(engine, RANDOM_ROUNDS),
+        )
+    if "plain" in wanted:
+        note("plain_ratio")
+        result["plain_ratio"] = plain_ratio(engine, rounds)
 
 
 if __name__ == "__main__":

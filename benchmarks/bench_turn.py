@@ -206,7 +206,9 @@ def say_elsewhere(weave: Weave, window: str, text: str) -> tuple[ChunkKey, int]:
     """A chunk of another window, and what it costs to wake it up with its frame, and next to nothing else."""
     tokens = weave.engine.tokenize(text)
     ids = weave._system.store.reserve(len(tokens))
-    (chunk,) = chunk_turn(tokens, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=10_000)
+    (chunk,) = chunk_turn(
+        tokens, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=10_000, max_chunk_tokens=10_000
+    )
     live = Live(chunk, np.full(len(chunk), 9_000, np.float32))
     weave._system.store.append(window, [live], tokenizer=weave.engine.info.tokenizer, now=datetime.now(UTC))
     weave._system.recall.note_said()

@@ -4,40 +4,50 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from halo_weave.core.heads import Calibration
+from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.embedders.standard import open_embedder
 from halo_weave.engines import ENGINES
+from halo_weave.engines.absent import AbsentEngine
 from halo_weave.engines.calibration import calibrated
-from halo_weave.errors import BadInput, ModelNotFound, StoreTooNew
+from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
 from halo_weave.keepsakes.notes import Notes
 from halo_weave.keepsakes.structured_memory import KeptChunk, SnapshotSearch, StructuredMemory
 from halo_weave.keepsakes.tools import Toolbox
-from halo_weave.lastrun import changed_models, note_model
+from halo_weave.lab.capture import CaptureWriter
+from halo_weave.lastrun import changed_models, note_model, remember_model
 from halo_weave.llama import catalogue
 from halo_weave.llama.footprint import KvType
-from halo_weave.places import calibration_folder, memory_file
+from halo_weave.places import calibration_folder, captures_folder, memory_file, models_folder
 from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave
+from halo_weave.weave.taping import TurnTape
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
 
+Shown = Callable[[Progress], AbstractContextManager[Progress]]  # what is told goes there and is shown besides
+
+
 def _silent(what: str, done: int, total: int) -> None:
     pass
+
+
+def _unshown(progress: Progress) -> AbstractContextManager[Progress]:
+    return nullcontext(progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,7 @@ class Options:
     model: Path | str | None = (
         None  # a file or a name; None: the default of the catalogue, pulled if it is not there
     )
+    remembered: str | None = None  # chosen in an earlier run; counts if `model` names none
     embedder: Path | Literal["off"] | None = None  # None: the default, likewise
     engine: Literal["llama", "scripted"] = "llama"
     context: int | None = None
@@ -62,19 +73,35 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
     """A whole system. What was opened is closed again if a later part fails."""
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)  # before the model is loaded
-    for sentence in changed_models(options.data):
-        log.warning(sentence)
-    engine = open_engine(options, progress)
-    if engine.info.file:
-        note_model(options.data, engine.info.file)
+    _warn_of_changed_models(options)
+    engine, calibration = open_model(options, None, progress)
     try:
-        calibration = calibrate_engine(options, engine, progress)
         store = open_store(options.data)
     except BaseException:
         engine.close()
         raise
-    recall = _open_recall(options, store, progress)
+    return _joined(options, engine, calibration, store, _open_recall(options, store, progress), _unshown)
+
+
+def assemble_without_model(options: Options, shown: Shown = _unshown) -> Weave:
+    """All but the model: `weave.models.load()` opens that, and what is under way is `shown` meanwhile."""
+    if isinstance(options.embedder, Path):
+        named_embedder(options.embedder)
+    _warn_of_changed_models(options)
+    store = open_store(options.data)
+    recall = _open_recall(options, store)
+    return _joined(options, AbsentEngine(), NOT_CALIBRATED, store, recall, shown)
+
+
+def _joined(
+    options: Options, engine: Engine, calibration: Calibration, store: Store, recall: Recall, shown: Shown
+) -> Weave:
     tree = StructuredMemory(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
+
+    def opened(name: str | None, progress: Progress) -> tuple[Engine, Calibration]:
+        with shown(progress) as telling:
+            return open_model(options, name, telling)
+
     return Weave(
         engine,
         store,
@@ -82,8 +109,50 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
         Toolbox(Notes(store), tree),
         defaults=options.settings,
         calibration=calibration,
+        new_tape=partial(_new_tape, options.data),
         embed_anew=None if options.embedder == "off" else partial(_embed_anew, options, store),
+        open_model=opened,
+        remember_model=partial(remember_model, options.data),
     )
+
+
+def _new_tape(
+    data: Path, window_id: str, settings: Settings, engine: Engine, calibration: Calibration
+) -> TurnTape:
+    folder, most = captures_folder(data) / window_id, settings.capture_megabytes
+    return CaptureWriter.open(folder, window_id, engine, calibration, heads=settings.capture, most=most)
+
+
+def _warn_of_changed_models(options: Options) -> None:
+    for sentence in changed_models(options.data):
+        log.warning(sentence)
+
+
+def open_model(
+    options: Options, name: str | None, progress: Progress = _silent
+) -> tuple[Engine, Calibration]:
+    """The engine of a model and its calibration.
+
+    Without a name: the one of the options, else the one chosen in an earlier run, else the default of the catalogue.
+    """
+    if name is not None:
+        engine = open_engine(replace(options, model=name), progress, careful=True)
+    elif options.model is None and options.remembered:
+        try:
+            engine = open_engine(replace(options, model=options.remembered), progress, careful=True)
+        except HaloWeaveError as error:
+            log.warning("%s was chosen before and cannot be used: %s", options.remembered, error)
+            engine = open_engine(options, progress)
+    else:
+        engine = open_engine(options, progress)
+    try:
+        calibration = calibrate_engine(options, engine, progress)
+    except BaseException:
+        engine.close()
+        raise
+    if engine.info.file:
+        note_model(options.data, engine.info.file)
+    return engine, calibration
 
 
 def open_store(place: Path | str, *, read_only: bool = False) -> Store:
@@ -106,27 +175,43 @@ def _open_sqlite(folder: str, read_only: bool) -> Store:
 STORES: dict[str, Callable[[str, bool], Store]] = {"": _open_sqlite}  # by scheme; a folder has none
 
 
-def open_engine(options: Options, progress: Progress = _silent) -> Engine:
+def open_engine(options: Options, progress: Progress = _silent, *, careful: bool = False) -> Engine:
+    """`careful`: a model that this machine has not enough memory for is refused before it is loaded."""
     names = ("context", "threads", "gpu_layers", "kv_type", "batch")
     chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
-    return ENGINES[options.engine](options.model, progress, **chosen)
+    return ENGINES[options.engine](options.model, progress, careful=careful, **chosen)
 
 
 def calibrate_engine(
     options: Options, engine: Engine, progress: Progress = _silent, *, anew: bool = False
 ) -> Calibration:
     """The retrieval heads of the engine's model, found once for each model file."""
-    return calibrated(engine, calibration_folder(options.data), progress, anew=anew)
+    folder, shared = calibration_folder(options.data), calibration_folder(models_folder())
+    return calibrated(engine, folder, progress, anew=anew, shared=shared)
 
 
-def _open_recall(options: Options, store: Store, progress: Progress) -> Recall:
-    """Search. The embedder opens in the background; until it is there, or without one, words serve."""
+def _open_recall(options: Options, store: Store, progress: Progress | None = None) -> Recall:
+    """Search. The embedder opens in the background; until it is there, or without one, words serve.
+
+    Without `progress` it is also pulled in the background.
+    """
     if options.embedder == "off":
         return Recall(store, None)
-    if options.engine == "llama" and options.embedder is None and not catalogue.EMBEDDER.present:
+    if progress:
         with suppress(ModelNotFound):  # opening it fails in turn, and the status says so
-            catalogue.ensure(catalogue.EMBEDDER, progress)
-    return Recall(store, lambda: _chosen_embedder(options))
+            _pull_embedder(options, progress)
+
+    def opened() -> Embedder:
+        if not progress:
+            _pull_embedder(options, _silent)
+        return _chosen_embedder(options)
+
+    return Recall(store, opened)
+
+
+def _pull_embedder(options: Options, progress: Progress) -> None:
+    if options.engine == "llama" and options.embedder is None and not catalogue.EMBEDDER.present:
+        catalogue.ensure(catalogue.EMBEDDER, progress)
 
 
 def named_embedder(path: Path) -> Path:

@@ -11,6 +11,7 @@ HaloWeaveError
 │   ├── EmbedderOff        something needs an embedder, and there is none
 │   └── BadSetting         a setting out of its range, or unknown
 ├── ModelError
+│   ├── ModelLoading       the model is on its way
 │   ├── ModelNotFound      no file where the model should be
 │   ├── ModelUnusable      not a GGUF, truncated, an embedding model, an unsupported architecture
 │   └── LibraryUnusable    llama.cpp is missing, or its layout is not the one we know
@@ -65,6 +66,10 @@ class BadSetting(BadInput):
 
 
 class ModelError(HaloWeaveError):
+    pass
+
+
+class ModelLoading(ModelError):
     pass
 
 

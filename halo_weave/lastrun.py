@@ -1,13 +1,14 @@
-"""A note in the data folder of the model in use, so that the next start can say why the last run ended.
+"""What a run leaves in the data folder for the next one: which model it used, and which one the user chose.
 
 llama.cpp maps the file of a model into memory. If somebody cuts the file short meanwhile, the system ends the program at
-once, and nothing can be said any more.
+once, and nothing can be said any more; the note of the model in use lets the next start say why.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,27 @@ from pathlib import Path
 from halo_weave.stores.owners import alive, this_process
 
 FOLDER = "in-use"
+CHOSEN = "chosen-model.txt"
+log = logging.getLogger(__name__)
+
+
+def remember_model(data: Path, name: str) -> None:
+    """The model that the user chose while the program ran: the next start takes it, unless another one is named."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        file = Path(name).expanduser()
+        name = str(file.absolute()) if file.is_file() else name
+        partial = data / f"{CHOSEN}.partial"
+        partial.write_text(name, encoding="utf-8")
+        partial.replace(data / CHOSEN)
+    except OSError as error:
+        log.warning("The choice of %s could not be stored: %s", name, error.strerror or error)
+
+
+def remembered_model(data: Path) -> str | None:
+    with suppress(OSError, UnicodeDecodeError):
+        return (data / CHOSEN).read_text(encoding="utf-8").strip() or None
+    return None
 
 
 def note_model(data: Path, file: str) -> None:

@@ -24,8 +24,14 @@ def memory_file(data: Path) -> Path:
     return data / "memory.sqlite"
 
 
-def calibration_folder(data: Path) -> Path:
-    return data / "calibration"
+def calibration_folder(beside: Path) -> Path:
+    """In a data folder, and beside the models for all data folders."""
+    return beside / "calibration"
+
+
+def captures_folder(data: Path) -> Path:
+    """What the lab takes down, a folder for each window."""
+    return data / "captures"
 
 
 def config_file() -> Path:

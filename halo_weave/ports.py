@@ -23,8 +23,9 @@ Vectors = npt.NDArray[np.float32]  # (n, dimension), each of length 1
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What an engine can do besides generating text. What it cannot do it leaves out, without an error."""
+    """What an engine can do. What it cannot do it leaves out, without an error; without `speaks` it only counts words."""
 
+    speaks: bool = True
     attention: bool = True  # rows of what the model looks at
     cuts: bool = True  # its cache can lose a part and get it back without reading the rest again
     token_ids: bool = True  # the ids are the model's own vocabulary
@@ -49,6 +50,7 @@ class ModelInfo:
     file: str = ""
     size_bytes: int = 0
     parameters: int = 0  # how many weights it has; 0: not known
+    wide_layers: tuple[int, ...] = ()  # those that see everything, if others see a sliding window; (): all do
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class Sampling:
     seed: int | None = None  # None: random
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
+    grammar: str = ""  # GBNF: what the text must be like
 
     def check(self) -> None:
         """Refuse what an engine would take wrongly or abort on."""
@@ -213,6 +216,9 @@ class Embedder(Protocol):
 
 class RecallPort(Protocol):
     """Search over all that was said."""
+
+    def expect(self, text: str) -> None:
+        """This text will be searched for soon."""
 
     def search(
         self,

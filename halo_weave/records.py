@@ -261,6 +261,7 @@ class Place(NamedTuple):
     start: int
     said: int  # microseconds since 1970
     speaker: str
+    told: float = 1.0  # share of its words that tell something; questions do not
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,3 +397,6 @@ class Imported:
     notes: int
     known_turns: int  # were here already
     kept_ids: bool  # False: turns and positions got new ids, since theirs could not be used here
+    ids: str = ""  # a sentence that says why turns or positions have other ids than in the file
+    program: str = ""  # that wrote the file
+    left: Mapping[str, int] = field(default_factory=dict)  # how much was not taken, by reason

@@ -8,7 +8,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
-from halo_weave.core.brightness import Strategy
+from halo_weave.core.brightness import PairSleep, Strategy
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.core.setting import checked_value, description, is_setting, setting
 from halo_weave.core.strategies import STRATEGIES, settings_of
@@ -21,6 +21,7 @@ Scope = Literal["all", "window"]
 KvMode = Literal["splice", "exact"]
 Pairs = Literal["ranked", "with", "off"]
 Effort = Literal["off", "low", "high"]
+Taken = Literal["off", "mean", "retrieval", "all"]
 ToolForm = Literal["auto", "native", "tags", "off"]
 
 _generation = partial(setting, group="Generation")
@@ -67,11 +68,24 @@ class Settings:
         low=0,
         high=1_000_000,
     )
+    prune_to: float | None = _forgetting(
+        None,
+        "One forgetting goes on down to this share of the budget; empty is 1, or 0.7 where a model must read all anew after it.",
+        low=0.1,
+        high=1,
+        optional=True,
+    )
     min_chunk_tokens: int = _forgetting(
         64, "A chunk has at least this many tokens, unless its turn is shorter.", low=1, high=4_096
     )
+    max_chunk_tokens: int = _forgetting(
+        256,
+        "A longer passage is cut at a line, a sentence or a word, so that it can wake up in parts.",
+        low=16,
+        high=1_000_000,
+    )
     strategy: str = _forgetting(
-        "magnitude_voting", "How attention becomes brightness.", choices=tuple(STRATEGIES)
+        "use_and_surprise", "How attention becomes brightness.", choices=tuple(STRATEGIES)
     )
     initial_brightness: float = _forgetting(
         10_000.0, "Brightness that a new token starts with.", low=0, high=1_000_000
@@ -81,6 +95,12 @@ class Settings:
     )
     own: Mapping[str, Any] = field(  # the strategies' own settings, of all strategies
         default_factory=lambda: {name: one.default for name, one in OWN.items()}
+    )
+    pairs_asleep: PairSleep | None = _forgetting(
+        None,
+        "Whether a question and its answer fall asleep apart, or together by the brighter or the dimmer of them; empty is as the strategy has it.",
+        choices=get_args(PairSleep),
+        optional=True,
     )
     keep_exchanges: int = _forgetting(
         1, "So many of the last exchanges stay, whatever their brightness.", low=1, high=100
@@ -144,6 +164,15 @@ class Settings:
         5, "How often the model may use a tool within one reply; 0 turns tools off.", low=0, high=50
     )
 
+    capture: Taken = _system(
+        "off",
+        "Whether what the model looks at is written to disk for the lab: the mean of all heads, also its retrieval heads, or all.",
+        choices=get_args(Taken),
+    )
+    capture_megabytes: int = _system(
+        1_000, "A window's capture takes at most so much room on the disk.", low=1, high=1_000_000
+    )
+
     def __getitem__(self, name: str) -> Any:
         """Any setting by its name, a strategy's own ones too."""
         return self.own[name] if name in OWN else getattr(self, known(name).name)
@@ -160,6 +189,12 @@ class Settings:
 
     def as_mapping(self) -> dict[str, Any]:
         return {name: self[name] for name in FIELDS}
+
+    def prune_goal(self, budget: int, *, cuts: bool) -> int:
+        """How many tokens one forgetting leaves. `cuts`: the model's cache can lose a part and keep the rest."""
+        mended = cuts and self.kv_mode == "splice"
+        share = self.prune_to if self.prune_to is not None else 1.0 if mended else 0.7
+        return int(budget * share)
 
     def brightness_strategy(self, calibration: Calibration = NOT_CALIBRATED) -> Strategy:
         """The chosen strategy for a model, with its settings: its own, and those general ones that it has a field for."""

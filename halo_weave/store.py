@@ -192,6 +192,12 @@ class Windows(Protocol):
     def windows(self, *, deleted: bool = False) -> list[WindowRecord]:
         """In the order they were made; deleted ones on request."""
 
+    def chat_window(self, name: str) -> str | None:
+        """The window of a chat that another program knows by this name; None if there is none any more."""
+
+    def name_chat(self, name: str, window_id: str) -> None:
+        """Another program knows this window by this name from now on."""
+
     def window_names(self) -> dict[str, str]:
         """The name of every window by its id, deleted ones too."""
 

@@ -13,16 +13,17 @@ PACKAGE = Path(__file__).parents[1] / "halo_weave"
 LAYERS = [
     {"errors"},
     {"core", "templates"},
-    {"records"},
+    {"records", "imports"},
     {"ports", "store", "places", "settings"},
     {"config"},
     {"llama"},  # the binding of llama.cpp, shared by engine and embedder
     {"keepsakes"},  # the AI's own memory and tools: they need nothing but a store
     {"engines", "embedders", "index", "stores", "weave"},
+    {"lab"},  # captures are written while windows talk, so it stands below what puts the parts together
     {"lastrun"},
     {"assemble"},
     {"server"},
-    {"cli", "mcp", "lab"},  # `halo-weave serve` starts the server
+    {"cli", "mcp"},  # `halo-weave serve` starts the server
 ]
 TOP = {"__init__", "__main__"}
 IMPURE = {
@@ -92,7 +93,7 @@ def test_the_guard_sees_an_upward_and_a_sideways_import():
 def test_the_core_is_pure(path):
     for name in imported(path):
         root = name.split(".")[0]
-        assert root in {"numpy", "halo_weave"} or root in sys.stdlib_module_names
+        assert root in {"numpy", "Stemmer", "halo_weave"} or root in sys.stdlib_module_names
         assert root not in IMPURE, f"{path.name} imports {name}"
         assert not name.startswith("numpy.random")
     tree = ast.parse(path.read_text())

@@ -17,11 +17,13 @@ from rich.table import Table
 
 from halo_weave.assemble import Options, assemble
 from halo_weave.cli.app import app
-from halo_weave.cli.glow import TOOL, counted, painted, plain, span
+from halo_weave.cli.glow import TOOL, counted, painted, plain, size, span
 from halo_weave.cli.starting import progress_bar, say_default, with_options
 from halo_weave.core.pruning import SleepReason
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, HaloWeaveError
+from halo_weave.llama.footprint import machine_memory
+from halo_weave.llama.inventory import listed_models
 from halo_weave.records import WindowRecord
 from halo_weave.weave import events
 from halo_weave.weave.seen import Gap
@@ -31,6 +33,7 @@ HELP = """\
 /context             what the model sees, in the colours of its brightness, with the keys of the chunks
 /pin KEY  /unpin KEY never forget a chunk, or let it be forgotten again
 /sleep KEY           put a chunk to sleep
+/prune               apply the budget now, in place of after the next reply
 /graveyard [TEXT]    what sleeps in this window
 /wake KEY            wake a chunk up at its place, and pin it
 /why KEY             why it is bright, why it slept, what woke it
@@ -38,6 +41,7 @@ HELP = """\
 /stats               figures of this window and of the memory
 /windows [NAME]      all windows; with a name or id, go there
 /new NAME            a new window, and go there
+/model [NAME]        all models; with a name, a path or hf:owner/repository, go on with that one
 /help  /quit         a key looks like 12.0.user; Ctrl-C stops a reply, Ctrl-D ends"""
 SHOWN = 20  # rows of a list
 QUIET = "bright_black"
@@ -55,6 +59,7 @@ class Chat:
             "pin": lambda key: self.act(weave.chunks.pin, key, "is pinned"),
             "unpin": lambda key: self.act(weave.chunks.unpin, key, "is not pinned any more"),
             "sleep": lambda key: self.act(weave.chunks.sleep, key, "sleeps"),
+            "prune": self.prune,
             "wake": lambda key: self.act(weave.chunks.wake, key, "is awake and pinned"),
             "graveyard": self.graveyard,
             "why": self.why,
@@ -62,6 +67,7 @@ class Chat:
             "stats": self.stats,
             "windows": self.windows,
             "new": self.new,
+            "model": self.model,
             "help": lambda _: self.console.print(HELP, markup=False, highlight=False),
             "quit": self.quit,
         }
@@ -149,7 +155,7 @@ class Chat:
                 self.gap(one.gap)
                 mark = " 📌" if one.pinned else ""
                 self.quietly(
-                    f"{one.chunk.key}{mark}, {counted(len(one.chunk), 'token')}, peak {one.brightness.max():.0f}"
+                    f"{one.chunk.key}{mark}, {counted(len(one.chunk), 'token')}, brightness {one.rank} of 100"
                 )
                 self.console.print(
                     painted(one.chunk.tokens, one.brightness, low, high, tool=one.tool), soft_wrap=True
@@ -157,6 +163,15 @@ class Chat:
         self.gap(seen.gaps.tail)
         budget = seen.budget
         self.quietly(f"{budget.used} tokens of {budget.max_context_tokens or budget.model_context}")
+
+    def prune(self, _: str = "") -> None:
+        slept = self.weave.windows.prune(self.window.id)
+        if not slept.chunks:
+            self.quietly("Nothing falls asleep: the window is within its budget, or all that is live stays.")
+        for one in slept.chunks:
+            self.quietly(
+                f"☾ {one.key}, {counted(one.tokens, 'token')}, brightness {one.brightness:.0f}, {one.why}"
+            )
 
     def gap(self, gap: Gap | None) -> None:
         if gap:
@@ -178,6 +193,8 @@ class Chat:
         state = "pinned" if told.pinned else "live" if told.live else "asleep"
         self.console.print(plain(told.text))
         bright = "" if told.peak is None else f", peak {told.peak:.0f}, mean {told.mean:.0f}"
+        bright += "".join(f", {name} {value:.2f}" for name, value in told.parts.items())
+        bright += "" if told.rank is None else f", brightness {told.rank} of 100"
         self.quietly(f"{told.key}, {state}, {counted(told.tokens, 'token')}{bright}, said by {told.speaker}")
         for one in told.history:
             detail = ", ".join(
@@ -237,6 +254,26 @@ class Chat:
     def go(self, window: WindowRecord) -> None:
         self.window = window
         self.quietly(f"Now in {window.name}.")
+
+    def model(self, name: str) -> None:
+        """What is said goes on with another model; Ctrl-C leaves the one that is on its way."""
+        models = self.weave.models
+        if name:
+            with progress_bar() as telling, _on_interrupt(models.stop):
+                models.change(name, telling)
+            now = models.state().info
+            self.quietly(f"Now with {now.name}.")
+            if now.template_note:
+                self.quietly(now.template_note)
+            return
+        used = models.state().info.file
+        table = Table("name", "model", "size", "fits", "where", box=None)
+        for one in listed_models(machine_memory()):
+            if one.kind != "embedder":
+                here = " ←" if one.path == used else ""
+                fits = {None: "", True: "yes", False: "no"}[one.fits]
+                table.add_row(*map(plain, (one.name, one.title + here, size(one.size), fits, one.where)))
+        self.console.print(table)
 
     def quit(self, _: str) -> None:
         self.going = False

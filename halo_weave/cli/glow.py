@@ -79,3 +79,8 @@ def span(rows: Iterable[Brightness]) -> tuple[float, float]:
 def counted(count: int, noun: str, many: str = "") -> str:
     """`1 note`, `2 notes`, `3 entries`."""
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
+def size(count: int) -> str:
+    """Bytes as people read them."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -210,26 +210,39 @@ def _export_memory(
 
 @app.command("import")
 def _import_memory(
-    source: Annotated[Path, typer.Argument(help="An export of Halo Weave, or of its prototype.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="A file or zip: an export of Halo Weave or of another program, or a character card."
+        ),
+    ],
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Add what an export holds. What is here already stays as it is, so importing twice changes nothing."""
+    """Add the conversations in a file, whichever program wrote it. What is here already stays as it is.
+
+    Known are exports of Halo Weave, ChatGPT, Claude, SillyTavern, Open WebUI, KoboldAI Lite, LM Studio, Jan and
+    text-generation-webui, and character cards (JSON or PNG). Importing again adds only what is new.
+    """
     with opened(data) as store, bar("Importing") as progress:
-        known, empty = {window.id for window in store.windows()}, not store.stats().turns
+        known = {window.id for window in store.windows()}
         result = store.import_file(source, now=now(), progress=progress)
         new = [window for window in store.windows() if window.id not in known]  # without those deleted there
     if as_json:
         say(result)
         return
     said = f"{counted(result.tokens, 'token')} in {counted(result.turns, 'turn')}"
-    typer.echo(f"Imported {said}, {counted(len(new), 'window')}.")
+    origin = f" from {result.program}" if result.program != "Halo Weave" else ""
+    typer.echo(f"Imported {said}, {counted(len(new), 'window')}{origin}.")
     if result.known_turns:
         were = "was" if result.known_turns == 1 else "were"
         typer.echo(f"{counted(result.known_turns, 'turn')} {were} here already and stayed the same.")
-    if not result.kept_ids:
-        taken = "Their ids were taken here, so turns and positions got new ones."
-        typer.echo("Turns and positions got new ids." if empty else taken)
+    if result.left:
+        typer.echo(
+            "Not taken: " + "; ".join(f"{reason}: {count:,}" for reason, count in result.left.items()) + "."
+        )
+    if result.ids:
+        typer.echo(result.ids)
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from halo_weave.cli.app import app
-from halo_weave.cli.glow import plain
+from halo_weave.cli.glow import plain, size
 from halo_weave.cli.starting import Context, Json, KvCacheType, Model, options_of
 from halo_weave.config import read_config
 from halo_weave.errors import BadInput, ModelNotFound
@@ -73,77 +73,36 @@ def pull(name: Name = None, as_json: Json = False) -> None:
 def models(as_json: Json = False) -> None:
     """List models: those of the catalogue, those on this machine, and what fits its memory."""
     memory = machine_memory()
-    here = inventory.local_models()
-    listed = [_of_catalogue(entry, memory) for entry in catalogue.ENTRIES]
-    known = {entry.path for entry in catalogue.ENTRIES if entry.present}
-    listed += [_of_file(model, memory) for model in here if model.path not in known]
+    listed = inventory.listed_models(memory)
     advised = list(catalogue.recommended(memory))
     default = catalogue.default_model(memory)[0].name
     if as_json:
-        typer.echo(
-            json.dumps({"memory": memory, "default": default, "models": listed, "recommended": advised})
-        )
+        told = [asdict(one) for one in listed]
+        typer.echo(json.dumps({"memory": memory, "default": default, "models": told, "recommended": advised}))
         return
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("name", "model", "size", "memory", "fits", "where"):
         table.add_column(title, justify="right" if title in ("size", "memory") else "left", overflow="fold")
     for one in listed:
-        needs = "" if one["needs"] is None else _size(one["needs"])
-        fits = {None: "", True: "yes", False: "no"}[one["fits"]]
-        table.add_row(*map(plain, (one["name"], one["title"], _size(one["size"]), needs, fits, one["where"])))
+        needs = "" if one.needs is None else size(one.needs)
+        fits = {None: "", True: "yes", False: "no"}[one.fits]
+        table.add_row(*map(plain, (one.name, one.title, size(one.size), needs, fits, one.where)))
     console.print(table)
     for one in listed:
-        if one["problem"]:
-            console.print(plain(f"{one['name']}: {one['problem']}", "yellow"))
+        if one.problem:
+            console.print(plain(f"{one.name}: {one.problem}", "yellow"))
+        elif one.note:
+            console.print(plain(f"{one.name}: {one.note}"))
     console.print(
         plain(
-            f"\nThis machine has {_size(memory)} of memory; the default is {default}. "
+            f"\nThis machine has {size(memory)} of memory; the default is {default}. "
             "memory: weights, KV cache at the default context, and what works with them."
         )
     )
     if advised:
         console.print(plain(f"Larger models on the hub that should fit: {', '.join(advised)}"))
     console.print(plain("Use one: halo-weave serve --model NAME. Get one: halo-weave pull NAME"))
-
-
-def _of_catalogue(entry: CatalogueEntry, memory: int) -> dict[str, Any]:
-    embeds = entry.kind == "embedder"
-    needs = replace(entry.footprint, cache=0) if embeds else entry.footprint
-    return {
-        "name": entry.name,
-        "title": entry.title,
-        "kind": entry.kind,
-        "size": entry.size,
-        "needs": needs.total,
-        "fits": needs.fits(memory),
-        "where": "pulled" if entry.present else "to pull",
-        "source": "catalogue",
-        "path": str(entry.path) if entry.present else None,
-        "license": entry.license,
-        "problem": "",
-    }
-
-
-def _of_file(model: inventory.LocalModel, memory: int) -> dict[str, Any]:
-    title, header, problem = model.described()
-    size = model.size
-    needs: Footprint | None = None
-    if header:
-        needs = Footprint(size, 0) if header.embeds else footprint(header, size)
-    return {
-        "name": model.name,
-        "title": title,
-        "kind": None if header is None else "embedder" if header.embeds else "chat",
-        "size": size,
-        "needs": needs.total if needs else None,
-        "fits": needs.fits(memory) if needs else None,
-        "where": model.source,
-        "source": model.source,
-        "path": str(model.path),
-        "license": str(header.values.get("general.license") or "") if header else "",
-        "problem": problem,
-    }
 
 
 @app.command()
@@ -158,7 +117,9 @@ def doctor(
         "llama_cpp": {**asdict(build), "file": str(build.file)},
         "memory": memory,
         "models_folder": str(models_folder()),
-        "model": _weights_told(options.model, memory, options.context, options.kv_type or "f16"),
+        "model": _weights_told(
+            options.model or options.remembered, memory, options.context, options.kv_type or "f16"
+        ),
         "gpu": ADVICE,
     }
     if as_json:
@@ -168,18 +129,18 @@ def doctor(
         f"llama.cpp    {build.version}, {build.file}",
         f"backends     {', '.join(build.backends) or 'not told'}",
         *(
-            f"{one.kind:<13}{one.name}: {one.description}, {_size(one.total)} of memory"
+            f"{one.kind:<13}{one.name}: {one.description}, {size(one.total)} of memory"
             for one in build.devices
         ),
         f"processor    uses {', '.join(build.used) or 'nothing special'}",
         *([f"             has, and does not use, {', '.join(build.unused)}"] if build.unused else []),
-        f"memory       {_size(memory)}",
+        f"memory       {size(memory)}",
         f"models       {models_folder()}",
     ]
     about = told["model"]
     lines.append(
-        f"model        {about['title']}: {_size(about['weights'])} of weights, {_size(about['cache'])} of KV cache for "
-        f"{about['context']:,} tokens, {_size(about['needs'])} in all: {'fits' if about['fits'] else 'does not fit'}"
+        f"model        {about['title']}: {size(about['weights'])} of weights, {size(about['cache'])} of KV cache for "
+        f"{about['context']:,} tokens, {size(about['needs'])} in all: {'fits' if about['fits'] else 'does not fit'}"
     )
     lines += [f"faster       {one}" for one in build.advice]
     if not any("GPU" in one.kind for one in build.devices):
@@ -211,8 +172,3 @@ def _weights_told(model: Path | str | None, memory: int, context: int | None, kv
         "needs": needs.total,
         "fits": needs.fits(memory),
     }
-
-
-def _size(count: int) -> str:
-    """Bytes as people read them."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 import webbrowser
-from collections.abc import Callable
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from halo_weave.assemble import Options, assemble
+from halo_weave.assemble import Options, assemble_without_model
 from halo_weave.cli.app import app
 from halo_weave.cli.glow import plain
-from halo_weave.cli.starting import Tell, progress_bar, say_default, with_options
+from halo_weave.cli.starting import progress_bar, say_default, with_options
 from halo_weave.config import read_config, text_of, texts_of, whole_of
-from halo_weave.weave import Weave
 
 if TYPE_CHECKING:
     from halo_weave.server.listening import Server
@@ -70,7 +68,7 @@ def serve(
     listener = bind(host, wanted)
     taken = listener.getsockname()[1]
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    service = Service(_assembling(options))
+    service = Service(lambda _: assemble_without_model(options, progress_bar))
     server = Server(service, policy_for(host, taken, key=key, names=names, origins=origins))
     address = f"http://[{host}]:{taken}" if ":" in host else f"http://{host}:{taken}"
     console = Console(stderr=True, highlight=False)
@@ -82,14 +80,6 @@ def serve(
     server.run([listener])
     if service.failure and options.model is not None:
         raise service.failure
-
-
-def _assembling(options: Options) -> Callable[[Tell], Weave]:
-    def with_a_bar(tell: Tell) -> Weave:
-        with progress_bar(tell) as telling:
-            return assemble(options, telling)
-
-    return with_a_bar
 
 
 def _attend(service: Service, server: Server, options: Options, console: Console) -> None:

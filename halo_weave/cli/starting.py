@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from halo_weave.assemble import Options, named_embedder
 from halo_weave.cli.glow import plain
 from halo_weave.config import configured_settings, read_config, text_of, whole_of
 from halo_weave.errors import BadSetting
+from halo_weave.lastrun import remembered_model
 from halo_weave.llama.catalogue import default_model
 from halo_weave.llama.footprint import KV_TYPES, machine_memory
 from halo_weave.llama.hub import SCHEME
@@ -103,7 +105,11 @@ def options_of(
     **numbers: int | None,
 ) -> Options:
     """The command line first, then what is configured."""
-    model = model or text_of(config, "model") or None
+    folder = folder_of(config, data)
+    remembered = None
+    if not (model or os.environ.get("HALO_WEAVE_MODEL")):
+        remembered = remembered_model(folder)  # chosen later than what the config file names
+    model = model or (None if remembered else text_of(config, "model") or None)
     if model:
         find(model)  # a wrong name is told at once
     engine = config.get("engine", "llama")
@@ -116,8 +122,9 @@ def options_of(
         if numbers.get(name) is None:
             numbers[name] = whole_of(config, name, low, high)
     return Options(
-        data=folder_of(config, data),
+        data=folder,
         model=model,
+        remembered=remembered,
         embedder=embedder_of(config, embedder),
         engine=engine,
         kv_type=kv_type,
@@ -128,7 +135,13 @@ def options_of(
 
 def say_default(options: Options, console: Console) -> None:
     """Which model is used when none was named, and how to choose."""
-    if options.model is None and options.engine == "llama":
+    if options.engine != "llama" or options.model is not None:
+        return
+    if options.remembered:
+        console.print(
+            plain(f"The model is {options.remembered}, as it was chosen before. Choose another with --model.")
+        )
+    else:
         console.print(plain(default_model(machine_memory())[1]))
 
 

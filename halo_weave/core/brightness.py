@@ -22,6 +22,9 @@ SUM_TOLERANCE = 1e-2
 
 Floats = npt.NDArray[np.float32]
 Offsets = npt.NDArray[np.int64]
+PairSleep = Literal[
+    "apart", "brighter", "dimmer"
+]  # a question and its answer: each by itself, or both by one of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,7 @@ class Strategy(ABC):
     """
 
     traces: ClassVar[tuple[str, ...]] = ()  # names of the numbers kept of each token beside its brightness
-    pair_by: ClassVar[Literal["brighter", "dimmer"]] = "brighter"  # half of a pair, by which both fall asleep
+    pairs: ClassVar[PairSleep] = "apart"
 
     initial_brightness: float = INITIAL
     brightness_cap: float = INITIAL
@@ -183,6 +186,10 @@ class Strategy(ABC):
     def after_reply(self, sight: Sight) -> Light | None:
         """All live tokens after a whole reply, which is the newest chunks now; None changes nothing."""
         return None
+
+    def parts_of(self, traces: Floats | None) -> dict[str, float]:
+        """What a chunk's brightness is made of, for those who ask why: from the traces of its tokens."""
+        return {}
 
     def of_chunks(self, sight: Sight) -> Floats:
         """(chunks,) brightness of whole chunks: the lowest falls asleep first, infinite ones never."""

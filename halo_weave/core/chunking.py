@@ -7,10 +7,15 @@ A chunk may end
 
 once it has `min_tokens` tokens, and only between two tokens that are also two characters: a chunk's text is
 the exact concatenation of its tokens.
+
+What is then longer than `max_tokens` is cut again, into parts of about the same length: at a line, else after a
+sentence, else between words, else between characters. So whatever was said can wake up within a small budget.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from halo_weave.core.tokens import Tokens
@@ -98,9 +103,53 @@ class Chunker:
             self._mark, self._fence_line = 0, True
 
 
-def cut(tokens: Tokens, min_tokens: int = 64) -> list[Tokens]:
+# How good a place is to cut at, by the bytes before it and after it: the better the smaller.
+LINE, SENTENCE_END, WORD_END, CHARACTER, NOWHERE = range(5)
+_STOPS = re.compile(rb"(?:[.!?:;][\"')\]]?|\xe3\x80\x82|\xef\xbc\x81|\xef\xbc\x9f)\s*$")
+
+
+def _quality(before: bytes, after: bytes) -> int:
+    if after[:1] and 0x80 <= after[0] < 0xC0:
+        return NOWHERE  # inside a character
+    if before.endswith(b"\n"):
+        return LINE
+    spaced = before[-1:].isspace() or after[:1].isspace()
+    if _STOPS.search(before[-8:]) and (spaced or before[-1:] > b"\x7f"):
+        return SENTENCE_END
+    return WORD_END if spaced else CHARACTER
+
+
+def _parts(pieces: Sequence[bytes], start: int, stop: int, most: int) -> Iterator[int]:
+    """Where the parts of a chunk end that is longer than `most` tokens, the last one included."""
+    while stop - start > most:
+        count = stop - start
+        even = count / -(-count // most)  # length of the parts if all were as long
+        places = range(start + max(1, int(even / 2)), start + most + 1)
+        # Three more: a character may have four tokens, and a cut inside it would break its text.
+        places = range(places.start, min(stop, max(places.stop, places.start + 4)))
+
+        def worth(at: int, even: float = even, start: int = start) -> tuple[int, float]:
+            before = b"".join(pieces[max(start, at - 3) : at])
+            after = next((piece for piece in pieces[at:stop] if piece), b"")
+            return _quality(before, after), abs(at - start - even)
+
+        start = min(places, key=worth, default=stop)
+        yield start
+    if stop > start:
+        yield stop
+
+
+def cut(tokens: Tokens, min_tokens: int = 64, max_tokens: int = 256) -> list[Tokens]:
     """A turn's tokens as its chunks' tokens."""
+    if max_tokens < 1:
+        raise BadSetting(f"max_chunk_tokens is {max_tokens}; a chunk needs at least 1 token.")
     chunker = Chunker(min_tokens)
-    for piece in tokens.pieces():
+    pieces = list(tokens.pieces())
+    for piece in pieces:
         chunker.feed(piece)
-    return [tokens.part(start, stop) for start, stop in pairwise([0, *chunker.finish()])]
+    ends = [
+        end
+        for start, stop in pairwise([0, *chunker.finish()])
+        for end in _parts(pieces, start, stop, max_tokens)
+    ]
+    return [tokens.part(start, stop) for start, stop in pairwise([0, *ends])]

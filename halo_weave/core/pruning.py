@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
+from halo_weave.core.brightness import PairSleep
 from halo_weave.core.tokens import Chunk, ChunkKey, Role
 from halo_weave.core.window import Window
 from halo_weave.errors import BadSetting
@@ -18,6 +19,7 @@ class SleepReason(StrEnum):
     """Why a chunk falls asleep."""
 
     DIMMEST = "dimmest"  # the lowest brightness among what could go
+    OLDEST = "oldest of the dimmest"  # others that could go were as dim, and younger
     PAIR = "with its pair"  # the anchor of a turn whose question or answer went
     USER = "by the user"
     TURN_OVER = "turn over"  # a thought, or what a tool said: live only while its turn lasts
@@ -39,6 +41,8 @@ class PrunePlan:
     budget: int
     after: int  # size of the window, frames and system prompt included
     goes: tuple[Prune, ...]
+    current: frozenset[int] = frozenset()  # turns that could not go
+    kept: frozenset[ChunkKey] = frozenset()  # and chunks
 
     @property
     def keys(self) -> tuple[ChunkKey, ...]:
@@ -51,40 +55,49 @@ class PrunePlan:
 
 
 def choose_prunes(
-    window: Window, budget: int, *, current: Collection[int] = (), kept: Collection[ChunkKey] = ()
+    window: Window,
+    budget: int,
+    *,
+    goal: int | None = None,
+    current: Collection[int] = (),
+    kept: Collection[ChunkKey] = (),
+    pairs: PairSleep | None = None,
 ) -> PrunePlan:
     """The dimmest chunks, until the window's size is within the budget. A budget of 0 prunes nothing.
 
+    Where each prune is dear, those of a window over its budget go on until its size is within the smaller `goal`.
     Never chosen: chunks of the `current` turns, those to be `kept`, pinned ones, system chunks, protected anchors, those that the
-    window's strategy makes infinitely bright, and the last prunable unit.
+    window's strategy makes infinitely bright, and the last prunable unit. `pairs`: as the strategy has it if not given.
     """
     if budget < 0:
         raise BadSetting(f"max_context_tokens is {budget}; use 0 for no pruning, or a positive number.")
     size = window.size
     if budget == 0 or size <= budget:
-        return PrunePlan(budget, size, ())
-    ground = _Ground(window, current, kept)
+        return PrunePlan(budget, size, (), frozenset(current), frozenset(kept))
+    ground = _Ground(window, current, kept, pairs or window.strategy.pairs)
     goes: list[Prune] = []
-    while size > budget and (unit := ground.take_dimmest()):
+    while size > (budget if goal is None else goal) and (unit := ground.take_dimmest()):
         for place in unit:
             chunk = window.chunks[place]
-            why = SleepReason.DIMMEST if place == unit[0] else SleepReason.PAIR
+            why = ground.why if place == unit[0] else SleepReason.PAIR
             goes.append(Prune(chunk.key, len(chunk), ground.brightness[place], why, ground.rivals))
             size -= len(chunk)
             if not ground.left[chunk.key.turn_id]:
                 size -= window.frame_of(chunk.key.turn_id, chunk.key.role)
-    return PrunePlan(budget, size, tuple(goes))
+    return PrunePlan(budget, size, tuple(goes), frozenset(current), frozenset(kept))
 
 
 class _Ground:
-    """What could go, dimmest first. S0 of a turn is its anchor and goes last, together with its pair."""
+    """What could go, dimmest first. S0 of a turn is its anchor and goes last, alone or together with its pair."""
 
-    def __init__(self, window: Window, current: Collection[int], kept: Collection[ChunkKey]) -> None:
+    def __init__(
+        self, window: Window, current: Collection[int], kept: Collection[ChunkKey], pairs: PairSleep
+    ) -> None:
         self.chunks = window.chunks
         self.brightness = window.chunk_brightness()
         self.left: dict[int, set[int]] = defaultdict(set)  # turn -> places of its chunks that are still live
         self.answers: dict[int, set[int]] = defaultdict(set)  # question -> its answers' turns
-        self.by_brighter = window.strategy.pair_by == "brighter"
+        self.pairs = pairs
         spared = window.pinned.union(kept)
         self.safe = [
             chunk.key.turn_id in current
@@ -100,6 +113,7 @@ class _Ground:
         self.queue: list[tuple[float, int, int]] = []
         self.open: set[int] = set()  # places that could go now
         self.rivals = 0  # how many others could have gone in the last one's place
+        self.why = SleepReason.DIMMEST  # the last one went
         for place in range(len(self.chunks)):
             self.offer(place)
 
@@ -117,12 +131,14 @@ class _Ground:
         """
         chunk = self.chunks[place]
         places = self.partners(place, chunk) if chunk.key.chunk_id == 0 else [place]
-        if self.by_brighter:
+        if self.pairs == "brighter":
             places = sorted(places, key=lambda member: (-self.brightness[member], member))
         return [] if any(self.safe[member] for member in places) else places
 
     def partners(self, place: int, chunk: Chunk) -> list[int]:
         """An anchor and those that must go with it; nothing while one of their turns has more to lose first."""
+        if self.pairs == "apart":
+            return [place] if len(self.left[chunk.key.turn_id]) == 1 else []
         if chunk.answers is None:
             question, turns = place, self.answers.get(chunk.key.turn_id, set())
         else:
@@ -139,14 +155,21 @@ class _Ground:
     def take_dimmest(self) -> list[int]:
         """The unit of the dimmest prunable chunk goes; nothing if no other prunable one would be left."""
         while self.queue:
-            _, _, place = heapq.heappop(self.queue)
+            bright, _, place = heapq.heappop(self.queue)
             if place in self.open:
                 unit = self.unit(place)
-                self.rivals = len(self.open) - 1
+                self.rivals = len(self.open.difference(unit))
+                self.why = SleepReason.OLDEST if self.as_dim(bright, unit) else SleepReason.DIMMEST
                 for member in unit:
                     self.leave(member)
                 return unit if self.open else []
         return []
+
+    def as_dim(self, bright: float, unit: Collection[int]) -> bool:
+        """Whether something else that could go is no brighter."""
+        while self.queue and (self.queue[0][2] not in self.open or self.queue[0][2] in unit):
+            heapq.heappop(self.queue)
+        return bool(self.queue) and self.queue[0][0] <= bright
 
     def leave(self, place: int) -> None:
         """The chunk is gone; its turn's or its pair's anchor may be free now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -66,9 +66,10 @@ def shares_before(
     By the retrieval heads, each normalised on its own. Without heads by the row's own shares, less what each token
     gets anyway (`usual`).
     """
-    if calibration.heads and row.raw is not None and len(row.raw) == len(calibration.heads):
+    if calibration.heads and row.raw is not None and len(row.raw) >= len(calibration.heads):
         weights = np.array(calibration.weights, np.float32)
-        seen = row.raw[:, :before]
+        # Others may come after them. In one piece, so that the sums are the same wherever the row lies in memory.
+        seen = np.ascontiguousarray(row.raw[: len(weights), :before])
         sums = seen.sum(axis=1)
         return (weights / np.maximum(sums, TINY)) @ seen, float(weights @ sums)
     seen = row.tokens[:before]
@@ -84,8 +85,10 @@ class UseTally:
     def __init__(self, calibration: Calibration) -> None:
         self.calibration = calibration
         self._usual: Floats | None = None
-        self._sums: Counter[ChunkKey] = Counter()
+        self._sums: defaultdict[ChunkKey, float] = defaultdict(float)
         self._starts: dict[ChunkKey, int] = {}
+        self._chunks: Sequence[Chunk] = ()  # those that are live, until others are
+        self._shares = np.zeros(0)  # of those before the exchange, not in `_sums` yet
         self._looked = 0
         self._mass = 0.0
         self._tokens: list[tuple[tuple[ChunkKey, int, float], ...]] = []
@@ -102,7 +105,11 @@ class UseTally:
         `exchange`: the turn that is answered; what came before it can be a source.
         """
         self._tokens.append(())
-        count = sum(chunk.key.turn_id < exchange for chunk in chunks)
+        if chunks is not self._chunks:
+            self._add_up()
+            self._chunks = chunks
+            self._shares = np.zeros(sum(chunk.key.turn_id < exchange for chunk in chunks))
+        count = len(self._shares)
         before = int(offsets[count])
         if row is None or row.tokens.size < before:
             return
@@ -112,15 +119,14 @@ class UseTally:
         usual = self._usual if self._usual is not None and len(self._usual) == before else None
         shares, mass = shares_before(row, before, self.calibration, usual)
         self._mass += mass
-        for chunk, share in zip(chunks, np.add.reduceat(shares, offsets[:count]).tolist(), strict=False):
-            self._sums[chunk.key] += share
-            self._starts[chunk.key] = chunk.start
+        self._shares += np.add.reduceat(shares, offsets[:count])
         given = shares * np.float32(mass)
         self.lit = self.lit + given if len(self.lit) == before else given  # what woke meanwhile begins anew
         self._tokens[-1] = tuple(_strongest(given, chunks, offsets))
 
     def whole(self, start: int | None = None) -> ReplyUse:
         """The use of the whole reply. Chunks below `LEAST_SHARE` of it are listed only if a token came from them."""
+        self._add_up()
         mass = self._mass / self._looked if self._looked else 0.0
         total = sum(self._sums.values()) or 1.0
         shares = {key: mass * share / total for key, share in self._sums.items()}
@@ -139,6 +145,13 @@ class UseTally:
             ),
             start,
         )
+
+    def _add_up(self) -> None:
+        """Note by chunk what was added up by place."""
+        for chunk, share in zip(self._chunks, self._shares.tolist(), strict=False):
+            self._sums[chunk.key] += share
+            self._starts[chunk.key] = chunk.start
+        self._shares[:] = 0
 
 
 def _strongest(

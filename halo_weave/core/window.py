@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,12 @@ class Live:
     @property
     def peak(self) -> float:
         return float(self.brightness.max())
+
+
+class Tape(Protocol):
+    """Takes down what happens to a window, so that it can happen again."""
+
+    def note(self, what: str, *values: Any) -> None: ...
 
 
 @dataclass(slots=True)
@@ -88,6 +95,7 @@ class Window:
         self.stamps: dict[int, int] = {}  # tokens that a turn's frame has more than others, by turn
         self.faults: Counter[Fault] = Counter()
         self.reply: _Reply | None = None
+        self.tape: Tape | None = None
         self._chunks: list[Chunk] = []
         self._pinned: set[ChunkKey] = set()
         self._places: dict[ChunkKey, int] = {}
@@ -147,6 +155,23 @@ class Window:
         bright: list[float] = self.strategy.of_chunks(self._sight()).tolist()
         return bright
 
+    def shown(self) -> Brightness:
+        """(live tokens,) as it is shown: what is pinned is as bright as new, and keeps what it earned."""
+        bright = self.brightness.copy()
+        for key in self._pinned:
+            place = self._places[key]
+            bright[self._offsets[place] : self._offsets[place + 1]] = self.strategy.initial_brightness
+        return bright
+
+    def ranks(self) -> dict[ChunkKey, int]:
+        """0 for the dimmest chunk to 100 for the brightest; as bright ones share a rank, and pinned ones are at 100."""
+        bright = np.array(self.chunk_brightness())
+        bright[[chunk.key in self._pinned for chunk in self._chunks]] = np.inf
+        levels, places = np.unique(bright, return_inverse=True)
+        whole = max(1, len(levels) - 1)
+        ranks = (np.rint(100 * places / whole) if len(levels) > 1 else np.full(len(places), 100)).astype(int)
+        return {chunk.key: int(rank) for chunk, rank in zip(self._chunks, ranks, strict=True)}
+
     @property
     def pinned(self) -> frozenset[ChunkKey]:
         return frozenset(self._pinned)
@@ -203,6 +228,8 @@ class Window:
         ]
         self._lay_out(chunks, np.concatenate(columns, axis=1))
         self._pinned |= {key for key, item in incoming.items() if item.pinned}
+        if self.tape:
+            self.tape.note("add", tuple(incoming.values()), dict(self.stamps))
 
     def remove(self, keys: Iterable[ChunkKey]) -> tuple[Live, ...]:
         """Chunks leave the working set, as they were. Nothing changes if one is not live."""
@@ -215,6 +242,8 @@ class Window:
         columns = self._light[:, : self._offsets[-1]][:, np.repeat(stays, np.diff(self._offsets))]
         self._lay_out([chunk for chunk, kept in zip(self._chunks, stays, strict=True) if kept], columns)
         self._pinned -= leaving.keys()
+        if self.tape:
+            self.tape.note("remove", tuple(leaving))
         return gone
 
     def update(self, row: AttentionRow | None, *, score_reply: bool = False) -> Fault | None:
@@ -251,6 +280,8 @@ class Window:
                 f"A reply at position {start} would stand before live chunk {self._chunks[-1].key}."
             )
         self.reply = _Reply(turn_id, start, answers)
+        if self.tape:
+            self.tape.note("begin_reply", turn_id, start, answers)
 
     def say(self, token_id: int, piece: bytes, surprisal: float = np.nan) -> None:
         """The reply's next token, and how little the model expected it, if that is known."""
@@ -263,9 +294,15 @@ class Window:
         self._light[:, at : at + 1] = self._rows(born)
         self.reply.ids.append(token_id)
         self.reply.pieces.append(piece)
+        if self.tape:
+            self.tape.note("say", token_id, piece, surprisal)
 
     def end_reply(
-        self, min_chunk_tokens: int = 64, parts: Sequence[ReplyPart] | None = None
+        self,
+        min_chunk_tokens: int = 64,
+        parts: Sequence[ReplyPart] | None = None,
+        *,
+        max_chunk_tokens: int = 256,
     ) -> tuple[Chunk, ...]:
         """The reply becomes chunks of the window, in time order. An empty reply becomes nothing.
 
@@ -277,13 +314,21 @@ class Window:
         if parts is None:
             parts = [ReplyPart(reply.start, reply.tokens, range(len(reply.ids)))] if reply.ids else []
         self.reply = None
-        chunks = chunk_parts(parts, reply.turn_id, reply.answers, min_chunk_tokens=min_chunk_tokens)
+        chunks = chunk_parts(
+            parts,
+            reply.turn_id,
+            reply.answers,
+            min_chunk_tokens=min_chunk_tokens,
+            max_chunk_tokens=max_chunk_tokens,
+        )
         if chunks:
             kept = [said + source for part in parts for source in part.sources]
             self._lay_out([*self._chunks, *chunks], columns[:, [*range(said), *kept]])
         after = self.strategy.after_reply(self._sight())
         if after:
             self._set_light(after)
+        if self.tape:
+            self.tape.note("end_reply", min_chunk_tokens, tuple(parts))
         return chunks
 
     # Inside
@@ -348,18 +393,24 @@ def chunk_turn(
     answers: int | None = None,
     *,
     min_chunk_tokens: int = 64,
+    max_chunk_tokens: int = 256,
     first: int = 0,
 ) -> tuple[Chunk, ...]:
     """A whole turn as its chunks, one after the other from position `start`, counted from `first`."""
     chunks: list[Chunk] = []
-    for part in cut(tokens, min_chunk_tokens):
+    for part in cut(tokens, min_chunk_tokens, max_chunk_tokens):
         at = chunks[-1].stop if chunks else start
         chunks.append(Chunk(ChunkKey(turn_id, first + len(chunks), role), at, part, answers))
     return tuple(chunks)
 
 
 def chunk_parts(
-    parts: Sequence[ReplyPart], turn_id: int, answers: int | None, *, min_chunk_tokens: int = 64
+    parts: Sequence[ReplyPart],
+    turn_id: int,
+    answers: int | None,
+    *,
+    min_chunk_tokens: int = 64,
+    max_chunk_tokens: int = 256,
 ) -> tuple[Chunk, ...]:
     """A reply as its chunks in time order. The answer's are counted first: its opening is the turn's anchor."""
     chunks: list[Chunk] = []
@@ -371,6 +422,7 @@ def chunk_parts(
             part.start,
             answers,
             min_chunk_tokens=min_chunk_tokens,
+            max_chunk_tokens=max_chunk_tokens,
             first=len(chunks),
         )
     return tuple(sorted(chunks, key=lambda chunk: chunk.start))

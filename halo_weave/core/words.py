@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
+from halo_weave.core.languages import STOP_WORDS, language_of, stems
+
 WORD = re.compile(r"[^\W_]+", re.UNICODE)
 HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[^\W\d])(?=\d)|(?<=\d)(?=[^\W\d])")
 # Scripts that are written without spaces between words: Han, Kana, Thai, Lao, Khmer, Burmese.
@@ -13,17 +15,6 @@ UNSPACED = re.compile(
     "\u0e00-\u0eff\u1780-\u17ff\u1000-\u109f]+"
 )
 LONGEST = 64  # characters of a term; longer runs are keys and hashes, which nobody searches by their end
-
-STOP = """
-a about after again all also am an and any are aren as at be because been before being between both but by can could
-couldn d did didn do does doesn doing don during each else for from further had hadn has hasn have haven having he her
-here hers herself him himself his how i if in into is isn it its itself just ll m me might more most must my myself no
-nor not now of off on once only or other our ours ourselves out over own re s same shall she should shouldn so some such
-t than that the their theirs them themselves then there these they this those through to too under until up us ve very
-was wasn we were weren what when where which while who whom whose why will with won would wouldn you your yours yourself
-yourselves
-"""
-STOP_WORDS = frozenset(STOP.split())
 
 
 def terms(text: str) -> list[str]:
@@ -55,16 +46,22 @@ def _pairs(word: str) -> list[str]:
     return [part[:LONGEST] for part in found if part]
 
 
-def question_terms(text: str, limit: int) -> list[str]:
-    """What the word index is asked for: each term once, without stop words.
+def question_terms(text: str, limit: int) -> dict[str, str]:
+    """What the word index is asked for: each stem once, without stop words, and the word it comes from.
 
-    Of a long text the longest terms are taken, since they are the rarest on the whole.
+    Of a long text the longest words are taken, since they are the rarest on the whole.
     """
-    wanted = [term for term in dict.fromkeys(terms(text)) if term not in STOP_WORDS]
+    asked = list(dict.fromkeys(terms(text)))
+    language = language_of(asked)
+    stops = STOP_WORDS["english"] | STOP_WORDS[language]
+    wanted = [term for term in asked if term not in stops]
     if len(wanted) > limit:
         kept = set(sorted(wanted, key=len, reverse=True)[:limit])
         wanted = [term for term in wanted if term in kept]
-    return wanted
+    found: dict[str, str] = {}
+    for stem, word in zip(stems(wanted, language), wanted, strict=True):
+        found.setdefault(stem, word)
+    return found
 
 
 def spoken_date(said: datetime) -> str:
@@ -73,6 +70,7 @@ def spoken_date(said: datetime) -> str:
 
 
 def index_terms(text: str, *, speaker: str = "", said: datetime | None = None) -> str:
-    """What the word index holds of a chunk: who said it, when, and its words."""
+    """What the word index holds of a chunk: who said it, when, and the stems of its words."""
     when = spoken_date(said) if said else ""
-    return " ".join(terms(f"{speaker} {when} {text}"))
+    words = terms(text)
+    return " ".join(stems([*terms(f"{speaker} {when}"), *words], language_of(words)))

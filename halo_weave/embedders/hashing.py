@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from halo_weave.core.words import STOP_WORDS, terms
+from halo_weave.core.languages import STOP_WORDS
+from halo_weave.core.words import terms
 from halo_weave.ports import Vectors
 
 
@@ -22,7 +23,7 @@ class HashingEmbedder:
         vectors = np.zeros((len(texts), self.dimension), np.float32)
         for i, text in enumerate(texts):
             for term in terms(text)[: self.max_tokens]:
-                if term not in STOP_WORDS:
+                if term not in STOP_WORDS["english"]:
                     digest = hashlib.blake2b(term.encode(), digest_size=8).digest()
                     place = int.from_bytes(digest[:4], "little") % self.dimension
                     vectors[i, place] += 1 if digest[4] & 1 else -1

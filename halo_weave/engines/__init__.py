@@ -12,19 +12,27 @@ Progress = Callable[[str, int, int], None]  # what is being done, how much of it
 
 
 class _OpenEngine(Protocol):
-    def __call__(self, model: Path | str | None, progress: Progress, **limits: Any) -> Engine: ...
+    def __call__(
+        self, model: Path | str | None, progress: Progress, *, careful: bool = False, **limits: Any
+    ) -> Engine: ...
 
 
-def _open_llama(model: Path | str | None, progress: Progress, **limits: Any) -> Engine:
+def _open_llama(
+    model: Path | str | None, progress: Progress, *, careful: bool = False, **limits: Any
+) -> Engine:
     from halo_weave.engines.llama import Limits, LlamaEngine
-    from halo_weave.llama.inventory import chosen_weights
+    from halo_weave.llama.inventory import check_memory, chosen_weights
 
     path = chosen_weights(model, progress)
+    if careful:
+        check_memory(path, limits.get("context"), limits.get("kv_type") or "f16")
     progress("Loading the model", 0, 0)
     return LlamaEngine(path, limits=Limits(**limits))
 
 
-def _open_scripted(model: Path | str | None, progress: Progress, **limits: Any) -> Engine:
+def _open_scripted(
+    model: Path | str | None, progress: Progress, *, careful: bool = False, **limits: Any
+) -> Engine:
     from halo_weave.engines.scripted import ScriptedEngine
 
     return ScriptedEngine()

@@ -23,7 +23,7 @@ from halo_weave.llama import abi
 from halo_weave.llama.footprint import KvType, value_type
 from halo_weave.llama.model import Model
 
-LIVE, SCRATCH = 0, 1  # sequence ids
+LIVE, SCRATCH, HELD = 0, 1, 2  # sequence ids
 NEVER = 1 << 62
 EVERYTHING = (-1, -1)  # all places of a sequence
 
@@ -39,6 +39,7 @@ class Shape:
     graveyard_bytes: int  # for the asleep tokens of one window
     callback_in_c: bool  # of the attention reader
     kv_type: KvType = "f16"
+    sliding: int = 0  # places that the layers with a sliding window look back; 0: there are none
 
 
 @dataclass(slots=True, eq=False)
@@ -147,8 +148,9 @@ class Cache:
             n_ctx=size,
             n_batch=self.shape.batch,
             n_ubatch=self.shape.batch,
-            n_seq_max=2,
+            n_seq_max=3 if self.shape.sliding else 2,
             kv_unified=True,
+            swa_full=True,
             flash_attn_type=abi.FLASH_ATTENTION_OFF,
             type_k=abi.TENSOR_TYPES[self.shape.kv_type],
             type_v=abi.TENSOR_TYPES[value_type(self.shape.kv_type)],
@@ -182,20 +184,21 @@ class Cache:
 
     def resize(self, size: int, *, attention: bool) -> None:
         """A new context with more cells, or one whose attention can be read, and everything live moved over."""
-        order = np.argsort(self.columns[: self.count], kind="stable")
-        state = self._save(LIVE) if self.count else None
-        kept = (self.labels, self.ids, self.places, self.kinds, self.count, self.clean, self.doubt)
+        live = np.arange(self.count)
+        saved = [self._saved(part) for part in self._stretches(live)]
+        kinds, count, clean, doubt = self.kinds, self.count, self.clean, self.doubt
         old, self.context = self.context, None
         self.c.llama_free(old)
         self._open(size, attention=attention)
         self.reset()
-        if state is not None:
-            labels, ids, places, kinds, self.count, self.clean, self.doubt = kept
-            now = slice(0, self.count)
-            self.labels[now], self.ids[now] = labels[now], ids[now]
-            self.places[now], self.kinds[now] = places[now], kinds[now]
-            self._load(state, LIVE)
-            self.columns[order] = self.cells.take(self.count)
+        self.kinds[:count] = kinds[:count]
+        for grave in saved:
+            now = slice(self.count, self.count + len(grave.tokens))
+            self.labels[now], self.ids[now] = grave.tokens.labels, grave.tokens.ids
+            self.places[now] = grave.tokens.places
+            self.columns[now] = self._bring_back(grave, 0, grave.tokens.places)
+            self.count = now.stop
+        self.clean, self.doubt = clean, doubt
 
     @property
     def bytes(self) -> int:
@@ -301,19 +304,38 @@ class Cache:
 
     def _remove(self, index: npt.NDArray[np.intp], *, keep: bool) -> None:
         """Live tokens leave; their keys and values are kept aside while there is room."""
-        for start, stop in runs(index):
-            gone = index[start:stop]
+        for gone in self._stretches(index):
             first, last = int(self.places[gone[0]]), int(self.places[gone[-1]]) + 1
-            cells = self.columns[gone]
             if keep and len(gone) * self.shape.cell_bytes <= self.shape.graveyard_bytes:
-                self.c.llama_memory_seq_cp(self.memory, LIVE, SCRATCH, first, last)
-                tokens = CachedTokens(self.labels[gone], self.ids[gone], self.places[gone])
-                self.graves.append(Grave(tokens, np.argsort(cells, kind="stable"), self._save(SCRATCH)))
-                self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
-            self.c.llama_memory_seq_rm(self.memory, LIVE, first, last)
-            self.cells.give_back(cells)
+                self.graves.append(self._saved(gone))
+            for sequence in (LIVE, HELD) if self.shape.sliding else (LIVE,):
+                self.c.llama_memory_seq_rm(self.memory, sequence, first, last)
+            self.cells.give_back(self.columns[gone])
         while sum(grave.state.nbytes for grave in self.graves) > self.shape.graveyard_bytes:
             del self.graves[0]  # the oldest goes first
+
+    def _stretches(self, index: npt.NDArray[np.intp]) -> Iterator[npt.NDArray[np.intp]]:
+        """Live tokens that follow each other. With sliding windows llama.cpp saves no more than a window at once."""
+        for start, stop in runs(index):
+            while start < stop:
+                reach = int(self.places[index[start]]) + (self.shape.sliding or NEVER)
+                end = start + int(np.searchsorted(self.places[index[start:stop]], reach))
+                yield index[start:end]
+                start = end
+
+    def _saved(self, index: npt.NDArray[np.intp]) -> Grave:
+        """A copy of live tokens that follow each other, with their keys and values."""
+        first, last = int(self.places[index[0]]), int(self.places[index[-1]]) + 1
+        self.c.llama_memory_seq_cp(self.memory, LIVE, SCRATCH, first, last)
+        tokens = CachedTokens(self.labels[index], self.ids[index], self.places[index])
+        grave = Grave(tokens, np.argsort(self.columns[index], kind="stable"), self._save(SCRATCH))
+        self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
+        return grave
+
+    def _hold(self, sequence: int, first: int, last: int) -> None:
+        """llama.cpp takes away cells that have left the sliding window, unless a second sequence has them too."""
+        if self.shape.sliding:
+            self.c.llama_memory_seq_cp(self.memory, sequence, HELD, first, last)
 
     def _bring_back(self, grave: Grave, at: int, places: Places) -> npt.NDArray[np.int32]:
         """Bring tokens from index `at` of a grave back, to `places`. Returns their cells."""
@@ -333,6 +355,7 @@ class Cache:
             self.cells.rewind()
             self.settled = False
         self.c.llama_memory_seq_cp(self.memory, SCRATCH, LIVE, *EVERYTHING)
+        self._hold(SCRATCH, *EVERYTHING)
         self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
         return cells[at:stop]
 
@@ -357,7 +380,7 @@ class Cache:
         queries = max(0, stop - max(start, watch.rows_from))
         if stop == len(prompt) and watch.last:
             queries = max(queries, 1)
-        columns[start:stop] = self._decode(
+        columns[start:stop] = self.decode(
             prompt.ids[start:stop], places[start:stop], sequence, logits, queries
         )
         for i in range(max(start, watch.rows_from), stop) if self.last_rows is not None else ():
@@ -370,7 +393,7 @@ class Cache:
         for i in np.flatnonzero(foretold).tolist():
             watch.surprisal.append(self.surprisal(i, int(prompt.ids[start + i + 1])))
 
-    def _decode(
+    def decode(
         self, ids: Ids, places: Places, sequence: int, logits: npt.NDArray[np.bool_], queries: int
     ) -> npt.NDArray[np.int32]:
         """Run tokens through the model. Returns the cells they got; `last_rows` holds the attention asked for."""
@@ -386,6 +409,7 @@ class Cache:
                 f"The model stopped in the middle of its work (code {result}){self.model.library.complaint()}."
             )
         self.settled = True
+        self._hold(sequence, int(places[0]), int(places[-1]) + 1)
         return cells
 
     # Growing by one token
@@ -394,7 +418,7 @@ class Cache:
         """The token that was generated becomes live."""
         at = self.count
         place = int(self.places[at - 1]) + 1
-        (cell,) = self._decode(
+        (cell,) = self.decode(
             np.array([id], np.int32), np.array([place], np.int32), LIVE, np.ones(1, np.bool_), int(look)
         )
         self.labels[at], self.ids[at], self.places[at] = label, id, place

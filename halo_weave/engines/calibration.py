@@ -24,11 +24,11 @@ from halo_weave.templates.messages import ChatMessage
 log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
-METHOD = 1  # grows when the tests or the choice change, so that every model is calibrated again
+METHOD = 2  # grows when the tests or the choice change, so that every model is calibrated again
 LOOKING = "Finding out which heads look back"
 WINDOW = "calibration"
 LISTS, STORIES = 2, 4  # lists of words to copy; stories, with a question for each of their facts
-PAIRS_AT_ONCE = 128  # whose rows are held in memory
+PAIRS_AT_ONCE = 512  # whose rows are held in memory, some 50 MB; more are read in several passes
 BLOCK = 1 << 20
 
 WORDS = """
@@ -81,22 +81,27 @@ FILLER = (
 )
 
 
-def calibrated(engine: Engine, folder: Path, progress: Progress, *, anew: bool = False) -> Calibration:
+def calibrated(
+    engine: Engine, folder: Path, progress: Progress, *, anew: bool = False, shared: Path | None = None
+) -> Calibration:
     """The calibration of the engine's model: as it was stored, or made now and stored in the folder.
 
-    A model that cannot be calibrated works as well: its light comes from all heads.
+    `shared`: a folder beside the models, so that another data folder need not find it out again. A model that cannot be
+    calibrated works as well: its light comes from all heads.
     """
+    folders = [folder] if shared is None else [folder, shared]
     info = engine.info
     if not info.file or not info.abilities.attention:
         return (
             Calibration(sentence="What this model looks at cannot be read.") if info.file else NOT_CALIBRATED
         )
     try:
-        place = folder / f"{_hash_of(Path(info.file), folder / 'files.json', progress)}.json"
-        found = None if anew else _stored(place)
-        if found is None:
-            found = calibrate(engine, progress)
-            _write(place, {"method": METHOD, "model": info.name, **_as_json(found)})
+        name = f"{_hash_of(Path(info.file), [one / 'files.json' for one in folders], progress)}.json"
+        stored = [None if anew else _stored(one / name) for one in folders]
+        found = next((one for one in stored if one), None) or calibrate(engine, progress)
+        for one, known in zip(folders, stored, strict=True):
+            if known is None:
+                _write(one / name, {"method": METHOD, "model": info.name, **_as_json(found)})
         return found
     except (HaloWeaveError, OSError) as error:
         log.warning("The model was not calibrated: %s", error)
@@ -122,6 +127,9 @@ def calibrate(engine: Engine, progress: Progress) -> Calibration:
         engine.forget(WINDOW)
     progress(LOOKING, len(trials), len(trials))
     copying, needles = (sums[kind] / max(1, counts[kind]) for kind in sums)
+    if engine.info.wide_layers:  # what lies beyond a sliding window is seen by the other layers only
+        narrow = np.setdiff1d(np.arange(shape[0]), engine.info.wide_layers)
+        copying[narrow], needles[narrow] = 0, 0
     return choose_heads(copying, needles)
 
 
@@ -243,23 +251,33 @@ def _write(place: Path, content: dict[str, Any]) -> None:
         partial.replace(place)
 
 
-def _hash_of(file: Path, known: Path, progress: Progress) -> str:
+def _hash_of(file: Path, lists: Sequence[Path], progress: Progress) -> str:
     """The SHA-256 of a file, which is computed again only when its size or its time of change is another."""
     stat = file.stat()
-    mark = [stat.st_size, stat.st_mtime_ns]
-    kept: dict[str, Any] = {}
+    mark, name = [stat.st_size, stat.st_mtime_ns], str(file.resolve())
+    kept = {place: _known_files(place) for place in lists}
+    entries = [entry for known in kept.values() if isinstance(entry := known.get(name), dict)]
+    sha256 = next(
+        (str(one["sha256"]) for one in entries if one.get("mark") == mark and one.get("sha256")), ""
+    )
+    if not sha256:
+        digest, done = hashlib.sha256(), 0
+        with file.open("rb") as source:
+            while block := source.read(BLOCK):
+                digest.update(block)
+                done += len(block)
+                progress("Checking which model it is", done, stat.st_size)
+        sha256 = digest.hexdigest()
+    entry = {"mark": mark, "sha256": sha256}
+    for place, known in kept.items():
+        if known.get(name) != entry:
+            _write(place, {**known, name: entry})
+    return sha256
+
+
+def _known_files(place: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
-        read = json.loads(known.read_text(encoding="utf-8"))
-        kept = read if isinstance(read, dict) else {}
-    name = str(file.resolve())
-    entry = kept.get(name)
-    if isinstance(entry, dict) and entry.get("mark") == mark and isinstance(entry.get("sha256"), str):
-        return str(entry["sha256"])
-    digest, done = hashlib.sha256(), 0
-    with file.open("rb") as source:
-        while block := source.read(BLOCK):
-            digest.update(block)
-            done += len(block)
-            progress("Checking which model it is", done, stat.st_size)
-    _write(known, {**kept, name: {"mark": mark, "sha256": digest.hexdigest()}})
-    return digest.hexdigest()
+        read = json.loads(place.read_text(encoding="utf-8"))
+        if isinstance(read, dict):
+            return read
+    return {}

@@ -19,12 +19,13 @@ from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.engines.cache import NEVER, Cache, Observation, Shape
 from halo_weave.engines.capture import is_native
 from halo_weave.engines.cells import plan_reading
+from halo_weave.engines.probing import has_state, probe
 from halo_weave.engines.prompts import FlatPrompt
 from halo_weave.engines.sampling import Sampler
 from halo_weave.engines.scheduler import FairScheduler
 from halo_weave.engines.stops import Stops
 from halo_weave.errors import EngineError, ModelUnusable
-from halo_weave.llama import abi, library
+from halo_weave.llama import library
 from halo_weave.llama.footprint import KvType, cache_bytes
 from halo_weave.llama.header import Header, read_header
 from halo_weave.llama.model import Model, cores
@@ -51,6 +52,7 @@ Mode = Literal["splice", "exact"]
 
 BATCH, BATCH_ON_GPU = 64, 512  # tokens per decode while a prompt is read
 GROWTH = 2048  # a context grows by so many cells
+CHATML_END = "<|im_end|>"
 SPARE = 256  # cells beyond prompt and reply, for what returns in the middle
 
 
@@ -86,6 +88,7 @@ class LlamaEngine:
             _check_that_it_writes(self.model)
             self.limits = limits
             self.template = _template_of(self.model, header, self.renderer)
+            self.ends = _written_ends(self.model, self.template)
             trained = self.model.trained_context or limits.context
             self.shape = Shape(
                 threads=limits.threads or cores(),
@@ -95,6 +98,7 @@ class LlamaEngine:
                 kv_type=limits.kv_type,
                 graveyard_bytes=limits.graveyard_bytes,
                 callback_in_c=is_native() if in_c is None else in_c,
+                sliding=int(self.model.c.llama_model_n_swa(self.model.handle)),
             )
             self._info = self._describe(header, min(trained, limits.context))
         except BaseException:
@@ -104,7 +108,7 @@ class LlamaEngine:
         self.caches: OrderedDict[str, Cache] = OrderedDict()
         self.active: set[str] = set()
         self.doomed: set[str] = set()
-        self.has_state = _has_state(self.model)
+        self.has_state = has_state(self.model)
         self._now = datetime.now()
         self.misfits = 0  # how often the map of cells did not fit what the model looked at
         self.scheduler: FairScheduler[GenerationEvent] = FairScheduler("halo-weave engine")
@@ -168,6 +172,8 @@ class LlamaEngine:
         flat = FlatPrompt.of(prompt, vocabulary=self.model.size, context=self.info.context)
         if capture and not self.info.abilities.attention:
             capture = replace(capture, reply=False, reading=False)
+        if capture and self.info.wide_layers and capture.layers is None and capture.pairs is None:
+            capture = replace(capture, layers=self.info.wide_layers)
         if capture:
             capture.chosen(self.info.layers, self.info.heads)
         watch = Observation.of(flat, prompt.read_from, capture)
@@ -282,7 +288,7 @@ class LlamaEngine:
         stopped: Callable[[], bool],
         began: float,
     ) -> Generator[GenerationEvent | None]:
-        stops = Stops(sampling.stop)
+        stops = Stops((*sampling.stop, *self.ends))
         made = given = 0
         reason: Reason | None = None
         while reason is None:
@@ -368,6 +374,7 @@ class LlamaEngine:
 
     def _describe(self, header: Header, context: int) -> ModelInfo:
         c, model = self.model.c, self.model
+        traits = probe(model, self.shape)
         return ModelInfo(
             name=human_name(model.path, header),
             architecture=header.architecture,
@@ -381,9 +388,8 @@ class LlamaEngine:
             tokenizer=header.tokenizer,
             template=self.template.origin,
             template_note=self.template.reason,
-            abilities=Abilities(
-                attention=not c.llama_model_is_recurrent(model.handle), cuts=_can_cut(model, self.shape)
-            ),
+            abilities=Abilities(attention=not c.llama_model_is_recurrent(model.handle), cuts=traits.cuts),
+            wide_layers=traits.wide_layers,
             file=str(model.path),
             size_bytes=header.size,
             parameters=int(c.llama_model_n_params(model.handle)),
@@ -399,20 +405,10 @@ def _check_that_it_writes(model: Model) -> None:
         raise ModelUnusable(f"{model.path} writes by diffusion, not token by token. Use another model.")
 
 
-def _has_state(model: Model) -> bool:
-    """A recurrent state holds all that went before; no part of it can be taken out."""
-    return bool(model.c.llama_model_is_recurrent(model.handle) or model.c.llama_model_is_hybrid(model.handle))
-
-
-def _can_cut(model: Model, shape: Shape) -> bool:
-    """Whether cells can leave, return and be shifted: not with sliding windows, M-RoPE or recurrent states."""
-    c, handle = model.c, model.handle
-    if _has_state(model) or c.llama_model_n_swa(handle):
-        return False
-    if c.llama_model_rope_type(handle) not in (abi.ROPE_NORMAL, abi.ROPE_NEOX):
-        return False
-    with contextlib.closing(Cache(model, shape, 256, attention=False)) as cache:
-        return bool(c.llama_memory_can_shift(cache.memory))
+def _written_ends(model: Model, template: ModelTemplate) -> tuple[str, ...]:
+    """Where ChatML stands in and its end of a turn is no token of the model, the model writes it out as text."""
+    written = template.origin == "chatml" and len(model.tokenize_ids(CHATML_END, special=True)) > 1
+    return (CHATML_END,) if written else ()
 
 
 def _template_of(model: Model, header: Header, renderer: TemplateRenderer) -> ModelTemplate:

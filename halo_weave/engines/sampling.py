@@ -6,6 +6,7 @@ import secrets
 from typing import Self
 
 from halo_weave.core.tokens import Ids
+from halo_weave.errors import BadInput
 from halo_weave.llama.model import Model
 from halo_weave.ports import Sampling
 
@@ -23,6 +24,12 @@ class Sampler:
             links.append(
                 c.llama_sampler_init_penalties(model.size, PENALTY_REACH, sampling.repeat_penalty, 0.0, 0.0)
             )
+        if sampling.grammar:
+            rules = c.llama_sampler_init_grammar(model.vocabulary, sampling.grammar.encode(), b"root")
+            if not rules:
+                c.llama_sampler_free(self.chain)
+                raise BadInput("The form that the reply should have cannot be used. Make the schema simpler.")
+            links.append(rules)
         if sampling.temperature == 0.0:
             links.append(c.llama_sampler_init_greedy())
         else:

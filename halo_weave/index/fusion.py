@@ -5,7 +5,7 @@ The number reads like the logarithm of odds: each part adds to it, and 0 is a ch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,9 +24,11 @@ class Weights:
     """How much each part of the similarity counts. They are the same for every question."""
 
     meaning: float = 1.0  # for each standard deviation above an ordinary chunk
-    words: float = 4.0  # for the chunk that holds the user's words best
-    speaker: float = 0.5  # for a chunk of someone whom the question names
-    time: float = 1.0  # for a chunk said in the time that the question names
+    words: float = 5.0  # for the chunk that holds the user's words best
+    speaker: float = 1.5  # for a chunk of the one whom the question names
+    time: float = 2.0  # for a chunk said in the time that the question names
+    asking: float = 1.0  # taken away from a chunk by its share of questions
+    echo: float = 4.0  # taken away from a chunk that tells nothing
     word_reach: tuple[float, ...] = (0.75, 0.5, 0.25)  # of a word that stands 1, 2, 3 chunks away
     context: tuple[float, ...] = (0.5, 0.25)  # of the meaning of what stands 1, 2 chunks away
 
@@ -41,12 +43,12 @@ class TermHits:
 
 
 def find_terms(
-    store: SearchIndex, outline: Outline, terms: Sequence[str], *, window: str | None = None
+    store: SearchIndex, outline: Outline, terms: Mapping[str, str], *, window: str | None = None
 ) -> list[TermHits]:
-    """Each term is asked of the word index by itself: that tells which of them a chunk holds."""
+    """Each stem is asked of the word index by itself: that tells which of the question's words a chunk holds."""
     found = []
-    hits = store.search_terms(terms, FREQUENT, window=window)
-    for term, (numbers, scores) in zip(terms, hits, strict=True):
+    hits = store.search_terms(list(terms), FREQUENT, window=window)
+    for term, (numbers, scores) in zip(terms.values(), hits, strict=True):
         rows = outline.rows(numbers)
         known = rows >= 0  # another process may have said something since the outline was read
         if known.any():
@@ -83,7 +85,7 @@ class Meaning:
     passages: Floats  # (passages, dimension), those of one chunk together
     counts: Rows  # (chunks,) passages of each; 0 for a chunk that is not embedded yet
     whole: Floats  # (chunks, dimension) each alone as one vector, for comparing chunks
-    amid: Floats  # (chunks, dimension) the same mixed with its neighbours
+    amid: Floats  # (chunks, dimension) the same mixed with its neighbours, of any length
 
     @classmethod
     def of(cls, rows: Rows, outline: Outline, index: VectorIndex, context: Sequence[float]) -> Meaning:
@@ -103,14 +105,16 @@ class Meaning:
                 bounds = np.column_stack([firsts[several], firsts[several] + counts[several]]).ravel()
                 padded = np.concatenate([vectors, np.zeros((1, index.dimension), np.float32)])
                 all_whole[several] = _unit(np.add.reduceat(padded, bounds, axis=0)[::2])
-        at = np.searchsorted(everyone, rows)
-        whole = all_whole[at]
-        amid = whole.copy()
+        whole = all_whole[np.searchsorted(everyone, rows)]
+        amid, beside = whole.copy(), np.empty_like(whole)
         for i, near in enumerate(around):
-            there = np.flatnonzero(near >= 0)
-            amid[there] += np.float32(context[i // 2]) * all_whole[np.searchsorted(everyone, near[there])]
+            np.take(all_whole, np.searchsorted(everyone, near), axis=0, out=beside, mode="clip")
+            beside *= (np.float32(context[i // 2]) * (near >= 0))[:, None]  # nothing where the talk ends
+            amid += beside
+        if all_whole is vectors:
+            return cls(whole, np.ones(len(rows), np.int64), whole, amid)
         passages, own = index.of(outline["number"][rows])
-        return cls(passages, own, whole, _unit(amid))
+        return cls(passages, own, whole, amid)
 
     def nearness(self, query: Floats) -> Floats:
         """(chunks,) mean likeness of the best passage and of the whole amid its neighbours; NaN without a vector."""
@@ -119,12 +123,18 @@ class Meaning:
         if has.any():
             firsts = (np.cumsum(self.counts) - self.counts)[has]
             found[has] = np.maximum.reduceat(likeness(self.passages, query), firsts)
-        return (found + likeness(self.amid, query)) / np.float32(2)
+        amid = likeness(self.amid, query) / _lengths(self.amid)
+        return np.asarray((found + amid) / 2, np.float32)
 
 
 def _unit(vectors: Floats) -> Floats:
-    lengths = np.sqrt(np.vecdot(vectors, vectors))[:, None]
-    return np.asarray(vectors / np.where(lengths == 0, 1, lengths), np.float32)
+    return np.asarray(vectors / _lengths(vectors)[:, None], np.float32)
+
+
+def _lengths(vectors: Floats) -> Floats:
+    """Of each vector; 1 of one that is all zeros, since it is divided by."""
+    lengths = np.sqrt(np.vecdot(vectors, vectors))
+    return np.asarray(np.where(lengths == 0, 1, lengths), np.float32)
 
 
 def varied(scores: Floats, whole: Floats, balance: float, count: int) -> list[int]:

@@ -25,6 +25,7 @@ COLUMNS = np.dtype(
         ("after", np.int64),
         ("window", np.int32),
         ("speaker", np.int32),
+        ("told", np.float32),  # share of its words that tell something
         ("user", bool),
         ("present", bool),
     ]
@@ -139,6 +140,7 @@ class Outline:
         new = self._table[first:size]
         new["number"] = [place.number for place in fresh]
         new["said"] = [place.said for place in fresh]
+        new["told"] = [place.told for place in fresh]
         new["user"] = [place.role == Role.USER for place in fresh]
         new["window"] = [code(self.window_codes, place.window) for place in fresh]
         new["speaker"] = [code(self.speaker_codes, place.speaker) for place in fresh]

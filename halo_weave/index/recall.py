@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
@@ -27,6 +27,7 @@ STRONG = 100  # of the nearest in meaning, whose neighbours are looked at as wel
 ORDINARY = 400  # chunks that tell what likeness is ordinary for a question
 RARE = 1_000  # a word that at most one of so many chunks holds says enough by itself
 READ = 4_000  # characters of a question that are embedded
+QUESTIONS = 8  # whose vectors are remembered
 MOST_TERMS = 64  # of a question, that the word index is asked for
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -48,6 +49,7 @@ class Recall:
         self.weights = weights or Weights()
         self._lock = threading.Lock()
         self._beside = ThreadPoolExecutor(1, "question")
+        self._questions: dict[tuple[str, Embedding], Future[Floats | None]] = {}  # the latest, by text
         self._outline = Outline()
         self._index: VectorIndex | None = None  # all vectors, if the store cannot search them itself
         self._vector_search: VectorSearch | None = None  # the store's own index, if it has one
@@ -58,6 +60,11 @@ class Recall:
         self._embedding = self._begin()
 
     # What others call
+
+    def expect(self, text: str) -> None:
+        """This text will be searched for soon: it is embedded while the caller gets ready."""
+        if text.strip():
+            self._vector_of(text)
 
     def search(
         self,
@@ -75,18 +82,25 @@ class Recall:
         if not text.strip() or limit < 1:
             return []
         asked = question_terms(text, MOST_TERMS)
-        embedding = self._beside.submit(self._embed, text)  # while the words are looked up
+        embedding = self._vector_of(text)  # while the words are looked up
         with self._lock:
             self._refresh()
             found = find_terms(self._store, self._outline, asked, window=window)
             words = word_scores(found, self._outline, self.weights.word_reach)
             named = spans(text[:READ], now)
+            early = self._early_candidates(words, named, now, window)
+            meanings = self._meanings(early, self._index) if self._index else []
             query = embedding.result()
-            rows = self._candidates(query, words, named, now, window)
+            rows = self._candidates(query, early, window)
             if not len(rows):
                 return []
             index = None if query is None else self._vectors_around(rows)
-            near = None if query is None or not index else self._nearness(rows, index, query)
+            near = None
+            if query is not None and index:
+                meanings += self._meanings(np.setdiff1d(rows, early) if meanings else rows, index)
+                near = np.full(len(rows), np.nan, np.float32)
+                for part, meaning in meanings:
+                    near[np.searchsorted(rows, part)] = meaning.nearness(query)
             parts = self._parts(query, rows, near, words, named, text, now, user_weight)
             return self._hits(rows, parts, near, index, found, limit, mmr_lambda)
 
@@ -140,6 +154,17 @@ class Recall:
         )
         embedding.start()
         return embedding
+
+    def _vector_of(self, text: str) -> Future[Floats | None]:
+        """A question's vector, which may be known, as from a preview, or on its way. None: words alone serve."""
+        key = text, self._embedding
+        known = self._questions.pop(key, None)
+        if known is None or (known.done() and (known.exception() or known.result() is None)):
+            known = self._beside.submit(self._embed, text)
+        self._questions[key] = known
+        for oldest in list(self._questions)[:-QUESTIONS]:
+            self._questions.pop(oldest, None)
+        return known
 
     def _embed(self, text: str) -> Floats | None:
         ready = self._embedding.ready
@@ -209,31 +234,29 @@ class Recall:
 
     # Searching
 
-    def _candidates(
-        self,
-        query: Floats | None,
-        words: Floats,
-        named: Sequence[Span],
-        now: datetime,
-        window: str | None,
+    def _early_candidates(
+        self, words: Floats, named: Sequence[Span], now: datetime, window: str | None
     ) -> Rows:
-        """Rows worth a closer look: near in meaning, strong in words, of the time that is named."""
+        """Rows worth a closer look whatever the question means: strong in words, of the time that is named."""
         outline = self._outline
         if len(outline) <= 2 * SHORTLIST:
-            everyone = np.flatnonzero(outline["present"])
-            return self._within(everyone, window)
-        put_forward = []
+            return self._within(np.flatnonzero(outline["present"]), window)
         strong = np.flatnonzero(words)
-        put_forward.append(strong[np.argsort(-words[strong], kind="stable")[:SHORTLIST]])
-        if query is not None:
-            near = self._nearest(query, window)
-            put_forward += [near, *outline.around(near[:STRONG], 1)]
+        rows = strong[np.argsort(-words[strong], kind="stable")[:SHORTLIST]]
         if named:
             inside = np.flatnonzero(
                 self._said_in(np.arange(len(outline.places)), named, now) & outline["present"]
             )
-            put_forward.append(inside[np.argsort(-outline["said"][inside], kind="stable")[:SHORTLIST]])
-        rows = np.unique(np.concatenate(put_forward))
+            latest = inside[np.argsort(-outline["said"][inside], kind="stable")[:SHORTLIST]]
+            rows = np.concatenate([rows, latest])
+        return self._within(np.unique(rows), window)
+
+    def _candidates(self, query: Floats | None, early: Rows, window: str | None) -> Rows:
+        """Those, and what is near in meaning, with its neighbours; each once, in order."""
+        if query is None or len(self._outline) <= 2 * SHORTLIST:
+            return early
+        near = self._nearest(query, window)
+        rows = np.unique(np.concatenate([early, near, *self._outline.around(near[:STRONG], 1)]))
         return self._within(rows[rows >= 0], window)
 
     def _nearest(self, query: Floats, window: str | None) -> Rows:
@@ -276,21 +299,34 @@ class Recall:
         parts: dict[str, Floats] = {}
         if query is not None and near is not None:
             parts["meaning"] = weights.meaning * self._above_ordinary(query, near)
-        peak = float(words.max(initial=0))
+        told = outline["told"]
+        # An earlier question holds the words of this one best, and must not set the measure for what tells something.
+        peak = float(words[rows].max(initial=0, where=told[rows] > 0) or words[rows].max(initial=0))
         if peak:
-            parts["words"] = weights.words * words[rows] / np.float32(peak)
-        spoken = set(terms(text[:READ]))
-        heard = [
-            code for name, code in outline.speaker_codes.items() if name and spoken.issuperset(terms(name))
-        ]
+            parts["words"] = weights.words * np.minimum(words[rows] / np.float32(peak), 1)
+        heard = self._spoken_of(text)
         if heard:
             parts["speaker"] = weights.speaker * np.isin(outline["speaker"][rows], heard).astype(np.float32)
+        asking = weights.asking * (1 - told[rows]) + weights.echo * (told[rows] == 0)
+        if asking.any():
+            parts["asking"] = np.asarray(-asking, np.float32)
         if named:
             parts["time"] = weights.time * self._said_in(rows, named, now).astype(np.float32)
         if user_weight != 1:
             # Added to the logarithm of the odds: it decides between equals, and cannot outweigh what fits far better.
             parts["user"] = np.float32(math.log(user_weight)) * outline["user"][rows].astype(np.float32)
         return parts
+
+    def _spoken_of(self, text: str) -> list[int]:
+        """Codes of the speakers that a question is about: of several that it names, the one it names first."""
+        spoken = terms(text[:READ])
+        named = []
+        for name, code in self._outline.speaker_codes.items():
+            parts = terms(name)
+            if parts and set(spoken).issuperset(parts):
+                named.append((spoken.index(parts[0]), code))
+        first = min(named, default=(0, 0))[0]
+        return [code for place, code in named if place == first]
 
     def _vectors_around(self, rows: Rows) -> VectorIndex | None:
         """An index that holds at least these chunks and what stands around them; None without vectors."""
@@ -305,10 +341,10 @@ class Recall:
             return index
         return self._index
 
-    def _nearness(self, rows: Rows, index: VectorIndex, query: Floats) -> Floats:
-        """(rows,) how near each is to the query. A few at a time: their vectors then stay in the processor's cache."""
+    def _meanings(self, rows: Rows, index: VectorIndex) -> list[tuple[Rows, Meaning]]:
+        """A few rows at a time: their vectors then stay in the processor's cache."""
         parts = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
-        return np.concatenate([self._meaning(part, index).nearness(query) for part in parts])
+        return [(part, self._meaning(part, index)) for part in parts]
 
     def _meaning(self, rows: Rows, index: VectorIndex) -> Meaning:
         return Meaning.of(rows, self._outline, index, self.weights.context)

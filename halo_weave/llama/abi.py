@@ -195,6 +195,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_sampler_init_min_p": (H, (c.c_float, c.c_size_t)),
     "llama_sampler_init_temp": (H, (c.c_float,)),
     "llama_sampler_init_penalties": (H, (c.c_int32, c.c_int32, c.c_float, c.c_float, c.c_float)),
+    "llama_sampler_init_grammar": (H, (H, c.c_char_p, c.c_char_p)),
     "llama_sampler_sample": (c.c_int32, (H, H, c.c_int32)),
     "llama_sampler_accept": (None, (H, c.c_int32)),
     "llama_sampler_free": (None, (H,)),

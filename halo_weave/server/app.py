@@ -21,7 +21,7 @@ from halo_weave import __version__
 from halo_weave.server import kobold, refusals
 from halo_weave.server.events import EVENTS
 from halo_weave.server.refusals import Refusal
-from halo_weave.server.routes import chunks, keepsakes, turns, upkeep, windows
+from halo_weave.server.routes import chunks, keepsakes, models, turns, upkeep, windows
 from halo_weave.server.security import Guard, Policy
 from halo_weave.server.service import Service
 from halo_weave.server.sse import REF
@@ -150,6 +150,7 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
         turns.routes(service),
         chunks.routes(service),
         keepsakes.routes(service),
+        models.routes(service, policy),
     )
     for router in (*families, upkeep.routes(service, policy)):
         checks = [Depends(_no_shadowed_method), Depends(_no_unread_body), Depends(_no_unknown_parameter)]

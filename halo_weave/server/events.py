@@ -46,13 +46,13 @@ def _packed(row: Brightness) -> str:
 
 
 def _made(
-    name: str, kind: type, base: type[Output] = Output, leave_out: str = "", **about: Any
+    name: str, kind: type, base: type[Output] = Output, leave_out: tuple[str, ...] = (), **about: Any
 ) -> type[Output]:
     """A model of an event with the event's own fields. `about`: a description, or another type with one."""
     made: dict[str, Any] = {}
     hints = get_type_hints(kind)
     for field in fields(kind):
-        if field.name in base.model_fields or field.name in (leave_out, "chunk"):
+        if field.name in base.model_fields or field.name in (*leave_out, "chunk"):
             continue
         given = about.get(field.name)
         shape = Number if field.name in _IDS else _SHAPES.get(hints[field.name], hints[field.name])
@@ -105,7 +105,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         "token",
         events.TokenSpoken,
         {
-            "leave_out": "piece",
+            "leave_out": ("piece", "surprisal"),
             "text": "Whole characters only: the token that ends one carries it.",
             "tool": "Part of a tool's answer, not of the model's words.",
             "thought": "Part of what the model thinks before it answers.",
@@ -115,7 +115,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         "brightened",
         events.Brightened,
         {
-            "leave_out": "brightness",
+            "leave_out": ("brightness",),
             "data": (
                 Annotated[str, BeforeValidator(_packed)],
                 Field(
@@ -134,6 +134,11 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         },
     ),
     ("tool_called", events.ToolCalled, {}),
+    (
+        "call_made",
+        events.CallMade,
+        {"arguments": (dict[str, Any], Field(description="As the model wrote them."))},
+    ),
     ("tool_answered", events.ToolAnswered, {}),
     ("spoken", events.Spoken, {}),
     (
@@ -141,8 +146,19 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         events.ReplyUnstored,
         {"sentence": "Why what was shown is not stored yet; empty: it is stored again."},
     ),
-    ("done", events.TurnEnded, {"stats": (TurnStats, ...)}),
+    (
+        "done",
+        events.TurnEnded,
+        {
+            "stats": (TurnStats, ...),
+            "ranks": (
+                dict[str, int],
+                Field(description="How bright each live chunk is now: 0 the dimmest, 100 the brightest."),
+            ),
+        },
+    ),
     ("failed", events.TurnFailed, {}),
+    ("model", events.ModelNews, {"model": "The one that is wanted."}),
     ("changed", events.WindowChanged, {}),
     ("deleted", events.WindowDeleted, {}),
     ("reset", events.EventsLost, {}),

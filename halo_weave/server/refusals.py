@@ -31,6 +31,7 @@ _KNOWN: dict[type[Exception], tuple[int, str]] = {
     errors.EmbedderOff: (409, "embedder_off"),
     errors.UnknownMemory: (404, "unknown_memory"),
     errors.ModelError: (503, "model_unusable"),
+    errors.ModelLoading: (503, "model_loading"),
     errors.ModelNotFound: (503, "model_missing"),
     errors.EngineError: (500, "engine_failed"),
     errors.StoreError: (500, "store_failed"),

@@ -123,6 +123,12 @@ class BranchOff(Input):
     name: Name | None = None
 
 
+class ChooseModel(Input):
+    model: Annotated[str, Field(max_length=4096, pattern=SAID, examples=["smollm2-135m"])] = Field(
+        description="A name that GET /api/models lists, hf:owner/repository[:quant], or the path of a GGUF file."
+    )
+
+
 class Undelete(Input):
     keys: Annotated[list[Key], Field(min_length=1, max_length=10_000)]
 

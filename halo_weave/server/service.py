@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from threading import Lock, Thread
 
 from halo_weave import __version__
 from halo_weave.errors import HaloWeaveError
+from halo_weave.llama import catalogue
 from halo_weave.ports import Engine
-from halo_weave.server import wire
+from halo_weave.server import modelwire, wire
 from halo_weave.server.refusals import Refusal, kind
 from halo_weave.weave.events import INTERNAL
 from halo_weave.weave.weave import Weave
@@ -28,41 +30,49 @@ class Service:
         self._weave: Weave | None = None
         self._closed = False
         self._failure: HaloWeaveError | None = None
-        self._told = wire.ModelTold(state="loading", sentence="The model is being loaded.")
+        self._told = modelwire.ModelTold(state="loading", sentence="The model is being loaded.")
 
     # Coming and going
 
     def begin(self) -> Thread:
-        """Assemble the system in the background, unless that is under way or done."""
+        """Assemble the system and load its model in the background, unless that is under way or done."""
         with self._lock:
-            if self._loading is None or not (self._loading.is_alive() or self._weave or self._closed):
-                self._told = wire.ModelTold(state="loading", sentence="The model is being loaded.")
+            if self._loading is None or not (self._loading.is_alive() or self._closed):
+                if self._weave is None:
+                    self._told = modelwire.ModelTold(state="loading", sentence="The model is being loaded.")
                 self._loading = Thread(target=self._load, name="assemble", daemon=True)
                 self._loading.start()
             return self._loading
 
     def _load(self) -> None:
+        weave = self._weave or self._assembled()
+        if weave:
+            weave.models.load()
+            self._failure = weave.models.failure
+
+    def _assembled(self) -> Weave | None:
         try:
             weave = self._assemble(self._progress)
         except Exception as error:
             if not isinstance(error, HaloWeaveError):
                 log.exception("The system could not be assembled.")
             self._failure = error if isinstance(error, HaloWeaveError) else Refusal(503, "failed", INTERNAL)
-            self._told = wire.ModelTold(state="missing", sentence=str(self._failure))
-            return
+            self._told = modelwire.ModelTold(state="missing", sentence=str(self._failure))
+            return None
         with self._lock:
             if not self._closed:
                 self._failure, self._weave = None, weave
-                return
+                return weave
         weave.close()  # nobody waits for it any more
+        return None
 
     def _progress(self, what: str, done: int, total: int) -> None:
         share = done / total if total else None
-        self._told = wire.ModelTold(state="loading", sentence=f"{what}…", progress=share)
+        self._told = modelwire.ModelTold(state="loading", sentence=f"{what}…", progress=share)
 
     @property
     def failure(self) -> HaloWeaveError | None:
-        """Why the system could not be assembled, if so."""
+        """Why the system could not be assembled, or its model not be loaded, if so."""
         return self._failure
 
     def quiet(self) -> None:
@@ -97,7 +107,16 @@ class Service:
 
     def engine(self) -> Engine:
         """The model alone, for the prototype's addresses."""
-        return self.weave.engine
+        weave = self.weave
+        weave.models.check_speaks()
+        return weave.engine
+
+    def model(self) -> modelwire.ModelTold:
+        """The model in use, and how far a change is."""
+        if self._weave is None:
+            return self._told
+        now = self.weave.models.state()
+        return modelwire.ModelTold.of(now, catalogue.note_of(Path(now.info.file)))
 
     def status(self) -> wire.Status:
         if self._weave is None:
@@ -106,7 +125,7 @@ class Service:
         now = weave.memory.status()
         return wire.Status(
             version=__version__,
-            model=wire.ModelTold.ready(now.model, now.calibration.sentence),
+            model=self.model(),
             embedder=wire.EmbedderTold.model_validate(now.embedder),
             memory=wire.MemoryTold.model_validate(now.memory),
             generating=weave.turns.generating(),

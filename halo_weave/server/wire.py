@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasPath, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from halo_weave.core.tokens import Role
-from halo_weave.ports import ModelInfo
 from halo_weave.records import Generation
+from halo_weave.server.modelwire import ModelTold
 from halo_weave.server.schema import Id, KeyText, Number, Output
 from halo_weave.server.told import SpeechTold, UseTold
 from halo_weave.settings import Settings
@@ -62,31 +62,6 @@ class SettingsTold(Output):
 
 
 # Status
-
-
-class ModelTold(Output):
-    state: Literal["ready", "loading", "missing"]
-    sentence: str = Field(description="What the state means, and what to do.")
-    progress: float | None = Field(default=None, description="0 to 1, while weights are downloaded.")
-    name: str = ""
-    architecture: str = ""
-    layers: int = 0
-    heads: int = 0
-    kv_heads: int = 0
-    vocabulary: int = 0
-    trained_context: int = 0
-    context: int = 0
-    template: str = ""
-    kv: str = ""
-    file: str = ""
-    size_bytes: int = 0
-    light: str = Field(default="", description="Where it is seen what the model takes its words from.")
-
-    @classmethod
-    def ready(cls, info: ModelInfo, light: str = "") -> ModelTold:
-        known = {name: getattr(info, name) for name in cls.model_fields if hasattr(info, name)}
-        kv = "splice" if info.abilities.cuts else "exact"
-        return cls(state="ready", sentence=f"{info.name} is ready.", kv=kv, light=light, **known)
 
 
 class EmbedderTold(Output):
@@ -143,6 +118,19 @@ class WindowsTold(Output):
 # The turn
 
 
+class SleptTold(Output):
+    key: KeyText
+    tokens: int
+    brightness: float
+    why: str
+
+
+class Pruned(Output):
+    chunks: list[SleptTold]
+    budget: int
+    over: int = Field(description="Tokens above the budget that nothing prunable is left for.")
+
+
 # The context
 
 
@@ -153,6 +141,9 @@ class ChunkTold(Output):
     tokens: int
     text_pieces: list[str] = Field(description="One per token; the one that ends a character carries it.")
     brightness: Floats
+    rank: int | None = Field(
+        description="Among what is live: 0 the dimmest, 100 the brightest. Not told in events; the last one of a turn tells all."
+    )
     peak: float
     mean: float
     woken: dict[str, Any] | None = Field(description="Why it woke up, if it slept.")
@@ -290,8 +281,10 @@ class WhyTold(Output):
     tokens: int
     live: bool
     pinned: bool
+    rank: int | None = Field(description="Among what is live: 0 the dimmest, 100 the brightest.")
     peak: float | None
     mean: float | None
+    parts: dict[str, float] = Field(description="What its brightness is made of, if the strategy knows.")
     said: datetime
     window: str
     window_name: WindowName = Field(validation_alias="window")

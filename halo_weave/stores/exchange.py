@@ -295,8 +295,9 @@ class TurnIn(_Element):
 
     @property
     def words(self) -> str:
-        """What the turn says to others: without thoughts."""
-        own = [one for one in self.chunks if one.merged is None and "thought" not in (one.tags or ())]
+        """What the turn says to others: without thoughts and the words of tools."""
+        aside = {"thought", "tool"}
+        own = [one for one in self.chunks if one.merged is None and not aside & {*(one.tags or ())}]
         return b"".join(one.tokens.raw for one in own).decode("utf-8", errors="replace")
 
     def first_known_as(self, memory: str) -> tuple[str, int, str]:

@@ -1,4 +1,4 @@
-"""A file to import, read a batch at a time: an export of ours, or the prototype's retold as one."""
+"""A file to import, read a batch at a time: an export of ours, or another program's retold as one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any, Literal, TextIO
 
 from halo_weave.errors import ImportRefused
 from halo_weave.store import Progress
+from halo_weave.stores.archives import PNG, ZIP
 from halo_weave.stores.exchange import (
     FORMAT,
     SECTIONS,
@@ -20,19 +21,21 @@ from halo_weave.stores.exchange import (
     TurnIn,
     read_element,
 )
+from halo_weave.stores.foreign import ForeignFile
 from halo_weave.stores.jsonstream import JsonReader
-from halo_weave.stores.prototype import PrototypeFile
+from halo_weave.stores.prototype import OPENED, TOKENS, PrototypeFile
 
 BATCH = 500  # elements to a transaction, so that others can write in between
 BATCH_CHARACTERS = 1 << 18
 PATIENCE = 60.0  # seconds for another import to end, before the user is asked to wait instead
 _HEAD = {"format", "version", "memory"}
+_FileKind = ExportHeader | Literal["prototype", "foreign"]
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
     if path.is_dir():
-        raise ImportRefused(f"{path} is a folder. Name a file to import.")
+        raise ImportRefused(f"{path} is a folder. Name a file to import; several files can be in one zip.")
     try:
         file = path.open("rb")
     except OSError as error:
@@ -44,39 +47,62 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def checked(source: IO[bytes], now: int, progress: Progress) -> Iterator[_ExportFile | PrototypeFile]:
+def checked(
+    source: IO[bytes], now: int, progress: Progress
+) -> Iterator[_ExportFile | PrototypeFile | ForeignFile]:
     """The file, after all of it was read once and nothing was found that could not be imported. It stays open.
 
-    Both kinds give elements of the exchange format in batches, section by section in the order of `SECTIONS`.
+    All kinds give elements of the exchange format in batches, each section after those that it needs.
     """
     size = source.seek(0, os.SEEK_END)
+    kind = _kind(source)
+    if kind == "foreign":
+        with ForeignFile(source, now, progress) as foreign:
+            yield foreign
+        return
     source.seek(0)
     text = TextIOWrapper(source, encoding="utf-8-sig", newline="")
     try:
-        header = _header(text)
-        if header is None:
+        if kind == "prototype":
             with PrototypeFile(text, size, now, progress) as prototype:
                 yield prototype
         else:
-            yield _ExportFile(text, size, header, progress)
+            yield _ExportFile(text, size, kind, progress)
     finally:
         text.detach()
 
 
-def _header(text: TextIO) -> ExportHeader | None:
-    """None: it is the prototype's. Members may stand in any order, so this may read all of it."""
+def _kind(source: IO[bytes]) -> _FileKind:
+    source.seek(0)
+    if source.read(len(PNG)).startswith((ZIP, PNG)):
+        return "foreign"
+    source.seek(0)
+    text = TextIOWrapper(source, encoding="utf-8-sig", newline="")
+    try:
+        return _header(text)
+    finally:
+        text.detach()
+
+
+def _header(text: TextIO) -> _FileKind:
+    """Members may stand in any order, so this may read all of it."""
     found: dict[str, Any] = {}
-    for key, value in JsonReader(text):
-        if key in _HEAD:
-            found[key] = value
-        if key == "tokens" and "format" not in found and isinstance(value, dict) and "token_id" in value:
-            return None
-        if found.keys() >= _HEAD:
-            break
+    reader = JsonReader(text, opened=OPENED)
+    if reader.begin() != "{":
+        return "foreign"
+    try:
+        for key, value in reader:
+            if key in _HEAD:
+                found[key] = value
+            if key in TOKENS and "format" not in found and isinstance(value, dict) and "token_id" in value:
+                return "prototype"
+            if found.keys() >= _HEAD:
+                break
+    except ImportRefused:
+        if not reader.closed:
+            raise  # else more values follow, one on each line
     if found.get("format") != FORMAT or "memory" not in found:
-        raise ImportRefused(
-            "The file is neither an export of Halo Weave nor of its prototype, so it was not imported."
-        )
+        return "foreign"
     if found.get("version") != VERSION:
         raise ImportRefused(
             f"The file has version {found.get('version')} of the format; this Halo Weave reads version {VERSION}. "
@@ -87,9 +113,12 @@ def _header(text: TextIO) -> ExportHeader | None:
 
 class _ExportFile:
     renumbered = False  # its ids are used as they stand in the file
+    program = "Halo Weave"
 
     def __init__(self, text: TextIO, size: int, header: ExportHeader, progress: Progress) -> None:
         self.header = header
+        self.left: Counter[str] = Counter()
+        self.heads: dict[str, int] = {}
         self._text, self._size = text, size
         self._counts = self._check(progress)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TextIO
 
 from halo_weave.errors import ImportRefused
@@ -11,6 +12,7 @@ from halo_weave.errors import ImportRefused
 STEP = 1 << 16
 LIMIT = 1 << 28  # characters of one element; no chunk comes near it
 SPACE = " \t\n\r"
+_NOT_SPACE = re.compile(f"[^{SPACE}]")
 DELIMITERS = set(SPACE + ",]}")
 
 
@@ -38,10 +40,13 @@ def _refuse_constant(name: str) -> None:
 
 
 class JsonReader:
-    """The members of a file's one object. Whitespace and the order of members do not matter."""
+    """The members of a file's one object, or its values. Whitespace and the order of members do not matter."""
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: TextIO, opened: Collection[str] = ()) -> None:
+        """The members of objects that are `opened` are read one by one, too, under names such as `outer.inner`."""
         self.read = 0  # characters taken from the file
+        self.closed = False  # the object has ended
+        self._opened = opened
         self._file = file
         self._buffer = ""
         self._at = 0
@@ -56,23 +61,44 @@ class JsonReader:
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """(key, value) of each member; of an array, (key, element) of each element."""
+        yield from self._members("")
+        self.closed = True
+        if self._next():
+            raise self._refused("something follows after the end")
+
+    def begin(self) -> str:
+        """The first character that is not space; "" if there is none."""
+        return self._next()
+
+    def values(self) -> Iterator[Any]:
+        """The elements of the file's one array; else its values, of which there may be one on each line."""
+        if self._next() == "[":
+            yield from self._elements()
+            if self._next():
+                raise self._refused("something follows after the end")
+        while self._next():
+            yield self._value()
+
+    def _members(self, within: str) -> Iterator[tuple[str, Any]]:
         self._expect("{")
         if self._next() == "}":
             self._at += 1
-        else:
-            while True:
-                key = self._value()
-                if not isinstance(key, str):
-                    raise self._refused("a name was expected")
-                self._expect(":")
-                if self._next() == "[":
-                    yield from ((key, element) for element in self._elements())
-                else:
-                    yield key, self._value()
-                if self._expect(",}") == "}":
-                    break
-        if self._next():
-            raise self._refused("something follows after the end")
+            return
+        while True:
+            name = self._value()
+            if not isinstance(name, str):
+                raise self._refused("a name was expected")
+            key = within + name
+            self._expect(":")
+            begin = self._next()
+            if begin == "[":
+                yield from ((key, element) for element in self._elements())
+            elif begin == "{" and key in self._opened:
+                yield from self._members(f"{key}.")
+            else:
+                yield key, self._value()
+            if self._expect(",}") == "}":
+                return
 
     def _elements(self) -> Iterator[Any]:
         self._expect("[")
@@ -106,10 +132,10 @@ class JsonReader:
     def _next(self) -> str:
         """The next character that is not space, "" at the end of the file. It is not taken."""
         while True:
-            while self._at < len(self._buffer):
-                if self._buffer[self._at] not in SPACE:
-                    return self._buffer[self._at]
-                self._at += 1
+            if match := _NOT_SPACE.search(self._buffer, self._at):
+                self._at = match.start()
+                return match[0]
+            self._at = len(self._buffer)
             if not self._more():
                 return ""
 

@@ -1,9 +1,11 @@
-"""The prototype's export, one conversation as a list of tokens, retold in the exchange format."""
+"""The prototype's exports, one conversation as a list of tokens, retold in the exchange format."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby, islice, pairwise
 from types import TracebackType
@@ -15,12 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from halo_weave.core.brightness import INITIAL
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.errors import ImportRefused
+from halo_weave.imports.dates import moment_of
+from halo_weave.imports.words import one_line
 from halo_weave.store import Progress
 from halo_weave.stores.exchange import (
     FILE_LIMIT,
     WIDEST,
     ExportHeader,
     Id,
+    NoteIn,
     Text,
     base64_of,
     read_element,
@@ -28,12 +33,21 @@ from halo_weave.stores.exchange import (
     tokens_out,
 )
 from halo_weave.stores.jsonstream import JsonReader
-from halo_weave.stores.packing import pack_floats
+from halo_weave.stores.packing import micros, pack_floats
 
 MEMORY = "prototype"  # the name of the memory that such turns come from
 TOKENIZER = "prototype"  # of another model; a window reads such chunks anew before it uses them
 SPEAKERS = {Role.USER: "User", Role.ASSISTANT: "AI", Role.SYSTEM: ""}
 STEP = 200  # turns to a batch
+OPENED = ("conversation", "semanticIndex")  # objects of an export that are large
+TOKENS = ("tokens", "conversation.tokens")  # where the tokens stand: in older exports, in newer ones
+NOTES = "notes.json"  # the name of the AI's notes
+# What the prototype writes around a turn: when, who, and where it ends. Times are UTC.
+_MARKS = re.compile(
+    r"(?:\((\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)\) ?)?<\|im_start\|>([^\n<]{0,200})\n|<\|im_end\|>\n?"
+    r"|\A\((\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)\) ?"
+)
+_ROLES = {"user", "assistant", "system"}  # stand in a mark where no name was chosen
 TABLE = """CREATE TABLE tokens (position INTEGER PRIMARY KEY, turn INTEGER, role TEXT, sentence INTEGER, asleep INTEGER,
                pinned INTEGER, token INTEGER, text TEXT, brightness REAL)"""
 
@@ -76,14 +90,24 @@ class _Token(NamedTuple):
 class _Turn(NamedTuple):
     id: int  # the first free one from its own on
     answers: int | None
-    tokens: list[_Token]
+    tokens: list[_Token]  # without those of marks
+    mark: str
+    speaker: str
+    said: int
 
 
 class PrototypeFile:
     """Live tokens become live chunks, deleted ones sleep, each as bright as it was."""
 
+    program = "Halo Weave's prototype"
+
     def __init__(self, text: TextIO, size: int, now: int, progress: Progress) -> None:
         self._now, self._size = now, size
+        self.left: Counter[str] = Counter()
+        self.heads: dict[str, int] = {}
+        self._notes: dict[str, Any] | None = None
+        self._names: dict[Role, str] = {}
+        self._begun: int | None = None  # the first time that its marks tell
         # Tokens may come in any order and be more than memory holds, so they are sorted in a file that has no name.
         self._spool = sqlite3.connect("", isolation_level=None)
         try:
@@ -92,18 +116,17 @@ class PrototypeFile:
             self._sort(text, progress)
             self.renumbered = False
             next_turn = next_position = 1
+            self._mark = ""  # of the conversation, however long it grows
             for turn in self._turns():
+                self._mark = self._mark or turn.mark
                 self.renumbered |= turn.id != turn.tokens[0].turn
                 if turn.tokens[-1].position - turn.tokens[0].position >= WIDEST:
                     raise ImportRefused(
                         f"The tokens of turn {turn.id} in the file stand too far apart. Nothing was changed."
                     )
-                if not all(any(token.text for token in part) for _, part in _chunks(turn.tokens)):
-                    raise ImportRefused(
-                        f"A part of turn {turn.id} in the file has no text. Nothing was changed."
-                    )
                 next_turn, next_position = turn.id + 1, turn.tokens[-1].position + 1
-            self._mark = _mark(next(self._turns()).tokens)  # of the conversation, however long it grows
+            if not self._mark:
+                raise ImportRefused("There is no text in the file. Nothing was changed.")
             self.header = ExportHeader(
                 id=f"{MEMORY} {self._mark}", next_turn=next_turn, next_position=next_position
             )
@@ -122,6 +145,9 @@ class PrototypeFile:
     def batches(self, progress: Progress) -> Iterator[tuple[str, list[Any]]]:
         window = hashlib.sha256(self._mark.encode()).hexdigest()[:10]
         yield "windows", [self._window(window)]
+        if self._notes is not None:
+            now = said_at(self._now)
+            yield "notes", [{"name": NOTES, "content": self._notes, "created": now, "modified": now}]
         for section, of_turn in (
             ("turns", self._turn),
             ("live", self._live),
@@ -134,9 +160,11 @@ class PrototypeFile:
 
     def _sort(self, text: TextIO, progress: Progress) -> None:
         text.seek(0)
-        reader = JsonReader(text)
+        reader = JsonReader(text, opened=OPENED)
         for number, (key, element) in enumerate(reader):
-            if key != "tokens":
+            if key == "notes":
+                self._read_notes(element)
+            if key not in TOKENS:
                 continue
             token = read_element("tokens", _TokenIn, element)
             try:
@@ -152,23 +180,53 @@ class PrototypeFile:
             if not number % 1000:
                 progress(reader.taken, 2 * self._size)
 
+    def _read_notes(self, found: Any) -> None:
+        if isinstance(found, dict) and isinstance(found.get(NOTES), dict):
+            found = found[NOTES]
+        if not isinstance(found, dict) or not isinstance(found.get("_metadata", {}), dict):
+            self.left["notes that are no object"] += 1
+        elif found:
+            note = {
+                "name": NOTES,
+                "content": found,
+                "created": said_at(self._now),
+                "modified": said_at(self._now),
+            }
+            read_element("notes", NoteIn, note)
+            self._notes = found
+
     def _turns(self) -> Iterator[_Turn]:
         """In time order, each with an id of its own. An answer belongs to the question before it."""
         rows = map(_Token._make, self._spool.execute("SELECT * FROM tokens ORDER BY position"))
-        last, question = 0, None
+        last, question, said = 0, None, self._now if self._begun is None else self._begun
         for _, group in groupby(rows, key=lambda token: (token.turn, token.role)):
-            tokens = list(group)
-            role = tokens[0].role
-            last = max(tokens[0].turn, last + 1)
-            yield _Turn(last, question if role == Role.ASSISTANT else None, tokens)
-            question = last if role == Role.USER else None if role == Role.ASSISTANT else question
+            raw = list(group)
+            if not all(any(token.text for token in part) for _, part in _chunks(raw)):
+                raise ImportRefused(
+                    f"A part of turn {raw[0].turn} in the file has no text. Nothing was changed."
+                )
+            tokens, name, when = _unmarked(raw)
+            if not tokens:
+                continue
+            role = Role(raw[0].role)
+            if when is not None:
+                said = when
+                self._begun = when if self._begun is None else self._begun
+            if name:
+                self._names[role] = name
+            last = max(raw[0].turn, last + 1)
+            answers = question if role is Role.ASSISTANT else None
+            yield _Turn(last, answers, tokens, _mark(raw), name or SPEAKERS[role], said)
+            question = last if role is Role.USER else None if role is Role.ASSISTANT else question
 
     # The elements of the exchange format
 
     def _window(self, window: str) -> dict[str, Any]:
         now = said_at(self._now)
-        names = {"name": "Imported", "system_prompt": "", "user_name": "User", "ai_name": "AI"}
-        return {"id": window, **names, "settings": {}, "created": now, "modified": now}
+        user, ai = (self._names.get(role, SPEAKERS[role]) for role in (Role.USER, Role.ASSISTANT))
+        names = {"name": "Imported", "system_prompt": "", "user_name": user, "ai_name": ai}
+        created = now if self._begun is None else said_at(self._begun)
+        return {"id": window, **names, "settings": {}, "created": created, "modified": now}
 
     def _turn(self, turn: _Turn, window: str) -> Iterator[dict[str, Any]]:
         first = turn.tokens[0]
@@ -177,9 +235,9 @@ class PrototypeFile:
             "window": window,
             "role": first.role,
             "answers": turn.answers,
-            "speaker": SPEAKERS[Role(first.role)],
-            "said": said_at(self._now),
-            "origin": {"memory": MEMORY, "turn": first.turn, "mark": _mark(turn.tokens)},
+            "speaker": turn.speaker,
+            "said": said_at(turn.said),
+            "origin": {"memory": MEMORY, "turn": first.turn, "mark": turn.mark},
             "chunks": [
                 {
                     "chunk": number,
@@ -233,6 +291,37 @@ def _chunks(turn: list[_Token]) -> Iterator[tuple[int, list[_Token]]]:
     in_order = sentences[0] == 0 and all(before < after for before, after in pairwise(sentences))
     for number, group in enumerate(groups):
         yield sentences[number] if in_order else number, [token for _, token in group]
+
+
+def _unmarked(turn: list[_Token]) -> tuple[list[_Token], str, int | None]:
+    """A turn without its marks, with the name and the time in them. A token that a mark ends within keeps the rest."""
+    text = "".join(token.text for token in turn)
+    name, when = "", None
+    cuts: list[tuple[int, int]] = []
+    for match in _MARKS.finditer(text):
+        cuts.append(match.span())
+        day, clock = match[1] or match[4], match[2] or match[5]
+        if day and when is None:
+            found = moment_of(f"{day}T{clock}+00:00")
+            when = micros(found) if found else None
+        if match[3] and not name and match[3].strip() not in _ROLES:
+            name = one_line(match[3])
+    if not cuts:
+        return turn, name, when
+    kept: list[_Token] = []
+    at = 0
+    for token in turn:
+        end = at + len(token.text)
+        rest, place = [], at
+        for start, stop in cuts:
+            if start < end and stop > at:
+                rest.append(text[place : max(start, place)])
+                place = max(place, stop)
+        rest.append(text[place:end] if place < end else "")
+        if whole := "".join(rest):
+            kept.append(token._replace(text=whole))
+        at = end
+    return (kept if any(token.text.strip() for token in kept) else []), name, when
 
 
 def _mark(turn: list[_Token]) -> str:

@@ -16,6 +16,15 @@ from halo_weave.weave.system import System
 
 
 @dataclass(frozen=True, slots=True)
+class Frame:
+    """What another program wants to hold for one reply, instead of what the window has."""
+
+    system_prompt: str = ""
+    tools: str = ""  # that it runs itself, as JSON; the model only calls them
+    grammar: str = ""  # GBNF: the reply has this form
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """`text` is what the user says, or has said. What follows on the branch goes aside once something takes its place."""
 
@@ -24,6 +33,7 @@ class Asked:
     after: int | None = None  # what is said follows this turn instead of the last one; 0: none
     question: int | None = None  # nothing new is said: this turn of the user's is answered
     opening: tuple[tuple[ReplyKind, Tokens], ...] = ()  # what the reply begins with
+    frame: Frame | None = None
 
     @property
     def tokens(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,8 +26,10 @@ class Explanation:
     tokens: int
     live: bool
     pinned: bool
+    rank: int | None  # among what is live: 0 the dimmest, 100 the brightest
     peak: float | None
     mean: float | None
+    parts: Mapping[str, float]  # what its brightness is made of, as far as the strategy knows
     said: datetime
     window: str
     speaker: str
@@ -68,8 +70,10 @@ class WeaveChunks:
             len(record.chunk),
             live,
             key in desk.window.pinned,
+            desk.window.ranks()[key] if live else None,
             None if brightness is None else float(brightness.max()),
             None if brightness is None else float(brightness.mean()),
+            desk.window.strategy.parts_of(desk.window.at(key).traces) if live else {},
             record.said,
             record.window,
             record.speaker,
@@ -79,10 +83,9 @@ class WeaveChunks:
         )
 
     def pin(self, window_id: str, key: ChunkKey) -> None:
-        system = self._system
-        with system.changing(window_id):
-            bright = system.settings(system.window(window_id)).initial_brightness
-            system.store.pin(window_id, key, now=system.now(), brightness=bright)
+        """It is shown as bright as new, and never falls asleep. What it earned stays known, for when it is unpinned."""
+        with self._system.changing(window_id):
+            self._system.store.pin(window_id, key, now=self._system.now())
 
     def unpin(self, window_id: str, key: ChunkKey) -> None:
         with self._system.changing(window_id):
@@ -93,14 +96,24 @@ class WeaveChunks:
             self._system.desk_to_change(window_id).sleep(key, now=self._system.now())
 
     def wake(self, window_id: str, key: ChunkKey) -> WokenChunk:
-        """It returns to its place, as bright as a new one, and pinned; an answer with the question it answers."""
+        """It returns to its place, and is pinned; an answer with the question it answers."""
         with self._system.changing(window_id):
-            desk = self._system.desk_to_change(window_id)
-            if key in desk.window:
-                raise BadInput(f"Chunk {key} is awake already.")
+            desk = self._asleep(window_id, key)
             woken = desk.wake_by_hand(key, now=self._system.now())
             self._wake_question(desk, key)
             return woken
+
+    def wake_again(self, window_id: str, key: ChunkKey) -> WokenChunk:
+        """Putting it to sleep by hand is taken back: it is as it was before, pinned only if it was."""
+        with self._system.changing(window_id):
+            desk = self._asleep(window_id, key)
+            return desk.wake_by_hand(key, now=self._system.now(), pinned=desk.was_pinned(key))
+
+    def _asleep(self, window_id: str, key: ChunkKey) -> Desk:
+        desk = self._system.desk_to_change(window_id)
+        if key in desk.window:
+            raise BadInput(f"Chunk {key} is awake already.")
+        return desk
 
     def _wake_question(self, desk: Desk, key: ChunkKey) -> None:
         """An answer is not understood without its question."""

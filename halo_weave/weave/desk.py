@@ -188,8 +188,8 @@ class Desk:
 
     def sleep(self, key: ChunkKey, *, now: datetime) -> None:
         """The user puts this chunk to sleep: it alone, without its pair."""
-        reason = {"why": str(SleepReason.USER)}
         live = self.window.at(key)
+        reason = {"why": str(SleepReason.USER), "pinned": live.pinned}
         self.store.prune(self.record.id, [PutToSleep(key, live.brightness, reason, live.traces)], now=now)
         self.window.remove([key])
 
@@ -278,13 +278,28 @@ class Desk:
             bright[key] = returning(mode, earned, mean=mean, initial=self.settings.initial_brightness)
         return self._wake(plan.wakes, readings, bright, hits, by=by, now=now)
 
-    def wake_by_hand(self, key: ChunkKey, *, now: datetime) -> WokenChunk:
-        """The user wakes this chunk up: it gets the brightness of a new one, and is pinned."""
+    def wake_by_hand(self, key: ChunkKey, *, now: datetime, pinned: bool = True) -> WokenChunk:
+        """The user wakes this chunk up, as bright as it was, and pins it unless told otherwise."""
         readings = self._readings([key])
-        size = len(readings[key].chunk)
-        bright = {key: np.full(size, self.settings.initial_brightness, np.float32)}
+        size, earned = len(readings[key].chunk), readings[key].earned
+        bright = {
+            key: np.full(size, self.settings.initial_brightness, np.float32) if earned is None else earned
+        }
         waking = Waking(key, WakeReason.HIT, key, 1.0, size)
-        return self._wake([waking], readings, bright, {}, by="user", now=now)[0]
+        return self._wake([waking], readings, bright, {}, by="user", now=now, pinned=pinned)[0]
+
+    def was_pinned(self, key: ChunkKey) -> bool:
+        """Whether a sleeping chunk was pinned when the user put it to sleep."""
+        slept = (one for one in self.store.history(window=self.record.id, key=key) if one.event == "slept")
+        return bool(next((one.detail.get("pinned") for one in slept), False))
+
+    # Staying awake
+
+    def last_exchanges(self) -> set[int]:
+        """The turns of the last exchanges, which are kept whatever their brightness."""
+        turns = self.window.turns
+        asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
+        return {turn_id for turn_id, _ in turns if turn_id >= min(asked, default=0)}
 
     def _readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, _Reading]:
         """Chunks that are not live, in the tokens of this model."""
@@ -314,6 +329,7 @@ class Desk:
         *,
         by: Literal["recall", "user", "memory"],
         now: datetime,
+        pinned: bool = False,
     ) -> tuple[WokenChunk, ...]:
         orders, reasons = [], {}
         for waking in wakes:
@@ -330,7 +346,7 @@ class Desk:
             tokens = reading.chunk.tokens if reading.foreign else None
             tokenizer = self.engine.info.tokenizer if reading.foreign else None
             lit = bright[waking.key]
-            orders.append(WakeUp(waking.key, lit, reason, by == "user", tokens, tokenizer, reading.traces))
+            orders.append(WakeUp(waking.key, lit, reason, pinned, tokens, tokenizer, reading.traces))
         self.store.wake(self.record.id, orders, now=now)
         with self.guard:
             for waking, reason in reasons.items():
@@ -341,7 +357,7 @@ class Desk:
                 Live(
                     readings[one.key].chunk,
                     bright[one.key],
-                    by == "user",
+                    pinned,
                     traces=readings[one.key].traces,
                 )
                 for one in reasons
@@ -373,11 +389,18 @@ class Desk:
 
     # Looking
 
-    def seen(self, key: ChunkKey, gap: Gap | None = None, thoughts: int = 0) -> SeenChunk:
+    def seen(
+        self, key: ChunkKey, gap: Gap | None = None, thoughts: int = 0, rank: int | None = None
+    ) -> SeenChunk:
         """A live chunk as it is now."""
         live, about = self.window.at(key), self.about[key]
         tool, thought = TOOL in about.tags, THOUGHT in about.tags
-        return SeenChunk(live.chunk, live.brightness, live.pinned, about.woken, tool, thought, gap, thoughts)
+        bright = (
+            np.full_like(live.brightness, self.settings.initial_brightness)
+            if live.pinned
+            else live.brightness
+        )
+        return SeenChunk(live.chunk, bright, live.pinned, about.woken, tool, thought, gap, thoughts, rank)
 
     def _gap_before(self, key: ChunkKey) -> Gap | None:
         starts = [chunk.start for chunk in self.window.chunks]

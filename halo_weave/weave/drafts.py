@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import datetime
 from threading import Condition, Event, Lock, Thread
 
+from halo_weave.core.tokens import Tokens
 from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.records import Draft
 from halo_weave.store import Store
@@ -56,27 +57,29 @@ class OpenDraft:
         return 0.0 if self._behind is None else time.monotonic() - self._behind
 
     def snapshot(self, now: datetime) -> Draft | None:
-        """All of the reply so far, if something of it is not saved."""
-        with self.desk.guard:
-            reply = self.desk.window.reply
-            if reply is None or len(reply.ids) <= self._saved:
-                return None
-            return Draft(
-                self.desk.record.id,
-                reply.turn_id,
-                reply.start,
-                reply.answers,
-                reply.tokens,
-                self._tokenizer,
-                self._begun,
-                now,
-            )
+        """All of the reply so far, if something of it is not saved.
+
+        Without the desk's guard, so that the next token never waits for this thread: a reply only grows.
+        """
+        reply = self.desk.window.reply
+        count = 0 if reply is None else len(reply.pieces)
+        if reply is None or count <= self._saved:
+            return None
+        return Draft(
+            self.desk.record.id,
+            reply.turn_id,
+            reply.start,
+            reply.answers,
+            Tokens.of(reply.ids[:count], reply.pieces[:count]),
+            self._tokenizer,
+            self._begun,
+            now,
+        )
 
     def saved(self, draft: Draft, taken: float) -> float:
         """What the reply was at this moment is saved. Returns for how many seconds some of it was not."""
-        with self.desk.guard:
-            reply = self.desk.window.reply
-            more = reply is not None and len(reply.ids) > len(draft.tokens)
+        reply = self.desk.window.reply
+        more = reply is not None and len(reply.pieces) > len(draft.tokens)
         with self._changed:
             took = self._lag()
             self._saved, self._failed = len(draft.tokens), False

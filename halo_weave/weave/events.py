@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from math import nan
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned, Reason
 from halo_weave.weave.seen import Budget, Reminder, SeenChunk
 
+ChangeStage = Literal["loading", "done", "failed", "stopped"]
 INTERNAL = "Something went wrong inside Halo Weave; its log has the details. What was stored is safe."
 
 
@@ -114,6 +116,7 @@ class TokenSpoken:
     text: str  # whole characters only: the token that ends one carries it
     tool: bool = False  # part of a tool's answer, not of the model's words
     thought: bool = False  # part of what the model thinks before it answers
+    surprisal: float = nan  # nats, by the model's own distribution; not a number if it is not known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,6 +134,14 @@ class ToolCalled:
     """The reply calls a tool."""
 
     command: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallMade:
+    """The reply calls a tool of the program that asked for it."""
+
+    name: str
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +178,9 @@ class TurnEnded:
     reason: Reason
     budget: Budget
     stats: Mapping[str, Any] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(
+        default_factory=dict
+    )  # how bright each live chunk is now, 0 to 100, by key
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +188,16 @@ class TurnFailed:
     """The turn ended before it was done."""
 
     sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNews:
+    """How far a change of the model is, in every window; each replaces the one before."""
+
+    model: str  # the one that is wanted
+    state: ChangeStage
+    sentence: str
+    progress: float | None = None  # 0 to 1, if it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +226,10 @@ TurnEvent = (
     | TokenSpoken
     | Brightened
     | ToolCalled
+    | CallMade
     | ToolAnswered
     | Spoken
     | WindowChanged
     | TurnEnded
 )
-WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | WindowDeleted | EventsLost
+WindowEvent = TurnEvent | ReplyUnstored | TurnFailed | ModelNews | WindowDeleted | EventsLost

@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from halo_weave.weave.events import Brightened, EventsLost, SleptChunk, WindowDeleted, WindowEvent
+from halo_weave.weave.events import (
+    Brightened,
+    EventsLost,
+    ModelNews,
+    SleptChunk,
+    WindowDeleted,
+    WindowEvent,
+)
 from halo_weave.weave.seen import SeenChunk
 
 KEPT_EVENTS = 20_000  # of one window
@@ -45,7 +52,7 @@ class Hub:
         self._bytes = 0
         self._newest = 0
         self._dropped = 0  # up to here events were dropped to keep the bounds
-        self._brightened = 0  # number of the last report of brightness: each replaces the one before
+        self._reports: dict[type, int] = {}  # of those that replace the one before, the number of the last
         self._nudges: set[Callable[[], object]] = set()
         self.closed = False
 
@@ -54,9 +61,9 @@ class Hub:
         with self._lock:
             self._newest += 1
             number = self._newest
-            if isinstance(event, Brightened):
-                self._drop(self._brightened)
-                self._brightened = number
+            if isinstance(event, Brightened | ModelNews):
+                self._drop(self._reports.get(type(event), 0))
+                self._reports[type(event)] = number
             kept = self._kept[number] = Numbered(self._id(number), event, _size(event))
             self._bytes += kept.size
             while len(self._kept) > 1 and (
@@ -195,6 +202,13 @@ class Hubs:
         if hub:
             hub.publish(WindowDeleted())
             hub.close()
+
+    def publish(self, event: WindowEvent) -> None:
+        """Tell those who watch any window."""
+        with self._lock:
+            hubs = list(self._hubs.values())
+        for hub in hubs:
+            hub.publish(event)
 
     @property
     def watchers(self) -> int:

@@ -43,7 +43,7 @@ class WeaveKeepsakes:
             context = system.engine.info.context
             budget = desk.settings.max_context_tokens or context
             wanted = desk.plan_snapshot(keys, budget // 2).cost
-            prunes = choose_prunes(desk.window, budget - wanted)
+            prunes = choose_prunes(desk.window, budget - wanted, pairs=desk.settings.pairs_asleep)
             slept = desk.prune(prunes, now=system.now()) if wanted and prunes.goes else ()
             room = min(budget, context - desk.settings.max_new_tokens) - desk.window.size
             woken = desk.wake(desk.plan_snapshot(keys, max(0, room)), {}, now=system.now(), by="memory")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -49,7 +50,7 @@ class SystemPrompt:
 
     text: str
     tokens: int
-    tools: bool = False  # whether the template declares the AI's tools beside it
+    tools: str = ""  # those that the template declares beside it, as JSON
 
     def __len__(self) -> int:
         return self.tokens
@@ -88,19 +89,20 @@ class Scribe:
     def __init__(self, engine: Engine, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         """`tools`: the AI's, as they are declared to a template."""
         self._engine, self.tools = engine, tools
+        self.declared = json.dumps(list(tools)) if tools else ""
         self._frame = lru_cache(4096)(lambda text: engine.tokenize(text, special=True))
         self._plain = lru_cache(4096)(engine.tokenize)
         self.system = lru_cache(64)(self._system)
         self.given = lru_cache(MOST_GIVEN)(self._given)
         self._next_given, self._guard = GIVEN_LABELS, Lock()
-        self.controls = lru_cache(4096)(lambda ids: engine.controls(np.frombuffer(ids, np.int32)))
+        self.controls = lru_cache(4096)(self._controls)
         self._agree = lru_cache(4096)(self._agreed)
         self._sizes: dict[Role, int] = {}
 
-    def _system(self, text: str, tools: bool = False) -> SystemPrompt:
+    def _system(self, text: str, tools: str = "") -> SystemPrompt:
         """The system prompt; of an empty one only what begins a context is counted."""
         told = [ChatMessage("system", text)] if text else []
-        pieces = self._engine.chat([*told, *_SAMPLE], tools=self.tools if tools else ()).pieces
+        pieces = self._engine.chat([*told, *_SAMPLE], tools=declarations(tools)).pieces
         own = [piece for piece in pieces if piece.part == "begin" or (told and piece.message == 0)]
         size = sum(len(self._plain(p.text) if p.said else self._frame(p.text)) for p in own)
         return SystemPrompt(text, size, tools)
@@ -115,8 +117,13 @@ class Scribe:
         """Whether the ids are this model's tokens of their text, without control tokens. Files can say anything."""
         return self._agree(tokens.ids.tobytes(), tokens.raw, tokens.ends.tobytes())
 
+    def _controls(self, ids: bytes) -> npt.NDArray[np.bool_] | None:
+        """Which of the tokens are control tokens; None: none is."""
+        found = self._engine.controls(np.frombuffer(ids, np.int32))
+        return found if found.any() else None
+
     def _agreed(self, ids: bytes, raw: bytes, ends: bytes) -> bool:
-        if self.controls(ids).any():
+        if self.controls(ids) is not None:
             return False
         tokens = Tokens(np.frombuffer(ids, np.int32), raw, np.frombuffer(ends, np.int32))
         return self._engine.pieces(tokens.ids) == tokens or self._engine.tokenize(tokens.text) == tokens
@@ -155,13 +162,13 @@ class Scribe:
         if reply is None:
             raise AssertionError("A prompt is written for a reply.")
         turns = [
-            _LiveTurn(turn_id, role, tuple(chunks), origins[turn_id].stamp if turn_id in origins else "")
+            _LiveTurn.of(turn_id, role, tuple(chunks), origins[turn_id].stamp if turn_id in origins else "")
             for (turn_id, role), chunks in groupby(
                 window.chunks, key=lambda chunk: (chunk.key.turn_id, chunk.key.role)
             )
         ]
         told = [ChatMessage("system", system.text)] if system.text else []
-        tools = self.tools if system.tools else ()
+        tools = declarations(system.tools)
         said = [*told, *(turn.message for turn in turns)]
         pieces = self._engine.chat(said, effort=effort, tools=tools).pieces
         live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
@@ -178,7 +185,8 @@ class Scribe:
                 writer.frame(piece.text, turns[number].id, "footer" if piece.part == "footer" else "header")
         none = np.zeros(0, np.int64)
         read = np.concatenate([none, *(s.labels for s in writer.segments if s.kind == "chunk")])
-        missing = ~np.isin(np.concatenate([none, *live.values()]), read)
+        all_live = np.concatenate([none, *live.values()])
+        missing = ~np.isin(all_live, read) if len(read) < len(all_live) else np.zeros(len(all_live), bool)
         unread = np.flatnonzero(missing) - np.arange(int(missing.sum()))
         if reply.ids:
             labels = np.arange(reply.start, reply.start + len(reply.ids), dtype=np.int64)
@@ -214,16 +222,17 @@ _SAMPLE = (ChatMessage("user", "a"), ChatMessage("assistant", "b"), ChatMessage(
 @dataclass(frozen=True, slots=True)
 class _LiveTurn:
     id: int
-    role: Role
     chunks: tuple[Chunk, ...]
     stamp: str
+    message: ChatMessage
 
-    @property
-    def message(self) -> ChatMessage:
+    @classmethod
+    def of(cls, id: int, role: Role, chunks: tuple[Chunk, ...], stamp: str) -> _LiveTurn:
         """Bytes that are no text on their own, as a chunk may end within a character, go through unchanged."""
-        said = b"".join(chunk.tokens.raw for chunk in self.chunks).decode(errors="surrogateescape")
+        said = b"".join(chunk.tokens.raw for chunk in chunks).decode(errors="surrogateescape")
         # Only the window's own system prompt speaks as the system; a turn of that role came with an import.
-        return ChatMessage("assistant" if self.role is Role.ASSISTANT else "user", self.stamp + said)
+        speaker: Literal["user", "assistant"] = "assistant" if role is Role.ASSISTANT else "user"
+        return cls(id, chunks, stamp, ChatMessage(speaker, stamp + said))
 
 
 class _Writer:
@@ -265,18 +274,26 @@ class _Writer:
         tokens: Tokens = chunk.tokens
         if last <= 0 or first >= len(tokens.raw):
             return
+        controls = self.scribe.controls(tokens.ids.tobytes())
+        if first <= 0 and last >= len(tokens.raw) and controls is None:
+            self._add_tokens(turn_id, self.live[chunk.start], tokens.ids)
+            return
         starts = np.concatenate([[0], tokens.ends[:-1]])
-        inside = (starts >= first) & (tokens.ends <= last) & ~self.scribe.controls(tokens.ids.tobytes())
+        inside = (starts >= first) & (tokens.ends <= last)
+        if controls is not None:
+            inside &= ~controls
         whole = np.flatnonzero(inside)
         at = first
         for run in np.split(whole, np.flatnonzero(np.diff(whole) != 1) + 1) if len(whole) else ():
             part = slice(int(run[0]), int(run[-1]) + 1)
             self._add_rest(tokens.raw[at : int(starts[part.start])], turn_id, "left")
-            labels = self.live[chunk.start][part]
-            self.firsts.append((turn_id, int(labels[0])))
-            self.segments.append(Segment("chunk", labels, tokens.ids[part]))
+            self._add_tokens(turn_id, self.live[chunk.start][part], tokens.ids[part])
             at = int(tokens.ends[part.stop - 1])
         self._add_rest(tokens.raw[at:last], turn_id, "right")
+
+    def _add_tokens(self, turn_id: int, labels: Positions, ids: Ids) -> None:
+        self.firsts.append((turn_id, int(labels[0])))
+        self.segments.append(Segment("chunk", labels, ids))
 
     def _add_rest(self, raw: bytes, turn_id: int, slot: _Slot) -> None:
         if raw:
@@ -289,6 +306,12 @@ class _Writer:
     def _add(self, kind: Literal["system", "frame"], first: int, ids: Ids) -> None:
         if len(ids):
             self.segments.append(Segment(kind, _labels(first, len(ids)), ids))
+
+
+@lru_cache(64)
+def declarations(tools: str) -> Sequence[Mapping[str, Any]]:
+    """Tools out of the JSON that declares them."""
+    return json.loads(tools) if tools else ()
 
 
 def _shortened(name: str) -> str:

@@ -6,6 +6,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import nan
 from typing import Literal
 
 from halo_weave.core.tokens import Tokens
@@ -31,6 +32,7 @@ class ReplyToken:
     shown: bytes = b""
     text: str = ""  # of `shown`: whole characters only, the token that ends one carries it
     by_tool: bool = False
+    surprisal: float = nan
 
 
 class ReplyReader:

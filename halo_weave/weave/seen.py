@@ -42,6 +42,7 @@ class SeenChunk:
     thought: bool = False  # the model thought it before it answered
     gap: Gap | None = None  # what sleeps right before it
     thoughts: int = 0  # how many chunks of that are the thoughts before this answer
+    rank: int | None = None  # how bright among what is live, 0 to 100; None: it was not compared
 
     @property
     def key(self) -> ChunkKey:

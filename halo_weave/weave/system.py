@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from math import inf
-from threading import Lock
+from threading import Event, Lock
 from typing import Literal
 
 import numpy as np
@@ -14,7 +17,7 @@ import numpy as np
 from halo_weave.core.heads import Calibration
 from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import Live, chunk_parts
-from halo_weave.errors import BadInput, StoreError, UnknownWindow, WindowBusy
+from halo_weave.errors import BadInput, EngineError, HaloWeaveError, StoreError, UnknownWindow, WindowBusy
 from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import Engine, RecallPort
 from halo_weave.records import WindowRecord
@@ -27,10 +30,22 @@ from halo_weave.weave.events import ReplyUnstored, WindowChanged
 from halo_weave.weave.hub import Hubs
 from halo_weave.weave.prompt import Scribe, SystemPrompt
 from halo_weave.weave.reply import ReplyReader
+from halo_weave.weave.taping import NewTape, TurnTape
 
+log = logging.getLogger(__name__)
 MOST_DESKS = 16  # working sets that are kept between turns
 ABLE = 1_000_000_000  # parameters from which on a model uses its tools when it is asked to (docs/tools.md)
 LARGE = 7_000_000_000  # and from which on it knows by itself when to
+PATIENCE = 30.0  # seconds that replies get to end when the model changes
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAtWork:
+    """A model with what follows from it; changed as one."""
+
+    engine: Engine
+    calibration: Calibration
+    scribe: Scribe
 
 
 class System:
@@ -45,17 +60,22 @@ class System:
         calibration: Calibration,
         now: Callable[[], datetime],
     ) -> None:
-        self.engine, self.store, self.recall, self.toolbox = engine, store, recall, toolbox
-        self.calibration, self.now = calibration, now
+        self.store, self.recall, self.toolbox, self.now = store, recall, toolbox, now
+        self.model = self._at_work(engine, calibration)
+        self.silence: HaloWeaveError | None = None  # why nobody can speak, while there is no model
         self.hubs = Hubs()
-        self.scribe = Scribe(engine, toolbox.declarations() if toolbox else ())
         self.drafts = DraftWriter(store, now)
         self.give_up = (
             inf  # by the monotonic clock: when replies that cannot be stored are not tried any more
         )
         self.at_work: dict[str, Desk] = {}  # of the turns under way
+        self.new_tape: NewTape | None = None  # for windows that are captured
+        self._tapes: dict[tuple[str, str, int, str], TurnTape] = {}
         self._defaults = defaults
         self._locks: dict[str, Lock] = {}
+        self._entering = Lock()
+        self.open = Event()  # cleared while all windows are held
+        self.open.set()
         self._desks: dict[str, tuple[int, Desk]] = {}  # with the store's version they were loaded from
 
     def close(self) -> None:
@@ -66,6 +86,39 @@ class System:
         self.recall.close()
         self.engine.close()
         self.store.close()
+
+    # The model
+
+    @property
+    def engine(self) -> Engine:
+        return self.model.engine
+
+    @property
+    def calibration(self) -> Calibration:
+        return self.model.calibration
+
+    @property
+    def scribe(self) -> Scribe:
+        return self.model.scribe
+
+    def _at_work(self, engine: Engine, calibration: Calibration) -> ModelAtWork:
+        tools = self.toolbox.declarations() if self.toolbox else ()
+        return ModelAtWork(engine, calibration, Scribe(engine, tools))
+
+    def change_engine(
+        self, engine: Engine, calibration: Calibration, *, stop_replies: Callable[[], object]
+    ) -> Engine:
+        """Every window goes on with another model; what was shown of replies under way is kept. Returns the old engine."""
+        before = self.engine
+        with self._all_alone(stop_replies):
+            self.model, self.silence = self._at_work(engine, calibration), None
+            self._desks.clear()
+        return before
+
+    def check_speaks(self) -> None:
+        """Refuse what needs a model while there is none."""
+        if self.silence is not None:
+            raise self.silence
 
     # Windows
 
@@ -105,13 +158,17 @@ class System:
         if self.toolbox and settings.memory_tree_in_prompt and form != "off":
             told = self.toolbox.instructions() if form == "tags" else self.toolbox.overview()
             prompt = f"{prompt}\n\n{told}".strip()
-        return self.scribe.system(prompt, form == "native")
+        return self.scribe.system(prompt, self.scribe.declared if form == "native" else "")
 
     @contextmanager
     def alone(self, window_id: str) -> Iterator[None]:
         """Only one turn or change at a time in a window: a second one is refused at once with WindowBusy."""
-        lock = self._locks.setdefault(window_id, Lock())
-        if not lock.acquire(blocking=False):
+        with self._entering:
+            if not self.open.is_set():
+                raise WindowBusy("The model is being changed. Try again in a moment.")
+            lock = self._locks.setdefault(window_id, Lock())
+            taken = lock.acquire(blocking=False)
+        if not taken:
             desk = self.at_work.get(window_id)
             if desk is not None and desk.unstored and desk.window.reply is None:
                 raise WindowBusy(desk.unstored)
@@ -120,6 +177,26 @@ class System:
             yield
         finally:
             lock.release()
+
+    @contextmanager
+    def _all_alone(self, stop_replies: Callable[[], object]) -> Iterator[None]:
+        """All windows at once: nothing begins in them, and what is under way is stopped and waited for."""
+        with self._entering:
+            self.open.clear()
+            locks = list(self._locks.values())
+        held, end = [], time.monotonic() + PATIENCE
+        try:
+            for lock in locks:
+                while not lock.acquire(timeout=0.05):
+                    stop_replies()
+                    if time.monotonic() > end:
+                        raise WindowBusy("A reply could not be ended in time, so the model was not changed.")
+                held.append(lock)
+            yield
+        finally:
+            for lock in held:
+                lock.release()
+            self.open.set()
 
     @contextmanager
     def changing(self, window_id: str) -> Iterator[None]:
@@ -149,7 +226,7 @@ class System:
             return at_work
         version = self.store.version()
         known, desk = self._desks.get(window_id, (None, None))
-        if desk is None or known != version:
+        if desk is None or known != version or desk.engine is not self.engine:
             desk = self._open(window_id)
             self._desks.pop(window_id, None)
             self._desks[window_id] = version, desk
@@ -165,18 +242,36 @@ class System:
         return desk
 
     def _open(self, window_id: str) -> Desk:
-        record = self.window(window_id)
+        record, model = self.window(window_id), self.model
         settings = self.settings(record)
-        return Desk.open(
-            record,
-            settings,
-            self.system_prompt(record, settings, self.tool_form(settings)),
-            store=self.store,
-            engine=self.engine,
-            scribe=self.scribe,
-            names=self.names(),
-            calibration=self.calibration,
-        )
+        try:
+            return Desk.open(
+                record,
+                settings,
+                self.system_prompt(record, settings, self.tool_form(settings)),
+                store=self.store,
+                engine=model.engine,
+                scribe=model.scribe,
+                names=self.names(),
+                calibration=model.calibration,
+            )
+        except EngineError:
+            if model is self.model:
+                raise
+            return self._open(window_id)  # the model was changed in between
+
+    def tape(self, window_id: str, settings: Settings) -> TurnTape | None:
+        """What takes the window's turns down, if it is captured."""
+        if settings.capture == "off" or self.new_tape is None:
+            return None
+        key = window_id, settings.capture, settings.capture_megabytes, self.engine.info.name
+        if key not in self._tapes:
+            try:
+                self._tapes[key] = self.new_tape(window_id, settings, self.engine, self.calibration)
+            except (HaloWeaveError, OSError) as error:  # talking goes on without it
+                log.warning("%s is not captured: %s", window_id, error)
+                return None
+        return self._tapes[key]
 
     # Replies that were never finished
 
@@ -185,6 +280,8 @@ class System:
 
         `held`: also those of this process in a window where nothing is being said, because the store refused the end.
         """
+        if not self.engine.info.abilities.speaks:  # a model tells its thoughts and its answer apart
+            return
         for draft in self.store.drafts(now=self.now(), held=held):
             try:
                 settings = self.settings(self.store.window(draft.window))
@@ -194,6 +291,7 @@ class System:
                     draft.turn_id,
                     draft.answers,
                     min_chunk_tokens=settings.min_chunk_tokens,
+                    max_chunk_tokens=settings.max_chunk_tokens,
                 )
                 if not chunks:
                     self.store.drop_draft(draft.turn_id)

@@ -29,15 +29,17 @@ from halo_weave.records import Reservation
 from halo_weave.templates.calls import CallSplitter
 from halo_weave.templates.messages import NativeCall
 from halo_weave.weave import events
-from halo_weave.weave.asked import Asked
+from halo_weave.weave.asked import Asked, Frame
 from halo_weave.weave.clock import TurnClock
 from halo_weave.weave.desk import About, Desk
 from halo_weave.weave.drafts import RETRY, unstored
+from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.roundtrip import round_trip
 from halo_weave.weave.said import USED, remembered
 from halo_weave.weave.seen import Reminder, SeenChunk
 from halo_weave.weave.system import System
+from halo_weave.weave.taping import TurnTape, Untaped
 
 log = logging.getLogger(__name__)
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
@@ -59,14 +61,20 @@ class Turn:
         self.clock = TurnClock(began)
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
-        self.form = system.tool_form(desk.settings, asked.text)
+        self.frame = asked.frame or Frame()
+        self.form = system.tool_form(desk.settings, asked.text) if asked.frame is None else "off"
         desk.system = system.system_prompt(desk.record, desk.settings, self.form)
+        if asked.frame is not None:
+            desk.system = system.scribe.system(self.frame.system_prompt, self.frame.tools)
         desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
         self._woken: dict[ChunkKey, Mapping[str, Any]] = {}  # and why
         self._shown = 0.0
+        desk.window.tape = system.tape(desk.record.id, desk.settings)
+        self.tape: TurnTape = desk.window.tape or Untaped()
 
     def run(self) -> Iterator[events.TurnEvent]:
+        self.tape.begin(self.desk.window, self.settings)
         said = self._tokens_of_user()
         tools = self.settings.tool_rounds * TOOL_ROOM if self.form != "off" else 0
         more = self.settings.max_new_tokens + OVERHEAD + MARGIN + tools + self.asked.tokens
@@ -97,7 +105,9 @@ class Turn:
         yield from self._fall_asleep(ids)
         self.recall.note_said()
         stats = self.clock.summary(self.stats) | {"faults": sum(self.desk.window.faults.values())}
-        yield events.TurnEnded(self.reason, self.desk.budget(), stats)
+        ranks = {str(key): rank for key, rank in self.desk.window.ranks().items()}
+        self.tape.end()
+        yield events.TurnEnded(self.reason, self.desk.budget(), stats, ranks)
 
     # Before the model speaks
 
@@ -129,7 +139,9 @@ class Turn:
         """If the user's words would not fit into the model's context, the dimmest sleep first."""
         window = self.desk.window
         if window.size + user > self._model_room(0):
-            plan = choose_prunes(window, max(1, self._model_room(0) - user))
+            room = max(1, self._model_room(0) - user)
+            plan = choose_prunes(window, room, goal=self._goal(room), pairs=self.settings.pairs_asleep)
+            self.tape.note("prune", plan)
             if plan.over:
                 raise BadInput(
                     f"Your message does not fit by {plan.over} tokens. Send it in parts, put something to sleep, "
@@ -166,7 +178,12 @@ class Turn:
             return events.Answering(self.asked.question, ids.assistant_turn)
         now, window = self.now(), self.desk.window
         chunks = chunk_turn(
-            said, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=self.settings.min_chunk_tokens
+            said,
+            ids.user_turn,
+            Role.USER,
+            ids.start,
+            min_chunk_tokens=self.settings.min_chunk_tokens,
+            max_chunk_tokens=self.settings.max_chunk_tokens,
         )
         live = [window.born(chunk) for chunk in chunks]
         kind, after = self.engine.info.tokenizer, self.asked.after
@@ -219,6 +236,7 @@ class Turn:
                         yield from self._tell(settled)
                         answer = b"".join(token.shown for token in settled if token.kind == "answer")
                         calls += [(call, None) for call in (detector.feed(answer) if detector else ())]
+                        yield from self._calls_for_others()
                         calls += self._native_calls() if rounds else []
                     case Done():
                         self.reason = step.reason
@@ -253,8 +271,10 @@ class Turn:
             seed=self.settings.seed,
             max_new_tokens=left,
             stop=self.asked.stop,
+            grammar=self.frame.grammar,
         )
         capture = seen_for_use(window.strategy.capture, self.use.calibration)
+        capture = self.tape.wanted(capture, self.engine)
         if not first:
             capture = replace(capture, reading=False, reading_surprisal=False)
         self.prompt = prompt = self.scribe.prompt(
@@ -287,8 +307,9 @@ class Turn:
             self.stats[name] += count
         self.clock.reading += read.seconds
         window = self.desk.window
-        if read.surprisal is not None and window.reply is not None and window.reply.answers is not None:
-            window.learn_surprisal(window.reply.answers, self.prompt.whole_surprisal(read.surprisal))
+        surprisal = None if read.surprisal is None else self.prompt.whole_surprisal(read.surprisal)
+        if surprisal is not None and window.reply is not None and window.reply.answers is not None:
+            window.learn_surprisal(window.reply.answers, surprisal)
         rows = [row for row in map(self.prompt.whole, read.rows) if row]
         before = (
             sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != window.reply.answers)
@@ -296,6 +317,7 @@ class Turn:
             else 0
         )
         self.use.read(rows, before)
+        self.tape.rows(rows, window.reply.answers if window.reply else None, surprisal)
         if window.strategy.capture.reading:
             window.learn_rows(rows)
         return events.PromptRead(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
@@ -305,13 +327,15 @@ class Turn:
         window = self.desk.window
         with self.desk.guard:
             row = self.prompt.whole(step.row)
+            self.tape.row(row, self.settings.score_current_turn)
             if window.strategy.capture.reply and self.engine.info.abilities.attention:
-                window.update(row, score_reply=self.settings.score_current_turn)
-            if row is not None and row.fault(len(window)):
-                row = None
-            self._note_use(row)
+                fault = window.update(row, score_reply=self.settings.score_current_turn)
+            else:
+                fault = row.fault(len(window)) if row is not None else None
+            self._note_use(None if fault else row)
             window.say(step.id, step.piece, step.surprisal)
             settled = self.reply.feed(step.id, step.piece)
+            self.reply.tokens[-1].surprisal = step.surprisal
         self.stats["tokens"] += 1
         self.draft.said()
         return settled
@@ -321,7 +345,7 @@ class Turn:
             thought = token.kind == THOUGHT
             self.stats["thought_tokens"] += thought
             yield events.TokenSpoken(
-                token.id, token.position, token.piece, token.text, token.by_tool, thought
+                token.id, token.position, token.piece, token.text, token.by_tool, thought, token.surprisal
             )
         if tokens and time.perf_counter() - self._shown > FRAME:
             self._shown = time.perf_counter()
@@ -331,7 +355,7 @@ class Turn:
         """Of what is live and told of: tokens of the reply may be held back."""
         window = self.desk.window
         held = len(self.reply.tokens) - len(self.reply.known) if window.reply else 0
-        return events.Brightened(window.brightness[: len(window) - held].copy(), self.use.lit)
+        return events.Brightened(window.shown()[: len(window) - held], self.use.lit)
 
     def _note_use(self, row: AttentionRow | None) -> None:
         window = self.desk.window
@@ -344,10 +368,17 @@ class Turn:
     def _finder(self) -> CallSplitter | None:
         """Finds calls in the template's own format."""
         facts = self.engine.facts
-        if self.form != "native" or facts.tools is None:
+        tools = declarations(self.frame.tools) or (self.scribe.tools if self.form == "native" else ())
+        if facts.tools is None or not tools:
             return None
         prompt = self.system.generation_prompt(self.settings.effort)
-        return CallSplitter(facts.tools, self.scribe.tools, header=prompt.strip().rpartition("\n")[2])
+        return CallSplitter(facts.tools, tools, header=prompt.strip().rpartition("\n")[2])
+
+    def _calls_for_others(self) -> Iterator[events.TurnEvent]:
+        """Calls of tools that another program runs."""
+        if self.frame.tools:
+            calls, self.reply.calls = self.reply.calls, []
+            yield from (events.CallMade(call.name, dict(call.arguments)) for call in calls)
 
     def _native_calls(self) -> list[tuple[ToolCall, NativeCall | None]]:
         calls, self.reply.calls = self.reply.calls, []
@@ -403,7 +434,9 @@ class Turn:
         now = self.now()
         with self.desk.guard:
             parts = self.reply.parts(self.engine.tokenize)
-            chunks = window.end_reply(self.settings.min_chunk_tokens, parts)
+            chunks = window.end_reply(
+                self.settings.min_chunk_tokens, parts, max_chunk_tokens=self.settings.max_chunk_tokens
+            )
             tags = {chunk.key: self.reply.tags(chunk.start, chunk.stop) for chunk in chunks}
             self._tags = {key: own for key, own in tags.items() if own}
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
@@ -464,22 +497,23 @@ class Turn:
             for key, live in ((key, window.at(key)) for key in asides if key in window)
         ]
         if goes:
-            yield self._put_to_sleep(PrunePlan(budget, 0, tuple(goes)), before_turn=False)
+            aside = PrunePlan(budget, 0, tuple(goes))
+            self.tape.note("prune", aside)
+            yield self._put_to_sleep(aside, before_turn=False)
         plan = choose_prunes(
             window,
             budget,
-            current=self._last_exchanges(ids),
+            goal=self._goal(budget),
+            current=self.desk.last_exchanges() | {ids.user_turn, ids.assistant_turn},
             kept=self._woken_and_used(),
+            pairs=self.settings.pairs_asleep,
         )
+        self.tape.note("prune", plan)
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)
 
-    def _last_exchanges(self, ids: Reservation) -> set[int]:
-        """The turns of this exchange and of those before it that are kept."""
-        turns = self.desk.window.turns
-        asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
-        first = min(asked, default=ids.user_turn)
-        return {ids.user_turn, ids.assistant_turn, *(turn_id for turn_id, _ in turns if turn_id >= first)}
+    def _goal(self, budget: int) -> int:
+        return self.settings.prune_goal(budget, cuts=self.engine.info.abilities.cuts)
 
     def _woken_and_used(self) -> set[ChunkKey]:
         if not self.settings.keep_used:

@@ -32,7 +32,7 @@ from halo_weave.weave.turn import Turn
 
 log = logging.getLogger(__name__)
 PATIENCE = 10.0  # seconds to wait for a reply to be stored when the program ends
-OVERRIDES = {field.name for field in fields(Sampling)} - {"stop"}
+OVERRIDES = {field.name for field in fields(Sampling)} - {"stop", "grammar"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +131,12 @@ class WeaveTurns(TurnBranches):
                 f"{unknown[0]!r} cannot be set for one turn. Use: {', '.join(sorted(OVERRIDES))}."
             )
         began = time.perf_counter()
+        system.check_speaks()
+        system.open.wait(PATIENCE)
         with system.alone(window_id):
             system.recover(held=window_id)
             asked = order()
+            system.recall.expect(asked.text)
             desk = system.desk_to_change(window_id)
             desk.settings = desk.settings.changed(sampling or {})
             step_back(system, desk, asked)
@@ -168,6 +171,11 @@ class WeaveTurns(TurnBranches):
             turn.flag.set()
         return turn is not None
 
+    def abort_all(self) -> None:
+        """Stop every reply at its next token."""
+        for window_id in self.generating():
+            self.abort(window_id)
+
     def generating(self) -> list[str]:
         return list(self._running)
 
@@ -184,8 +192,7 @@ class WeaveTurns(TurnBranches):
             threads = list(self._threads.values())
         for thread in threads:
             while thread.is_alive() and time.monotonic() < end:
-                for window_id in self.generating():
-                    self.abort(window_id)
+                self.abort_all()
                 thread.join(0.05)
 
     # In the turn's thread

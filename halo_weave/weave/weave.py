@@ -1,4 +1,4 @@
-"""The system as the server and the command line use it: windows, turns, chunks, memory, keepsakes."""
+"""The system as the server and the command line use it: windows, turns, chunks, memory, keepsakes, models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from halo_weave.store import Store
 from halo_weave.weave.chunks import WeaveChunks
 from halo_weave.weave.keepsakes import WeaveKeepsakes
 from halo_weave.weave.memory import EmbedAnew, WeaveMemory
+from halo_weave.weave.models import OpenModel, Remember, WeaveModels
 from halo_weave.weave.system import System
+from halo_weave.weave.taping import NewTape
 from halo_weave.weave.turns import WeaveTurns
 from halo_weave.weave.windows import WeaveWindows
 
@@ -28,7 +30,10 @@ class Weave:
         *,
         defaults: Settings | None = None,
         embed_anew: EmbedAnew | None = None,
+        open_model: OpenModel | None = None,
+        remember_model: Remember | None = None,
         calibration: Calibration = NOT_CALIBRATED,
+        new_tape: NewTape | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._system = System(
@@ -40,7 +45,9 @@ class Weave:
             calibration=calibration,
             now=now,
         )
+        self._system.new_tape = new_tape
         self.turns = WeaveTurns(self._system)
+        self.models = WeaveModels(self._system, self.turns, open_model, remember_model)
         self.windows = WeaveWindows(self._system, self.turns)
         self.chunks = WeaveChunks(self._system)
         self.memory = WeaveMemory(self._system, embed_anew)
@@ -55,7 +62,7 @@ class Weave:
 
     def close(self) -> None:
         """Stop what is being written and let go of everything. What was said so far is kept."""
+        self.models.close()
         self.turns.close()
-        for window_id in self.turns.generating():  # in the thread of someone who asks for its steps
-            self.turns.abort(window_id)
+        self.turns.abort_all()  # also in the thread of someone who asks for a turn's steps
         self._system.close()

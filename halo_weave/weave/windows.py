@@ -9,12 +9,14 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
+from halo_weave.core.pruning import choose_prunes
 from halo_weave.core.tokens import Role
 from halo_weave.core.use import ReplyUse
 from halo_weave.errors import BadInput, UnknownChunk, UnknownWindow
 from halo_weave.records import ChunkRecord, GraveyardPage, Sleeping, WindowRecord, WindowStats
 from halo_weave.settings import SHARED, Settings, checked, known, usable
 from halo_weave.weave.desk import CUT
+from halo_weave.weave.events import ChunksSlept
 from halo_weave.weave.reply import THOUGHT
 from halo_weave.weave.said import remembered, said
 from halo_weave.weave.seen import Context, Gap, SaidPage, SeenReply, SeenTurn
@@ -147,8 +149,11 @@ class WeaveWindows:
         desk = self._system.desk(window_id)
         gaps = desk.gaps()
         with desk.guard:
+            ranks = desk.window.ranks()
             seen = [
-                desk.seen(chunk.key, gaps.before.get(chunk.key), gaps.thoughts.get(chunk.key, 0))
+                desk.seen(
+                    chunk.key, gaps.before.get(chunk.key), gaps.thoughts.get(chunk.key, 0), ranks[chunk.key]
+                )
                 for chunk in desk.window.chunks
             ]
             about, budget, reply = dict(desk.about), desk.budget(), desk.window.reply
@@ -199,6 +204,18 @@ class WeaveWindows:
             self._turns.last(window_id),
             desk.unstored,
         )
+
+    def prune(self, window_id: str) -> ChunksSlept:
+        """Apply the budget now, as after a reply."""
+        system = self._system
+        with system.changing(window_id):
+            desk = system.desk_to_change(window_id)
+            settings, kept = desk.settings, desk.last_exchanges()
+            plan = choose_prunes(
+                desk.window, settings.max_context_tokens, current=kept, pairs=settings.pairs_asleep
+            )
+            slept = desk.prune(plan, now=system.now()) if plan.goes else ()
+            return ChunksSlept(slept, plan.budget, plan.over, before_turn=False)
 
     def said(
         self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50

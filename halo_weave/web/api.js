@@ -11,7 +11,7 @@ export class ApiError extends Error {
 
 /** @typedef {Record<string, string | number | boolean | null | undefined>} Query */
 /** @typedef {Wire.Bodies["PATCH /api/windows/{window_id}"]} WindowChange */
-/** @typedef {"pin" | "unpin" | "sleep" | "wake" | "merge"} ChunkAct */
+/** @typedef {"pin" | "unpin" | "sleep" | "wake" | "wake_again" | "merge"} ChunkAct */
 /** @typedef {Wire.Answers["DELETE /api/windows/{window_id}/chunks/{key}"]} Deletion */
 
 /** A path with its parts escaped. @param {TemplateStringsArray} texts @param {...string} values */
@@ -67,6 +67,12 @@ export class Api {
   status() { return this.json("GET", "/api/status"); }
   /** @returns {Promise<Status>} */
   retryModel() { return this.json("POST", "/api/model/retry"); }
+  /** @returns {Promise<Models>} */
+  models() { return this.json("GET", "/api/models"); }
+  /** @param {string} model @returns {Promise<Status["model"]>} */
+  chooseModel(model) { return this.json("POST", "/api/model", { body: { model } }); }
+  /** @returns {Promise<Wire.Answers["POST /api/model/stop"]>} */
+  stopModel() { return this.json("POST", "/api/model/stop"); }
   /** @returns {Promise<SettingsInfo>} */
   settings() { return this.json("GET", "/api/settings"); }
   /** @param {Wire.Bodies["PATCH /api/settings"]} changes @returns {Promise<SettingsInfo>} */

@@ -28,6 +28,20 @@ export class App extends Link {
     await this.refresh();
   }
 
+  /** Goes on with another model, once it is here and ready. @param {string} name */
+  async chooseModel(name) {
+    const model = await this.attempt(() => this.api.chooseModel(name));
+    if (model) this.store.setModel(model);
+    this.refresh({ windows: false });
+    return model;
+  }
+
+  /** Leaves the model that is on its way. */
+  async stopModel() {
+    await this.attempt(() => this.api.stopModel());
+    await this.refresh({ windows: false });
+  }
+
   // Addresses
 
   /** Shows the window that the address names. If there is none, that is said, and the address follows the page. */
@@ -273,24 +287,14 @@ export class App extends Link {
 
   /** @param {string} key @param {string} [window] */
   sleep(key, window = this.store.current) {
-    const pinned = this.store.live?.find(key)?.pinned ?? false;
-    const undo = { label: "Wake it again", act: () => this.#wakeAgain(key, window, pinned) };
+    const undo = { label: "Wake it again", act: () => this.#wakeAgain(key, window) };
     return this.#chunkAct(window, key, "sleep", "Asleep. It can still wake up when you speak of it.", undo);
   }
 
-  /**
-   * Takes a sleep back: the chunk is what it was.
-   * @param {string} key @param {string} window @param {boolean} pinned
-   */
-  async #wakeAgain(key, window, pinned) {
-    const done = await this.attempt(async () => {
-      await this.api.act(window, key, "wake");
-      if (!pinned) await this.api.act(window, key, "unpin");
-      return true;
-    });
-    if (!done) return;
-    await this.#changed(window);
-    if (window === this.store.current) this.store.tell("woke", key);
+  /** Takes a sleep back: the chunk is what it was. @param {string} key @param {string} window */
+  async #wakeAgain(key, window) {
+    const done = await this.#chunkAct(window, key, "wake_again", "Awake again, as it was.");
+    if (done && window === this.store.current) this.store.tell("woke", key);
   }
 
   /** @param {string} key @param {string} [window] */

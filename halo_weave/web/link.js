@@ -20,6 +20,7 @@ export class Link {
   #refreshing = null;
   #wanted = { status: false, windows: false };
   #hidden = 0;
+  #watching = 0;
   /** The question for the key, while it is asked. @type {Promise<void> | null} */
   #unlocking = null;
 
@@ -44,15 +45,16 @@ export class Link {
   /** Leaves a window that does not exist any more. */
   windowGone() {}
 
-  /** Whether the server answers and has its model. */
+  /** Whether the server answers and has its memory. */
   get reachable() {
-    return this.store.connection.state === "online" && this.store.status?.model.state === "ready";
+    return this.store.connection.state === "online" && this.store.windowsKnown;
   }
 
   /** @returns {Promise<void>} */
   async start() {
     try {
       this.store.setStatus(await this.api.status());
+      this.#watchModel(this.store.status?.model);
       this.store.setConnection("online");
       this.store.setSettings(await this.api.settings());
       this.store.setWindows(await this.api.windows());
@@ -114,6 +116,7 @@ export class Link {
       const status = await this.api.status();
       const back = store.status?.model.state !== "ready" && status.model.state === "ready";
       store.setStatus(status);
+      this.#watchModel(status.model);
       if (!this.follower && store.connection.state === "lost") store.setConnection("online");
       if (windows && store.windowsKnown) await this.#lookAtWindows();
       if (back && store.current) this.reload();
@@ -121,6 +124,14 @@ export class Link {
       const unreachable = error instanceof ApiError && error.status === 0;
       if (!this.follower && unreachable) store.setConnection("lost", Date.now() + LOOK_AGAIN);
     }
+  }
+
+  /** While a model is on its way and no events tell of it, the status does. @param {Status["model"]} [model] */
+  #watchModel(model) {
+    const loading = model?.state === "loading" || model?.change?.state === "loading";
+    clearTimeout(this.#watching);
+    const look = () => this.refresh({ windows: false });
+    if (loading) this.#watching = window.setTimeout(look, this.follower ? 5000 : 1000);
   }
 
   async #lookAtWindows() {
@@ -248,6 +259,13 @@ export class Link {
     // What a turn did is known from its events, but not how large the memory is now and how much is to be embedded.
     if (event.event === "done") this.refresh({ windows: false });
     if (["failed", "changed", "reset", "deleted"].includes(event.event)) this.refresh();
+    if (event.event === "model" && event.data.state !== "loading") this.#modelSettled(event.data);
+  }
+
+  /** @param {Wire.Events["model"]} news */
+  #modelSettled({ state, sentence }) {
+    this.refresh({ windows: false });
+    if (state !== "stopped") this.toasts.show(sentence, { kind: state === "failed" ? "bad" : "good" });
   }
 
   #visibility() {

@@ -1,13 +1,13 @@
 // The live chunks of a window in time order, and what the events of a turn do to them. No page, no network.
 
-import { range, ranks } from "./colour.js";
+import { range } from "./colour.js";
 import { compareIds } from "./words.js";
 
 /** @param {WireChunk} wire @param {Turn} turn @returns {LiveChunk} */
 export function liveChunk(wire, turn) {
   const { key, start, pinned, woken, tool, thought = false, gap, thoughts = 0, text_pieces: pieces } = wire;
   const tools = tool ? toolTokens(pieces) : [];
-  const more = { tools, thinking: [], fresh: false, draft: false, rank: 100, asleep: false, ...lit(wire.brightness) };
+  const more = { tools, thinking: [], fresh: false, draft: false, rank: wire.rank ?? 100, asleep: false, ...lit(wire.brightness) };
   return { key, turn, start, pinned, pieces, woken, tool, thought, gap, thoughts, ...more };
 }
 
@@ -115,11 +115,14 @@ export class Live {
     return this.chunks.filter((chunk) => chunk.turn.turn_id === turnId).flatMap((chunk) => chunk.pieces).join("");
   }
 
-  /** Finds the smallest and largest brightness of now, and where each chunk stands among all. */
+  /** Finds the smallest and largest brightness of now. */
   rescale() {
     ({ low: this.low, high: this.high } = range(this.all.map((chunk) => chunk.brightness)));
-    const standing = ranks(this.chunks.map((chunk) => chunk.peak));
-    this.chunks.forEach((chunk, i) => (chunk.rank = standing[i]));
+  }
+
+  /** How each chunk stands among all, by its key. @param {Record<string, number>} ranks */
+  rank(ranks) {
+    for (const chunk of this.chunks) chunk.rank = ranks[chunk.key] ?? chunk.rank;
   }
 
   /** What the reply in progress took so far from each chunk's tokens, and the most from one token. */

@@ -16,6 +16,7 @@ import { KeysView } from "./views/keys.js";
 import { LabView } from "./views/lab.js";
 import { LightView } from "./views/light.js";
 import { MemoryView } from "./views/memory.js";
+import { ModelsView } from "./views/models.js";
 import { NotesView } from "./views/notes.js";
 import { SearchView } from "./views/search.js";
 import { SituationView } from "./views/situation.js";
@@ -31,6 +32,7 @@ const drawer = new DrawerView(app, byId("drawer"), byId("dock"), {
   graveyard: () => new GraveyardView(app),
   memory: () => new MemoryView(app),
   notes: () => new NotesView(app),
+  models: () => new ModelsView(app),
   settings: () => new SettingsView(app),
   lab: () => new LabView(app),
 });

@@ -5,6 +5,7 @@ type SettingsInfo = Wire.Answers["GET /api/settings"];
 type Described = SettingsInfo["described"][number];
 type SettingValue = Described["default"];
 type Status = Wire.Answers["GET /api/status"];
+type Models = Wire.Answers["GET /api/models"];
 
 type WireContext = Wire.Answers["GET /api/windows/{window_id}/context"];
 type WireTurn = WireContext["turns"][number];

@@ -11,7 +11,8 @@ const ENOUGH = 50; // tokens from which on reading tells how fast it is
  * Topics of the state: status, windows, window (another one is shown), context (all of it was loaded), live (chunks
  * came or went), token, brightness, turn, budget, settings, connection, light (of a reply). Of what happened: heard,
  * done, failed, graveyard (what sleeps is another), kept (the model's notes or structured memory may have changed),
- * goto and woke (a chunk to show), why, compose, given-back and taken-back (the user's words), unloadable.
+ * goto and woke (a chunk to show), why, compose, given-back and taken-back (the user's words), unloadable,
+ * panel (one to open).
  */
 export class Store extends EventTarget {
   /** @type {Status | null} */
@@ -65,6 +66,13 @@ export class Store extends EventTarget {
   /** @param {Status} status */
   setStatus(status) {
     this.status = status;
+    this.tell("status");
+  }
+
+  /** What is told of the model is another by now. @param {Status["model"]} model */
+  setModel(model) {
+    if (!this.status) return;
+    this.status = { ...this.status, model };
     this.tell("status");
   }
 
@@ -193,6 +201,7 @@ export class Store extends EventTarget {
       case "done": return this.#done(event.data);
       case "unstored": return this.#unstored(event.data);
       case "failed": return this.#failed(event.data);
+      case "model": return this.#news(event.data);
       default: return event.event === "changed" || event.event === "reset";
     }
   }
@@ -317,7 +326,9 @@ export class Store extends EventTarget {
 
   /** @param {Wire.Events["done"]} data */
   #done(data) {
-    const { stats, budget, reason } = data;
+    const { stats, budget, reason, ranks } = data;
+    this.live?.rank(ranks ?? {});
+    this.tell("brightness");
     const { turn } = this;
     this.#turn({ phase: "idle", reason, stats });
     this.#figures({ woken_last_turn: stats.woken, tokens_per_second: stats.tokens_per_second, kv_reuse: reuse(stats) });
@@ -336,6 +347,15 @@ export class Store extends EventTarget {
   /** @param {Wire.Events["unstored"]} data */
   #unstored({ sentence }) {
     this.#turn({ unstored: sentence });
+    return false;
+  }
+
+  /** A model on its way; once it is ready, the whole status is asked for. @param {Wire.Events["model"]} change */
+  #news(change) {
+    const model = this.status?.model;
+    const { sentence, progress } = change;
+    if (model?.state === "ready") this.setModel({ ...model, change });
+    else if (model) this.setModel({ ...model, change, sentence, progress });
     return false;
   }
 

@@ -15,6 +15,7 @@ declare namespace Wire {
     "POST /api/windows/{window_id}/chunks/undelete": Undelete;
     "PUT /api/memory/entry": Keep;
     "PUT /api/notes": ReplaceNotes;
+    "POST /api/model": ChooseModel;
     "PATCH /api/settings": SettingsChange;
     "POST /api/import": Record<string, any>;
     "POST /api/clear": Clear;
@@ -26,6 +27,7 @@ declare namespace Wire {
     "GET /api/windows/{window_id}": WindowTold;
     "PATCH /api/windows/{window_id}": WindowTold;
     "DELETE /api/windows/{window_id}": null;
+    "POST /api/windows/{window_id}/prune": Pruned;
     "GET /api/windows/{window_id}/events": null;
     "GET /api/windows/{window_id}/context": ContextTold;
     "GET /api/windows/{window_id}/turns": SaidTold;
@@ -58,8 +60,12 @@ declare namespace Wire {
     "GET /api/memory/query": MatchesTold;
     "GET /api/notes": NotesTold;
     "PUT /api/notes": NotesTold;
-    "GET /api/status": Status;
+    "GET /api/model": ModelTold;
+    "POST /api/model": ModelTold;
+    "GET /api/models": ModelsTold;
+    "POST /api/model/stop": Stopped;
     "POST /api/model/retry": Status;
+    "GET /api/status": Status;
     "GET /api/settings": SettingsTold;
     "PATCH /api/settings": SettingsTold;
     "GET /api/stats": StatsTold;
@@ -83,11 +89,13 @@ declare namespace Wire {
     token: TokenEvent;
     brightened: BrightenedEvent;
     tool_called: ToolCalledEvent;
+    call_made: CallMadeEvent;
     tool_answered: ToolAnsweredEvent;
     spoken: SpokenEvent;
     unstored: UnstoredEvent;
     done: DoneEvent;
     failed: FailedEvent;
+    model: ModelEvent;
     changed: ChangedEvent;
     deleted: DeletedEvent;
     reset: ResetEvent;
@@ -144,7 +152,16 @@ declare namespace Wire {
     free: number;
   }
 
+  interface CallMadeEvent {
+    name: string;
+    arguments: Record<string, any>;
+  }
+
   interface ChangedEvent {
+  }
+
+  interface ChooseModel {
+    model: string;
   }
 
   interface ChunkShareTold {
@@ -160,6 +177,7 @@ declare namespace Wire {
     tokens: number;
     text_pieces: string[];
     brightness: number[];
+    rank: number | null;
     peak: number;
     mean: number;
     woken: Record<string, any> | null;
@@ -243,6 +261,7 @@ declare namespace Wire {
     reason: "stop" | "eos" | "length" | "context" | "abort";
     budget: Budget;
     stats: TurnStats;
+    ranks: Record<string, number>;
   }
 
   interface Edit {
@@ -357,6 +376,9 @@ declare namespace Wire {
     notes: number;
     known_turns: number;
     kept_ids: boolean;
+    ids?: string;
+    program?: string;
+    left?: Record<string, number>;
   }
 
   interface Inject {
@@ -383,6 +405,22 @@ declare namespace Wire {
     said: string | null;
   }
 
+  interface ListedModelTold {
+    name: string;
+    title: string;
+    kind: "chat" | "text" | "embedder" | null;
+    size: number;
+    needs: number | null;
+    fits: boolean | null;
+    where: string;
+    source: string;
+    path: string | null;
+    license: string;
+    problem: string;
+    note: string;
+    in_use: boolean;
+  }
+
   interface MatchTold {
     entry: EntryTold;
     score: number;
@@ -402,6 +440,20 @@ declare namespace Wire {
     bytes: number;
   }
 
+  interface ModelChange {
+    model: string;
+    state: "loading" | "done" | "failed" | "stopped";
+    sentence: string;
+    progress: number | null;
+  }
+
+  interface ModelEvent {
+    model: string;
+    state: "loading" | "done" | "failed" | "stopped";
+    sentence: string;
+    progress: number | null;
+  }
+
   interface ModelTold {
     state: "ready" | "loading" | "missing";
     sentence: string;
@@ -415,10 +467,25 @@ declare namespace Wire {
     trained_context: number;
     context: number;
     template: string;
+    template_note: string;
     kv: string;
     file: string;
     size_bytes: number;
+    parameters: number;
     light: string;
+    note: string;
+    thinks: boolean;
+    efforts: string[];
+    native_tools: boolean;
+    change: ModelChange | null;
+  }
+
+  interface ModelsTold {
+    memory: number;
+    default: string;
+    models: ListedModelTold[];
+    recommended: string[];
+    any_path: boolean;
   }
 
   interface NewWindow {
@@ -448,15 +515,18 @@ declare namespace Wire {
     max_new_tokens?: number | null;
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number | null;
+    prune_to?: number | null;
     min_chunk_tokens?: number | null;
-    strategy?: "cumulative" | "magnitude_voting" | "rolling_mean_voting" | "surprise" | "symmetric_voting" |
-      "use_and_surprise" | null;
+    max_chunk_tokens?: number | null;
+    strategy?: "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" | "surprise" |
+      "symmetric_voting" | "use_and_surprise" | null;
     initial_brightness?: number | null;
     brightness_cap?: number | null;
     fading?: number | null;
     decay?: number | null;
     sink?: "max" | "first" | null;
     asking_sinks?: number | null;
+    pairs_asleep?: "apart" | "brighter" | "dimmer" | null;
     keep_exchanges?: number | null;
     keep_used?: boolean | null;
     score_current_turn?: boolean | null;
@@ -473,6 +543,8 @@ declare namespace Wire {
     memory_tree_in_prompt?: boolean | null;
     tools?: "auto" | "native" | "tags" | "off" | null;
     tool_rounds?: number | null;
+    capture?: "off" | "mean" | "retrieval" | "all" | null;
+    capture_megabytes?: number | null;
   }
 
   interface PreviewTold {
@@ -480,6 +552,12 @@ declare namespace Wire {
     cost: number;
     wakes: WakingTold[];
     passed_over: number;
+  }
+
+  interface Pruned {
+    chunks: SleptTold[];
+    budget: number;
+    over: number;
   }
 
   interface RangeTold {
@@ -584,11 +662,11 @@ declare namespace Wire {
 
   interface SettingsChange {
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "fading" |
-      "decay" | "sink" | "asking_sinks" | "keep_exchanges" | "keep_used" | "score_current_turn" |
-      "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" |
-      "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "tools" |
-      "tool_rounds")[];
+      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" | "initial_brightness"
+      | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
+      "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
+      | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
+      "memory_tree_in_prompt" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -598,15 +676,18 @@ declare namespace Wire {
     max_new_tokens?: number;
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number;
+    prune_to?: number | null;
     min_chunk_tokens?: number;
-    strategy?: "cumulative" | "magnitude_voting" | "rolling_mean_voting" | "surprise" | "symmetric_voting" |
-      "use_and_surprise";
+    max_chunk_tokens?: number;
+    strategy?: "cumulative" | "first_in_first_out" | "magnitude_voting" | "rolling_mean_voting" | "surprise" |
+      "symmetric_voting" | "use_and_surprise";
     initial_brightness?: number;
     brightness_cap?: number;
     fading?: number;
     decay?: number;
     sink?: "max" | "first";
     asking_sinks?: number;
+    pairs_asleep?: "apart" | "brighter" | "dimmer" | null;
     keep_exchanges?: number;
     keep_used?: boolean;
     score_current_turn?: boolean;
@@ -623,6 +704,8 @@ declare namespace Wire {
     memory_tree_in_prompt?: boolean;
     tools?: "auto" | "native" | "tags" | "off";
     tool_rounds?: number;
+    capture?: "off" | "mean" | "retrieval" | "all";
+    capture_megabytes?: number;
   }
 
   interface SettingsTold {
@@ -643,7 +726,7 @@ declare namespace Wire {
     siblings: SiblingTold[];
   }
 
-  type SleepReason = "dimmest" | "with its pair" | "by the user" | "turn over";
+  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "turn over";
 
   interface SleepingTold {
     key: string;
@@ -666,6 +749,13 @@ declare namespace Wire {
     tokens: number;
     brightness: number;
     why: SleepReason;
+  }
+
+  interface SleptTold {
+    key: string;
+    tokens: number;
+    brightness: number;
+    why: string;
   }
 
   interface SpokenEvent {
@@ -820,8 +910,10 @@ declare namespace Wire {
     tokens: number;
     live: boolean;
     pinned: boolean;
+    rank: number | null;
     peak: number | null;
     mean: number | null;
+    parts: Record<string, number>;
     said: string;
     window: string;
     window_name: string;
@@ -838,11 +930,11 @@ declare namespace Wire {
     settings?: OwnSettings | null;
     name?: string | null;
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "min_chunk_tokens" | "strategy" | "initial_brightness" | "brightness_cap" | "fading" |
-      "decay" | "sink" | "asking_sinks" | "keep_exchanges" | "keep_used" | "score_current_turn" |
-      "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" |
-      "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "tools" |
-      "tool_rounds")[];
+      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" | "initial_brightness"
+      | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
+      "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
+      | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
+      "memory_tree_in_prompt" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
   }
 
   interface WindowTold {
@@ -873,6 +965,7 @@ declare namespace Wire {
     tokens: number;
     text_pieces: string[];
     brightness: number[];
+    rank: number | null;
     peak: number;
     mean: number;
     woken: Record<string, any> | null;

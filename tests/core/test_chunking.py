@@ -167,3 +167,35 @@ def test_windows_line_ends_end_chunks_too():
 def test_a_minimum_below_one_is_refused():
     with pytest.raises(BadSetting, match="at least 1"):
         Chunker(0)
+
+
+@given(texts_in_pieces(), st.integers(1, 20), st.integers(8, 40))
+def test_no_chunk_is_longer_than_the_upper_size_and_nothing_is_lost(pieces, least, most):
+    parts = cut(Tokens.of(range(len(pieces)), pieces), least, most)
+    assert b"".join(part.raw for part in parts) == b"".join(pieces)
+    for part in parts:
+        assert 0 < len(part) <= most
+
+
+@given(st.text(min_size=1, max_size=300), st.integers(8, 40))
+def test_no_cut_breaks_a_character(text, most):
+    pieces = [bytes([byte]) for byte in text.encode("utf-8", "replace")]
+    for part in cut(Tokens.of(range(len(pieces)), pieces), 64, most):
+        part.raw.decode("utf-8")
+
+
+def test_a_long_passage_is_cut_at_lines_before_sentences_and_at_sentences_before_words():
+    lines = [word for i in range(40) for word in (f"line{i}", " has", " a", " stop.", " And", " more", "\n")]
+    for part in cut(Tokens.of(range(len(lines)), [piece.encode() for piece in lines]), 64, 100):
+        assert part.raw.endswith(b"\n")
+    sentences = [word for i in range(40) for word in (f" One{i}", " is", " said", " here", ".")]
+    for part in cut(Tokens.of(range(len(sentences)), [piece.encode() for piece in sentences]), 64, 100):
+        assert part.raw.endswith(b".")
+    words = [piece for i in range(150) for piece in (f" wo{i}", "rd")]
+    for part in cut(Tokens.of(range(len(words)), [piece.encode() for piece in words]), 64, 100):
+        assert part.raw.startswith(b" wo")
+
+
+def test_the_parts_of_a_long_passage_are_about_as_long_as_each_other():
+    pieces = [b" word"] * 1060
+    assert [len(part) for part in cut(Tokens.of(range(1060), pieces))] == [212] * 5

@@ -89,6 +89,7 @@ def test_a_pinned_anchor_keeps_its_pair():
 def test_ties_go_to_the_older_chunk():
     window = Window([live(chunk(turn, 0, U, turn * 10, 5), 7) for turn in (1, 3, 5)])
     assert names(choose_prunes(window, 10)) == ["UT1S0"]
+    assert [one.why for one in choose_prunes(window, 10).goes] == [SleepReason.OLDEST]
 
 
 def test_one_bright_token_keeps_a_chunk():
@@ -176,7 +177,7 @@ def test_no_chunk_is_pruned_that_was_not_needed(items, budget):
     window = window_of(items)
     plan = choose_prunes(window, budget)
     if plan.goes:
-        last = max(i for i, prune in enumerate(plan.goes) if prune.why is SleepReason.DIMMEST)
+        last = max(i for i, prune in enumerate(plan.goes) if prune.why is not SleepReason.PAIR)
         window.remove(plan.keys[:last])
         assert window.size > budget
 

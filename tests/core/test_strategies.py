@@ -27,9 +27,10 @@ def test_strategies_are_found_by_the_names_of_their_files():
 
 def test_the_settings_of_a_strategy_stand_beside_it_and_are_known_to_all():
     assert list(settings_of(STRATEGIES)) == ["fading", "decay", "sink", "asking_sinks"]
-    assert list(FIELDS)[8:20] == [
+    assert list(FIELDS)[8:21] == [
         "max_context_tokens",
         "min_chunk_tokens",
+        "max_chunk_tokens",
         "strategy",
         "initial_brightness",
         "brightness_cap",
@@ -37,6 +38,7 @@ def test_the_settings_of_a_strategy_stand_beside_it_and_are_known_to_all():
         "decay",
         "sink",
         "asking_sinks",
+        "pairs_asleep",
         "keep_exchanges",
         "keep_used",
         "score_current_turn",
@@ -194,7 +196,7 @@ def test_the_prototypes_strategies_keep_what_is_looked_at(name):
     assert 0 <= min(bright) <= max(bright) <= 10_000
 
 
-def test_a_pair_goes_by_its_brighter_half_but_with_magnitude_voting_by_its_dimmer_one():
+def test_halves_of_a_pair_go_apart_or_together_and_with_magnitude_voting_by_the_dimmer_one():
     def pair(turn: int, question: float, answer: float) -> list[Live]:
         start = 20 * turn
         return [
@@ -205,6 +207,11 @@ def test_a_pair_goes_by_its_brighter_half_but_with_magnitude_voting_by_its_dimme
     said = [*pair(1, 10, 90), *pair(3, 40, 50), *pair(5, 99, 99)]
     assert {key.turn_id for key in choose_prunes(Window(said), 20).keys} == {1, 2}
     plan = choose_prunes(Window(said, strategy=Surprise()), 20)
+    assert [(one.key.turn_id, one.brightness, str(one.why)) for one in plan.goes] == [
+        (1, 10.0, "dimmest"),
+        (3, 40.0, "dimmest"),
+    ]
+    plan = choose_prunes(Window(said, strategy=Surprise()), 20, pairs="brighter")
     assert [(one.key.turn_id, one.brightness, str(one.why)) for one in plan.goes] == [
         (4, 50.0, "dimmest"),
         (3, 40.0, "with its pair"),

@@ -27,7 +27,8 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def test_what_the_cache_allows_is_said(engine: LlamaEngine) -> None:
     abilities = engine.info.abilities
-    assert abilities.cuts == (engine.info.architecture == "llama")
+    assert abilities.cuts == (engine.info.architecture != "mamba")
+    assert engine.info.wide_layers == ((1,) if engine.info.architecture == "gemma2" else ())
     assert abilities.attention == (engine.info.architecture != "mamba")
     assert engine.info.name == f"Tiny {engine.info.architecture.capitalize()}"
 

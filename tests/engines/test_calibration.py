@@ -131,3 +131,15 @@ def test_heads_count_by_their_strength_and_never_too_many() -> None:
     assert sum(found.weights) == pytest.approx(1.0)
     copying[:3] = 1.0
     assert len(choose_heads(copying, needles).heads) == 16
+
+
+def test_another_data_folder_takes_what_was_found_beside_the_models(tmp_path: Path, weights: Path) -> None:
+    shared = tmp_path / "models" / "calibration"
+    first = calibrated(LookingBack(weights), tmp_path / "one", silent, shared=shared)
+    engine, told = LookingBack(weights), list[str]()
+    again = calibrated(engine, tmp_path / "two", lambda what, done, total: told.append(what), shared=shared)
+    assert again == first
+    assert engine.readings == 0
+    assert told == []
+    assert calibrated(engine, tmp_path / "two", silent) == first  # it is in the data folder as well
+    assert engine.readings == 0

@@ -24,7 +24,7 @@ from halo_weave.llama.footprint import footprint
 from halo_weave.llama.header import read_header
 from halo_weave.llama.names import human_name
 from tests.engines import tiny
-from tests.fuzz import CORPUS, SECONDS, examples, in_time
+from tests.fuzz import CORPUS, PATIENCE, examples, in_time
 
 ROOT = Path(__file__).parents[2]
 CHILD = """
@@ -71,7 +71,7 @@ class Child:
         assert self.process.stdout
         self.process.stdin.write(json.dumps(str(path)) + "\n")
         self.process.stdin.flush()
-        if not select.select([self.process.stdout], [], [], 4 * SECONDS)[0]:  # starting takes a while, too
+        if not select.select([self.process.stdout], [], [], PATIENCE)[0]:  # starting takes a while, too
             self.close()
             return "hangs"
         said = self.process.stdout.readline().strip()

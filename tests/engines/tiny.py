@@ -7,7 +7,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-WIDTH, LAYERS, HEADS, CONTEXT, SPECIALS = 32, 2, 4, 2048, ["<|im_start|>", "<|im_end|>"]
+WIDTH, LAYERS, HEADS, CONTEXT, SPECIALS = 32, 2, 4, 8192, ["<|im_start|>", "<|im_end|>"]
 STATE, CONV, RANK = 8, 4, 2
 
 

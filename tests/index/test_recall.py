@@ -510,3 +510,42 @@ def test_what_is_said_later_is_found_through_the_stores_own_index(store, window)
         hits = recall.search("accordions", now=NOW)
     assert hits[0].key.turn_id == ids.user_turn
     assert hits[0].nearness is not None
+
+
+class CountingEmbedder(HashingEmbedder):
+    questions = 0
+
+    def embed(self, texts, *, query=False):
+        self.questions += query
+        return super().embed(texts, query=query)
+
+
+def test_a_question_is_embedded_once_for_a_preview_and_for_the_turn_after_it(store, window):
+    talk(store, window)
+    embedder = CountingEmbedder()
+    with recalling(store, lambda: embedder) as recall:
+        before = recall.search("Which instrument does Ada play?", now=NOW)
+        recall.expect("Which instrument does Ada play?")
+        assert recall.search("Which instrument does Ada play?", now=NOW) == before
+        assert embedder.questions == 1
+        recall.expect("Where is the rent?")
+        assert recall.search("Where is the rent?", now=NOW)
+        assert embedder.questions == 2
+
+
+def test_what_was_asked_before_the_embedder_was_there_is_embedded_when_it_is_asked_again(store, window):
+    talk(store, window)
+    opened, embedder = threading.Event(), CountingEmbedder()
+
+    def open_late():
+        assert opened.wait(30)
+        return embedder
+
+    recall = Recall(store, open_late, now=lambda: NOW)
+    try:
+        assert all("meaning" not in hit.parts for hit in recall.search("the violin of Ada", now=NOW))
+        opened.set()
+        assert recall.settle(30)
+        assert any("meaning" in hit.parts for hit in recall.search("the violin of Ada", now=NOW))
+    finally:
+        recall.close()

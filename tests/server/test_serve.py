@@ -149,7 +149,8 @@ def test_without_a_model_the_page_is_served_and_says_so(tmp_path):
         status = client.get("/api/status").json()
         assert status["model"]["state"] == "missing"
         assert "halo-weave pull" in status["model"]["sentence"]
-        answer = client.get("/api/windows")
+        window = client.post("/api/windows", json={"name": "Already"}).json()["id"]
+        answer = client.post(f"/api/windows/{window}/say", json={"text": "Is anybody there?"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_missing")
         assert client.get("/").status_code == 200
         assert client.post("/api/model/retry").json()["model"]["state"] in {"loading", "missing"}

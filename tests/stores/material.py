@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from halo_weave.core.languages import stems
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
 from halo_weave.records import Draft, PutToSleep, WakeUp
@@ -100,7 +101,9 @@ def unit_vectors(count: int, dimension: int = 4, seed: int = 1) -> np.ndarray:
 def holding(store, *terms: str, window: str | None = None) -> set[int]:
     """Numbers of the chunks that hold any of these terms."""
     return {
-        int(number) for numbers, _ in store.search_terms(terms, 1000, window=window) for number in numbers
+        int(number)
+        for numbers, _ in store.search_terms(stems(list(terms), "english"), 1000, window=window)
+        for number in numbers
     }
 
 

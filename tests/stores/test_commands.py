@@ -104,7 +104,7 @@ def test_ids_are_said_to_be_taken_only_where_something_is(window, tmp_path):
     for text in ("export", "again"):  # two memories with the same ids
         file = tmp_path / f"{text}.json"
         file.write_text(file.read_text().replace('"id": "', f'"id": "{text}', 1))
-    taken = "Their ids were taken here"
+    taken = "theirs are taken here"
     second = ["--data", str(tmp_path / "second")]
     assert "ids" not in run("import", str(tmp_path / "export.json"), *second)
     run("clear", "--yes", *second)

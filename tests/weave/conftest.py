@@ -44,6 +44,9 @@ class WordRecall:
         self.store = store
         self.noted = 0
 
+    def expect(self, text: str) -> None:
+        pass
+
     def search(
         self, text: str, *, window: str | None = None, limit: int = 50, **_: Any
     ) -> Sequence[RecallHit]:
@@ -108,6 +111,7 @@ def assembled(tmp_path: Path) -> Iterator[Assembled]:
 
 
 SMALL = {
+    "strategy": "magnitude_voting",  # so that tests can foretell what falls asleep: the oldest
     "max_context_tokens": 300,
     "max_new_tokens": 40,
     "min_chunk_tokens": 8,

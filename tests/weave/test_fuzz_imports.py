@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from tests.fuzz import CORPUS, examples, in_time
 from tests.stores.material import quick_folder
 from tests.weave.conftest import SMALL, Clock, WordRecall, spoken
 
-SEEDS = sorted((CORPUS / "imports").glob("*.json"))
+SEEDS = sorted((CORPUS / "imports").glob("*.json*"))
 NUMBERS = [0, 1, -1, 2**31, 2**53, 2**60, 2**62 - 1, 2**63 - 1, 2**63, 10**30, 0.5, -0.0, 1e308]
 TEXTS = [
     "",
@@ -67,7 +68,10 @@ def at(value: Any, path: tuple[Any, ...]) -> Any:
 
 @st.composite
 def changed(draw: st.DrawFn) -> bytes:
-    found = json.loads(draw(st.sampled_from(SEEDS)).read_text(encoding="utf-8"))
+    seed = draw(st.sampled_from(SEEDS))
+    lines = seed.suffix == ".jsonl"
+    text = seed.read_text(encoding="utf-8")
+    found = [json.loads(line) for line in text.splitlines()] if lines else json.loads(text)
     for _ in range(draw(st.integers(1, 4))):
         every = list(places(found))
         if not every:  # all of it was deleted
@@ -83,11 +87,23 @@ def changed(draw: st.DrawFn) -> bytes:
                 del within[path[-1]]
             case "more" if isinstance(within, list):
                 within.append(copy.deepcopy(within[path[-1]]))
-    content = bytearray(json.dumps(found).encode())
+    if lines and isinstance(found, list):
+        content = bytearray("\n".join(json.dumps(line) for line in found).encode())
+    else:
+        content = bytearray(json.dumps(found).encode())
+    if draw(st.integers(0, 9)) == 0:
+        content = bytearray(zipped(bytes(content)))
     if draw(st.integers(0, 9)) == 0:
         cut = draw(st.integers(0, len(content)))
         content[cut : cut + draw(st.integers(0, 50))] = draw(st.binary(max_size=8))
     return bytes(content)
+
+
+def zipped(content: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("conversations.json", content)
+    return out.getvalue()
 
 
 def sentence_of(act: Callable[..., object]) -> str:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from halo_weave.core.brightness import AttentionRow, Light, Sight, Strategy
+from halo_weave.core.brightness import AttentionRow, Light, PairSleep, Sight, Strategy
 from halo_weave.core.setting import setting
 
 
@@ -15,7 +15,7 @@ from halo_weave.core.setting import setting
 class MagnitudeVoting(Strategy):
     """Above the threshold a token gains its share over the threshold, rounded down; else it loses `decay`."""
 
-    pair_by: ClassVar[Literal["brighter", "dimmer"]] = "dimmer"
+    pairs: ClassVar[PairSleep] = "dimmer"
 
     decay: float = setting(
         1.0, "What a token loses each time it is not looked at.", group="Forgetting", low=0, high=10_000

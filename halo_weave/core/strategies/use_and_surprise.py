@@ -58,6 +58,11 @@ class UseAndSurprise(Strategy):
     def after_reply(self, sight: Sight) -> Light | None:
         return self._lit(sight, _copied(sight))
 
+    def parts_of(self, traces: Floats | None) -> dict[str, float]:
+        if traces is None or np.isnan(traces[:USUAL]).all(axis=1).any():
+            return {}
+        return {"surprisal": float(np.nanmean(traces[SURPRISAL])), "use": float(np.nanmax(traces[USE]))}
+
     def _after(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light:
         traces, count = _copied(sight), _earlier(sight)
         before = int(sight.offsets[count])

@@ -15,7 +15,7 @@ from halo_weave.server.requests import WindowId
 from halo_weave.server.schema import KEY, WHOLE
 from halo_weave.server.service import Service
 
-Act = Literal["pin", "unpin", "sleep", "wake", "merge"]
+Act = Literal["pin", "unpin", "sleep", "wake", "wake_again", "merge"]
 Key = Annotated[str, InPath(pattern=KEY, examples=["12.0.user"])]
 
 
@@ -30,13 +30,14 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(base + "/{key}/{act}", summary="Pin, unpin, put to sleep, wake up, merge into the previous")
     def post_act(window_id: WindowId, key: Key, act: Act) -> wire.Acted:
-        """A chunk woken up by hand is pinned. A merged chunk goes by the key of the one before it."""
+        """A chunk woken up by hand is pinned; `wake_again` takes a sleep by hand back and leaves it as it was. A merged chunk goes by the key of the one before it."""
         chunks, named = service.weave.chunks, ChunkKey.parse(key)
         acts: dict[Act, Callable[[str, ChunkKey], Any]] = {
             "pin": chunks.pin,
             "unpin": chunks.unpin,
             "sleep": chunks.sleep,
             "wake": chunks.wake,
+            "wake_again": chunks.wake_again,
             "merge": chunks.merge,
         }
         done = acts[act](window_id, named)

@@ -52,11 +52,6 @@ def routes(service: Service, policy: Policy) -> APIRouter:
     def get_status() -> wire.Status:
         return service.status()
 
-    @router.post("/api/model/retry", summary="Try again to load the model, if it is missing", status_code=202)
-    def post_retry() -> wire.Status:
-        service.begin()
-        return service.status()
-
     @router.get("/api/settings", summary="Every setting, and what holds for all windows")
     def get_settings() -> wire.SettingsTold:
         return settings_told(service.weave.windows.settings().as_mapping())

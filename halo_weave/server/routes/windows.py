@@ -64,6 +64,11 @@ def routes(service: Service) -> APIRouter:
 
     # The turn
 
+    @router.post("/{window_id}/prune", summary="Apply the budget now", tags=["The turn"])
+    def post_prune(window_id: WindowId) -> wire.Pruned:
+        """What would fall asleep after the next reply falls asleep now."""
+        return wire.Pruned.model_validate(service.weave.windows.prune(window_id))
+
     @router.get(
         "/{window_id}/events",
         summary="What happens in the window, as it happens",

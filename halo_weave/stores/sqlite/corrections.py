@@ -36,6 +36,7 @@ from halo_weave.stores.sqlite.rows import (
     want_vectors,
     write_words,
 )
+from halo_weave.stores.sqlite.wording import told_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,9 +86,10 @@ class SqliteCorrections(SqlitePart):
             for window in _holders(db, first, second):
                 _join(db, window, (first, start, before), (second, row[7], after))
             db.execute(
-                "UPDATE chunks SET span = ?, ids = ?, lengths = ?, raw = ?, tags = ? WHERE number = ?",
+                "UPDATE chunks SET span = ?, told = ?, ids = ?, lengths = ?, raw = ?, tags = ? WHERE number = ?",
                 (
                     len(before) + len(after),
+                    told_of((before + after).raw),
                     *pack_tokens(before + after),
                     pack_json(tags) if tags else None,
                     first,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -34,7 +34,7 @@ from halo_weave.stores.exchange import (
 from halo_weave.stores.importfile import checked, opened
 from halo_weave.stores.packing import micros, pack_tokens, unpack_floats
 from halo_weave.stores.renumbering import Renumbering, Shift, reason_here, snapshot_here
-from halo_weave.stores.sqlite.branches import place_turn, settle
+from halo_weave.stores.sqlite.branches import move_head, place_turn, settle
 from halo_weave.stores.sqlite.keepsakes import ENTRY
 from halo_weave.stores.sqlite.rows import (
     SqlitePart,
@@ -58,21 +58,25 @@ class SqliteImport(SqlitePart):
         with checked(source, micros(now), progress) as file, self._db.alone(patience=importfile.PATIENCE):
             with self._db.writing() as db:
                 db.execute("DROP TABLE IF EXISTS temp.arrived")
-                db.execute("CREATE TEMP TABLE arrived (turn INTEGER PRIMARY KEY, here INTEGER NOT NULL)")
+                db.execute(
+                    "CREATE TEMP TABLE arrived (turn INTEGER PRIMARY KEY, here INTEGER NOT NULL, new INTEGER)"
+                )
+                db.execute("CREATE INDEX temp.arrived_here ON arrived(here)")
                 own = db.execute("SELECT id FROM memory").fetchone()[0]
-            arriving = _Arrivals(file.header, own)
+            arriving = _Arrivals(file.header, own, retold=file.renumbered is None)
             try:
                 for section, elements in file.batches(progress):
                     with self._db.writing() as db:
                         arriving.bring(db, section, elements)
                 with self._db.writing() as db:
-                    arriving.settle(db, micros(now))
+                    arriving.settle(db, micros(now), file.heads)
             except StoreError as error:
                 raise _broken_off(error) from error
             finally:
                 with suppress(StoreError), self._db.writing() as db:  # the next import does it, too
                     db.execute("DROP TABLE IF EXISTS temp.arrived")
-            return arriving.result(renumbered=file.renumbered)
+            left = {reason: count for reason, count in sorted(file.left.items()) if count}
+            return arriving.result(file.program, left, renumbered=file.renumbered)
 
 
 def _broken_off(error: StoreError) -> StoreError:
@@ -125,26 +129,43 @@ class _Ledger:
 class _Arrivals:
     """One import: a batch at a time, each in its transaction."""
 
-    def __init__(self, header: ExportHeader, own: str) -> None:
-        self._source, self._own = header.id, own
+    def __init__(self, header: ExportHeader, own: str, *, retold: bool) -> None:
+        """`retold`: it is another program's, and knows nothing of what was said here since the last import."""
+        self._source, self._own, self._retold = header.id, own, retold
         self._ids = Renumbering(header)
         self._counts: Counter[str] = Counter()
         self._heads: dict[str, int] = {}  # the last turns, as in the file, of windows that are new here
         self._generation: int | None = None  # the one here that takes the vectors
         self._dimension = 0
 
-    def result(self, *, renumbered: bool) -> Imported:
+    def result(self, program: str, left: Mapping[str, int], *, renumbered: bool | None) -> Imported:
         names = ("turns", "chunks", "tokens", "windows", "entries", "notes", "known_turns")
         counts = {name: self._counts[name] for name in names}
-        return Imported(**counts, kept_ids=self._ids.kept and not renumbered)
+        if self._counts["other_notes"]:
+            left = {**left, "notes, since there are others here": self._counts["other_notes"]}
+        kept, ids = self._ids.kept and not renumbered, ""
+        if renumbered is not None and not self._ids.kept:
+            ids = "Turns and positions got new ids: theirs are taken here, or too far from the others."
+        elif renumbered:
+            ids = "Some turns of the file had one id, so turns were counted anew. Positions are those of the file."
+        return Imported(**counts, kept_ids=kept, ids=ids, program=program, left=left)
 
     def bring(self, db: sqlite3.Connection, section: str, elements: Iterable[Any]) -> None:
         step = getattr(self, f"_bring_{section}")
         for element in elements:
             step(db, read_element(section, SECTIONS[section], element))
 
-    def settle(self, db: sqlite3.Connection, when: int) -> None:
-        """What a file says of branches is made to fit what is here."""
+    def settle(self, db: sqlite3.Connection, when: int, heads: Mapping[str, int]) -> None:
+        """What a file says of branches is made to fit what is here. `heads`: the last turns in another program."""
+        for window, head in heads.items():
+            here, now = _here(db, head), _head(db, window)
+            if here is None or now in (None, here) or not _of_one_source(db, now, here):
+                continue
+            # An older file, which does not know of the last turn here, says nothing about it.
+            if db.execute(
+                "SELECT 1 FROM arrived WHERE here = ? OR (turn = ? AND new)", (now, head)
+            ).fetchone():
+                move_head(db, window, here, when)
         for window, head in self._heads.items():
             db.execute("UPDATE windows SET head = ? WHERE id = ? AND head IS NULL", (_here(db, head), window))
         settle(db, when)
@@ -184,7 +205,8 @@ class _Arrivals:
         else:
             here = row[0]
             self._counts["known_turns"] += 1
-        db.execute("INSERT OR REPLACE INTO arrived (turn, here) VALUES (?, ?)", (turn.turn, here))
+        arrived = (turn.turn, here, row is None)
+        db.execute("INSERT OR REPLACE INTO arrived (turn, here, new) VALUES (?, ?, ?)", arrived)
 
     def _insert(self, db: sqlite3.Connection, turn: TurnIn, here: int, shift: int) -> None:
         answers = None if turn.answers is None else _here(db, turn.answers)
@@ -193,7 +215,8 @@ class _Arrivals:
             (here, turn.window, turn.role, answers, turn.speaker, turn.said, mark_of(turn.role, turn.words)),
         )
         parent = None if turn.parent is None else _here(db, turn.parent)
-        if not turn.aside:
+        aside = turn.aside or (self._retold and not self._follows(db, turn, parent))
+        if not aside:
             place_turn(db, turn.window, here, None, None, 0, first=parent)
         else:
             db.execute("UPDATE turns SET parent = ?, aside = 1 WHERE id = ?", (parent, here))
@@ -211,13 +234,13 @@ class _Arrivals:
                     chunk.undeleted,
                     chunk.merged,
                     numbers[chunk.merged_into],
-                    turn.aside,
+                    aside,
                     number,
                 ),
             )
             numbers[chunk.chunk] = number
             note_changed(db, [number])
-            if chunk.deleted is None and chunk.merged is None and not turn.aside:
+            if chunk.deleted is None and chunk.merged is None and not aside:
                 present.append(number)
             if chunk.merged is None:
                 self._counts["tokens"] += len(chunk.ids)
@@ -229,6 +252,14 @@ class _Arrivals:
         want_vectors(db, present)
         self._counts["turns"] += 1
         self._counts["chunks"] += len(turn.chunks)
+
+    def _follows(self, db: sqlite3.Connection, turn: TurnIn, parent: int | None) -> bool:
+        """Whether a turn after `parent` goes on where the window is. What was said here since then stands in between."""
+        source, head = turn.first_known_as(self._source)[0], _head(db, turn.window)
+        known = "SELECT 1 FROM imported WHERE here = ? AND source = ?"
+        while head is not None and head != parent and not db.execute(known, (head, source)).fetchone():
+            head = db.execute("SELECT parent FROM turns WHERE id = ?", (head,)).fetchone()[0]
+        return head == parent
 
     # What windows know
 
@@ -305,6 +336,13 @@ class _Arrivals:
             (note.name, pack_json(note.content), note.created, note.modified),
         )
         self._counts["notes"] += cursor.rowcount
+        if (
+            not cursor.rowcount
+            and not db.execute(
+                "SELECT 1 FROM notes WHERE name = ? AND content = ?", (note.name, pack_json(note.content))
+            ).fetchone()
+        ):
+            self._counts["other_notes"] += 1
 
     def _bring_settings(self, db: sqlite3.Connection, setting: SettingIn) -> None:
         db.execute(
@@ -355,6 +393,16 @@ class _Arrivals:
 def _here(db: sqlite3.Connection, turn: int) -> int | None:
     """The id here of a turn of the file."""
     row = db.execute("SELECT here FROM arrived WHERE turn = ?", (turn,)).fetchone()
+    return row[0] if row else None
+
+
+def _of_one_source(db: sqlite3.Connection, one: int | None, other: int) -> bool:
+    sql = "SELECT 1 FROM imported a JOIN imported b ON b.source = a.source AND b.here = ? WHERE a.here = ?"
+    return db.execute(sql, (other, one)).fetchone() is not None
+
+
+def _head(db: sqlite3.Connection, window: str) -> int | None:
+    row = db.execute("SELECT head FROM windows WHERE id = ?", (window,)).fetchone()
     return row[0] if row else None
 
 

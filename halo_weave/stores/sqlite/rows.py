@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
-from halo_weave.core.words import index_terms
 from halo_weave.errors import BadInput, UnknownChunk, UnknownWindow
 from halo_weave.records import ChunkRecord, Json
 from halo_weave.stores.packing import maybe_moment, moment, pack_tokens, unpack_runs
 from halo_weave.stores.sqlite.connection import Database
+from halo_weave.stores.sqlite.wording import told_of, word_terms
 
 CHUNK_COLUMNS = """
     c.number, c.turn, c.chunk, t.role, c.start, c.span, t.answers, c.window, t.speaker, t.said, k.fingerprint, c.tags,
@@ -120,9 +120,9 @@ def insert_chunk(
     known = tokenizer_of(db, tokenizer)
     marks = pack_json(list(tags)) if tags else None
     cursor = db.execute(
-        """INSERT INTO chunks (turn, chunk, window, start, span, tokenizer, tags, ids, lengths, raw)
-           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-        (*key[:2], window_id, start, len(tokens), known, marks, *pack_tokens(tokens)),
+        """INSERT INTO chunks (turn, chunk, window, start, span, tokenizer, tags, told, ids, lengths, raw)
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (*key[:2], window_id, start, len(tokens), known, marks, told_of(tokens.raw), *pack_tokens(tokens)),
     )
     return int(cursor.lastrowid or 0)
 
@@ -158,10 +158,6 @@ def write_words(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
 
 def remove_words(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
     db.executemany("DELETE FROM words WHERE rowid = ?", [(number,) for number in numbers])
-
-
-def word_terms(raw: bytes, speaker: str, said: int) -> str:
-    return index_terms(raw.decode("utf-8", errors="replace"), speaker=speaker, said=moment(said))
 
 
 def note_event(db: sqlite3.Connection, rows: Iterable[tuple[str | None, int, int, str, str]]) -> None:

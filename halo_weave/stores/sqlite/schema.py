@@ -5,13 +5,20 @@ from __future__ import annotations
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from halo_weave.errors import StoreCorrupt, StoreTooNew
+from halo_weave.stores.sqlite.wording import told_of, word_terms
 
+# What the migrations may ask of us.
+FUNCTIONS: tuple[tuple[str, int, Callable[..., Any]], ...] = (
+    ("terms_of", 3, word_terms),
+    ("told_of", 1, told_of),
+)
 APPLICATION = 0x48414C4F  # "HALO", in the file's header
 
 
@@ -74,6 +81,8 @@ def apply(db: sqlite3.Connection, step: Migration) -> None:
         if (
             int(db.execute("PRAGMA user_version").fetchone()[0]) < step.number
         ):  # another process may have been faster
+            for name, arguments, function in FUNCTIONS:
+                db.create_function(name, arguments, function, deterministic=True)
             for statement in _statements(step.sql):
                 db.execute(statement)
             if step.number == 1:

@@ -225,7 +225,7 @@ class SqliteSearch(SqlitePart):
     def outline(self, since: int = 0) -> list[Place]:
         with self._db.reading() as db:
             rows = db.execute(
-                f"""SELECT c.number, c.turn, c.chunk, t.role, c.window, c.start, t.said, t.speaker
+                f"""SELECT c.number, c.turn, c.chunk, t.role, c.window, c.start, t.said, t.speaker, c.told
                     FROM changes n JOIN chunks c ON c.number = n.chunk JOIN turns t ON t.id = c.turn
                     WHERE n.sequence > ? AND {PRESENT}""",
                 (since,),

@@ -27,8 +27,8 @@ from halo_weave.stores.sqlite.rows import (
     records,
     tokenizer_of,
     want_vectors,
-    word_terms,
 )
+from halo_weave.stores.sqlite.wording import word_terms
 
 LIMIT = 2**63 - 1
 PATIENCE = timedelta(minutes=1)
@@ -280,8 +280,8 @@ def _one_turn(said: Sequence[Live]) -> tuple[int, Role, int | None]:
 
 
 def _words(said: Sequence[Live], tags: Mapping[ChunkKey, Sequence[str]]) -> str:
-    """What the turn says to others: without thoughts."""
-    own = [item.chunk for item in said if "thought" not in tags.get(item.chunk.key, ())]
+    """What the turn says to others: without thoughts and the words of tools."""
+    own = [item.chunk for item in said if not {"thought", "tool"} & {*tags.get(item.chunk.key, ())}]
     return b"".join(chunk.tokens.raw for chunk in own).decode("utf-8", errors="replace")
 
 

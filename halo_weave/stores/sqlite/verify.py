@@ -18,9 +18,9 @@ from halo_weave.stores.sqlite.rows import (
     note_changed,
     remove_words,
     want_vectors,
-    word_terms,
     write_words,
 )
+from halo_weave.stores.sqlite.wording import word_terms
 
 Mend = Callable[[sqlite3.Connection], object]
 Fault = tuple[str, Mend | None]  # what is wrong, and what would mend it

@@ -60,6 +60,20 @@ class SqliteWindows(SqlitePart):
             ).fetchall()
         return [_window(row) for row in rows]
 
+    def chat_window(self, name: str) -> str | None:
+        with self._db.reading() as db:
+            row = db.execute(
+                """SELECT c.window FROM chats c JOIN windows w ON w.id = c.window
+                   WHERE c.name = ? AND w.deleted IS NULL""",
+                (name,),
+            ).fetchone()
+        return row[0] if row else None
+
+    def name_chat(self, name: str, window_id: str) -> None:
+        with self._db.writing() as db:
+            check_window(db, window_id)
+            db.execute("INSERT OR REPLACE INTO chats (name, window) VALUES (?, ?)", (name, window_id))
+
     def window_names(self) -> dict[str, str]:
         with self._db.reading() as db:
             return dict(db.execute("SELECT id, name FROM windows"))

@@ -32,7 +32,9 @@ export class SituationView {
     if (connection.state === "locked") return this.#say("Locked", "The server wants its key.");
     if (!status && connection.state === "lost") return this.#say("The server cannot be reached", UNREACHABLE);
     if (model?.state === "missing") {
-      return this.#say("There is no model yet", model.sentence || NO_MODEL, "Try again", () => app.retryModel());
+      const choose = button("Choose a model", () => app.store.tell("panel", "models"));
+      const words = model.sentence || NO_MODEL;
+      return this.#say("There is no model yet", words, "Try again", () => app.retryModel(), choose);
     }
     if (model?.state === "loading") return this.#say("The model is being loaded", loadingWords(model));
     if (!store.windowsKnown || (current && !live)) return this.#skeleton();
@@ -45,12 +47,15 @@ export class SituationView {
     this.node.hidden = true;
   }
 
-  /** @param {string} title @param {string} sentence @param {string} [label] @param {() => void} [act] */
-  #say(title, sentence, label, act) {
+  /**
+   * @param {string} title @param {string} sentence @param {string} [label] @param {() => void} [act]
+   * @param {Node} [more]
+   */
+  #say(title, sentence, label, act, more) {
     this.node.hidden = false;
     fill(this.node, h("div", { class: "empty" },
       h("div", { class: "halo", "aria-hidden": "true" }), h("h2", { text: title }), h("p", { text: sentence }),
-      label && act && button(label, act, "primary")));
+      label && act && button(label, act, "primary"), more));
   }
 
   #skeleton() {

@@ -2,6 +2,7 @@
 
 import { fill, h, icon, iconButton } from "../dom.js";
 import { brief, clip, counted, number } from "../words.js";
+import { modelNotes } from "./models.js";
 
 const closeRail = () => document.body.classList.remove("rail-open");
 
@@ -49,12 +50,20 @@ export class WindowsView {
     if (!status) return fill(this.foot, h("p", { class: "quiet", text: "Connecting…" }));
     const { model, memory, embedder } = status;
     const all = `${counted(memory.chunks, "chunk")}, ${counted(memory.tokens, "token")} in memory`;
+    const openModels = () => {
+      closeRail();
+      this.app.store.tell("panel", "models");
+    };
     const unready = embedder.state !== "ready" || embedder.wanted;
+    const focused = this.foot.contains(document.activeElement);
     fill(this.foot,
-      h("p", { class: "model", title: model.sentence },
-        h("span", { class: `dot ${model.state}` }), clip(model.name || "No model", 40)),
+      h("button", { type: "button", class: "model", title: model.sentence, on: { click: openModels } },
+        h("span", { class: `dot ${model.state}` }), clip(model.name || "No model", 40),
+        h("span", { class: "sr", text: ", choose another" })),
+      modelNotes(model).map((text) => h("p", { class: "model-note", text })),
       h("p", { class: "quiet", text: all }),
       unready ? h("p", { class: "quiet", text: embedderWords(embedder) }) : null);
+    if (focused) this.foot.querySelector("button")?.focus({ preventScroll: true });
   }
 
   /**

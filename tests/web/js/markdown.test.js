@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ranks, shareLevels } from "../../../halo_weave/web/colour.js";
+import { shareLevels } from "../../../halo_weave/web/colour.js";
 import { ReplyLight } from "../../../halo_weave/web/light.js";
 import { blocksOf, openFence } from "../../../halo_weave/web/markdown.js";
 
@@ -52,12 +52,6 @@ test("a chunk that begins within a code block is code", () => {
   assert.equal(block.children[0].tag, "pre");
   assert.deepEqual(block.children[0].children, [{ text: "y = 2", from: 0 }]);
   assert.equal(openFence("y = 2\n```\nDone.", open), "");
-});
-
-test("a chunk's rank is its place among the live ones", () => {
-  assert.deepEqual(ranks([5, 1, 3]), [100, 0, 50]);
-  assert.deepEqual(ranks([7, 7, 7]), [100, 100, 100]);
-  assert.deepEqual(ranks([4]), [100]);
 });
 
 test("light is scaled to the strongest source, and what is faint is dark", () => {

@@ -17,3 +17,9 @@ CREATE INDEX chunks_aside ON chunks(number) WHERE aside = 1;
 
 DROP INDEX chunks_by_place;
 CREATE INDEX chunks_by_place ON chunks(window, start, span, merged, aside);
+
+-- Chats of other programs, by the names that these give them.
+CREATE TABLE chats (
+    name TEXT PRIMARY KEY,
+    window TEXT NOT NULL REFERENCES windows(id)
+) WITHOUT ROWID;

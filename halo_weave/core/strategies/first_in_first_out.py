@@ -1,0 +1,24 @@
+"""First in, first out: the oldest falls asleep first, whatever was looked at. What a sliding window does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from halo_weave.core.brightness import AttentionRow, Capture, Floats, Light, Sight, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class FirstInFirstOut(Strategy):
+    """Tokens keep the brightness they are born with; a chunk is as bright as it is young."""
+
+    @property
+    def capture(self) -> Capture:
+        return Capture(reply=False)
+
+    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+        return sight.light
+
+    def of_chunks(self, sight: Sight) -> Floats:
+        return -sight.ages.astype(np.float32)

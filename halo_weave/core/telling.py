@@ -1,0 +1,69 @@
+"""How much of a text tells something. Questions and answers that know nothing do not, and must not be taken for facts."""
+
+from __future__ import annotations
+
+import re
+
+_SENTENCE = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？؟])\s*|\n+")
+_ASKED = re.compile(r"[?？؟][\s\"'”’)*_]*$")
+# Questions that somebody typed without a question mark. A statement may begin with the same words, so it needs both.
+_ASKING = re.compile(
+    r"""^\W*(?:(?:so|and|but|hey|hi|ok|okay|well|please|also)\W+)?(?:
+      (?:who|whom|whose|what|when|where|which|why|how)\b[^.!]*?\b
+        (?:is|are|was|were|do|does|did|have|has|had|can|could|will|would|should|am)\b
+    | (?:do|does|did|is|are|was|were|can|could|would|will|have|has|had|should)\s+(?:i|you|we|they|he|she|it|my|your|the)\b
+    | (?:tell|remind)\s+me\b.*\b(?:who|whom|whose|what|when|where|which|why|how|if|about)\b
+    | (?:wer|was|wann|wo|wohin|woher|welche[rsnm]?|warum|wieso|wie)\s+(?:ist|sind|war|waren|habe|hat|hast|heißt|kann|wohnt|arbeite)\b
+    | (?:qui|que|quand|où|pourquoi|comment|quel(?:le)?s?)\s+(?:est|sont|était|ai|a|as)\b
+    | est-ce\s+que\b
+    | (?:quién|qué|cuándo|dónde|cuál|cómo)\b
+    | (?:кто|что|когда|где|куда|почему|зачем|какой|какая|какие)\s
+    )[^.!]*$""",
+    re.I | re.X,
+)
+_EMPTY = re.compile(
+    r"""\b(?:not\s+(?:really\s+)?sure|(?:do\s+not|don['’]?t|cannot|can['’]?t|can\s+not|didn['’]?t|couldn['’]?t)\s+
+        (?:actually\s+|really\s+|seem\s+to\s+|quite\s+)*(?:know|remember|recall|find|have\s+(?:any|that|this|access|enough|the|a\s+record))
+    | no\s+(?:idea|clue|memory\s+of|information|record)
+    | (?:haven['’]?t|have\s+not|never)\s+(?:yet\s+)?(?:told|mentioned|shared)
+    | (?:could|can|would)\s+you\s+(?:please\s+)?(?:tell|remind|clarify|repeat|provide)
+    | (?:please\s+)?(?:tell|remind)\s+me\s+(?:more|again)
+    | weiß\s+(?:ich\s+)?(?:es\s+|das\s+)?(?:leider\s+)?nicht | keine\s+ahnung | erinnere\s+mich\s+(?:leider\s+)?nicht
+    | (?:ne\s+)?sais\s+pas | (?:ne\s+)?me\s+souviens\s+pas | aucune\s+idée
+    | no\s+(?:lo\s+)?sé | no\s+(?:lo\s+)?recuerdo | ni\s+idea
+    | не\s+(?:знаю|помню)
+    )\b | わかりません | 分かりません | 覚えていません | 不知道 | 不记得 | 不清楚 | لا\s+أعرف | لا\s+أتذكر""",
+    re.I | re.X,
+)
+_SHORT = 25  # words; a longer sentence may say that it does not know one thing and tell another
+_BACK = re.compile(
+    r"""\b(?:do|did|can|could|would)\s+you\s+(?:still\s+|even\s+|perhaps\s+)?(?:remember|recall)\b
+    | \b(?:remind\s+me\s+(?:of|about|who|what|when|where|which|why|how)|(?:have|had|did)\s+i\s+(?:ever\s+)?(?:told|tell|mention(?:ed)?|say|said))\b
+    | \b(?:what|when|where|who|which|why|how)\b.*\b(?:did|have|had)\s+(?:i|we)\b
+    | \b(?:what|when|where|who|which|how\s+old|how\s+many)\b.*\b(?:is|are|was|were|do|does|am)\s+(?:my|our|i)\b
+    | \b(?:erinnerst\s+du\s+dich|weißt\s+du\s+noch|habe\s+ich\s+dir)\b
+    | \b(?:te\s+souviens|vous\s+souvenez|rappelle-moi)\b | \b(?:te\s+acuerdas|recuerdas|se\s+acuerda)\b
+    | \b(?:помнишь|помните|напомни)\b | 覚えて | 记得 | 還記得 | هل\s+تتذكر""",
+    re.I | re.X,
+)
+
+
+def told_share(text: str) -> float:
+    """The share of its words that tell something: 0 for questions and empty answers alone, 1 without any."""
+    told = total = 0
+    for sentence in _SENTENCE.split(text):
+        size = max(
+            len(sentence.split()), len(sentence) // 12
+        )  # scripts without spaces have no words to count
+        if not sentence.strip():
+            continue
+        total += size
+        asks = _ASKED.search(sentence) or _ASKING.search(sentence)
+        knows_nothing = size <= _SHORT and _EMPTY.search(sentence)
+        told += 0 if asks or knows_nothing else size
+    return told / total if total else 1.0
+
+
+def asks_back(text: str) -> bool:
+    """Whether a message asks for something that was said or happened before."""
+    return bool(_BACK.search(text))

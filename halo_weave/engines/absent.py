@@ -1,0 +1,84 @@
+"""The engine until there is a model: it counts words about right, and cannot speak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from halo_weave.core.tokens import Ids, Tokens
+from halo_weave.errors import EngineError
+from halo_weave.ports import Abilities, Capture, GenerationEvent, ModelInfo, Prompt, Sampling
+from halo_weave.templates.facts import TemplateFacts
+from halo_weave.templates.messages import ChatMessage, ChatPrompt, Piece
+
+CONTEXT = 8192
+TOKEN = 4  # bytes: about what a token of most models stands for
+
+
+class AbsentEngine:
+    """Implements `ports.Engine` for windows that are looked at and changed before a model is there."""
+
+    info = ModelInfo(
+        name="",
+        architecture="",
+        layers=0,
+        heads=0,
+        kv_heads=0,
+        vocabulary=0,
+        trained_context=CONTEXT,
+        context=CONTEXT,
+        special={},
+        tokenizer="",
+        template="chatml",
+        abilities=Abilities(speaks=False, attention=False, cuts=False, token_ids=False, surprisal=False),
+    )
+    facts = TemplateFacts()
+
+    def tokenize(self, text: str, *, special: bool = False) -> Tokens:
+        raw = text.encode(errors="replace")
+        pieces = [raw[at : at + TOKEN] for at in range(0, len(raw), TOKEN)]
+        return Tokens.of([0] * len(pieces), pieces)
+
+    def pieces(self, ids: Ids) -> Tokens:
+        raise EngineError("There is no model, so token ids stand for nothing.")
+
+    def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        return np.zeros(len(ids), np.bool_)
+
+    def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        effort: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> ChatPrompt:
+        """Frames as ChatML has them."""
+        pieces: list[Piece] = []
+        for i, message in enumerate(messages):
+            pieces += [
+                Piece(f"<|im_start|>{message.role}\n", "header", i),
+                Piece(message.content, "content", i),
+                Piece("<|im_end|>\n", "footer", i),
+            ]
+        return ChatPrompt((*pieces, Piece("<|im_start|>assistant\n", "prompt", len(messages))))
+
+    def generate(
+        self,
+        window: str,
+        prompt: Prompt,
+        sampling: Sampling,
+        capture: Capture | None,
+        *,
+        mode: Literal["splice", "exact"] = "splice",
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[GenerationEvent]:
+        raise EngineError("There is no model to speak.")
+
+    def forget(self, window: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

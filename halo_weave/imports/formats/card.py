@@ -1,0 +1,87 @@
+"""Character cards, version 1 to 3: a window for the character, with its first words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from halo_weave.core.tokens import Role
+from halo_weave.imports.conversation import (
+    Conversation,
+    Left,
+    Line,
+    Message,
+    digest,
+    list_in,
+    object_in,
+    text_in,
+)
+from halo_weave.imports.dates import moment_of
+from halo_weave.imports.words import answered
+
+NAME = "character cards"
+_USER = "User"
+_NAMES = re.compile(r"\{\{(char|user)\}\}|<(BOT|USER)>", re.I)
+_SECTIONS = (
+    ("description", ""),
+    ("personality", "Personality"),
+    ("scenario", "Scenario"),
+    ("mes_example", "Examples"),
+)
+
+
+def recognises(value: dict[str, Any]) -> bool:
+    fields = _fields(value)
+    if str(value.get("spec", "")).startswith("chara_card"):
+        return True
+    return {"name", "description", "first_mes"} <= fields.keys() and "mes" not in value
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return dict(object_in(value, "data") or (value if isinstance(value, dict) else {}))
+
+
+def conversations(values: Iterator[Any], left: Left) -> Iterator[Conversation]:
+    for value in values:
+        card = _fields(value)
+        name = text_in(card, "name", "char_name") or text_in(value, "name")
+        if not name:
+            left["cards without a name"] += 1
+            continue
+
+        def told(text: str, name: str = text_in(card, "nickname") or name) -> str:
+            return _NAMES.sub(
+                lambda found: name if (found[1] or found[2]).lower() in ("char", "bot") else _USER, text
+            )
+
+        left["entries of a character book"] += len(list_in(object_in(card, "character_book"), "entries"))
+        sections = [told(text_in(card, "system_prompt").replace("{{original}}", ""))]
+        for field, heading in _SECTIONS:
+            if text := told(text_in(card, field)):
+                sections.append(f"{heading}:\n{text}" if heading else text)
+        prompt = "\n\n".join(section.strip() for section in sections if section.strip())
+        greetings = [
+            text_in(card, "first_mes"),
+            *(one for one in list_in(card, "alternate_greetings") if isinstance(one, str)),
+        ]
+        yield Conversation(
+            digest(name, text_in(card, "creator"), text_in(card, "description"), greetings[0]),
+            _greetings([told(text) for text in greetings], name),
+            name,
+            moment_of(card.get("creation_date")),
+            _USER,
+            name,
+            prompt or f"You are {name}.",
+        )
+
+
+def _greetings(texts: list[str], name: str) -> Iterator[Message]:
+    """The first one; the others stand beside it."""
+    line = Line()
+    for text in texts[1:]:
+        if text.strip():
+            one = line.beside(Role.ASSISTANT, answered(text), name)
+            yield Message(one.id, one.parent, one.role, one.parts, name, aside=True)
+    if texts[0].strip():
+        yield line.add(Role.ASSISTANT, answered(texts[0]), name)

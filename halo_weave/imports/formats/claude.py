@@ -1,0 +1,100 @@
+"""Claude's export: a list of conversations; newer ones name the parent of each message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from halo_weave.core.tokens import Role
+from halo_weave.imports.conversation import (
+    Conversation,
+    Left,
+    Node,
+    Part,
+    branches,
+    digest,
+    id_in,
+    list_in,
+    text_in,
+)
+from halo_weave.imports.dates import moment_of
+from halo_weave.imports.words import answered, by_tool, said, thought
+
+NAME = "Claude"
+_SPEAKERS = {"human": Role.USER, "user": Role.USER, "assistant": Role.ASSISTANT}
+
+
+def recognises(value: dict[str, Any]) -> bool:
+    return isinstance(value.get("chat_messages"), list)
+
+
+def conversations(values: Iterator[Any], left: Left) -> Iterator[Conversation]:
+    for value in values:
+        if not isinstance(value, dict) or not isinstance(value.get("chat_messages"), list):
+            left["conversations without messages"] += 1
+            continue
+        messages = [one for one in value["chat_messages"] if isinstance(one, dict)]
+        ids = [
+            id_in(one, "uuid", "id") or digest(str(place), text_in(one, "text"))
+            for place, one in enumerate(messages)
+        ]
+        linked = any("parent_message_uuid" in one for one in messages)
+        nodes: dict[str, Node] = {}
+        before: str | None = None
+        for key, message in zip(ids, messages, strict=True):
+            named = message.get("parent_message_uuid")
+            parent = (named if isinstance(named, str) else None) if linked else before
+            nodes[key] = _node(key, parent, message, left)
+            before = key
+        head = id_in(value, "current_leaf_message_uuid")
+        yield Conversation(
+            id_in(value, "uuid", "id") or digest(*ids[:1]),
+            branches(nodes, head if head in nodes else before),
+            text_in(value, "name", "title"),
+            moment_of(value.get("created_at")),
+            ai_name=NAME,
+        )
+
+
+def _node(key: str, parent: str | None, message: Mapping[str, Any], left: Left) -> Node:
+    role = _SPEAKERS.get(str(message.get("sender") or message.get("role")))
+    when = moment_of(message.get("created_at"))
+    if role is None:
+        left["system messages"] += 1
+        return Node(key, parent)
+    parts = [part for block in list_in(message, "content") for part in _block(block, left)]
+    if not any(part.kind == "answer" for part in parts):
+        parts += answered(text_in(message, "text"))
+    for file in list_in(message, "attachments"):
+        if text := text_in(file, "extracted_content"):
+            name = text_in(file, "file_name")
+            parts += said(f"{name}:\n{text}" if name else text)
+        else:
+            left["attachments without text"] += 1
+    left["attachments without text"] += sum(
+        1 for name in ("files", "files_v2") for _ in list_in(message, name)
+    )
+    if not parts:
+        left["empty messages"] += 1
+    return Node(key, parent, role, tuple(parts), NAME if role is Role.ASSISTANT else "", when)
+
+
+def _block(block: Any, left: Left) -> tuple[Part, ...]:
+    kind = block.get("type") if isinstance(block, dict) else None
+    match kind:
+        case "text":
+            return answered(text_in(block, "text"))
+        case "thinking":
+            return thought(text_in(block, "thinking", "text"))
+        case "tool_use":
+            told = json.dumps(block.get("input"), ensure_ascii=False) if block.get("input") else ""
+            return by_tool(f"{text_in(block, 'name')}({told})")
+        case "tool_result":
+            content = block.get("content")
+            if isinstance(content, list):
+                content = "\n".join(text_in(one, "text") for one in content)
+            return by_tool(content if isinstance(content, str) else "")
+        case _:
+            left["blocks of an unknown kind"] += kind not in ("token_budget", "flag")
+            return ()

@@ -1,0 +1,107 @@
+"""KoboldAI Lite's saves: a prompt and what followed it, as one text with marks or names in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from halo_weave.core.tokens import Role
+from halo_weave.imports.conversation import (
+    Conversation,
+    Left,
+    Line,
+    Message,
+    digest,
+    list_in,
+    object_in,
+    text_in,
+)
+from halo_weave.imports.words import answered, said
+
+NAME = "KoboldAI Lite"
+_INPUT, _OUTPUT, _SYSTEM = "{{[INPUT]}}", "{{[OUTPUT]}}", "{{[SYSTEM]}}"
+_ENDS = re.compile(r"\{\{\[(?:INPUT|OUTPUT|SYSTEM)_END\]\}\}")
+_BETWEEN = "||$||"  # stands between the names of several opponents
+
+
+def recognises(value: dict[str, Any]) -> bool:
+    return isinstance(value.get("actions"), list) and isinstance(value.get("prompt"), str)
+
+
+def conversations(values: Iterator[Any], left: Left) -> Iterator[Conversation]:
+    for value in values:
+        if not isinstance(value, dict) or not recognises(value):
+            left["saves of an unknown shape"] += 1
+            continue
+        left["texts of memory, author's note and world info"] += sum(
+            bool(value.get(name)) for name in ("memory", "authorsnote", "worldinfo")
+        )
+        settings = object_in(value, "savedsettings")
+        user = text_in(settings, "chatname")
+        others = [name.strip() for name in text_in(settings, "chatopponent").split(_BETWEEN) if name.strip()]
+        pieces = [value["prompt"], *(one for one in list_in(value, "actions") if isinstance(one, str))]
+        yield Conversation(
+            digest(user, *others, value["prompt"]),
+            _messages(pieces, settings, user, others),
+            text_in(settings, "title") or ", ".join(others),
+            None,
+            user,
+            others[0] if len(others) == 1 else "",
+        )
+
+
+def _messages(
+    pieces: list[str], settings: Mapping[str, Any], user: str, others: list[str]
+) -> Iterator[Message]:
+    line = Line()
+    whole = "".join(pieces)
+    start, end = text_in(settings, "instruct_starttag"), text_in(settings, "instruct_endtag")
+    if (
+        _INPUT not in whole
+        and _OUTPUT not in whole
+        and start.strip()
+        and end.strip()
+        and start.strip() in whole
+    ):
+        whole = whole.replace(start.strip(), _INPUT).replace(end.strip(), _OUTPUT)
+    whole = _ENDS.sub("", whole)
+    if _INPUT in whole or _OUTPUT in whole:
+        turns = _marked(whole)
+    elif user and others and re.search(_names([user, *others]), whole):
+        turns = _named(whole, user, others)
+    else:
+        turns = _told(pieces)
+    for role, name, text in turns:
+        parts = said(text.strip()) if role is Role.USER else answered(text)
+        if parts:
+            speaker = name or (user if role is Role.USER else others[0] if len(others) == 1 else "")
+            yield line.add(role, parts, speaker)
+
+
+def _marked(whole: str) -> Iterator[tuple[Role, str, str]]:
+    role = Role.ASSISTANT
+    for piece in re.split(r"(\{\{\[(?:INPUT|OUTPUT|SYSTEM)\]\}\})", whole):
+        if piece in (_INPUT, _SYSTEM, _OUTPUT):
+            role = Role.ASSISTANT if piece == _OUTPUT else Role.SYSTEM if piece == _SYSTEM else Role.USER
+        elif role is not Role.SYSTEM:
+            yield role, "", piece
+
+
+def _names(names: list[str]) -> str:
+    return rf"(?:^|\n)({'|'.join(re.escape(name) for name in sorted(names, key=len, reverse=True))}):"
+
+
+def _named(whole: str, user: str, others: list[str]) -> Iterator[tuple[Role, str, str]]:
+    found = re.split(_names([user, *others]), whole)
+    yield Role.ASSISTANT, "", found[0]
+    for name, text in zip(found[1::2], found[2::2], strict=False):
+        yield Role.USER if name == user else Role.ASSISTANT, name, text
+
+
+def _told(pieces: list[str]) -> Iterator[tuple[Role, str, str]]:
+    """A story, or an adventure: what the player does stands after a `>`."""
+    for place, piece in enumerate(pieces):
+        does = piece.strip().startswith(">")
+        text = piece.strip().removeprefix(">").strip() if does else piece
+        yield Role.USER if does or not place else Role.ASSISTANT, "", text

@@ -1,0 +1,83 @@
+"""Open WebUI's export: a list of chats, each a tree of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from halo_weave.core.tokens import Role
+from halo_weave.imports.conversation import (
+    Conversation,
+    Left,
+    Node,
+    Part,
+    branches,
+    digest,
+    id_in,
+    list_in,
+    object_in,
+    text_in,
+)
+from halo_weave.imports.dates import moment_of
+from halo_weave.imports.words import answered, said
+
+NAME = "Open WebUI"
+
+
+def recognises(value: dict[str, Any]) -> bool:
+    chat = value.get("chat") if isinstance(value.get("chat"), dict) else value
+    return _is_chat(chat) if isinstance(chat, dict) else False
+
+
+def _is_chat(chat: Mapping[str, Any]) -> bool:
+    if isinstance(object_in(chat, "history").get("messages"), dict):
+        return True
+    messages = [one for one in list_in(chat, "messages") if isinstance(one, dict)]
+    return bool(messages) and all(
+        "role" in one and "content" in one and "parentId" in one for one in messages
+    )
+
+
+def conversations(values: Iterator[Any], left: Left) -> Iterator[Conversation]:
+    for value in values:
+        chat = object_in(value, "chat") or (value if isinstance(value, dict) else {})
+        if not _is_chat(chat):
+            left["conversations without messages"] += 1
+            continue
+        history = object_in(chat, "history")
+        messages = object_in(history, "messages") or {
+            id_in(one, "id") or str(place): one
+            for place, one in enumerate(list_in(chat, "messages"))
+            if isinstance(one, dict)
+        }
+        nodes = {
+            str(key): _node(str(key), message, left)
+            for key, message in messages.items()
+            if isinstance(message, dict)
+        }
+        yield Conversation(
+            id_in(value, "id") or id_in(chat, "id") or digest(*sorted(nodes)),
+            branches(nodes, id_in(history, "currentId") or None),
+            text_in(value, "title") or text_in(chat, "title"),
+            moment_of(value.get("created_at")) or moment_of(chat.get("timestamp")),
+        )
+
+
+def _node(key: str, message: Mapping[str, Any], left: Left) -> Node:
+    parent, when = id_in(message, "parentId") or None, moment_of(message.get("timestamp"))
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "\n".join(text_in(part, "text") for part in content)
+    text = content if isinstance(content, str) else ""
+    left["images, sounds and other attachments"] += len(list_in(message, "files"))
+    match message.get("role"):
+        case "user":
+            return Node(key, parent, Role.USER, said(text), "", when)
+        case "assistant":
+            speaker = text_in(message, "modelName", "model")
+            reasoning = text_in(message, "reasoning_content", "reasoning")
+            first = (Part("thought", reasoning),) if reasoning else ()
+            return Node(key, parent, Role.ASSISTANT, (*first, *answered(text)), speaker, when)
+        case _:
+            left["system messages"] += bool(text.strip())
+            return Node(key, parent)

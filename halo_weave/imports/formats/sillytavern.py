@@ -1,0 +1,83 @@
+"""SillyTavern's chats: one message a line, after a line about the chat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from halo_weave.core.tokens import Role
+from halo_weave.imports.conversation import (
+    Conversation,
+    Left,
+    Line,
+    Message,
+    Part,
+    digest,
+    id_in,
+    list_in,
+    object_in,
+    text_in,
+)
+from halo_weave.imports.dates import moment_of
+from halo_weave.imports.words import answered, said, thought
+
+NAME = "SillyTavern"
+
+
+def recognises(value: dict[str, Any]) -> bool:
+    return ("chat_metadata" in value or {"user_name", "character_name"} <= value.keys()) or (
+        isinstance(value.get("mes"), str) and ("is_user" in value or "name" in value)
+    )
+
+
+def conversations(values: Iterator[Any], left: Left) -> Iterator[Conversation]:
+    first = next(values, None)
+    header = first if isinstance(first, dict) and not isinstance(first.get("mes"), str) else {}
+    if first is not None and not header:
+        values = chain([first], values)
+    opening = next(values, None)  # by it a chat is known that has no id
+    names = (text_in(header, "user_name"), text_in(header, "character_name"))
+    metadata = object_in(header, "chat_metadata")
+    known_by = id_in(metadata, "integrity", "chat_id_hash") or digest(
+        *names, str(header.get("create_date")), text_in(opening, "mes")
+    )
+    messages = chain([opening], values) if opening is not None else iter(())
+    ai = names[1] if names[1] != "unused" else ""
+    if not ai and isinstance(opening, dict) and not opening.get("is_user"):
+        ai = text_in(opening, "name")
+    user = names[0] if names[0] != "unused" else ""
+    yield Conversation(
+        known_by, _messages(messages, left), ai, moment_of(header.get("create_date")), user, ai
+    )
+
+
+def _messages(values: Iterator[Any], left: Left) -> Iterator[Message]:
+    line = Line()
+    for value in values:
+        text = value.get("mes") if isinstance(value, dict) else None
+        if not isinstance(text, str):
+            left["lines that are no messages"] += 1
+            continue
+        if value.get("is_system") is True:
+            left["hidden messages"] += 1
+            continue
+        role = Role.USER if value.get("is_user") is True else Role.ASSISTANT
+        name, when = text_in(value, "name"), moment_of(value.get("send_date"))
+        parts = said(text) if role is Role.USER else _answer(text, object_in(value, "extra"))
+        if not any(part.text.strip() for part in parts):
+            left["empty messages"] += 1
+            continue
+        swipes, chosen = list_in(value, "swipes"), value.get("swipe_id")
+        infos = list_in(value, "swipe_info")
+        for place, swipe in enumerate(swipes):
+            if isinstance(swipe, str) and swipe.strip() and place != chosen and swipe != text:
+                info = infos[place] if place < len(infos) and isinstance(infos[place], dict) else {}
+                others = _answer(swipe, object_in(info, "extra"))
+                one = line.beside(role, others, name, moment_of(info.get("send_date")) or when)
+                yield Message(one.id, one.parent, role, one.parts, name, one.said, aside=True)
+        yield line.add(role, parts, name, when)
+
+
+def _answer(text: str, extra: Mapping[str, Any]) -> tuple[Part, ...]:
+    return (*thought(text_in(extra, "reasoning")), *answered(text))

@@ -1,0 +1,271 @@
+"""Replay: a capture once more, with any strategy and any budget, as the window itself would have acted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from halo_weave.core.brightness import AttentionRow, Offsets
+from halo_weave.core.pruning import SleepReason, choose_prunes
+from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.core.window import Live, Window
+from halo_weave.lab.capture import TapedTurn, TapedWindow, lives, parts_of, surprisal_of
+from halo_weave.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Slept:
+    """A chunk that fell asleep in a replay."""
+
+    turn: int  # of the capture, from 0 on
+    key: ChunkKey
+    brightness: float
+    age: int  # in turns of the capture since it was first live
+    why: str
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a strategy did in a replay."""
+
+    slept: list[Slept] = field(default_factory=list)
+    woken: list[tuple[int, ChunkKey]] = field(default_factory=list)
+    brightness: list[dict[ChunkKey, float]] = field(default_factory=list)  # of what is live after each turn
+    texts: dict[ChunkKey, str] = field(default_factory=dict)
+    rows: int = 0
+
+
+def replay(
+    tape: TapedWindow | Iterable[TapedTurn],
+    *,
+    strategy: str | None = None,
+    budget: int | None = None,
+    calibration: Any = None,
+) -> Replayed:
+    """The capture with a strategy and a budget; with those of the capture where they are not given.
+
+    With the captured strategy and budget it is exactly what happened. With others, rows are limited to what is live in the
+    replay; what the captured window had put to sleep already got no attention in it, and only what woke up there
+    wakes up here.
+    """
+    known = tape.calibration if isinstance(tape, TapedWindow) else calibration
+    run = _Run(strategy, budget, known)
+    for turn in tape:
+        run.turn(turn)
+    return run.done
+
+
+class _Run:
+    def __init__(self, strategy: str | None, budget: int | None, calibration: Any) -> None:
+        self.strategy, self.budget, self.calibration = strategy, budget, calibration
+        self.window: Window | None = None
+        self.asleep: dict[ChunkKey, Live] = {}
+        self.there: dict[ChunkKey, tuple[int, int]] = {}  # live in the captured window: start and tokens
+        self.columns: _Columns | None = None  # of the captured rows, for the replay's tokens
+        self.born: dict[ChunkKey, int] = {}
+        self.done = Replayed()
+        self.number = -1
+
+    def turn(self, turn: TapedTurn) -> None:
+        self.number += 1
+        rows = turn.rows()
+        self.said = next((s["answers"] for s in turn.steps if s["what"] == "begin_reply"), None)
+        self.pruned: set[ChunkKey] = set()
+        for step in turn.steps:
+            self.step(turn, step, rows)
+        window = self.window
+        assert window is not None
+        bright = zip(window.chunks, window.chunk_brightness(), strict=True)
+        self.done.brightness.append({chunk.key: value for chunk, value in bright})
+
+    def step(self, turn: TapedTurn, step: Mapping[str, Any], rows: Any) -> None:
+        what = step["what"]
+        if what == "begin":
+            self.begin(lives(turn, step), step)
+            return
+        window = self.window
+        assert window is not None
+        match what:
+            case "add":
+                window.stamps |= {int(turn_id): count for turn_id, count in step["stamps"].items()}
+                self.add(lives(turn, step))
+            case "remove":
+                self.remove([ChunkKey.parse(key) for key in step["keys"]])
+            case "begin_reply":
+                window.begin_reply(step["turn"], step["start"], step["answers"])
+            case "read":
+                self.read(turn, step, [self.fitted(next(rows)) for _ in range(step["rows"])])
+            case "row":
+                row = self.fitted(next(rows)) if step["known"] else None
+                if window.strategy.capture.reply:
+                    window.update(row, score_reply=step["score_reply"])
+                self.done.rows += 1
+            case "say":
+                window.say(step["id"], bytes.fromhex(step["piece"]), step["surprisal"])
+            case "end_reply":
+                made = window.end_reply(step["min_chunk_tokens"], parts_of(step))
+                self.note([chunk.key for chunk in made], {chunk.key: chunk.text for chunk in made})
+                self.there |= {chunk.key: (chunk.start, len(chunk)) for chunk in made}
+                self.columns = None
+            case "prune":
+                self.prune(step)
+
+    # What happened to the captured window
+
+    def begin(self, live: list[Live], step: Mapping[str, Any]) -> None:
+        """What the user did between two turns is done here too."""
+        chosen = Settings().restored(step["settings"])
+        self.same = self.strategy in (None, chosen.strategy)
+        own = chosen if self.strategy is None else replace(chosen, strategy=self.strategy)
+        made = own.brightness_strategy(self.calibration)
+        if self.window is None:
+            self.window = Window(strategy=made)
+        elif self.window.strategy != made:
+            self.window.use(made)
+        self.settings = own
+        self.window.system_tokens = step["system_tokens"]
+        self.window.frame_tokens = {Role(role): count for role, count in step["frame_tokens"].items()}
+        self.window.stamps |= {int(turn): count for turn, count in step["stamps"].items()}
+        now = {one.chunk.key: one for one in live}
+        self.remove([key for key in self.there if key not in now])
+        known = {chunk.key for chunk in self.window.chunks} | self.asleep.keys()
+        self.add([one for key, one in now.items() if key not in known or key not in self.there])
+        for key, one in now.items():  # pinned or not
+            if key in self.window and (key in self.window.pinned) != one.pinned:
+                (was,) = self.window.remove([key])
+                self.window.add([replace(was, pinned=one.pinned)])
+        self.there = {key: (one.chunk.start, len(one.chunk)) for key, one in now.items()}
+        self.columns = None
+
+    def add(self, live: list[Live]) -> None:
+        window = self.window
+        assert window is not None
+        for one in live:
+            key = one.chunk.key
+            self.there[key] = one.chunk.start, len(one.chunk)
+            if key in window:
+                continue
+            if key in self.asleep:
+                window.add([replace(self.asleep.pop(key), pinned=one.pinned)])
+                self.done.woken.append((self.number, key))
+            elif key.turn_id == self.said or not self.same:
+                window.add([replace(window.born(one.chunk), pinned=one.pinned)])
+            else:
+                window.add([one])
+            self.note([key], {key: one.chunk.text})
+        self.columns = None
+
+    def remove(self, keys: list[ChunkKey]) -> None:
+        """Put to sleep by the user or deleted; what the captured window pruned is for the replay to decide."""
+        window = self.window
+        assert window is not None
+        for key in keys:
+            self.there.pop(key, None)
+        gone = [key for key in keys if key in window and key not in self.pruned]
+        self.asleep |= {one.chunk.key: one for one in window.remove(gone)}
+        self.columns = None
+
+    def read(self, turn: TapedTurn, step: Mapping[str, Any], rows: list[AttentionRow]) -> None:
+        window = self.window
+        assert window is not None
+        surprisal = surprisal_of(turn, step)
+        if surprisal is not None and step["turn"] is not None:
+            window.learn_surprisal(step["turn"], surprisal)
+        if window.strategy.capture.reading:
+            window.learn_rows(rows)
+        self.done.rows += len(rows)
+
+    def prune(self, step: Mapping[str, Any]) -> None:
+        window = self.window
+        assert window is not None
+        goes = step["goes"]
+        self.pruned |= {ChunkKey.parse(one["key"]) for one in goes}
+        if goes and all(one["why"] == SleepReason.TURN_OVER for one in goes):
+            over = [ChunkKey.parse(one["key"]) for one in goes]
+            self.sleep([(key, 0.0, SleepReason.TURN_OVER) for key in over if key in window])
+            return
+        plan = choose_prunes(
+            window,
+            step["budget"] if self.budget is None else self.budget,
+            current=step["current"],
+            kept=[ChunkKey.parse(key) for key in step["kept"]],
+            pairs=self.settings.pairs_asleep,
+        )
+        self.sleep([(one.key, one.brightness, one.why) for one in plan.goes])
+
+    # Inside
+
+    def sleep(self, goes: list[tuple[ChunkKey, float, SleepReason]]) -> None:
+        window = self.window
+        assert window is not None
+        self.asleep |= {one.chunk.key: one for one in window.remove([key for key, _, _ in goes])}
+        for key, bright, why in goes:
+            age = self.number - self.born.get(key, self.number)
+            self.done.slept.append(Slept(self.number, key, bright, age, str(why)))
+        self.columns = None
+
+    def note(self, keys: list[ChunkKey], texts: dict[ChunkKey, str]) -> None:
+        for key in keys:
+            self.born.setdefault(key, self.number)
+        self.done.texts |= texts
+
+    def fitted(self, row: AttentionRow) -> AttentionRow:
+        """A row of the captured window over what is live in the replay."""
+        window = self.window
+        assert window is not None
+        if self.columns is None:
+            self.columns = _Columns.of(self.there, window)
+        return self.columns.fitted(row)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Where the replay's chunk tokens stand in the captured rows. The reply's tokens come after them in both."""
+
+    places: Offsets | None  # -1: not there; None: both windows hold the same
+    captured: int  # tokens of the captured chunks
+
+    @classmethod
+    def of(cls, there: Mapping[ChunkKey, tuple[int, int]], window: Window) -> _Columns:
+        ordered = sorted((start, size, key) for key, (start, size) in there.items())
+        count = sum(size for _, size, _ in ordered)
+        if [key for _, _, key in ordered] == [chunk.key for chunk in window.chunks]:
+            return cls(None, count)
+        first = dict(
+            zip(
+                (key for _, _, key in ordered),
+                np.cumsum([0, *(s for _, s, _ in ordered)]).tolist(),
+                strict=False,
+            )
+        )
+        none = np.zeros(0, np.int64)
+        places = [
+            np.arange(len(chunk)) + first[chunk.key] if chunk.key in first else np.full(len(chunk), -1)
+            for chunk in window.chunks
+        ]
+        return cls(np.concatenate([none, *places]), count)
+
+    def fitted(self, row: AttentionRow) -> AttentionRow:
+        if self.places is None:
+            return row
+        seen = row.tokens.size
+        if seen >= self.captured:  # of the reply: all chunks and what was said of it so far
+            places = np.concatenate([self.places, np.arange(self.captured, seen)])
+        else:  # of the user's turn, up to one of its own tokens
+            places = self.places[: len(self.places) - (self.captured - seen)]
+        tokens = np.where(places >= 0, row.tokens[places], np.float32(0))
+        left = float(tokens.sum()) + row.frames + row.system
+        share = np.float32(1 / left) if left > 0 else np.float32(1)
+        raw = None if row.raw is None else np.where(places >= 0, row.raw[:, places], np.float32(0))
+        return replace(
+            row,
+            tokens=(tokens * share).astype(np.float32),
+            frames=row.frames * float(share),
+            system=row.system * float(share),
+            aside_peak=row.aside_peak * float(share),
+            first=None if row.first is None else row.first * float(share),
+            raw=raw,
+        )

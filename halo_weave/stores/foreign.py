@@ -1,0 +1,383 @@
+"""Conversations of other programs, retold in the exchange format."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from types import TracebackType
+from typing import IO, Any, NamedTuple, Self
+
+import numpy as np
+
+from halo_weave.core.brightness import INITIAL
+from halo_weave.core.chunking import cut
+from halo_weave.core.tokens import Role, Tokens
+from halo_weave.errors import ImportRefused
+from halo_weave.imports.conversation import Conversation, Left, Message, digest
+from halo_weave.imports.formats import ForeignFormat, format_of, formats
+from halo_weave.imports.words import clean, one_line
+from halo_weave.records import PROMPT_LENGTH
+from halo_weave.store import Progress
+from halo_weave.stores.archives import ZIP, ArchiveRefused, documents
+from halo_weave.stores.exchange import ExportHeader, base64_of, said_at, tokens_out
+from halo_weave.stores.jsonstream import JsonReader
+from halo_weave.stores.packing import micros, pack_floats
+
+TOKENIZER = "text"  # no model's: a window reads such chunks anew before it uses them
+LIVE = 1000  # tokens at the end of a conversation that are live in its window; the rest sleeps
+LARGEST = 200  # tokens of a chunk
+LONGEST = 1_000_000  # characters of a message
+AHEAD = 100  # values of a file that are looked at to know its format
+BATCH = 200  # turns to a transaction
+WITHIN = ("conversations", "chats", "threads", "data")  # where a list of conversations may stand in an object
+SPEAKERS = {Role.USER: "User", Role.ASSISTANT: "AI"}
+# About as long as the tokens of a model: parts of words, and characters of other alphabets.
+_PIECE = re.compile(rb"\s?[!-~]{1,5}|\s?(?:[\xc2-\xdf].|[\xe0-\xef]..|[\xf0-\xf4]...)|\s{1,4}|.", re.S)
+_LINE, _SENTENCE, _SPACE = re.compile(rb"\n$"), re.compile(rb"[.!?;:]$"), re.compile(rb"[,\s]$")
+
+
+class _Spooled(NamedTuple):
+    """A message as it lies in the spool."""
+
+    id: str
+    parent: str | None
+    role: str
+    speaker: str
+    said: int
+    aside: bool
+    parts: list[tuple[str, str]]
+    tokens: int
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A conversation whose messages lie in the spool."""
+
+    program: str
+    id: str
+    title: str = ""
+    user_name: str = ""
+    ai_name: str = ""
+    system_prompt: str = ""
+    created: int | None = None
+    modified: int | None = None
+    head: str | None = None  # the last message on the branch in use
+    tokens: int = 0  # of that branch
+    places: list[tuple[int, int]] = field(default_factory=list)  # offset and count of messages in the spool
+
+    @property
+    def source(self) -> str:
+        """The name of the memory that its turns come from."""
+        return f"{self.program} {self.id}"
+
+    @property
+    def window(self) -> str:
+        return hashlib.sha256(self.source.encode()).hexdigest()[:16]
+
+
+class ForeignFile:
+    """All of it is read and checked once and kept in a file without a name. Conversations come in the order of time."""
+
+    renumbered = None  # its messages have no numbers
+
+    def __init__(self, source: IO[bytes], now: int, progress: Progress) -> None:
+        self._now, self._progress = now, progress
+        self.left: Left = Counter()
+        self.heads: dict[str, int] = {}  # the last turn of the branch in use, by window, once it was told
+        self._programs: dict[str, None] = {}
+        self._kept: dict[str, _Kept] = {}
+        self._turns, self._positions = 0, 0
+        self._marks = hashlib.sha256()
+        self._size = source.seek(0, io.SEEK_END)
+        self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed at the end of the import
+        try:
+            self._read(source)
+        except BaseException:
+            self._spool.close()
+            raise
+        name = f"import {self._marks.hexdigest()[:32]}"  # the same file gets the same ids when it is imported again
+        self.header = ExportHeader(id=name, next_turn=self._turns + 1, next_position=self._positions)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._spool.close()
+
+    @property
+    def program(self) -> str:
+        return ", ".join(self._programs)
+
+    # Reading
+
+    def _read(self, source: IO[bytes]) -> None:
+        source.seek(0)
+        alone = not source.read(len(ZIP)).startswith(ZIP)
+        for document in documents(source):
+            text = io.TextIOWrapper(document.file, encoding="utf-8-sig", newline="")
+            try:
+                self._read_document(text, alone)
+            finally:
+                text.detach()
+        if not self._programs:
+            names = ", ".join(one.NAME for one in formats())
+            raise ImportRefused(
+                "There is no conversation in the file that can be imported. Known are exports of Halo Weave and its "
+                f"prototype, and of: {names}."
+            )
+
+    def _read_document(self, text: io.TextIOWrapper, alone: bool) -> None:
+        reader = JsonReader(text)
+        values = reader.values()
+        begin: list[Any] = []
+        found: ForeignFormat | None = None
+        try:
+            for value in islice(values, AHEAD):
+                begin.append(value)
+                if found := format_of(value):
+                    break
+            if found is None and len(begin) == 1:
+                begin, found = _listed(begin[0])
+        except ImportRefused as error:
+            if alone or isinstance(error, ArchiveRefused):
+                raise
+            self.left["files of other kinds"] += 1
+            return
+        if found is None:
+            self.left["files without conversations"] += not alone
+            return
+        self._programs[found.NAME] = None
+        for conversation in found.conversations(chain(begin, values), self.left):
+            self._keep(found.NAME, conversation)
+            if alone:
+                self._progress(reader.taken, 2 * self._size)
+
+    def _keep(self, program: str, found: Conversation) -> None:
+        """A conversation, or more of one that is here already."""
+        id = clean(found.id)
+        one = _Kept(program, id if 0 < len(id) <= 100 else digest(id))
+        one = self._kept.setdefault(one.source, one)
+        one.title = one_line(found.title) or one.title
+        one.user_name = one_line(found.user_name) or one.user_name
+        one.ai_name = one_line(found.ai_name) or one.ai_name
+        one.system_prompt = clean(found.system_prompt)[:PROMPT_LENGTH] or one.system_prompt
+        last = when = micros(found.created) if found.created else None
+        skipped: dict[str, str | None] = {}  # messages that were left out, and what they followed
+        offset, count, head, speaker = self._spool.seek(0, io.SEEK_END), 0, None, ""
+        for message in found.messages:
+            line = self._line(message, last if last is not None else self._now)
+            if line is None:
+                skipped[message.id] = skipped.get(message.parent or "", message.parent)
+                continue
+            if line.parent in skipped:
+                line = line._replace(parent=skipped[line.parent])
+            if message.said is not None:
+                last = line.said
+            when = min(when if when is not None else line.said, line.said)
+            self._spool.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            self._marks.update(f"{one.source}\0{_mark(line)}\0".encode())
+            self._turns += 1
+            self._positions += line.tokens
+            count += 1
+            if not line.aside:
+                head, one.tokens = line.id, one.tokens + line.tokens
+                speaker = line.speaker if line.role == Role.ASSISTANT else speaker
+        one.ai_name = one.ai_name or speaker
+        one.created = min(filter(None, (one.created, when)), default=None)
+        if count:
+            one.places.append((offset, count))
+        if head is not None and (one.modified is None or last is None or last >= one.modified):
+            one.head, one.modified = head, last
+
+    def _line(self, message: Message, said: int) -> _Spooled | None:
+        parts = [(str(part.kind), clean(part.text)) for part in message.parts if part.text.strip()]
+        if not any(text.strip() for _, text in parts):
+            self.left["empty messages"] += 1
+            return None
+        if sum(len(text) for _, text in parts) > LONGEST:
+            self.left["messages longer than a million characters"] += 1
+            return None
+        said = micros(message.said) if message.said else said
+        tokens = sum(len(tokens) for tokens, _ in _chunks(parts))
+        ids = [
+            None if one is None else one if len(one) <= 100 else digest(one)
+            for one in (message.id, message.parent)
+        ]
+        return _Spooled(
+            clean(ids[0] or ""),
+            None if ids[1] is None else clean(ids[1]),
+            str(message.role),
+            one_line(message.speaker),
+            said,
+            message.aside,
+            parts,
+            tokens,
+        )
+
+    # Telling
+
+    def batches(self, progress: Progress) -> Iterator[tuple[str, list[Any]]]:
+        sections: dict[str, list[Any]] = {name: [] for name in ("windows", "turns", "live", "asleep")}
+        told = 0
+        for section, element in self._elements():
+            sections[section].append(element)
+            if len(sections["turns"]) == BATCH and section == "turns":
+                told += BATCH
+                yield from ((name, elements) for name, elements in sections.items() if elements)
+                sections = {name: [] for name in sections}
+                progress(self._size + self._size * told // max(1, self._turns), 2 * self._size)
+        yield from ((name, elements) for name, elements in sections.items() if elements)
+
+    def _elements(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """What windows hold of a turn comes before it, so that both are in one batch."""
+        turn, position = 0, 0
+        for one in sorted(self._kept.values(), key=lambda one: (one.created or self._now, one.source)):
+            if not one.places and not one.system_prompt:
+                self.left["conversations without messages"] += 1
+                continue
+            yield "windows", self._window(one)
+            current = self._way(one) if len(one.places) > 1 else None
+            ids: dict[str, tuple[int, str]] = {}  # the turns by their messages, with their roles
+            before = 0  # tokens of the branch so far
+            for line in self._lines(one):
+                if line.id in ids:
+                    self.left["messages that came twice"] += 1
+                    continue
+                turn += 1
+                aside = line.aside if current is None else line.id not in current
+                parent, role = ids.get(line.parent or "", (None, ""))
+                ids[line.id] = turn, line.role
+                if line.id == one.head:
+                    self.heads[one.window] = turn
+                chunks = _chunks(line.parts)
+                element = {
+                    "turn": turn,
+                    "window": one.window,
+                    "role": line.role,
+                    "parent": parent,
+                    "aside": aside,
+                    "answers": parent if (line.role, role) == (Role.ASSISTANT, Role.USER) else None,
+                    "speaker": line.speaker
+                    or one.user_name * (line.role == Role.USER)
+                    or SPEAKERS[Role(line.role)],
+                    "said": said_at(line.said),
+                    "origin": {"memory": one.source, "turn": 0, "mark": _mark(line)},
+                    "chunks": [],
+                }
+                for number, (tokens, tag) in zip(_numbers(chunks), chunks, strict=True):
+                    place = {
+                        "chunk": number,
+                        "start": position,
+                        "tokenizer": TOKENIZER,
+                        "tags": [tag] if tag else None,
+                    }
+                    element["chunks"].append({**place, **tokens_out(tokens)})  # type: ignore[attr-defined]
+                    awake = not aside and tag != "thought" and before >= one.tokens - LIVE
+                    if line.id == one.head and line.tokens > LIVE:  # of a long last message, its beginning
+                        awake = tag != "thought" and before < one.tokens - line.tokens + LIVE
+                    yield self._held(one.window, turn, number, len(tokens), awake)
+                    position += len(tokens)
+                    before += 0 if aside else len(tokens)
+                yield "turns", element
+
+    def _window(self, one: _Kept) -> dict[str, Any]:
+        created = one.created if one.created is not None else self._now
+        return {
+            "id": one.window,
+            "name": one.title or one.program,
+            "system_prompt": one.system_prompt,
+            "user_name": one.user_name or SPEAKERS[Role.USER],
+            "ai_name": one.ai_name or SPEAKERS[Role.ASSISTANT],
+            "settings": {},
+            "created": said_at(created),
+            "modified": said_at(max(created, one.modified or 0)),
+        }
+
+    def _held(
+        self, window: str, turn: int, chunk: int, count: int, awake: bool
+    ) -> tuple[str, dict[str, Any]]:
+        brightness = base64_of(pack_floats(np.full(count, INITIAL, np.float32)))
+        held = {"window": window, "turn": turn, "chunk": chunk, "brightness": brightness}
+        now = said_at(self._now)
+        if awake:
+            return "live", {**held, "since": now}
+        return "asleep", {**held, "slept": now, "reason": {"why": "before the import"}}
+
+    def _lines(self, one: _Kept) -> Iterator[_Spooled]:
+        for offset, count in one.places:
+            self._spool.seek(offset)
+            for _ in range(count):
+                raw = self._spool.readline()
+                offset = self._spool.tell()
+                yield _Spooled(*json.loads(raw))
+                self._spool.seek(offset)
+
+    def _way(self, one: _Kept) -> set[str]:
+        """The messages on the way to the head, of a conversation that came in several pieces."""
+        parents = {line.id: line.parent for line in self._lines(one)}
+        way: set[str] = set()
+        at = one.head
+        while at in parents and at not in way:
+            way.add(at)
+            at = parents[at]
+        return way
+
+
+def _listed(value: Any) -> tuple[list[Any], ForeignFormat | None]:
+    """The conversations in an object that is not one itself."""
+    for name in WITHIN:
+        listed = value.get(name) if isinstance(value, dict) else None
+        if isinstance(listed, list):
+            for element in listed[:AHEAD]:
+                if found := format_of(element):
+                    return listed, found
+    return [], None
+
+
+def _mark(line: _Spooled) -> str:
+    """By which a message is known when it comes again. An edited one is another."""
+    return f"{line.id} {digest(*(text for _, text in line.parts))[:12]}"
+
+
+def _chunks(parts: Sequence[tuple[str, str]]) -> list[tuple[Tokens, str]]:
+    """Tokens of each chunk, and the tag of what it is."""
+    found: list[tuple[Tokens, str]] = []
+    for place, (kind, text) in enumerate(parts):
+        raw = (text if place == len(parts) - 1 else f"{text}\n\n").encode()
+        pieces = _PIECE.findall(raw)
+        for tokens in cut(Tokens.of(np.zeros(len(pieces), np.int32), pieces)):
+            found += ((part, "" if kind == "answer" else kind) for part in _parted(tokens))
+    return found
+
+
+def _numbers(chunks: Iterable[tuple[Tokens, str]]) -> list[int]:
+    """Numbers of the chunks. The answer's are counted first: its opening is the turn's anchor."""
+    order = sorted(enumerate(chunks), key=lambda one: bool(one[1][1]))
+    numbers = {place: number for number, (place, _) in enumerate(order)}
+    return [numbers[place] for place in range(len(numbers))]
+
+
+def _parted(tokens: Tokens) -> Iterator[Tokens]:
+    """A large chunk in parts that can wake up alone, cut after a line, a sentence or a word."""
+    start, pieces = 0, tokens.pieces()
+    while len(pieces) - start > LARGEST:
+        stop = start + LARGEST
+        for end in (_LINE, _SENTENCE, _SPACE):
+            places = (
+                place for place in range(stop, start + LARGEST // 2, -1) if end.search(pieces[place - 1])
+            )
+            if (last := next(places, None)) is not None:
+                stop = last
+                break
+        yield tokens.part(start, stop)
+        start = stop
+    yield tokens.part(start, len(pieces))

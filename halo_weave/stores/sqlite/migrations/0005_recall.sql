@@ -1,0 +1,21 @@
+-- How much of a chunk tells something, 0 to 1: questions and answers that know nothing are no facts.
+
+ALTER TABLE chunks ADD COLUMN told REAL NOT NULL DEFAULT 1;
+UPDATE chunks SET told = told_of(CAST(raw AS BLOB));
+
+-- Terms are stemmed by language before they are indexed, so the index itself does not.
+
+DROP TABLE words;
+CREATE VIRTUAL TABLE words USING fts5(terms, tokenize = "unicode61 remove_diacritics 2");
+INSERT INTO words (rowid, terms)
+    SELECT c.number, terms_of(CAST(c.raw AS BLOB), t.speaker, t.said) FROM chunks c JOIN turns t ON t.id = c.turn
+    WHERE c.deleted IS NULL AND c.merged IS NULL;
+
+-- What a user marked as the wrong memory for a question: it sinks for questions like it.
+
+CREATE TABLE wrong (
+    chunk INTEGER NOT NULL REFERENCES chunks(number),
+    question TEXT NOT NULL,
+    made INTEGER NOT NULL,
+    PRIMARY KEY (chunk, question)
+) WITHOUT ROWID;

@@ -1,0 +1,200 @@
+"""The model in use, and how it is changed for another one while everything else goes on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Event, Lock, Thread, current_thread
+from typing import Literal
+
+from halo_weave.core.heads import Calibration
+from halo_weave.errors import (
+    BadInput,
+    HaloWeaveError,
+    ModelError,
+    ModelLoading,
+    ModelNotFound,
+    StoreError,
+    WindowBusy,
+)
+from halo_weave.ports import Engine, ModelInfo
+from halo_weave.weave.events import INTERNAL, ChangeStage, ModelNews, WindowChanged
+from halo_weave.weave.system import System
+from halo_weave.weave.turns import WeaveTurns
+
+log = logging.getLogger(__name__)
+Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
+# Opens the model of a name, pulled if it is not here, and its calibration; None: the one that the user started with.
+OpenModel = Callable[[str | None, Progress], tuple[Engine, Calibration]]
+Remember = Callable[[str], None]  # the user's choice, for the next start
+EACH = 0.2  # seconds between two reports of progress
+LEAVE = 30.0  # seconds that a model under way gets to be let go of when the program ends
+
+
+class _Stopped(Exception):
+    """The user does not want the model any more that is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """The model in use, and the one on its way or the last that could not be had."""
+
+    state: Literal["ready", "loading", "missing"]
+    info: ModelInfo
+    efforts: tuple[
+        str, ...
+    ]  # how much it may think, as far as its template knows; with "off" if it can be silent
+    thinks: bool
+    native_tools: bool  # whether its template declares tools
+    light: str  # where it is seen what it takes its words from
+    change: ModelNews | None = None
+
+
+class WeaveModels:
+    """`weave.models`."""
+
+    def __init__(
+        self, system: System, turns: WeaveTurns, open_model: OpenModel | None, remember: Remember | None
+    ) -> None:
+        self._system, self._turns, self._open, self._remember = system, turns, open_model, remember
+        self._lock = Lock()
+        self._under_way: Thread | None = None
+        self._unwanted = Event()
+        self._closed = False
+        self._news: ModelNews | None = None
+        self._told = 0.0
+        self.failure: HaloWeaveError | None = None  # why there is no model, or why the last was not taken
+        if not system.engine.info.abilities.speaks:
+            system.silence = ModelLoading("The model is being loaded.")
+
+    def state(self) -> ModelState:
+        model, news = self._system.model, self._news
+        info, facts = model.engine.info, model.engine.facts
+        ready = info.abilities.speaks
+        loading = isinstance(self._system.silence, ModelLoading)
+        efforts = [*facts.thinking, *facts.thinking_words]
+        return ModelState(
+            "ready" if ready else "loading" if loading else "missing",
+            info,
+            tuple(dict.fromkeys(efforts)),
+            facts.marks is not None,
+            facts.declares_tools and facts.tools is not None,
+            model.calibration.sentence,
+            news,
+        )
+
+    def check_speaks(self) -> None:
+        """Refuse what needs a model while there is none."""
+        self._system.check_speaks()
+
+    # Changing
+
+    def load(self) -> None:
+        """Open the model that the user started with, unless there is one. Waits for it; `failure` says what went wrong."""
+        if not self._system.engine.info.abilities.speaks and (thread := self._begin(None)):
+            thread.join()
+
+    def choose(self, name: str, progress: Progress = lambda what, done, total: None) -> Thread:
+        """Begin to change the model; how far it is and what came of it is told in the events of all windows."""
+        thread = self._begin(name, progress)
+        if thread is None:
+            wanted = self._news.model if self._news else ""
+            raise WindowBusy(
+                f"{wanted or 'The model'} is on its way already. Stop that first, or wait for it."
+            )
+        return thread
+
+    def change(self, name: str, progress: Progress) -> None:
+        """Change the model, and wait for it."""
+        self.choose(name, progress).join()
+        if self.failure:
+            raise self.failure
+
+    def stop(self) -> bool:
+        """Leave the model that is on its way; what was downloaded of it is kept. Whether there was one."""
+        with self._lock:
+            going = self._under_way is not None and self._under_way.is_alive()
+        if going:
+            self._unwanted.set()
+        return going
+
+    def close(self) -> None:
+        self._closed = True
+        self._unwanted.set()
+        thread = self._under_way
+        if thread is not None and thread is not current_thread():
+            thread.join(LEAVE)
+
+    def _begin(self, name: str | None, also: Progress = lambda what, done, total: None) -> Thread | None:
+        """A thread that opens the model; None if another one is under way."""
+        with self._lock:
+            if self._under_way is not None and self._under_way.is_alive():
+                return None
+            self._unwanted.clear()
+            self._under_way = Thread(target=self._run, args=(name, also), name="model", daemon=True)
+            self._under_way.start()
+            return self._under_way
+
+    def _run(self, name: str | None, also: Progress) -> None:
+        wanted = name or ""
+
+        def progress(what: str, done: int, total: int) -> None:
+            if self._unwanted.is_set():
+                raise _Stopped
+            also(what, done, total)
+            self._tell(wanted, "loading", what, done / total if total else None)
+
+        self.failure = None
+        if self._system.silence is not None:
+            self._system.silence = ModelLoading("The model is being loaded.")
+        self._tell(wanted, "loading", "Looking for the model")
+        try:
+            self._change(name, progress)
+        except _Stopped:
+            now = self._system.engine.info.name
+            stays = f"{now} stays." if now else "There is no model yet: choose one."
+            self._fail(wanted, "stopped", ModelNotFound(f"That was stopped. {stays}"))
+        except HaloWeaveError as error:
+            self._fail(wanted, "failed", error)
+        except Exception:
+            log.exception("The model could not be changed.")
+            self._fail(wanted, "failed", ModelError(INTERNAL))
+        else:
+            self._tell(wanted, "done", f"{self._system.engine.info.name} is ready.")
+
+    def _change(self, name: str | None, progress: Progress) -> None:
+        if self._open is None:
+            raise BadInput("The model cannot be changed here.")
+        engine, calibration = self._open(name, progress)
+        try:
+            if self._closed or self._unwanted.is_set():
+                raise _Stopped
+            before = self._system.change_engine(engine, calibration, stop_replies=self._turns.abort_all)
+        except BaseException:
+            engine.close()
+            raise
+        before.close()
+        with suppress(StoreError):  # what a killed process left is looked at again with the next turn
+            self._system.recover()
+        self._system.hubs.publish(WindowChanged())
+        if name is not None and self._remember:
+            self._remember(name)
+
+    def _fail(self, wanted: str, stage: ChangeStage, error: HaloWeaveError) -> None:
+        self.failure = error
+        if self._system.silence is not None:
+            self._system.silence = error if isinstance(error, ModelError) else ModelError(str(error))
+        self._tell(wanted, stage, str(error))
+
+    def _tell(self, wanted: str, stage: ChangeStage, what: str, progress: float | None = None) -> None:
+        sentence = f"{what}…" if stage == "loading" else what
+        before, self._news = self._news, ModelNews(wanted, stage, sentence, progress)
+        if stage == "loading" and self._system.silence is not None:
+            self._system.silence = ModelLoading(sentence)
+        step = before is None or (before.state, before.sentence) != (stage, sentence)
+        if step or time.monotonic() - self._told > EACH:
+            self._told = time.monotonic()
+            self._system.hubs.publish(self._news)

@@ -1,0 +1,85 @@
+"""Questions and answers that know nothing are told apart from what tells something."""
+
+import pytest
+
+from halo_weave.core.telling import asks_back, told_share
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Do you remember where I work?",
+        "where do i work",
+        "hey what is the name of my sister",
+        "I'm not sure.",
+        "I don't know. Could you tell me?",
+        "Sorry, I don't have any information about that.",
+        "tell me where I parked the car",
+        "Wo wohnt Anna?",
+        "Das weiß ich leider nicht.",
+        "Où habite Anna ?",
+        "Je ne sais pas.",
+        "¿Dónde vive Ana?",
+        "No lo sé.",
+        "Где живёт Анна?",
+        "Я не помню.",
+        "アンナはどこに住んでいますか？",
+        "わかりません。",
+        "安娜住在哪里？",
+        "我不知道。",
+        "أين تسكن آنا؟",
+    ],
+)
+def test_questions_and_empty_answers_tell_nothing(text):
+    assert told_share(text) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I work at the harbour.",
+        "When I was young we lived in Rome.",
+        "What a day!",
+        "My sister is Anna",
+        "def f(x):\n    return x",
+        "Ich arbeite am Hafen.",
+        "安娜住在柏林。",
+        "",
+    ],
+)
+def test_statements_tell_all_they_say(text):
+    assert told_share(text) == 1
+
+
+def test_a_statement_with_a_question_tells_in_part():
+    assert 0.4 < told_share("We moved to Bergen last spring. How is your new flat?") < 0.7
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Do you remember where I work?",
+        "What did I tell you about Rex?",
+        "where is my car",
+        "what do I do for a living",
+        "Weißt du noch, wo ich arbeite?",
+        "Tu te souviens de mon chien ?",
+        "Te acuerdas de mi perro?",
+    ],
+)
+def test_a_question_about_the_past_asks_back(text):
+    assert asks_back(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "thanks",
+        "What do you think?",
+        "Can you explain that again?",
+        "Could you repeat that?",
+        "Why is the sky blue?",
+    ],
+)
+def test_small_talk_does_not_ask_back(text):
+    assert not asks_back(text)
