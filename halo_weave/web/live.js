@@ -7,7 +7,8 @@ import { compareIds } from "./words.js";
 export function liveChunk(wire, turn) {
   const { key, start, pinned, woken, tool, thought = false, gap, thoughts = 0, text_pieces: pieces } = wire;
   const tools = tool ? toolTokens(pieces) : [];
-  const more = { tools, thinking: [], fresh: false, draft: false, rank: wire.rank ?? 100, asleep: false, ...lit(wire.brightness) };
+  const rank = wire.rank ?? 100; // until the end of the turn tells it
+  const more = { tools, thinking: [], fresh: false, draft: false, rank, asleep: false, ...lit(wire.brightness) };
   return { key, turn, start, pinned, pieces, woken, tool, thought, gap, thoughts, ...more };
 }
 

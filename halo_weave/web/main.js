@@ -71,6 +71,13 @@ app.store.on("done", () => {
   spoken.textContent = app.store.live?.textOf(last.turn_id).slice(0, 4000) ?? "";
 });
 
+app.store.on("done", () => {
+  if (!document.hidden || preferences.values.notify !== "on" || !("Notification" in window)) return;
+  if (Notification.permission !== "granted") return;
+  const said = spoken.textContent?.slice(0, 200) ?? "";
+  new Notification(app.store.window?.name ?? "Halo Weave", { body: said, tag: app.store.current });
+});
+
 // For the console: what the page knows and can do.
 const views = { context, conversation, centre, light, composer, drawer, search, header, keys };
 Object.assign(window, { app: Object.assign(app, { views }) });

@@ -118,7 +118,7 @@ export class Store extends EventTarget {
       this.turn = { ...this.turn, phase: wire.unstored ? "finishing" : "idle" };
     }
     this.turn = { ...this.turn, unstored: wire.unstored ?? "" };
-    this.tell("context");
+    this.tell("context", wire);
     this.tell("live");
     this.tell("budget");
     this.tell("turn");

@@ -206,6 +206,7 @@ declare namespace Wire {
     last_event: string;
     size: number;
     system_tokens: number;
+    system_text: string;
     budget: Budget;
     brightness: RangeTold;
     turns: TurnTold[];
@@ -548,6 +549,7 @@ declare namespace Wire {
   }
 
   interface PreviewTold {
+    tokens: number;
     room: number;
     cost: number;
     wakes: WakingTold[];

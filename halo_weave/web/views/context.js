@@ -2,7 +2,7 @@
 
 import { h, hold } from "../dom.js";
 import { openFence } from "../markdown.js";
-import { compareIds, parts } from "../words.js";
+import { compareIds, counted, parts } from "../words.js";
 import { ChunkTools } from "./chunk-tools.js";
 import { ChunkView } from "./chunk.js";
 import { GapView } from "./gap.js";
@@ -30,12 +30,16 @@ export class ContextView {
     this.app = app;
     this.place = place;
     this.list = h("div", { class: "turns" });
-    place.append(this.list);
+    this.system = h("pre", { class: "system-text" });
+    this.systemLine = h("summary", {});
+    this.fold = h("details", { class: "system-fold", hidden: true }, this.systemLine, this.system);
+    place.append(this.fold, this.list);
     this.scroll = new ScrollPlace(place, more);
     this.tools = new ChunkTools(app, place, this.list);
     this.turnTools = new TurnTools(app, this.list, (id) => this.turns.get(id)?.turn);
     const { store } = app;
     store.on("window", () => this.#clear());
+    store.on("context", (wire) => this.#showSystem(wire));
     store.on("live", () => this.#soon("live"));
     store.on("token", () => this.#soon("token"));
     for (const topic of ["brightness", "light"]) store.on(topic, () => this.#soon("brightness"));
@@ -50,6 +54,13 @@ export class ContextView {
   #soon(what) {
     this.#stale[what] = true;
     this.#frame ||= requestAnimationFrame(() => this.flush());
+  }
+
+  /** The system prompt, with what is added to it, as the model reads it. @param {WireContext} wire */
+  #showSystem({ system_text: text, system_tokens: tokens }) {
+    this.fold.hidden = !text;
+    this.systemLine.textContent = `System prompt, with what is added to it: ${counted(tokens, "token")}`;
+    if (this.system.textContent !== text) this.system.textContent = text;
   }
 
   /** Brings all of it up to the store, now: it was hidden. */
