@@ -79,6 +79,7 @@ class MemoryTold(Output):
     windows: int = 0
     deleted: int = Field(default=0, validation_alias="deleted_chunks")
     bytes: int = 0
+    place: str = Field(default="", description="Where it lies.")
 
 
 class Status(Output):

@@ -152,6 +152,7 @@ export class App extends Link {
     const window = this.store.windows.find((one) => one.id === id);
     const first = window && UNNAMED.test(window.name) && !window.live_chunks && !window.asleep_chunks;
     if (id === this.store.current) this.store.sending();
+    this.store.tell("follow");
     const answer = await this.attempt(() => this.api.say(id, text));
     if (!answer && id === this.store.current) this.store.notSent();
     if (answer && first) this.changeWindow(id, { name: clip(text, NAME) });
@@ -185,19 +186,15 @@ export class App extends Link {
 
   // Turns and their versions. What takes another's place leaves it in the record, as another version.
 
-  /** The newest turn of this window that is live. */
-  get lastTurn() {
-    const { live, current } = this.store;
-    return live?.chunks.findLast((one) => one.turn.window === current)?.turn.turn_id ?? "";
-  }
-
   /** Answers a message, or an answer's question once more. @param {string} turnId */
   answer(turnId) {
+    this.store.tell("follow");
     return this.attempt(() => this.api.answer(this.store.current, turnId));
   }
 
   /** The last reply goes on where it ended. */
   goOn() {
+    this.store.tell("follow");
     return this.attempt(() => this.api.goOn(this.store.current));
   }
 

@@ -10,9 +10,9 @@ const ENOUGH = 50; // tokens from which on reading tells how fast it is
 /**
  * Topics of the state: status, windows, window (another one is shown), context (all of it was loaded), live (chunks
  * came or went), token, brightness, turn, budget, settings, connection, light (of a reply). Of what happened: heard,
- * done, failed, graveyard (what sleeps is another), kept (the model's notes or structured memory may have changed),
- * goto and woke (a chunk to show), why, compose, given-back and taken-back (the user's words), unloadable,
- * panel (one to open).
+ * done, failed, graveyard (what sleeps is another), kept (the model's notes or structured memory may have changed).
+ * To do: goto and woke (show a chunk), follow (what comes now), why, compose, given-back and taken-back (the user's
+ * words), unloadable, panel (one to open).
  */
 export class Store extends EventTarget {
   /** @type {Status | null} */
@@ -276,14 +276,14 @@ export class Store extends EventTarget {
   }
 
   /** Something that was said before is answered, perhaps again. @param {Wire.Events["answering"]} data */
-  #answering({ reply_turn }) {
+  #answering({ turn_id, reply_turn }) {
     const { live } = this;
     if (live && live.draft?.turn.turn_id !== reply_turn) {
       live.begin(reply_turn, "", this.#turnOf(`${reply_turn}.0.assistant`));
     }
     this.tell("live");
     this.tell("heard");
-    return this.#phase("reading");
+    return this.#phase("reading", { answering: turn_id });
   }
 
   /** @param {Wire.Events["reading"]} data */
@@ -402,6 +402,6 @@ function reuse({ reused, restored, computed }) {
 function rest() {
   return {
     phase: "idle", woken: 0, slept: 0, toRead: 0, readSince: 0, readSpeed: 0, tokens: 0, since: 0, command: "",
-    tools: 0, reason: "", stats: {}, failed: "", unstored: "",
+    tools: 0, reason: "", answering: "", stats: {}, failed: "", unstored: "",
   };
 }

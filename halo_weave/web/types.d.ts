@@ -439,6 +439,7 @@ declare namespace Wire {
     windows: number;
     deleted: number;
     bytes: number;
+    place: string;
   }
 
   interface ModelChange {

@@ -36,7 +36,7 @@ export class ContextView {
     place.append(this.fold, this.list);
     this.scroll = new ScrollPlace(place, more);
     this.tools = new ChunkTools(app, place, this.list);
-    this.turnTools = new TurnTools(app, this.list, (id) => this.turns.get(id)?.turn);
+    this.turnTools = new TurnTools(app, this.list, (id) => this.#own(id));
     const { store } = app;
     store.on("window", () => this.#clear());
     store.on("context", (wire) => this.#showSystem(wire));
@@ -46,7 +46,7 @@ export class ContextView {
     app.preferences.addEventListener("change", () => this.#soon("live"));
     this.list.addEventListener("recolour-code", (event) => this.#reshow(/** @type {Element} */ (event.target)));
     this.list.addEventListener("click", (event) => codeAct(app, /** @type {Element} */ (event.target)));
-    store.on("heard", () => (this.scroll.following = true));
+    store.on("follow", () => (this.scroll.following = true));
     for (const topic of ["windows", "turn"]) store.on(topic, () => this.#nameTurns());
   }
 
@@ -54,6 +54,12 @@ export class ContextView {
   #soon(what) {
     this.#stale[what] = true;
     this.#frame ||= requestAnimationFrame(() => this.flush());
+  }
+
+  /** A turn that was said in this window. @param {string} turnId */
+  #own(turnId) {
+    const turn = this.turns.get(turnId)?.turn;
+    return turn?.window === this.app.store.current ? turn : undefined;
   }
 
   /** The system prompt, with what is added to it, as the model reads it. @param {WireContext} wire */

@@ -35,6 +35,8 @@ export class ConversationView {
   #asked = 0;
   #loading = false;
   #loaded = "";
+  /** The context was loaded anew, and nothing was said since. */
+  #doubt = false;
 
   /** @param {import("../app.js").App} app @param {HTMLElement} place that scrolls @param {HTMLElement} over */
   constructor(app, place, over) {
@@ -55,12 +57,21 @@ export class ConversationView {
   #listen() {
     const { store, preferences } = this.app;
     store.on("window", () => this.#clear());
-    store.on("context", () => this.#reload());
+    store.on("context", () => {
+      this.#doubt = this.#loaded === store.current;
+      this.#reload();
+    });
     store.on("live", () => this.#soon("live"));
     store.on("token", () => this.#soon("token"));
     for (const topic of ["brightness", "light"]) store.on(topic, () => this.#soon("light"));
     for (const topic of ["windows", "turn"]) store.on(topic, () => this.#soon("live"));
-    store.on("heard", () => (this.scroll.following = true));
+    store.on("follow", () => (this.scroll.following = true));
+    // Something changed: what is said now may take the place of what was loaded.
+    store.on("heard", () => this.#doubt && this.#reload());
+    store.on("done", () => {
+      if (this.#doubt) this.#reload();
+      this.#doubt = false;
+    });
     preferences.addEventListener("change", () => this.#soon("live"));
     this.place.addEventListener("scroll", () => this.#near(), { passive: true });
     this.list.addEventListener("click", (event) => codeAct(this.app, /** @type {Element} */ (event.target)));
@@ -219,7 +230,10 @@ export class ConversationView {
     const { store, preferences } = this.app;
     const raw = preferences.values.form === "raw";
     const draft = this.#end >= this.#total ? store.live?.draft : null;
-    const all = draft ? [...this.#slice, { turn: draft.turn, chunks: [draft] }] : this.#slice;
+    const { answering } = store.turn; // what follows it makes place for the reply
+    const staying = draft && answering
+      ? this.#slice.filter(({ turn }) => compareIds(turn.turn_id, answering) <= 0) : this.#slice;
+    const all = draft ? [...staying, { turn: draft.turn, chunks: [draft] }] : this.#slice;
     /** @type {Map<HTMLElement, Node[]>} */
     const wanted = new Map([[this.list, []]]);
     for (const { turn, chunks } of all) {

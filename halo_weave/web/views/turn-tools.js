@@ -7,7 +7,7 @@ export class TurnTools {
 
   /**
    * @param {import("../app.js").App} app @param {HTMLElement} list
-   * @param {(turnId: string) => Turn | undefined} find a turn that is shown
+   * @param {(turnId: string) => Turn | undefined} find a turn of this window that is shown
    */
   constructor(app, list, find) {
     this.app = app;
@@ -22,9 +22,15 @@ export class TurnTools {
     this.copy = iconButton("copy", "Copy this turn", act((turn) => app.copyTurn(turn)));
     this.bar = h("div", { class: "turn-tools", role: "toolbar", "aria-label": "Turn", hidden: true },
       this.again, this.answer, this.further, this.edit, this.branch, this.copy);
-    for (const event of ["pointerover", "focusin", "click"]) {
-      list.addEventListener(event, (one) => this.#offer(/** @type {Element} */ (one.target)));
-    }
+    list.addEventListener("pointerover", (event) => {
+      // A finger comes with its tap, and nothing may move under it before.
+      if (event.pointerType === "mouse") this.#offer(/** @type {Element} */ (event.target));
+    });
+    list.addEventListener("click", (event) => this.#offer(/** @type {Element} */ (event.target)));
+    list.addEventListener("focusin", (event) => {
+      const node = /** @type {Element} */ (event.target);
+      if (node.matches(":focus-visible")) this.#offer(node);
+    });
     for (const topic of ["turn", "live"]) app.store.on(topic, () => this.#suit());
   }
 
@@ -41,9 +47,9 @@ export class TurnTools {
   #suit() {
     const turn = this.find(this.#turn);
     const { store } = this.app;
-    this.bar.hidden = !turn || turn.window !== store.current || store.busy || turn.role === "system";
+    this.bar.hidden = !turn || store.busy || turn.role === "system";
     if (!turn || this.bar.hidden) return;
-    const last = this.app.lastTurn === turn.turn_id;
+    const last = this.list.querySelector("section.turn:last-of-type") === this.bar.closest("section");
     this.again.hidden = turn.role !== "assistant";
     this.further.hidden = turn.role !== "assistant" || !last;
     this.answer.hidden = turn.role !== "user" || !last;
