@@ -133,7 +133,7 @@ class Transcript(Protocol):
     def said_in(
         self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
     ) -> TurnPage:
-        """Turns said in a window, in order: from an offset on, around a turn, or the last ones."""
+        """Turns of a window's current branch, in order: from an offset on, around a turn, or the last ones."""
 
     def merge(self, window_id: str, key: ChunkKey, *, now: datetime) -> ChunkKey:
         """The chunk joins the one before it in its turn and goes by that one's key, which is returned.

@@ -44,6 +44,7 @@ class Preview:
     plan: ResurrectionPlan
     hits: Mapping[ChunkKey, RecallHit]
     texts: Mapping[ChunkKey, str]
+    tokens: int  # of the text itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +155,13 @@ class WeaveMemory:
     def preview(self, window_id: str, text: str) -> Preview:
         """What would wake up for this text, while it is being typed. Nothing is changed."""
         text, desk = plain(text), self._system.desk(window_id)
-        room = desk.room(len(self._system.engine.tokenize(text)))
+        tokens = len(self._system.engine.tokenize(text))
+        room = desk.room(tokens)
         if room <= 0 or not text.strip():
-            return Preview(ResurrectionPlan(max(0, room), 0, ()), {}, {})
+            return Preview(ResurrectionPlan(max(0, room), 0, ()), {}, {}, tokens)
         hits, plan = desk.plan_recall(text, room, recall=self._system.recall, now=self._system.now())
         texts = {one.key: one.chunk.text for one in self._system.store.chunks_by_key(plan.keys)}
-        return Preview(plan, hits, texts)
+        return Preview(plan, hits, texts, tokens)
 
     def embed(self, texts: Sequence[str]) -> tuple[str, Vectors]:
         """The embedder's name, and the vectors of these texts as questions to memory would have them."""

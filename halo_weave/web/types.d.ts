@@ -228,6 +228,7 @@ declare namespace Wire {
     last_event: string;
     size: number;
     system_tokens: number;
+    system_text: string;
     budget: Budget;
     brightness: RangeTold;
     turns: TurnTold[];
@@ -473,6 +474,7 @@ declare namespace Wire {
     windows: number;
     deleted: number;
     bytes: number;
+    place: string;
   }
 
   interface ModelChange {
@@ -583,6 +585,7 @@ declare namespace Wire {
   }
 
   interface PreviewTold {
+    tokens: number;
     room: number;
     cost: number;
     wakes: WakingTold[];
