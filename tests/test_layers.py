@@ -23,8 +23,9 @@ LAYERS = [
     {"lab"},  # captures are written while windows talk, so it stands below what puts the parts together
     {"lastrun"},
     {"assemble"},
+    {"mcp"},  # over stdio, and as an address of the server
     {"server"},
-    {"cli", "mcp"},  # `halo-weave serve` starts the server
+    {"cli"},  # `halo-weave serve` starts the server
 ]
 TOP = {"__init__", "__main__"}
 IMPURE = {

@@ -329,7 +329,7 @@ class Window:
         if after:
             self._set_light(after)
         if self.tape:
-            self.tape.note("end_reply", min_chunk_tokens, tuple(parts))
+            self.tape.note("end_reply", min_chunk_tokens, max_chunk_tokens, tuple(parts))
         return chunks
 
     # Inside

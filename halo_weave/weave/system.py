@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from math import inf
 from threading import Event, Lock
@@ -113,6 +113,15 @@ class System:
             self.model, self.silence = self._at_work(engine, calibration), None
             self._desks.clear()
         return before
+
+    def use_calibration(self, engine: Engine, calibration: Calibration) -> bool:
+        """From the next turn on, windows are lit by these heads, if the model is still the one they were found in."""
+        model = self.model
+        if model.engine is not engine:
+            return False
+        self.model = replace(model, calibration=calibration)
+        self._desks.clear()
+        return True
 
     def check_speaks(self) -> None:
         """Refuse what needs a model while there is none."""

@@ -27,8 +27,9 @@ def test_strategies_are_found_by_the_names_of_their_files():
 
 def test_the_settings_of_a_strategy_stand_beside_it_and_are_known_to_all():
     assert list(settings_of(STRATEGIES)) == ["fading", "decay", "sink", "asking_sinks"]
-    assert list(FIELDS)[8:21] == [
+    assert list(FIELDS)[8:23] == [
         "max_context_tokens",
+        "prune_to",
         "min_chunk_tokens",
         "max_chunk_tokens",
         "strategy",
@@ -46,9 +47,15 @@ def test_the_settings_of_a_strategy_stand_beside_it_and_are_known_to_all():
 
 
 def test_a_chosen_strategy_gets_its_settings():
-    assert Settings().brightness_strategy() == MagnitudeVoting()
+    assert Settings().brightness_strategy() == UseAndSurprise()
     changed = Settings().changed(
-        {"decay": 3, "sink": "first", "initial_brightness": 50, "brightness_cap": 60}
+        {
+            "strategy": "magnitude_voting",
+            "decay": 3,
+            "sink": "first",
+            "initial_brightness": 50,
+            "brightness_cap": 60,
+        }
     )
     assert changed.brightness_strategy() == MagnitudeVoting(50.0, 60.0, decay=3.0, sink="first")
     assert changed.changed({"strategy": "surprise"}).brightness_strategy() == Surprise(50.0, 60.0)
