@@ -27,7 +27,7 @@ from halo_weave.lab.capture import CaptureWriter
 from halo_weave.lastrun import changed_models, note_model, remember_model
 from halo_weave.llama import catalogue
 from halo_weave.llama.footprint import KvType
-from halo_weave.places import calibration_folder, captures_folder, memory_file, models_folder
+from halo_weave.places import calibration_folder, captures_folder, cells_folder, memory_file, models_folder
 from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
 from halo_weave.store import Store
@@ -55,9 +55,7 @@ class Options:
     """What the user chose: where the memory lies, which models, how much of the machine."""
 
     data: Path
-    model: Path | str | None = (
-        None  # a file or a name; None: the default of the catalogue, pulled if it is not there
-    )
+    model: Path | str | None = None  # a file or a name; None: the default, pulled if it is not there
     remembered: str | None = None  # chosen in an earlier run; counts if `model` names none
     embedder: Path | Literal["off"] | None = None  # None: the default, likewise
     engine: Literal["llama", "scripted"] = "llama"
@@ -66,6 +64,7 @@ class Options:
     gpu_layers: int | None = None
     kv_type: KvType | None = None
     batch: int | None = None
+    disk_cache: int | None = None  # GB for keys and values on disk; 0: none
     settings: Settings = field(default_factory=Settings)
 
 
@@ -91,7 +90,7 @@ def assemble_without_model(options: Options, shown: Shown = _unshown) -> Weave:
     _warn_of_changed_models(options)
     store = open_store(options.data)
     recall = _open_recall(options, store)
-    return _joined(options, AbsentEngine(), NOT_CALIBRATED, store, recall, shown)
+    return _joined(options, AbsentEngine(cells_folder(options.data)), NOT_CALIBRATED, store, recall, shown)
 
 
 def _joined(
@@ -179,6 +178,9 @@ def open_engine(options: Options, progress: Progress = _silent, *, careful: bool
     """`careful`: a model that this machine has not enough memory for is refused before it is loaded."""
     names = ("context", "threads", "gpu_layers", "kv_type", "batch")
     chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if options.disk_cache is not None:
+        chosen["cells_bytes"] = options.disk_cache << 30
+    chosen["cells"] = cells_folder(options.data)
     return ENGINES[options.engine](options.model, progress, careful=careful, **chosen)
 
 

@@ -93,6 +93,7 @@ class Answering:
 
     turn_id: int
     reply_turn: int
+    opened: int = 0  # tokens that the answer begins with: the model said them before
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,9 +65,8 @@ class System:
         self.silence: HaloWeaveError | None = None  # why nobody can speak, while there is no model
         self.hubs = Hubs()
         self.drafts = DraftWriter(store, now)
-        self.give_up = (
-            inf  # by the monotonic clock: when replies that cannot be stored are not tried any more
-        )
+        # By the monotonic clock: when replies that cannot be stored are not tried any more.
+        self.give_up = inf
         self.at_work: dict[str, Desk] = {}  # of the turns under way
         self.new_tape: NewTape | None = None  # for windows that are captured
         self._tapes: dict[tuple[str, str, int, str], TurnTape] = {}

@@ -12,6 +12,7 @@ from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.chunks import WeaveChunks
 from halo_weave.weave.keepsakes import WeaveKeepsakes
+from halo_weave.weave.library import WeaveLibrary
 from halo_weave.weave.memory import EmbedAnew, WeaveMemory
 from halo_weave.weave.models import Calibrate, OpenModel, Remember, WeaveModels
 from halo_weave.weave.system import System
@@ -53,6 +54,7 @@ class Weave:
         self.chunks = WeaveChunks(self._system)
         self.memory = WeaveMemory(self._system, embed_anew)
         self.keepsakes = WeaveKeepsakes(self._system)
+        self.library = WeaveLibrary(self._system)
         self.now = now
         self._system.recover()
 
