@@ -13,15 +13,16 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
-from starlette.routing import compile_path
+from starlette.routing import Route, compile_path
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from halo_weave import __version__
+from halo_weave.mcp.http import McpAddress
 from halo_weave.server import kobold, koboldai, refusals
 from halo_weave.server.events import EVENTS
 from halo_weave.server.refusals import Refusal
-from halo_weave.server.routes import chunks, keepsakes, models, turns, upkeep, windows
+from halo_weave.server.routes import chunks, keepsakes, lab, models, turns, upkeep, windows
 from halo_weave.server.scratch import Scratch
 from halo_weave.server.security import Guard, Policy
 from halo_weave.server.service import Service
@@ -132,8 +133,8 @@ class _PageFiles(StaticFiles):
         return await super().get_response(path, scope)
 
 
-def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
-    """The API and the page as one ASGI application."""
+def create_app(service: Service, policy: Policy, *, web: Path = WEB, mcp_writes: bool = False) -> Guard:
+    """The API and the page as one ASGI application. `mcp_writes`: programs that speak MCP may write."""
     app = _Api(
         policy,
         title="Halo Weave",
@@ -152,6 +153,7 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
         turns.routes(service),
         chunks.routes(service),
         keepsakes.routes(service),
+        lab.routes(service),
         models.routes(service, policy),
     )
     for router in (*families, upkeep.routes(service, policy)):
@@ -170,6 +172,8 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
     def icon() -> Response:
         return FileResponse(web / "icon.svg", media_type=_KINDS[".svg"])
 
+    memory = McpAddress(lambda: service.weave.library, writes=mcp_writes)
+    app.router.routes.append(Route("/mcp", memory, include_in_schema=False))
     app.mount("/static", _PageFiles(directory=web, check_dir=False))
     return Guard(app, policy)
 

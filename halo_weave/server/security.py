@@ -31,10 +31,8 @@ JSON_LIMIT = 1_000_000
 _TALK_LIMIT = 32_000_000  # clients of /v1 send their whole history
 _IMPORT_LIMIT = 64_000_000_000
 _SHORTEST_KEY = 16
-_GUESSES, _GUESS_SECONDS = (
-    10,
-    6.0,
-)  # wrong keys that one address may try at once, and until it may try one more
+_GUESSES = 10  # wrong keys that one address may try at once
+_GUESS_SECONDS = 6.0  # until it may try one more
 _REMEMBERED = 1024  # addresses that tried wrong keys, and sessions
 _PIECE_SECONDS = 30.0  # the longest wait for the next piece of a body
 _BODY_SECONDS = 60.0  # and for all of it, but for files to import
