@@ -29,6 +29,7 @@ from halo_weave.records import (
     Json,
     LiveChunk,
     MemoryEntry,
+    MostUsed,
     Note,
     Numbers,
     Place,
@@ -111,6 +112,9 @@ class Transcript(Protocol):
     def used_in(self, key: ChunkKey, *, limit: int = 100) -> list[ChunkUse]:
         """The replies that took something from a chunk, newest first."""
 
+    def most_used(self, window_id: str, limit: int = 200) -> list[MostUsed]:
+        """The chunks that the window's replies took most from, the most first."""
+
     def chunk(self, key: ChunkKey) -> ChunkRecord: ...
     def chunks(self, numbers: Iterable[int]) -> list[ChunkRecord]:
         """Records in the order asked for; unknown numbers are left out."""
@@ -129,7 +133,7 @@ class Transcript(Protocol):
     def said_in(
         self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
     ) -> TurnPage:
-        """Turns said in a window, in order: from an offset on, around a turn, or the last ones."""
+        """Turns of a window's current branch, in order: from an offset on, around a turn, or the last ones."""
 
     def merge(self, window_id: str, key: ChunkKey, *, now: datetime) -> ChunkKey:
         """The chunk joins the one before it in its turn and goes by that one's key, which is returned.
@@ -147,6 +151,15 @@ class Transcript(Protocol):
 
     def undelete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
         """Deleted chunks are again what they were in every window, live or asleep. Returns where they are live."""
+
+    def mark_wrong(self, key: ChunkKey, question: str | None, *, now: datetime) -> None:
+        """The wrong memory for questions like this one. None takes all such marks of the chunk back."""
+
+    def wrong_marks(self) -> list[tuple[int, str]]:
+        """The numbers of the chunks that were marked, each with a question that it is wrong for."""
+
+    def times_woken(self, key: ChunkKey) -> int:
+        """How often it woke up, in all windows."""
 
 
 class Branches(Protocol):
@@ -267,9 +280,6 @@ class Windows(Protocol):
         text: str | None = None,
     ) -> GraveyardPage:
         """Sleeping chunks, by page."""
-
-    def sleeping(self, window_id: str, key: ChunkKey) -> Sleeping:
-        """One chunk of the graveyard."""
 
     def asleep_or_said(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Wakeable]:
         """Chunks that are not live here, with the brightness they had here if they sleep here.

@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "halo_weave"
 # From the bottom up. A part may import those below it, and itself.
 LAYERS = [
     {"errors"},
+    {"confined"},
     {"core", "templates"},
     {"records", "imports"},
     {"ports", "store", "places", "settings"},

@@ -21,7 +21,9 @@ from halo_weave.cli.app import app
 from halo_weave.cli.glow import counted, json_line, plain
 from halo_weave.cli.starting import Data, Json, Yes, folder_of, progress_bar
 from halo_weave.config import read_config
+from halo_weave.engines.disk import clear_disk
 from halo_weave.errors import BadInput, StoreCorrupt
+from halo_weave.places import cells_folder
 from halo_weave.records import Finding, Subset
 from halo_weave.store import Store
 from halo_weave.weave.exports import ExportFormat, tell
@@ -315,4 +317,5 @@ def clear(data: Data = None, yes: Yes = False, as_json: Json = False) -> None:
                 err=True,
             )
         store.clear(confirm=True)
+    clear_disk(cells_folder(folder_of(read_config(), data)))
     answer(as_json, {"cleared_turns": stats.turns, "cleared_tokens": stats.tokens}, "Cleared.")

@@ -19,13 +19,15 @@ from starlette.types import Scope
 
 from halo_weave import __version__
 from halo_weave.mcp.http import McpAddress
-from halo_weave.server import kobold, refusals
+from halo_weave.server import kobold, koboldai, refusals
 from halo_weave.server.events import EVENTS
 from halo_weave.server.refusals import Refusal
-from halo_weave.server.routes import chunks, keepsakes, models, turns, upkeep, windows
+from halo_weave.server.routes import chunks, keepsakes, lab, models, turns, upkeep, windows
+from halo_weave.server.scratch import Scratch
 from halo_weave.server.security import Guard, Policy
 from halo_weave.server.service import Service
 from halo_weave.server.sse import REF
+from halo_weave.server.v1 import routes as v1
 
 WEB = Path(__file__).parents[1] / "web"
 # Not left to the machine's own table, which may be missing or wrong.
@@ -151,12 +153,16 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB, mcp_writes:
         turns.routes(service),
         chunks.routes(service),
         keepsakes.routes(service),
+        lab.routes(service),
         models.routes(service, policy),
     )
     for router in (*families, upkeep.routes(service, policy)):
         checks = [Depends(_no_shadowed_method), Depends(_no_unread_body), Depends(_no_unknown_parameter)]
         app.include_router(router, dependencies=checks)
-    app.include_router(kobold.routes(service.engine))
+    running, past = Scratch("prototype"), kobold.Generations()
+    app.include_router(kobold.routes(service.engine, running, past))
+    app.include_router(koboldai.routes(service.engine, running, past))
+    app.include_router(v1.routes(service))
 
     @app.get("/", include_in_schema=False)
     def index() -> Response:
