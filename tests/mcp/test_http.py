@@ -68,9 +68,9 @@ def test_writes_are_allowed_by_the_server_alone(service):
             await call(client, "memory_forget", id=written["ids"][0])
 
         speaking(f"http://127.0.0.1:{port}/mcp", talk)
-        hits = httpx.get(f"http://127.0.0.1:{port}/api/search", params={"q": "Nell mends nets"}).json()[
-            "hits"
-        ]
+        hits = httpx.get(
+            f"http://127.0.0.1:{port}/api/search", params={"q": "Nell mends nets"}, timeout=60
+        ).json()["hits"]
         assert not [hit for hit in hits if "Nell" in json.dumps(hit)]
     finally:
         server.should_exit = True
@@ -79,7 +79,7 @@ def test_writes_are_allowed_by_the_server_alone(service):
 
 def test_the_key_is_needed(service):
     with serving(service, key=KEY) as address:
-        refused = httpx.post(f"{address}/mcp", json=INITIALIZE, headers=ACCEPT)
+        refused = httpx.post(f"{address}/mcp", json=INITIALIZE, headers=ACCEPT, timeout=60)
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "key_needed")
 
         async def with_key() -> None:
@@ -98,12 +98,16 @@ def test_the_key_is_needed(service):
 ])  # fmt: skip
 def test_other_sites_stay_outside(service, headers, code):
     with serving(service) as address:
-        refused = httpx.post(f"{address}/mcp", json=INITIALIZE, headers={**ACCEPT, **headers})
+        refused = httpx.post(f"{address}/mcp", json=INITIALIZE, headers={**ACCEPT, **headers}, timeout=60)
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, code)
-        assert httpx.post(f"{address}/mcp", json=INITIALIZE, headers=ACCEPT).status_code == 200
+        assert httpx.post(f"{address}/mcp", json=INITIALIZE, headers=ACCEPT, timeout=60).status_code == 200
 
 
 def test_a_body_that_is_no_message_is_refused(service):
     with serving(service) as address:
         for body in (b"", b"[", b"{}", b"x" * 2_000_000):
-            assert 400 <= httpx.post(f"{address}/mcp", content=body, headers=ACCEPT).status_code < 500
+            assert (
+                400
+                <= httpx.post(f"{address}/mcp", content=body, headers=ACCEPT, timeout=60).status_code
+                < 500
+            )

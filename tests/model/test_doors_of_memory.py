@@ -36,7 +36,7 @@ def weave(tmp_path: Path) -> Iterator[Weave]:
 
 
 def test_what_was_said_in_another_program_wakes_up_in_a_new_window(weave: Weave) -> None:
-    filler = [f"Let us talk about clouds, round {n}." for n in range(300)]
+    filler = [f"Let us talk about clouds, round {n}." for n in range(120)]
     weave.memory.import_file(io.BytesIO(json.dumps([mapping(FACT, "I see.", *filler)]).encode()))
     [window] = weave.windows.list()
     assert weave.windows.context(window.window.id).turns  # its end is live, in this model's tokens
