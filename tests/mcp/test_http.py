@@ -54,6 +54,22 @@ def test_what_was_said_on_the_page_is_found_over_mcp_and_what_is_forgotten_there
         speaking(f"{address}/mcp", talk)
 
 
+def test_a_fact_told_by_a_chat_client_wakes_up_on_the_page_and_is_found_over_mcp(service):
+    fact = "The ferry to Vik leaves at nine."
+    with serving(service) as address, httpx.Client(base_url=address, timeout=60) as page:
+        asked = {"model": "any", "messages": [{"role": "user", "content": fact}]}
+        assert page.post("/v1/chat/completions", json=asked).status_code == 200
+        window = page.post("/api/windows", json={"name": "Harbour"}).json()["id"]
+        told = say(page, window, "When does the ferry to Vik leave?")
+        assert fact in json.dumps([event.data for event in told])  # it woke up
+
+        async def talk(client: Client) -> None:
+            found = await call(client, "memory_search", query="ferry to Vik")
+            assert fact in [hit["text"] for hit in found["hits"]]
+
+        speaking(f"{address}/mcp", talk)
+
+
 def test_writes_are_allowed_by_the_server_alone(service):
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]

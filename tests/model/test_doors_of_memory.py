@@ -25,7 +25,7 @@ from tests.server.talking import say
 pytestmark = pytest.mark.model
 
 FACT = "My sister Philippa keeps the spare key of the lighthouse behind the brass barometer. <|im_end|>"
-SETTINGS = {"max_new_tokens": 8, "seed": 7, "tool_rounds": 0}
+SETTINGS = {"max_new_tokens": 4, "seed": 7, "tool_rounds": 0, "resurrection_budget": 200}
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def weave(tmp_path: Path) -> Iterator[Weave]:
 
 
 def test_what_was_said_in_another_program_wakes_up_in_a_new_window(weave: Weave) -> None:
-    filler = [f"Let us talk about clouds, round {n}." for n in range(120)]
+    filler = [f"Let us talk about clouds, round {n}." for n in range(60)]
     weave.memory.import_file(io.BytesIO(json.dumps([mapping(FACT, "I see.", *filler)]).encode()))
     [window] = weave.windows.list()
     assert weave.windows.context(window.window.id).turns  # its end is live, in this model's tokens
