@@ -148,7 +148,7 @@ _READERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], date], Span]], .
     (WEEKDAY, lambda m, today: _weekday(m[1], today)),
     (timewords.NUMERIC, lambda m, today: _one_day(int(m[3]), int(m[2]), int(m[1]))),
     *(
-        (pattern, lambda m, today, unit=unit: _ago_elsewhere(m, unit, today))  # type: ignore[misc]
+        (pattern, lambda m, today, unit=unit: _ago_elsewhere(m, unit, today))
         for unit, pattern in timewords.AGO.items()
     ),
     (timewords.ASIAN, lambda m, today: _asian(m[1], int(m[2]), m[3], today)),
