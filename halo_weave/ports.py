@@ -50,6 +50,9 @@ class ModelInfo:
     file: str = ""
     size_bytes: int = 0
     parameters: int = 0  # how many weights it has; 0: not known
+    embedding: int = 0  # size of a token's hidden state; 0: not known
+    rope_base: float = 0.0  # of its rotary positions; 0: not known
+    rope_scale: float = 1.0
     wide_layers: tuple[int, ...] = ()  # those that see everything, if others see a sliding window; (): all do
 
 
@@ -196,6 +199,9 @@ class Engine(Protocol):
     def forget(self, window: str) -> None:
         """Drop a window's KV. It is rebuilt on its next turn."""
 
+    def erase(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Tokens with labels from the first of each span up to the second were deleted: keep nothing of them."""
+
     def close(self) -> None: ...
 
 
@@ -244,6 +250,9 @@ class RecallPort(Protocol):
         mmr_lambda: float | None = None,
         only: Only = EVERYTHING,
     ) -> Sequence[RecallHit]: ...
+
+    def embedder(self, timeout: float | None = None) -> Embedder | None:
+        """The embedder once it is there, for whoever needs vectors of other texts; None if there is none."""
 
     def note_said(self) -> None:
         """New chunks are in the store: embed them when there is time."""

@@ -29,6 +29,7 @@ from halo_weave.records import (
     Json,
     LiveChunk,
     MemoryEntry,
+    MostUsed,
     Note,
     Numbers,
     Place,
@@ -111,6 +112,9 @@ class Transcript(Protocol):
     def used_in(self, key: ChunkKey, *, limit: int = 100) -> list[ChunkUse]:
         """The replies that took something from a chunk, newest first."""
 
+    def most_used(self, window_id: str, limit: int = 200) -> list[MostUsed]:
+        """The chunks that the window's replies took most from, the most first."""
+
     def chunk(self, key: ChunkKey) -> ChunkRecord: ...
     def chunks(self, numbers: Iterable[int]) -> list[ChunkRecord]:
         """Records in the order asked for; unknown numbers are left out."""
@@ -129,7 +133,7 @@ class Transcript(Protocol):
     def said_in(
         self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
     ) -> TurnPage:
-        """Turns said in a window, in order: from an offset on, around a turn, or the last ones."""
+        """Turns of a window's current branch, in order: from an offset on, around a turn, or the last ones."""
 
     def merge(self, window_id: str, key: ChunkKey, *, now: datetime) -> ChunkKey:
         """The chunk joins the one before it in its turn and goes by that one's key, which is returned.
@@ -169,6 +173,17 @@ class Branches(Protocol):
         """The turns of the current branch with a later id than `after`, in order."""
 
     def turn_record(self, turn_id: int) -> TurnRecord: ...
+    def timeline(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        window: str | None = None,
+        after: tuple[datetime, int] | None = None,
+        limit: int = 100,
+    ) -> list[TurnRecord]:
+        """Turns of current branches in the order of time. `after`: the time and id of the last one that is known."""
+
     def followers(self, turn_id: int, window_id: str) -> list[TurnRecord]:
         """The turns that follow this one, in order; for 0, those of the window that follow none."""
 
@@ -265,9 +280,6 @@ class Windows(Protocol):
         text: str | None = None,
     ) -> GraveyardPage:
         """Sleeping chunks, by page."""
-
-    def sleeping(self, window_id: str, key: ChunkKey) -> Sleeping:
-        """One chunk of the graveyard."""
 
     def asleep_or_said(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Wakeable]:
         """Chunks that are not live here, with the brightness they had here if they sleep here.

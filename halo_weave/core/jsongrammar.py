@@ -51,18 +51,18 @@ _KNOWN = {
 
 def any_object() -> str:
     """The grammar of any JSON object."""
-    return _Writer({}).text("object")
+    return _GrammarWriter({}).text("object")
 
 
 def grammar_of(schema: Any) -> str:
     """The grammar of what fits a schema. What it cannot express is refused in a sentence."""
     if not isinstance(schema, Mapping):
         raise BadInput('A JSON schema is an object, such as {"type": "object"}.')
-    writer = _Writer(schema)
+    writer = _GrammarWriter(schema)
     return writer.text(writer.rule(schema, "schema", 0))
 
 
-class _Writer:
+class _GrammarWriter:
     def __init__(self, whole: Mapping[str, Any]) -> None:
         self._whole = whole
         self._rules = dict(_BASE)

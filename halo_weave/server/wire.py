@@ -79,6 +79,7 @@ class MemoryTold(Output):
     windows: int = 0
     deleted: int = Field(default=0, validation_alias="deleted_chunks")
     bytes: int = 0
+    place: str = Field(default="", description="Where it lies.")
 
 
 class Status(Output):
@@ -189,6 +190,7 @@ class ContextTold(Output):
     last_event: str = Field(description="Events after this one are not, or not all, in this context.")
     size: int
     system_tokens: int
+    system_text: str = Field(description="The system prompt with what is added to it.")
     budget: Budget
     brightness: RangeTold
     turns: list[TurnTold]
@@ -208,6 +210,7 @@ class ContextTold(Output):
             last_event=seen.last_event,
             size=seen.budget.used,
             system_tokens=seen.budget.system,
+            system_text=seen.system_text,
             budget=seen.budget,
             brightness=RangeTold(low=every.min(), high=every.max(), mean=every.mean()),
             turns=[TurnTold.model_validate(turn) for turn in seen.turns],
@@ -344,6 +347,7 @@ class WakingTold(Output):
 
 
 class PreviewTold(Output):
+    tokens: int = Field(description="Of the text itself.")
     room: int
     cost: int
     wakes: list[WakingTold]
@@ -364,7 +368,13 @@ class PreviewTold(Output):
             )
             for one in plan.wakes
         ]
-        return cls(room=plan.room, cost=plan.cost, wakes=wakes, passed_over=len(plan.passed_over))
+        return cls(
+            tokens=preview.tokens,
+            room=plan.room,
+            cost=plan.cost,
+            wakes=wakes,
+            passed_over=len(plan.passed_over),
+        )
 
 
 # The AI's own memory

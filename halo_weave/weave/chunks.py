@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from halo_weave.core.resurrection import ResurrectionPlan, WakeReason, Waking
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.use import ReplyUse
-from halo_weave.errors import BadInput, UnknownChunk
+from halo_weave.errors import BadInput
 from halo_weave.records import ChunkUse, Event
 from halo_weave.weave.desk import Desk
 from halo_weave.weave.events import WokenChunk
@@ -62,10 +61,8 @@ class WeaveChunks:
         store = self._system.store
         desk, record = self._system.desk(window_id), store.chunk(key)
         live = key in desk.window
-        brightness = desk.window.at(key).brightness if live else None
-        if not live:
-            with suppress(UnknownChunk):
-                brightness = store.sleeping(window_id, key).brightness
+        asleep = {} if live else store.asleep_or_said(window_id, [key])
+        brightness = desk.window.at(key).brightness if live else asleep[key].brightness
         return Explanation(
             key,
             record.chunk.text,
@@ -174,7 +171,9 @@ class WeaveChunks:
         """Delete the chunk from search until it is undeleted. Returns all that was deleted with it."""
         with self._system.alone(window_id):
             would = self.would_delete(window_id, key)
+            records = self._system.store.chunks_by_key(would.keys)
             gone = replace(would, windows=self._system.store.delete(would.keys, now=self._system.now()))
+            self._system.engine.erase([(one.chunk.start, one.chunk.stop) for one in records])
         self._system.changed({window_id, *gone.windows})
         return gone
 

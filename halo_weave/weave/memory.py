@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,15 @@ from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, WakeReason
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import EmbedderOff, HaloWeaveError, WindowBusy
 from halo_weave.ports import EVERYTHING, ModelInfo, Only
-from halo_weave.records import ChunkRecord, Imported, Stats, Subset
+from halo_weave.records import ChunkRecord, Imported, Stats, Subset, Vectors
 from halo_weave.weave.events import INTERNAL
+from halo_weave.weave.exports import ExportFormat, tell
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
 from halo_weave.weave.waking import plan_waking
 
 log = logging.getLogger(__name__)
+WAIT = 60.0  # seconds for the embedder to be there
 EmbedAnew = Callable[[Callable[[int, int], None]], None]  # told how many chunks are done, of how many
 
 
@@ -42,6 +44,7 @@ class Preview:
     plan: ResurrectionPlan
     hits: Mapping[ChunkKey, RecallHit]
     texts: Mapping[ChunkKey, str]
+    tokens: int  # of the text itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,15 @@ class EmbeddingState:
     done: int
     total: int
     sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImportState:
+    """How much of a file is imported; `total` is 0 while that is not known."""
+
+    state: Literal["idle", "running"]
+    done: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +84,7 @@ class WeaveMemory:
         """`embed_anew` makes all vectors by the embedder that was chosen; None if there is none."""
         self._system, self._embed_anew = system, embed_anew
         self._embedding: EmbeddingState | None = None  # by another embedder, under way or failed
+        self._importing: ImportState | None = None
 
     # Looking
 
@@ -142,12 +155,22 @@ class WeaveMemory:
     def preview(self, window_id: str, text: str) -> Preview:
         """What would wake up for this text, while it is being typed. Nothing is changed."""
         text, desk = plain(text), self._system.desk(window_id)
-        room = desk.room(len(self._system.engine.tokenize(text)))
+        tokens = len(self._system.engine.tokenize(text))
+        room = desk.room(tokens)
         if room <= 0 or not text.strip():
-            return Preview(ResurrectionPlan(max(0, room), 0, ()), {}, {})
+            return Preview(ResurrectionPlan(max(0, room), 0, ()), {}, {}, tokens)
         hits, plan = desk.plan_recall(text, room, recall=self._system.recall, now=self._system.now())
         texts = {one.key: one.chunk.text for one in self._system.store.chunks_by_key(plan.keys)}
-        return Preview(plan, hits, texts)
+        return Preview(plan, hits, texts, tokens)
+
+    def embed(self, texts: Sequence[str]) -> tuple[str, Vectors]:
+        """The embedder's name, and the vectors of these texts as questions to memory would have them."""
+        embedder = self._system.recall.embedder(WAIT)
+        if embedder is None:
+            raise EmbedderOff(
+                "There is no embedder: search goes by words. Start with --embedder to have one."
+            )
+        return embedder.name, embedder.embed(texts)
 
     def stats(self) -> Stats:
         return self._system.store.stats()
@@ -169,11 +192,27 @@ class WeaveMemory:
         """The memory, or a part of it, as JSON."""
         self._system.store.export(write, now=self._system.now(), subset=subset, vectors=vectors)
 
+    def tell(self, write: Callable[[str], object], form: ExportFormat, window_id: str | None = None) -> None:
+        """One window or all of them in the form of another program."""
+        tell(self._system.store, write, form, window_id)
+
     def import_file(self, source: IO[bytes]) -> Imported:
-        """Add what an export holds. What is here already stays as it is."""
-        brought = self._system.store.import_open_file(source, now=self._system.now())
+        """Add the conversations in a file, of whichever program. What is here already stays as it is."""
+
+        def progress(done: int, total: int) -> None:
+            self._importing = ImportState("running", done, total)
+
+        progress(0, 0)
+        try:
+            brought = self._system.store.import_open_file(source, now=self._system.now(), progress=progress)
+        finally:
+            self._importing = None
         self._system.recall.note_said()
         return brought
+
+    def importing(self) -> ImportState:
+        """How far an import is."""
+        return self._importing or ImportState("idle", 0, 0)
 
     def clear(self) -> None:
         """Delete everything, unless something is being said."""
