@@ -105,6 +105,15 @@ class ChunkUse:
 
 
 @dataclass(frozen=True, slots=True)
+class MostUsed:
+    """A chunk, what it gave to all replies of a window together, and to which."""
+
+    key: ChunkKey
+    share: float
+    turns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReplyMemory:
     """A chunk that a reply took from, or that woke up for its question."""
 

@@ -43,6 +43,7 @@ class PrunePlan:
     goes: tuple[Prune, ...]
     current: frozenset[int] = frozenset()  # turns that could not go
     kept: frozenset[ChunkKey] = frozenset()  # and chunks
+    goal: int | None = None  # down to which it goes on, if that is less than the budget
 
     @property
     def keys(self) -> tuple[ChunkKey, ...]:
@@ -73,7 +74,7 @@ def choose_prunes(
         raise BadSetting(f"max_context_tokens is {budget}; use 0 for no pruning, or a positive number.")
     size = window.size
     if budget == 0 or size <= budget:
-        return PrunePlan(budget, size, (), frozenset(current), frozenset(kept))
+        return PrunePlan(budget, size, (), frozenset(current), frozenset(kept), goal)
     ground = _Ground(window, current, kept, pairs or window.strategy.pairs)
     goes: list[Prune] = []
     while size > (budget if goal is None else goal) and (unit := ground.take_dimmest()):
@@ -84,7 +85,7 @@ def choose_prunes(
             size -= len(chunk)
             if not ground.left[chunk.key.turn_id]:
                 size -= window.frame_of(chunk.key.turn_id, chunk.key.role)
-    return PrunePlan(budget, size, tuple(goes), frozenset(current), frozenset(kept))
+    return PrunePlan(budget, size, tuple(goes), frozenset(current), frozenset(kept), goal)
 
 
 class _Ground:

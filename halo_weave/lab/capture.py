@@ -152,7 +152,8 @@ class CaptureWriter:
                 token, piece, surprisal = values
                 step |= {"id": token, "piece": piece.hex(), "surprisal": float(surprisal)}
             case "end_reply":
-                step |= {"min_chunk_tokens": values[0], "parts": [_part(one) for one in values[1]]}
+                step |= dict(zip(("min_chunk_tokens", "max_chunk_tokens"), values, strict=False))
+                step |= {"parts": [_part(one) for one in values[2]]}
             case "prune":
                 step |= _plan(values[0])
         self._steps.append(step)
@@ -245,6 +246,14 @@ class TapedWindow:
         return cls(folder, about)
 
     @property
+    def turns(self) -> int:
+        return sum(1 for _ in self.folder.glob("turn-*.npz"))
+
+    @property
+    def bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.folder.glob("turn-*.npz"))
+
+    @property
     def calibration(self) -> Calibration:
         heads = tuple(RetrievalHead(**one) for one in self.about["calibration"])
         return Calibration(heads, "As it was when this was captured.")
@@ -257,6 +266,15 @@ class TapedWindow:
                 yield TapedTurn(json.loads(str(arrays.pop("steps"))), arrays)
             except (OSError, ValueError, KeyError, EOFError) as error:
                 raise BadInput(f"{path} cannot be read: {error}. Remove it to use the rest.") from None
+
+
+def captures_of(folder: Path, window_id: str) -> list[TapedWindow]:
+    """The captures of a window, in the order in which they were begun."""
+    places = [
+        folder / window_id,
+        *sorted(folder.glob(f"{window_id}-*"), key=lambda path: (len(path.name), path.name)),
+    ]
+    return [TapedWindow.open(place) for place in places if (place / ABOUT).exists()]
 
 
 def lives(turn: TapedTurn, step: Mapping[str, Any]) -> list[Live]:
@@ -329,6 +347,7 @@ def _part(one: ReplyPart) -> dict[str, Any]:
 def _plan(plan: PrunePlan) -> dict[str, Any]:
     return {
         "budget": plan.budget,
+        "goal": plan.goal,
         "current": sorted(plan.current),
         "kept": [str(key) for key in plan.kept],
         "goes": [{**asdict(one), "key": str(one.key), "why": str(one.why)} for one in plan.goes],

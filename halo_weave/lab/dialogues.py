@@ -63,11 +63,11 @@ def dialogues(folder: Path, most: int | None = None) -> list[Dialogue]:
         raise BadInput(
             f"There are no conversations in {folder}. Name a folder with files in the form of LoCoMo."
         )
-    return [_dialogue(path) for path in found]
+    return [dialogue_of(path) for path in found]
 
 
-def _dialogue(path: Path) -> Dialogue:
-    """Who speaks stands in the text, since questions name them."""
+def dialogue_of(path: Path) -> Dialogue:
+    """A conversation out of a file. Who speaks stands in the text, since questions name them."""
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
         turns: list[Said] = []
@@ -90,7 +90,7 @@ def _dialogue(path: Path) -> Dialogue:
             if one["category"] in KINDS and "answer" in one
             if (found := [f"D{a}:{b}" for text in one["evidence"] for a, b in EVIDENCE.findall(text)])
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise BadInput(f"{path} is no conversation in the form of LoCoMo: {error!r}.") from None
     return Dialogue(path.stem, tuple(turns), asked)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from halo_weave.core.brightness import AttentionRow, Offsets
+from halo_weave.core.heads import Calibration
 from halo_weave.core.pruning import SleepReason, choose_prunes
 from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.core.use import UseTally
 from halo_weave.core.window import Live, Window
 from halo_weave.lab.capture import TapedTurn, TapedWindow, lives, parts_of, surprisal_of
 from halo_weave.settings import Settings
@@ -35,15 +37,18 @@ class Replayed:
     woken: list[tuple[int, ChunkKey]] = field(default_factory=list)
     brightness: list[dict[ChunkKey, float]] = field(default_factory=list)  # of what is live after each turn
     texts: dict[ChunkKey, str] = field(default_factory=dict)
+    uses: list[dict[ChunkKey, float]] = field(
+        default_factory=list
+    )  # what each reply took, if it was asked for
     rows: int = 0
 
 
 def replay(
-    tape: TapedWindow | Iterable[TapedTurn],
+    tape: TapedWindow,
     *,
     strategy: str | None = None,
     budget: int | None = None,
-    calibration: Any = None,
+    uses: bool = False,
 ) -> Replayed:
     """The capture with a strategy and a budget; with those of the capture where they are not given.
 
@@ -51,16 +56,17 @@ def replay(
     replay; what the captured window had put to sleep already got no attention in it, and only what woke up there
     wakes up here.
     """
-    known = tape.calibration if isinstance(tape, TapedWindow) else calibration
-    run = _Run(strategy, budget, known)
+    run = _Run(strategy, budget, tape.calibration, uses)
     for turn in tape:
         run.turn(turn)
     return run.done
 
 
 class _Run:
-    def __init__(self, strategy: str | None, budget: int | None, calibration: Any) -> None:
-        self.strategy, self.budget, self.calibration = strategy, budget, calibration
+    def __init__(
+        self, strategy: str | None, budget: int | None, calibration: Calibration, uses: bool
+    ) -> None:
+        self.strategy, self.budget, self.calibration, self.uses = strategy, budget, calibration, uses
         self.window: Window | None = None
         self.asleep: dict[ChunkKey, Live] = {}
         self.there: dict[ChunkKey, tuple[int, int]] = {}  # live in the captured window: start and tokens
@@ -74,14 +80,17 @@ class _Run:
         rows = turn.rows()
         self.said = next((s["answers"] for s in turn.steps if s["what"] == "begin_reply"), None)
         self.pruned: set[ChunkKey] = set()
+        self.tally = UseTally(self.calibration)
         for step in turn.steps:
             self.step(turn, step, rows)
         window = self.window
         assert window is not None
         bright = zip(window.chunks, window.chunk_brightness(), strict=True)
+        if self.uses:
+            self.done.uses.append({one.key: one.share for one in self.tally.whole().chunks})
         self.done.brightness.append({chunk.key: value for chunk, value in bright})
 
-    def step(self, turn: TapedTurn, step: Mapping[str, Any], rows: Any) -> None:
+    def step(self, turn: TapedTurn, step: Mapping[str, Any], rows: Iterator[AttentionRow]) -> None:
         what = step["what"]
         if what == "begin":
             self.begin(lives(turn, step), step)
@@ -100,13 +109,17 @@ class _Run:
                 self.read(turn, step, [self.fitted(next(rows)) for _ in range(step["rows"])])
             case "row":
                 row = self.fitted(next(rows)) if step["known"] else None
+                if self.uses and self.said is not None:
+                    self.tally.say(row, window.chunks, window.offsets, self.said)
                 if window.strategy.capture.reply:
                     window.update(row, score_reply=step["score_reply"])
                 self.done.rows += 1
             case "say":
                 window.say(step["id"], bytes.fromhex(step["piece"]), step["surprisal"])
             case "end_reply":
-                made = window.end_reply(step["min_chunk_tokens"], parts_of(step))
+                made = window.end_reply(
+                    step["min_chunk_tokens"], parts_of(step), max_chunk_tokens=step["max_chunk_tokens"]
+                )
                 self.note([chunk.key for chunk in made], {chunk.key: chunk.text for chunk in made})
                 self.there |= {chunk.key: (chunk.start, len(chunk)) for chunk in made}
                 self.columns = None
@@ -174,6 +187,9 @@ class _Run:
         surprisal = surprisal_of(turn, step)
         if surprisal is not None and step["turn"] is not None:
             window.learn_surprisal(step["turn"], surprisal)
+        if self.uses:
+            before = sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != step["turn"])
+            self.tally.read(rows, before)
         if window.strategy.capture.reading:
             window.learn_rows(rows)
         self.done.rows += len(rows)
@@ -190,6 +206,7 @@ class _Run:
         plan = choose_prunes(
             window,
             step["budget"] if self.budget is None else self.budget,
+            goal=step["goal"] if self.budget is None else None,
             current=step["current"],
             kept=[ChunkKey.parse(key) for key in step["kept"]],
             pairs=self.settings.pairs_asleep,

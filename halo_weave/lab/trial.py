@@ -24,18 +24,21 @@ from halo_weave.weave.windows import DEFAULT_PROMPT
 
 KEEP = (0.75, 0.5, 0.25)
 WINDOW = "lab"
+DRAWS = 20  # of chance, whose mean is what chance keeps
 VOTES = "votes"  # a window without decay and cap, which shows the votes of single replies
 
 
 @dataclass(frozen=True, slots=True)
 class Chance(Strategy):
-    """What stays is chosen by chance; the same choice for the same number of chunks."""
+    """What stays is chosen by chance; the same choice for the same draw and number of chunks."""
+
+    draw: int = 0
 
     def brighten(self, sight: Sight, row: AttentionRow) -> Light:
         return sight.light
 
     def of_chunks(self, sight: Sight) -> Floats:
-        return np.random.default_rng(len(sight.chunks)).random(len(sight.chunks), np.float32)
+        return np.random.default_rng((self.draw, len(sight.chunks))).random(len(sight.chunks), np.float32)
 
 
 @dataclass(slots=True)
@@ -177,12 +180,26 @@ def _kept(talk: Talk, evidence: set[str]) -> dict[str, dict[str, float]]:
     for name, window in talk.windows.items() if wanted else ():
         if name == VOTES:
             continue
-        sizes = {chunk.key: len(chunk) for chunk in window.chunks}
+        chance = isinstance(window.strategy, Chance)
         for share in KEEP:
-            gone = set(choose_prunes(window, int(window.size * share), current=last).keys)
-            kept = [
+            draws = []
+            for draw in range(DRAWS if chance else 1):
+                if chance:
+                    window.use(Chance(draw=draw))
+                draws.append(_live_share(window, share, last, wanted))
+            found.setdefault(name, {})[str(share)] = float(np.mean(draws))
+    return found
+
+
+def _live_share(window: Window, share: float, last: set[int], wanted: set[tuple[ChunkKey, ...]]) -> float:
+    """What of the wanted is live for at least half once the window is pruned to a share of its size."""
+    sizes = {chunk.key: len(chunk) for chunk in window.chunks}
+    gone = set(choose_prunes(window, int(window.size * share), current=last).keys)
+    return float(
+        np.mean(
+            [
                 sum(sizes[key] for key in keys if key not in gone) * 2 >= sum(sizes[key] for key in keys)
                 for keys in wanted
             ]
-            found.setdefault(name, {})[str(share)] = float(np.mean(kept))
-    return found
+        )
+    )

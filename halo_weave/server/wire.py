@@ -295,6 +295,7 @@ class WhyTold(Output):
     history: list[Happened] = Field(description="The newest first.")
     uses: list[UsedIn] = Field(description="The replies that took something from it, the newest first.")
     use: UseTold | None = Field(description="What the reply that it belongs to took from chunks.")
+    woken: int = Field(description="How often it woke up, in all windows.")
 
 
 class DeletionTold(Output):
@@ -325,12 +326,14 @@ class HitTold(Output):
     similarity: float = _at("hit", "similarity")
     parts: dict[str, float] = _at("hit", "parts")
     words: Words = _at("hit", "words")
+    part: Literal["hit", "question", "answer", "anchor"]
     live: bool
     tokens: Size = _at("record", "chunk")
 
 
 class SearchTold(Output):
     hits: list[HitTold]
+    cost: int | None = Field(description="Tokens that would wake up, frames included, if a budget was given.")
 
 
 class WakingTold(Output):
@@ -383,6 +386,8 @@ class BranchTold(Output):
     version: int | None = Field(description="Null: a heading without an entry of its own.")
     modified: datetime | None
     children: list[BranchTold]
+    entries: int = Field(description="How many there are here and below.")
+    content: Any = Field(description="What the entry says, if contents were asked for.")
 
 
 class KeptTold(Output):
@@ -415,6 +420,7 @@ class MatchTold(Output):
     score: float
     similarity: float
     recency: float
+    relevant: list[KeptTold] = Field(description="The kept chunks that fit the query, the best first.")
 
 
 class MatchesTold(Output):

@@ -16,6 +16,7 @@ from halo_weave.errors import BadInput, UnknownChunk, UnknownWindow
 from halo_weave.records import ChunkRecord, GraveyardPage, Sleeping, WindowRecord, WindowStats
 from halo_weave.settings import SHARED, Settings, checked, known, usable
 from halo_weave.weave.desk import CUT
+from halo_weave.weave.digest import Excerpt, digest
 from halo_weave.weave.events import ChunksSlept
 from halo_weave.weave.reply import THOUGHT
 from halo_weave.weave.said import remembered, said
@@ -206,15 +207,20 @@ class WeaveWindows:
             desk.unstored,
         )
 
+    def digest(self, window_id: str, tokens: int) -> Sequence[Excerpt]:
+        """What the window's replies used most, up to so many tokens, in the original words."""
+        self._system.window(window_id)
+        return digest(self._system.store, window_id, tokens)
+
     def prune(self, window_id: str) -> ChunksSlept:
         """Apply the budget now, as after a reply."""
         system = self._system
         with system.changing(window_id):
             desk = system.desk_to_change(window_id)
             settings, kept = desk.settings, desk.last_exchanges()
-            plan = choose_prunes(
-                desk.window, settings.max_context_tokens, current=kept, pairs=settings.pairs_asleep
-            )
+            budget = settings.max_context_tokens
+            goal = settings.prune_goal(budget, cuts=desk.engine.info.abilities.cuts)
+            plan = choose_prunes(desk.window, budget, goal=goal, current=kept, pairs=settings.pairs_asleep)
             slept = desk.prune(plan, now=system.now()) if plan.goes else ()
             return ChunksSlept(slept, plan.budget, plan.over, before_turn=False)
 

@@ -186,6 +186,8 @@ export class Api {
   reindex() { return this.json("POST", "/api/reindex"); }
   /** @returns {Promise<Wire.Answers["GET /api/reindex"]>} */
   reindexing() { return this.json("GET", "/api/reindex"); }
+  /** @returns {Promise<Wire.Answers["GET /api/import"]>} */
+  importing() { return this.json("GET", "/api/import"); }
   /** @param {Query} query */
   exportAddress(query) { return withQuery("/api/export", query); }
 

@@ -27,8 +27,9 @@ def test_strategies_are_found_by_the_names_of_their_files():
 
 def test_the_settings_of_a_strategy_stand_beside_it_and_are_known_to_all():
     assert list(settings_of(STRATEGIES)) == ["fading", "decay", "sink", "asking_sinks"]
-    assert list(FIELDS)[8:21] == [
+    assert list(FIELDS)[8:23] == [
         "max_context_tokens",
+        "prune_to",
         "min_chunk_tokens",
         "max_chunk_tokens",
         "strategy",
@@ -46,9 +47,15 @@ def test_the_settings_of_a_strategy_stand_beside_it_and_are_known_to_all():
 
 
 def test_a_chosen_strategy_gets_its_settings():
-    assert Settings().brightness_strategy() == MagnitudeVoting()
+    assert Settings().brightness_strategy() == UseAndSurprise()
     changed = Settings().changed(
-        {"decay": 3, "sink": "first", "initial_brightness": 50, "brightness_cap": 60}
+        {
+            "strategy": "magnitude_voting",
+            "decay": 3,
+            "sink": "first",
+            "initial_brightness": 50,
+            "brightness_cap": 60,
+        }
     )
     assert changed.brightness_strategy() == MagnitudeVoting(50.0, 60.0, decay=3.0, sink="first")
     assert changed.changed({"strategy": "surprise"}).brightness_strategy() == Surprise(50.0, 60.0)
@@ -222,3 +229,43 @@ def test_what_is_to_be_kept_is_not_chosen():
     said = [live(chunk(turn, 0, Role.USER, turn * 10, 5), turn) for turn in (1, 3, 5)]
     plan = choose_prunes(Window(said), 10, kept={ChunkKey(1, 0, Role.USER)})
     assert [key.turn_id for key in plan.keys] == [3]
+
+
+@pytest.mark.parametrize("heads", [0, 2])
+def test_what_is_noted_between_rows_changes_no_brightness(heads):
+    """Whatever happens to a window: chunks that come and go, surprisal that is learnt late, replies that end."""
+    rng = np.random.default_rng(11)
+    found = tuple(RetrievalHead(0, head, 0.5, 0.5, 1 / heads) for head in range(heads))
+    windows = [Window(strategy=UseAndSurprise(calibration=Calibration(found, "found"))) for _ in range(2)]
+    said = [chunk(turn, 0, Role.USER, 10 * turn, 5) for turn in range(1, 6)]
+
+    def same(step) -> None:
+        noting, forgetful = windows
+        step(noting)
+        forgetful._noted = {}
+        step(forgetful)
+        np.testing.assert_array_equal(noting.brightness, forgetful.brightness)
+        np.testing.assert_array_equal(noting.traces, forgetful.traces)
+
+    def look() -> None:
+        size = len(windows[0])
+        raw = rng.random((max(1, heads), size)).astype(np.float32) ** 4
+        raw /= raw.sum(axis=1, keepdims=True) * 2
+        row = AttentionRow(raw.mean(axis=0), frames=0.5, raw=raw if heads else None)
+        same(lambda window: window.update(row))
+        same(lambda window: window.say(1, b"t", 0.5))
+
+    same(lambda window: window.add([window.born(one) for one in said[:3]]))
+    for turn in (1, 2, 3):
+        surprisal = rng.random(5).astype(np.float32)
+        same(lambda window, turn=turn, surprisal=surprisal: window.learn_surprisal(turn, surprisal))
+    same(lambda window: window.begin_reply(9, 90, 3))
+    for _ in range(3):
+        look()
+    same(lambda window: window.add([window.born(said[3])]))
+    look()
+    same(lambda window: window.remove([said[0].key]))
+    for _ in range(3):
+        look()
+    same(lambda window: window.end_reply())
+    assert len(np.unique(windows[0].brightness)) > 5

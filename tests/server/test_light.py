@@ -1,6 +1,6 @@
 """Light over HTTP: ranks, the budget applied at once, a sleep that is taken back."""
 
-from tests.server.talking import chunks_of, get_context, say
+from tests.server.talking import chunks_of, get_context, refused, say
 
 
 def test_ranks_stand_in_the_context_and_the_raw_numbers_in_why(client, window):
@@ -36,3 +36,24 @@ def test_a_sleep_by_hand_is_taken_back_without_a_pin(client, window):
     client.post(f"{base}/sleep")
     assert client.post(f"{base}/wake_again").json() == {"key": first["key"], "live": True, "pinned": False}
     assert chunks_of(get_context(client, window))[0]["brightness"] == first["brightness"]
+
+
+def test_the_lab_replays_what_was_captured_and_quotes_what_was_used(client, window):
+    base = f"/api/windows/{window}"
+    assert client.get(f"{base}/captures").json() == {"captures": []}
+    refused(client.get(f"{base}/compare"), 422, "bad_input")
+    client.patch(base, json={"settings": {"capture": "retrieval"}})
+    for i in range(6):
+        say(client, window, f"Number {i} is about herons and boats.")
+    (one,) = client.get(f"{base}/captures").json()["captures"]
+    assert (one["turns"], one["heads"]) == (6, "retrieval")
+    asked = {"strategies": "first_in_first_out,use_and_surprise", "budget": 200}
+    told = client.get(f"{base}/compare", params=asked).json()
+    slept = told["slept"]["first_in_first_out"]
+    assert slept[0]["text"] == "Number 0 is about herons and boats."
+    assert told["strategies"]["first_in_first_out"]["asleep"] == len(slept) > 0
+    assert len(told["live"]["use_and_surprise"]) == 6
+    refused(client.get(f"{base}/compare", params={"strategies": "none"}), 422, "bad_input")
+    excerpts = client.get(f"{base}/digest").json()["excerpts"]
+    assert excerpts
+    assert all(one["replies"] for one in excerpts)

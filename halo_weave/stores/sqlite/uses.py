@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.use import ChunkShare, ReplyUse
-from halo_weave.records import ChunkUse, Json, ReplyMemory
+from halo_weave.records import ChunkUse, Json, MostUsed, ReplyMemory
 from halo_weave.stores.packing import moment, pack_sources, unpack_sources
 from halo_weave.stores.sqlite.rows import (
     CHUNK_COLUMNS,
@@ -25,6 +25,12 @@ from halo_weave.stores.sqlite.rows import (
 WHOLE_CHUNK = """WITH RECURSIVE whole (named, number) AS (
     SELECT u.chunk, u.chunk FROM uses u WHERE u.turn = ?
     UNION SELECT w.named, c.merged_into FROM whole w JOIN chunks c ON c.number = w.number WHERE c.merged_into IS NOT NULL
+)"""
+# All chunks that a window's replies used, and what they are part of by now.
+MERGED = """WITH RECURSIVE merged (named, number) AS (
+    SELECT DISTINCT u.chunk, u.chunk FROM uses u JOIN turns r ON r.id = u.turn WHERE r.window = ?
+    UNION SELECT m.named, c.merged_into FROM merged m JOIN chunks c ON c.number = m.number
+        WHERE c.merged_into IS NOT NULL
 )"""
 # What replies took or were reminded of, and each such chunk with what it is part of by now.
 REMEMBERED = """WITH RECURSIVE named (turn, chunk, share, reason) AS (
@@ -112,6 +118,20 @@ class SqliteUses(SqlitePart):
                 (number_of(db, key), limit),
             ).fetchall()
         return [ChunkUse(turn, window, moment(said), share) for turn, window, said, share in rows]
+
+    def most_used(self, window_id: str, limit: int = 200) -> list[MostUsed]:
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"""{MERGED} SELECT c.turn, c.chunk, t.role, sum(u.share) AS share, group_concat(DISTINCT u.turn)
+                    FROM uses u JOIN turns r ON r.id = u.turn AND r.window = ? JOIN merged m ON m.named = u.chunk
+                    JOIN chunks c ON c.number = m.number AND c.merged IS NULL AND c.deleted IS NULL
+                    JOIN turns t ON t.id = c.turn GROUP BY c.number ORDER BY share DESC, c.start LIMIT ?""",
+                (window_id, window_id, limit),
+            ).fetchall()
+        return [
+            MostUsed(ChunkKey(turn, chunk, Role(role)), share, tuple(sorted(map(int, turns.split(",")))))
+            for turn, chunk, role, share, turns in rows
+        ]
 
 
 def insert_use(

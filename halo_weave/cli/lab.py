@@ -1,0 +1,314 @@
+"""`halo-weave lab`: capture a conversation, replay it with other strategies, compare strategies and models, digest."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from halo_weave.assemble import calibrate_engine, open_engine
+from halo_weave.cli.app import app
+from halo_weave.cli.glow import counted, plain
+from halo_weave.cli.memory import opened_to_read, say, shown
+from halo_weave.cli.starting import Data, Json, Model, folder_of, options_of, progress_bar
+from halo_weave.config import read_config
+from halo_weave.core.strategies import STRATEGIES
+from halo_weave.embedders.standard import open_embedder
+from halo_weave.errors import BadInput
+from halo_weave.lab import figures
+from halo_weave.lab.capture import TapedWindow
+from halo_weave.lab.comparing import compared
+from halo_weave.lab.dialogues import dialogues
+from halo_weave.lab.measuring import Extent, measure_whole, measure_windows
+from halo_weave.lab.plots import plotted
+from halo_weave.lab.replay import replay as replayed
+from halo_weave.lab.talking import says_of, talked
+from halo_weave.lab.whole import RememberedVectors
+from halo_weave.places import captures_folder
+from halo_weave.settings import Settings
+from halo_weave.weave.digest import digest as made_digest
+from halo_weave.weave.windows import find_window
+
+lab = typer.Typer(help="Captures of what a model looks at, replays, comparisons and digests: docs/lab.md.")
+app.add_typer(lab, name="lab")
+
+Capture = Annotated[
+    Path, typer.Argument(help="A folder with a capture, or the name of a window that was captured.")
+]
+Strategies = Annotated[
+    str | None, typer.Option("--strategies", help=f"With commas. All: {', '.join(STRATEGIES)}.")
+]
+Tokens = Annotated[
+    int | None, typer.Option("--budget", min=0, help="Tokens; as in the capture if not given.")
+]
+
+
+@lab.command()
+def capture(
+    folder: Annotated[Path, typer.Argument(help="Where the capture is written. It goes on if there is one.")],
+    text: Annotated[
+        Path,
+        typer.Argument(
+            help="What is said: a text file, one message a line, or a conversation in the form of LoCoMo, whose replies are given."
+        ),
+    ],
+    model: Model = None,
+    data: Data = None,
+    heads: Annotated[
+        Literal["mean", "retrieval", "all"], typer.Option(help="Whose attention.")
+    ] = "retrieval",
+    strategy: Annotated[str, typer.Option(help="Decides what falls asleep meanwhile.")] = Settings().strategy,
+    budget: Annotated[
+        int, typer.Option(min=0, help="Tokens; 0 keeps all awake, for replays at any budget.")
+    ] = 0,
+    exchanges: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
+    megabytes: Annotated[int, typer.Option(min=1, help="At most so much on the disk.")] = 1_000,
+) -> None:
+    """Say a conversation to a model and write down what it looks at. For windows in use: the setting `capture`."""
+    options = options_of(read_config(), data=data, model=model, embedder="off")
+    says = says_of(text)[:exchanges]
+    settings = options.settings.changed(
+        {
+            "capture": heads,
+            "capture_megabytes": megabytes,
+            "strategy": strategy,
+            "max_context_tokens": budget,
+            "temperature": 0.0,
+            "tools": "off",
+        }
+    )
+    with progress_bar(counts=True) as telling, closing(open_engine(options, telling)) as engine:
+        calibration = calibrate_engine(options, engine, telling)
+        talked(engine, calibration, settings, says, telling, folder)
+    Console(highlight=False).print(plain(f"Captured {counted(len(says), 'exchange')} in {folder}."))
+
+
+@lab.command()
+def replay(
+    capture: Capture,
+    strategy: Annotated[str | None, typer.Option(help="As in the capture if not given.")] = None,
+    budget: Tokens = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """What would have fallen asleep with a strategy and a budget, turn by turn."""
+    tape = _tape(capture, data)
+    _chosen(strategy, "")
+    done = replayed(tape, strategy=strategy, budget=budget)
+    if as_json:
+        slept = [
+            {
+                "turn": one.turn,
+                "key": str(one.key),
+                "brightness": one.brightness,
+                "age": one.age,
+                "why": one.why,
+            }
+            for one in done.slept
+        ]
+        woken = [{"turn": turn, "key": str(key)} for turn, key in done.woken]
+        say({"turns": len(done.brightness), "rows": done.rows, "slept": slept, "woken": woken})
+        return
+    table = Table("turn", "key", "brightness", "age", "why", "text", box=SIMPLE)
+    for one in done.slept:
+        words = plain(" ".join(done.texts.get(one.key, "").split())[:60])
+        table.add_row(str(one.turn + 1), str(one.key), f"{one.brightness:.0f}", str(one.age), one.why, words)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(
+        plain(f"{counted(len(done.brightness), 'turn')}, {counted(len(done.slept), 'chunk')} fell asleep.")
+    )
+
+
+@lab.command()
+def compare(
+    captures: Annotated[
+        list[Path] | None, typer.Argument(help="Captures. Or conversations, with --dialogues.")
+    ] = None,
+    strategies: Strategies = None,
+    budget: Tokens = None,
+    plots: Annotated[Path | None, typer.Option(help="A folder for plots, as PNG and as SVG.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--dialogues", help="A folder of conversations in the form of LoCoMo.")
+    ] = None,
+    conversations: Annotated[int | None, typer.Option(min=1, help="Of the folder, at most.")] = None,
+    windows: Annotated[int, typer.Option(min=1, help="Parts of each conversation.")] = 2,
+    questions: Annotated[int, typer.Option(min=1, help="Of each part, at most.")] = 6,
+    budgets: Annotated[
+        str, typer.Option(help="Of whole conversations, with commas; empty: none is said whole.")
+    ] = "",
+    minutes: Annotated[float | None, typer.Option(help="Begin nothing more after so long.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", help="A model; may be given several times.")
+    ] = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Strategies side by side, on captures or on conversations with questions; the latter with several models."""
+    if folder is not None:
+        extent = Extent(
+            windows=windows,
+            questions=questions,
+            budgets=tuple(int(one) for one in budgets.split(",") if one),
+            strategies=tuple(_chosen(strategies, f"{Settings().strategy},first_in_first_out")),
+        )
+        told: dict[str, Any] = {
+            name: found
+            for named in [*(model or [])] or [""]
+            for name, found in [_measured(folder, conversations, extent, named or None, data, minutes)]
+        }
+    elif captures:
+        told = {}
+        for capture in captures:
+            tape = _tape(capture, data)
+            done, told[str(capture)] = compared(tape, _chosen(strategies, ",".join(STRATEGIES)), budget)
+            if plots:
+                place = plots if len(captures) == 1 else plots / capture.name
+                told[str(capture)]["plots"] = [str(path) for path in plotted(tape, done, place)]
+    else:
+        raise BadInput("Name captures, or a folder of conversations with --dialogues.")
+    if as_json:
+        say(told)
+        return
+    console = Console(highlight=False)
+    for name, found in told.items():
+        console.print(plain(name, "bold"))
+        for title, rows in found.items():
+            if isinstance(rows, dict) and rows:
+                _print_table(console, title, rows)
+            elif rows not in ({}, None):
+                console.print(
+                    plain(f"{title}: {', '.join(map(str, rows)) if isinstance(rows, list) else rows}")
+                )
+
+
+@lab.command()
+def models(
+    text: Annotated[Path, typer.Argument(help="What is said: a text file with one message a line.")],
+    model: Annotated[list[str], typer.Option("--model", help="A model; give at least two.")],
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """The same conversation said to several models: their replies, and what each reply came from."""
+    says = says_of(text)
+    told: dict[str, Any] = {}
+    for name in model:
+        options = options_of(read_config(), data=data, model=name, embedder="off")
+        settings = options.settings.changed({"temperature": 0.0, "tools": "off"})
+        with progress_bar(counts=True) as telling, closing(open_engine(options, telling)) as engine:
+            calibration = calibrate_engine(options, engine, telling)
+            turns = talked(engine, calibration, settings, [(said, "") for said, _ in says], telling)
+            told[engine.info.name] = {"light": calibration.sentence, "turns": turns}
+    if as_json:
+        say(told)
+        return
+    console = Console(highlight=False)
+    for i, (said, _) in enumerate(says):
+        console.print(plain(f"\n{said}", "bold"))
+        for name, found in told.items():
+            turn = found["turns"][i]
+            console.print(plain(f"{name}: {turn['reply']}"))
+            for source in turn["sources"]:
+                words = " ".join(source["text"].split())[:80]
+                console.print(plain(f"    {source['share']:4.0%} from {source['key']}  {words}", "dim"))
+
+
+@lab.command()
+def digest(
+    window: Annotated[str, typer.Argument(help="A window, by name or id.")],
+    tokens: Annotated[int, typer.Option(min=1, help="At most so many.")] = 400,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """What a window used most, in the original words, with its sources."""
+    with opened_to_read(data) as store:
+        found = made_digest(store, find_window(store.windows(), window).id, tokens)
+    if as_json:
+        say([{**shown(one), "key": str(one.key)} for one in found])
+        return
+    console = Console(highlight=False)
+    for one in found:
+        when = f"{one.said.astimezone():%Y-%m-%d %H:%M}"
+        used = counted(len(one.replies), "reply", "replies")
+        console.print(plain(f"{one.key}, {one.speaker}, {when}: {one.share:.0%} of {used}", "dim"))
+        console.print(plain(one.text))
+    if not found:
+        console.print(plain("No reply of this window has used anything yet."))
+
+
+def _tape(capture: Path, data: Path | None) -> TapedWindow:
+    """A folder, or the capture of a window by its name or id."""
+    if not capture.is_dir():
+        with opened_to_read(data) as store:
+            window = find_window(store.windows(), str(capture)).id
+        capture = captures_folder(folder_of(read_config(), data)) / window
+    return TapedWindow.open(capture)
+
+
+def _chosen(named: str | None, otherwise: str) -> list[str]:
+    chosen = [name for name in (named or otherwise).split(",") if name]
+    if unknown := [name for name in chosen if name not in STRATEGIES]:
+        raise BadInput(f"There is no strategy {unknown[0]!r}. There are: {', '.join(STRATEGIES)}.")
+    return chosen
+
+
+def _measured(
+    folder: Path,
+    most: int | None,
+    extent: Extent,
+    model: str | None,
+    data: Path | None,
+    minutes: float | None,
+) -> tuple[str, dict[str, Any]]:
+    options = options_of(read_config(), data=data, model=model, embedder="off")
+    talks, records, began = dialogues(folder, most), figures.Records(None), time.monotonic()
+
+    def time_left() -> bool:
+        return minutes is None or time.monotonic() - began < 60 * minutes
+
+    with progress_bar() as telling, closing(open_engine(options, telling)) as engine:
+        calibration = calibrate_engine(options, engine, telling)
+
+        def tell(line: str) -> None:
+            telling(line, 0, 0)
+
+        complete = measure_windows(talks, engine, calibration, extent, records, tell, time_left)
+        if extent.budgets and complete:
+            with closing(open_embedder()) as embedder:
+                vectors = RememberedVectors(embedder)
+                complete = measure_whole(
+                    talks, engine, calibration, vectors, extent, records, tell, time_left
+                )
+        name = engine.info.name
+    windows = records.of("window")
+    return name, {
+        "complete": complete,
+        "windows": len(windows),
+        "attribution": figures.attribution(windows),
+        "keeping": figures.keeping(windows),
+        "end_to_end": figures.end_to_end(records.of("whole")),
+    }
+
+
+def _print_table(console: Console, title: str, rows: dict[str, Any]) -> None:
+    """Numbers by name; of nested ones only the numbers."""
+    first = next(iter(rows.values()))
+    if not isinstance(first, dict):
+        table = Table(title, "", box=SIMPLE)
+        for name, value in rows.items():
+            table.add_row(name, str(value))
+    else:
+        if any(isinstance(value, dict) for value in first.values()) and title == "end_to_end":
+            rows = {f"{budget}, {name}": found for budget, of in rows.items() for name, found in of.items()}
+            first = next(iter(rows.values()))
+        names = [name for name, value in first.items() if not isinstance(value, dict)]
+        table = Table(title, *names, box=SIMPLE)
+        for name, found in rows.items():
+            table.add_row(name, *(str(found.get(one, "")) for one in names))
+    console.print(table)

@@ -1,0 +1,52 @@
+"""Confident voting: magnitude voting in which a look counts as much as the model was sure of the word it then said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from halo_weave.core.brightness import AttentionRow, Floats, Light, Sight, Strategy
+
+SURPRISAL, PENDING = range(2)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidentVoting(Strategy):
+    """How sure the model was of a word is known only after it, so each row waits for its word.
+
+    A sure model sorts what it looks at from what it does not; an unsure one changes nothing.
+    """
+
+    traces: ClassVar[tuple[str, ...]] = ("surprisal", "pending")
+
+    def born(self, surprisal: Floats) -> Light:
+        traces = np.stack([surprisal, np.zeros_like(surprisal)]).astype(np.float32)
+        return Light(np.full(surprisal.shape, self.initial_brightness, np.float32), traces)
+
+    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+        light = self._settled(sight)
+        assert light.traces is not None
+        if sight.scored and row.length > 1:
+            threshold = max(1 - row.sink("max"), 1e-9) / (row.length - 1)
+            votes = np.floor(row.tokens[: sight.scored] / np.float32(threshold))
+            light.traces[PENDING, : sight.scored] = np.where(votes >= 1, votes, -1)
+        return light
+
+    def after_reply(self, sight: Sight) -> Light | None:
+        light = self._settled(sight)
+        assert light.traces is not None
+        light.traces[PENDING] = 0
+        return light
+
+    def _settled(self, sight: Sight) -> Light:
+        """The last row counts now that its word is known: the newest token of the reply, or of the whole window after it."""
+        assert sight.light.traces is not None
+        traces, after = sight.light.traces.copy(), sight.light.brightness.copy()
+        surprisal = float(traces[SURPRISAL, -1]) if traces.shape[1] else np.nan
+        if np.isfinite(surprisal):
+            pending = np.nan_to_num(traces[PENDING]) * np.float32(np.exp(-max(0.0, surprisal)))
+            np.minimum(after + pending, np.float32(self.brightness_cap), out=after)
+        traces[PENDING] = 0
+        return Light(after, traces)

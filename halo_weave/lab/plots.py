@@ -1,0 +1,106 @@
+"""Plots of replays, as PNG or SVG. Needs matplotlib: pip install 'halo-weave[lab]'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from halo_weave.core.tokens import ChunkKey
+from halo_weave.errors import BadInput
+from halo_weave.lab.capture import TapedWindow
+from halo_weave.lab.replay import Replayed, replay
+
+KINDS = ("png", "svg")
+MOST_LINES = 40  # chunks whose brightness is drawn one by one
+
+
+def plotted(tape: TapedWindow, done: Mapping[str, Replayed], folder: Path) -> list[Path]:
+    """Brightness over time, what slept when, survival by age, and who looked at whom; each as PNG and as SVG."""
+    plt = _matplotlib()
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, figure in (
+        ("brightness", _brightness(plt, done)),
+        ("asleep", _asleep(plt, done)),
+        ("survival", _survival(plt, done)),
+        ("looks", _looks(plt, tape)),
+    ):
+        for kind in KINDS:
+            place = folder / f"{name}.{kind}"
+            figure.savefig(place, dpi=120)
+            written.append(place)
+        plt.close(figure)
+    return written
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise BadInput("Plots need matplotlib. Install it: pip install 'halo-weave[lab]'") from None
+    matplotlib.use("agg")  # no window is opened
+    import matplotlib.pyplot
+
+    return matplotlib.pyplot
+
+
+def _brightness(plt: Any, done: Mapping[str, Replayed]) -> Any:
+    figure, axes = plt.subplots(1, len(done), figsize=(5 * len(done), 4), squeeze=False, layout="constrained")
+    for axis, (name, one) in zip(axes[0], done.items(), strict=True):
+        keys = sorted({key for turn in one.brightness for key in turn}, key=_place)
+        for i, key in enumerate(keys[:: max(1, len(keys) // MOST_LINES)]):
+            line = [turn.get(key, np.nan) for turn in one.brightness]
+            axis.plot(line, linewidth=0.8, color=plt.cm.viridis(i / max(1, min(len(keys), MOST_LINES))))
+        axis.set(title=name, xlabel="turn", ylabel="brightness of a chunk")
+    return figure
+
+
+def _asleep(plt: Any, done: Mapping[str, Replayed]) -> Any:
+    figure, axes = plt.subplots(
+        1, len(done), figsize=(5 * len(done), 4), squeeze=False, sharey=True, layout="constrained"
+    )
+    keys = sorted({key for one in done.values() for turn in one.brightness for key in turn}, key=_place)
+    rows = {key: i for i, key in enumerate(keys)}
+    for axis, (name, one) in zip(axes[0], done.items(), strict=True):
+        live = np.zeros((len(keys), len(one.brightness)))
+        for i, turn in enumerate(one.brightness):
+            live[[rows[key] for key in turn], i] = 1
+        axis.imshow(live, aspect="auto", cmap="YlOrBr", interpolation="nearest", vmin=0, vmax=1.4)
+        axis.set(title=f"{name}: live (dark) after each turn", xlabel="turn", ylabel="chunk, oldest first")
+    return figure
+
+
+def _survival(plt: Any, done: Mapping[str, Replayed]) -> Any:
+    figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
+    for name, one in done.items():
+        ages = np.array([slept.age for slept in one.slept])
+        if len(ages):
+            at = np.arange(0, ages.max() + 2)
+            axis.step(at, [(ages >= age).mean() for age in at], where="post", label=name)
+    axis.set(xlabel="age in turns", ylabel="share of those that fell asleep later", ylim=(0, 1.05))
+    if done:
+        axis.legend()
+    return figure
+
+
+def _looks(plt: Any, tape: TapedWindow) -> Any:
+    """Each reply is a row, each chunk that was live a column: what the reply took from it."""
+    looks = replay(tape, uses=True).uses
+    keys = sorted({key for reply in looks for key in reply}, key=_place)
+    columns = {key: i for i, key in enumerate(keys)}
+    shares = np.full((len(looks), max(1, len(keys))), np.nan)
+    for i, reply in enumerate(looks):
+        for key, share in reply.items():
+            shares[i, columns[key]] = share
+    figure, axis = plt.subplots(figsize=(7, 5), layout="constrained")
+    drawn = axis.imshow(shares, aspect="auto", cmap="magma_r", interpolation="nearest", vmin=0)
+    figure.colorbar(drawn, ax=axis, label="share of the reply")
+    axis.set(xlabel="chunk, oldest first", ylabel="reply")
+    return figure
+
+
+def _place(key: ChunkKey) -> tuple[int, int]:
+    return key.turn_id, key.chunk_id

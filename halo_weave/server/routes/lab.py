@@ -1,0 +1,142 @@
+"""The lab over HTTP: what was captured of a window, how strategies would have acted on it, and a digest."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from halo_weave.core.strategies import STRATEGIES
+from halo_weave.errors import BadInput
+from halo_weave.lab.capture import TapedWindow, captures_of
+from halo_weave.lab.comparing import compared
+from halo_weave.places import captures_folder
+from halo_weave.server.requests import WindowId
+from halo_weave.server.schema import KeyText, Number, Output
+from halo_weave.server.service import Service
+
+MOST_MEGABYTES = 200  # of a capture that is replayed while somebody waits
+
+
+class CaptureTold(Output):
+    name: str
+    model: str
+    heads: str = Field(description="Whose attention: mean, retrieval or all.")
+    turns: int
+    megabytes: float
+
+
+class Captures(Output):
+    captures: list[CaptureTold]
+
+
+class StrategyTold(Output):
+    turns: int
+    asleep: int
+    woken: int
+    live: int = Field(description="Chunks that are live at the end.")
+    median_age: float | None = Field(description="In turns, of what fell asleep.")
+    rows: int
+    rows_per_second: int | None
+
+
+class ReplayedSleep(Output):
+    turn: int = Field(description="Of the capture, from 0 on.")
+    key: str
+    brightness: float
+    age: int
+    why: str
+    text: str
+
+
+class ComparisonTold(Output):
+    strategies: dict[str, StrategyTold]
+    agreement: dict[str, float] = Field(
+        description="For each two: what both keep live of what either does, mean over turns."
+    )
+    slept: dict[str, list[ReplayedSleep]]
+    live: dict[str, list[int]] = Field(description="How many chunks are live after each turn.")
+
+
+class ExcerptTold(Output):
+    key: KeyText
+    text: str
+    speaker: str
+    said: datetime
+    share: float = Field(description="Of the window's replies, added up.")
+    replies: list[Number] = Field(description="The turns of those that used it.")
+
+
+class DigestTold(Output):
+    excerpts: list[ExcerptTold] = Field(description="In the order in which they were said.")
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/api/windows/{window_id}", tags=["The lab"])
+
+    def tapes(window_id: str) -> list[TapedWindow]:
+        service.weave.windows.get(window_id)
+        return captures_of(captures_folder(service.weave.memory.folder), window_id)
+
+    @router.get("/captures", summary="What was captured of the window")
+    def get_captures(window_id: WindowId) -> Captures:
+        return Captures(
+            captures=[
+                CaptureTold(
+                    name=one.folder.name,
+                    model=one.about["model"],
+                    heads=one.about["heads"],
+                    turns=one.turns,
+                    megabytes=round(one.bytes / 1e6, 2),
+                )
+                for one in tapes(window_id)
+            ]
+        )
+
+    @router.get("/compare", summary="How strategies would have acted on a capture")
+    def get_compare(
+        window_id: WindowId,
+        strategies: Annotated[str, Query(max_length=500, description="With commas.")] = "",
+        budget: Annotated[
+            int | None, Query(ge=0, le=10**6, description="As in the capture if not given.")
+        ] = None,
+        name: Annotated[
+            str, Query(max_length=200, description="Of the capture; the last one if empty.")
+        ] = "",
+    ) -> ComparisonTold:
+        chosen = [one for one in strategies.split(",") if one] or list(STRATEGIES)
+        if unknown := [one for one in chosen if one not in STRATEGIES]:
+            raise BadInput(f"There is no strategy {unknown[0]!r}. There are: {', '.join(STRATEGIES)}.")
+        found = [one for one in tapes(window_id) if name in ("", one.folder.name)]
+        if not found:
+            raise BadInput("Nothing was captured of this window. Turn its setting `capture` on and talk.")
+        if found[-1].bytes > MOST_MEGABYTES * 1_000_000:
+            raise BadInput("This capture is large. Compare it in the terminal: halo-weave lab compare")
+        done, told = compared(found[-1], chosen, budget)
+        return ComparisonTold(
+            strategies=told["strategies"],
+            agreement=told["agreement"],
+            slept={
+                strategy: [
+                    ReplayedSleep(
+                        turn=slept.turn,
+                        key=str(slept.key),
+                        brightness=slept.brightness,
+                        age=slept.age,
+                        why=slept.why,
+                        text=one.texts.get(slept.key, ""),
+                    )
+                    for slept in one.slept
+                ]
+                for strategy, one in done.items()
+            },
+            live={strategy: [len(turn) for turn in one.brightness] for strategy, one in done.items()},
+        )
+
+    @router.get("/digest", summary="What the window used most, in the original words")
+    def get_digest(window_id: WindowId, tokens: Annotated[int, Query(ge=1, le=100_000)] = 400) -> DigestTold:
+        return DigestTold.model_validate({"excerpts": service.weave.windows.digest(window_id, tokens)})
+
+    return router
