@@ -29,7 +29,7 @@ BLOCK = 1 << 18
 FILE = {
     "description": "One JSON value, made to be read as a stream; or Markdown.",
     "content": {
-        "application/json": {"schema": {"type": ["object", "array"]}},
+        "application/json": {"schema": {"anyOf": [{"type": "object"}, {"type": "array", "items": {}}]}},
         "text/markdown": {"schema": {"type": "string"}},
     },
 }
