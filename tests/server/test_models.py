@@ -459,6 +459,22 @@ def test_a_missing_model_can_be_replaced_on_the_page(options, tmp_path):
         assert spoken(say(client, window, "Hello?")) == "Hier ist Boris."
 
 
+def test_other_programs_speak_with_the_model_in_use(options, tmp_path):
+    def asked(client):
+        messages = [{"role": "user", "content": "Who is there?"}]
+        return client.post(
+            "/v1/chat/completions", json={"model": "any", "messages": messages, "temperature": 0}
+        )
+
+    with running(replace(options, model=str(tmp_path / "gone.gguf"))) as client:
+        assert asked(client).status_code == 503
+        for name, reply in (("Anna-1B-Q8_0", "Anna speaks."), ("Boris-2B-Q8_0", "Hier ist Boris.")):
+            assert choose(client, name)["state"] == "done"
+            answer = asked(client)
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["choices"][0]["message"]["content"] == reply
+
+
 def test_the_choice_survives_a_restart(options, models, monkeypatch):
     with running(options) as client:
         choose(client, "Boris-2B-Q8_0")
