@@ -25,7 +25,7 @@ from halo_weave.core.tokens import Ids, Role
 from halo_weave.core.use import seen_for_use
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.engines.calibration import calibrated
-from halo_weave.engines.llama import LlamaEngine
+from halo_weave.engines.llama import Limits, LlamaEngine
 from halo_weave.llama import catalogue
 from halo_weave.llama.inventory import resolve
 from halo_weave.places import calibration_folder
@@ -97,7 +97,7 @@ def capture_ratio(
     """Decode speed with what the product reads over without, by strategy, interleaved in one window."""
     product = Settings().strategy
     kinds: dict[str, Capture | None] = {"without": None}
-    for name in (product, "use_and_surprise"):
+    for name in (product, "use_and_surprise", "magnitude_voting"):
         strategy = Settings().changed({"strategy": name}).brightness_strategy(calibration)
         kinds[name] = seen_for_use(strategy.capture, calibration)
     ratios: dict[str, dict[str, float | None]] = {name: {} for name in kinds if name != "without"}
@@ -141,17 +141,19 @@ def turn_speedup(engine: LlamaEngine, repeats: int) -> dict[str, float]:
     )
     before = prompt([system, pruned, rest])
     after = prompt([system, chunk, rest, question])
-    times: dict[str, list[float]] = {"exact": [], "resident": [], "computed": []}
+    times: dict[str, list[float]] = {"exact": [], "resident": [], "disk": [], "computed": []}
     for _ in range(repeats):
         for kind, sampled in times.items():
             window = f"turn {kind}"
             engine.forget(window)
-            if kind == "resident":
+            if kind in ("resident", "disk"):
                 first_token(engine, window, prompt([system, pruned, chunk, rest]), "splice")
             first_token(engine, window, before, "splice")
+            if kind == "disk":
+                leave_to_disk(engine, window)
             taken, read = first_token(engine, window, after, "exact" if kind == "exact" else "splice")
-            expected = {"resident": read.restored, "computed": read.computed, "exact": read.computed}[kind]
-            assert expected >= RETURNING, f"{kind}: {read}"
+            came = read.restored if kind in ("resident", "disk") else read.computed
+            assert came >= RETURNING, f"{kind}: {read}"
             sampled.append(taken)
             note(
                 f"  {kind}: {taken * 1e3:.0f} ms ({read.reused} reused, {read.restored} restored, {read.computed} computed)"
@@ -159,7 +161,49 @@ def turn_speedup(engine: LlamaEngine, repeats: int) -> dict[str, float]:
     for kind in times:
         engine.forget(f"turn {kind}")
     exact = statistics.median(times["exact"])
-    return {kind: round(exact / statistics.median(times[kind]), 1) for kind in ("resident", "computed")}
+    return {kind: round(exact / statistics.median(times[kind]), 1) for kind in times if kind != "exact"}
+
+
+def leave_to_disk(engine: LlamaEngine, window: str) -> None:
+    """What sleeps is on disk only."""
+    assert engine.disk is not None
+    list(
+        engine.generate("idle", prompt(pieces(facts(engine, 8), 8)), GREEDY, None)
+    )  # the turn before has ended
+    engine.disk.settle()
+    engine.caches[window].graves.clear()
+
+
+def restart_speedup(path: Path, folder: Path) -> float:
+    """First token of a window that the engine before this one had, against reading it anew."""
+    limits = Limits(cells=folder / "cells")
+    with LlamaEngine(path, limits=limits) as engine:
+        talk, question = pieces(facts(engine, LIVE + 20), LIVE, 20)
+        first_token(engine, "restart", prompt([talk]), "splice")
+    with LlamaEngine(path, limits=limits) as engine:
+        first_token(engine, "warm", prompt([question]), "splice")
+        taken, read = first_token(engine, "restart", prompt([talk, question]), "splice")
+        assert read.reused >= LIVE - 1, read
+        note(f"  restarted: {taken * 1e3:.0f} ms ({read.reused} from disk, {read.computed} computed)")
+        engine.forget("restart")
+        anew, read = first_token(engine, "restart", prompt([talk, question]), "splice")
+        note(f"  anew: {anew * 1e3:.0f} ms ({read.computed} computed)")
+    return round(anew / taken, 1)
+
+
+def switch_speedup(path: Path, folder: Path) -> float:
+    """First token of a window that comes back after another one took its room, against reading it anew."""
+    with LlamaEngine(path, limits=Limits(cells=folder / "cells", memory_bytes=1)) as engine:
+        talk, question = pieces(facts(engine, LIVE + 20), LIVE, 20)
+        anew, _ = first_token(engine, "one", prompt([talk]), "splice")
+        first_token(engine, "two", prompt([question]), "splice")
+        assert engine.disk is not None
+        engine.disk.settle()
+        taken, read = first_token(engine, "one", prompt([talk, question]), "splice")
+        assert read.reused >= LIVE - 1, read
+        note(f"  back: {taken * 1e3:.0f} ms ({read.reused} from disk); anew: {anew * 1e3:.0f} ms")
+        engine.forget("one")
+    return round(anew / taken, 1)
 
 
 def dialogues(engine: LlamaEngine, folder: Path, count: int) -> Iterator[Ids]:
@@ -178,6 +222,13 @@ def dialogues(engine: LlamaEngine, folder: Path, count: int) -> Iterator[Ids]:
         yield ids[:length]
 
 
+def forget_asleep(engine: LlamaEngine, window: str) -> None:
+    """What sleeps is nowhere."""
+    leave_to_disk(engine, window)
+    assert engine.disk is not None
+    engine.disk.discard(window)
+
+
 def loss(engine: LlamaEngine, window: str, parts: list[Piece], read: Piece, mode: KvMode = "splice") -> float:
     """Mean surprisal of what is read, after everything before it."""
     ask = prompt(parts, read=read)
@@ -192,8 +243,8 @@ def loss(engine: LlamaEngine, window: str, parts: list[Piece], read: Piece, mode
 
 def nll(engine: LlamaEngine, folder: Path, count: int) -> dict[str, float | int]:
     """A chunk leaves, the talk goes on without it, it returns: what that costs the continuation and its own copy."""
-    differences: dict[str, list[float]] = {"resident": [], "computed": []}
-    copies: dict[str, list[float]] = {"resident": [], "computed": []}
+    differences: dict[str, list[float]] = {"resident": [], "disk": [], "computed": []}
+    copies: dict[str, list[float]] = {kind: [] for kind in differences}
     for number, ids in enumerate(dialogues(engine, folder, count)):
         prefix, chunk, middle, later, continuation = pieces(ids, PREFIX, CHUNK, MIDDLE, LATER, CONTINUATION)
         again = Piece(np.arange(2 * 10**6, 2 * 10**6 + CHUNK), chunk.ids)
@@ -203,8 +254,10 @@ def nll(engine: LlamaEngine, folder: Path, count: int) -> dict[str, float | int]
         for kind in differences:
             first_token(engine, kind, prompt([prefix, chunk, middle]), "splice")
             first_token(engine, kind, prompt([prefix, middle, later]), "splice")
-            if kind == "computed":
-                engine.caches[kind].graves.clear()
+            if kind == "disk":
+                leave_to_disk(engine, kind)
+            elif kind == "computed":
+                forget_asleep(engine, kind)
             differences[kind].append(loss(engine, kind, whole, continuation) - exact)
             copies[kind].append(loss(engine, kind, whole, again) - untouched)
             engine.forget(kind)
@@ -217,6 +270,8 @@ def nll(engine: LlamaEngine, folder: Path, count: int) -> dict[str, float | int]
         "difference": round(statistics.mean(differences["resident"]), 4),
         "copy": round(statistics.mean(copies["resident"]), 4),
         "windows": len(differences["resident"]),
+        "difference_disk": round(statistics.mean(differences["disk"]), 4),
+        "copy_disk": round(statistics.mean(copies["disk"]), 4),
         "difference_computed": round(statistics.mean(differences["computed"]), 4),
         "copy_computed": round(statistics.mean(copies["computed"]), 4),
     }
@@ -389,10 +444,14 @@ def main() -> None:
     wanted = options.only or PARTS
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        with LlamaEngine(path) as engine:
+        with LlamaEngine(path, limits=Limits(cells=Path(folder) / "cells")) as engine:
             result["model"] = engine.info.name
             measure(engine, result, options, wanted, Path(folder))
             share, fits = _share(engine), engine.info.context > BUDGET + 600
+            cuts = engine.info.abilities.cuts
+        for measured in (restart_speedup, switch_speedup) if "turn" in wanted else ():
+            note(f"{measured.__name__}: {LIVE} live tokens")
+            result[measured.__name__] = measured(path, Path(folder)) if cuts and fits else None
         there = any(options.data.glob("*.json"))
         if "readings" in wanted:
             note("turns_between_readings: a model that cannot be cut, as if this were one")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
-import signal
 import socket
 import sqlite3
 import subprocess
@@ -17,283 +15,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from benchmarks.fault_servers import WORDS, Servers
+from benchmarks.fault_witness import GRACE, Witness, now, rooms
 from halo_weave.places import memory_file
 from halo_weave.stores.sqlite import SqliteStore
 
-GRACE = 0.15  # seconds after which what was shown must be stored
-SETTINGS = {
-    "max_context_tokens": 1500,
-    "max_new_tokens": 100,
-    "memory_scope": "window",
-    "min_chunk_tokens": 16,
-}
-WORDS = [
-    "amber",
-    "birch",
-    "copper",
-    "delta",
-    "ember",
-    "fjord",
-    "grove",
-    "harbour",
-    "iris",
-    "juniper",
-    "kelp",
-    "lantern",
-    "moss",
-    "northern",
-    "otter",
-]
-CALL = """<tool>jq '.count = 1' notes.json > output</tool>"""
 Report = dict[str, Any]
-
-
-# The server's side: a process that makes a new one for each line it reads, without the time it takes to start Python
-
-
-def nursery() -> None:
-    from halo_weave import assemble as assembling
-    from halo_weave.assemble import Options, assemble
-    from halo_weave.core.heads import Calibration
-    from halo_weave.server.listening import serving
-    from halo_weave.server.service import Service
-
-    # Each fault has a memory of its own, and calibrating the model for each would take minutes.
-    setattr(assembling, "calibrate_engine", lambda *_: Calibration())  # noqa: B010
-    for line in sys.stdin:
-        order = json.loads(line)
-        child = os.fork()
-        if not child:
-            if order["files"]:
-                import resource
-
-                resource.setrlimit(resource.RLIMIT_NOFILE, (order["files"], order["files"]))
-            log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.dup2(log, 2)
-            options = Options(
-                data=Path(order["folder"]),
-                engine=order["engine"],
-                model=order["model"],
-                embedder=None if order["engine"] == "scripted" else "off",
-            )
-            weave = assemble(options)
-            if order["engine"] == "scripted":
-                _script(weave.engine, order["manner"])
-            service = Service(partial(_ready, weave))
-            service.begin().join()
-            with serving(service) as address:
-                os.write(1, f"{os.getpid()} {address}\n".encode())
-                threading.Event().wait()
-        os.waitpid(child, 0)
-        os.write(1, b"ended\n")
-
-
-def _ready(weave: Any, progress: object) -> Any:
-    return weave
-
-
-def _script(engine: Any, manner: str) -> None:
-    """How the scripted engine speaks: `random`, `steady`, or with a long pause after some `words` or a `tool`'s answer."""
-    rng = random.Random()
-    tokens = 0
-
-    def pause() -> None:
-        nonlocal tokens
-        tokens += 1
-        time.sleep(rng.uniform(0.001, 0.02))
-        if manner == "random" and rng.random() < 0.03:
-            time.sleep(0.4)
-        if manner == "words" and tokens == 15:
-            time.sleep(3600)
-
-    def answer(prompt: str) -> str:
-        nonlocal tokens
-        if manner == "tool" and tokens:  # the tool has answered
-            time.sleep(3600)
-        text = " ".join(rng.choices(WORDS, k=40))
-        called = manner == "tool" or (manner == "random" and rng.random() < 0.2)
-        return f"{text} {CALL}" if called else text
-
-    engine.pause, engine.answer = pause, answer
-
-
-# The client's side
-
-
-@dataclass
-class Reply:
-    """What a client saw of a reply, and when."""
-
-    turn: int
-    shown: list[tuple[float, str]] = field(default_factory=list)
-    acknowledged: bool = False  # it was told that all of it is stored
-
-    def due(self, killed: float) -> list[str]:
-        """The tokens that must be stored when the server was killed at this moment."""
-        return [text for at, text in self.shown if self.acknowledged or at < killed - GRACE]
-
-
-@dataclass
-class Witness:
-    """All that clients were told of one memory."""
-
-    said: dict[int, str] = field(default_factory=dict)
-    replies: dict[int, Reply] = field(default_factory=dict)
-    due: dict[int, list[str]] = field(default_factory=dict)  # by turn: the first tokens, which must be stored
-    events: list[tuple[str, Any]] = field(default_factory=list)
-
-    def talk(self, address: str, window: str, *, turns: int = 1_000_000) -> None:
-        """Speak and listen until the server is gone."""
-        rng = random.Random()
-        with httpx.Client(base_url=address, timeout=60) as http:
-            for _ in range(turns):
-                try:
-                    self._turn(http, window, f"Tell a long story about {' '.join(rng.choices(WORDS, k=5))}.")
-                except httpx.HTTPError:
-                    return
-
-    def _turn(self, http: httpx.Client, window: str, text: str) -> None:
-        answer = http.post(f"/api/windows/{window}/say", json={"text": text})
-        if answer.status_code != 202:
-            time.sleep(0.1)
-            return
-        told = answer.json()
-        self.said[int(told["turn"])] = text
-        reply = self.replies[int(told["reply_turn"])] = Reply(int(told["reply_turn"]))
-        with http.stream(
-            "GET", f"/api/windows/{window}/events", params={"after": told["last_event"]}
-        ) as stream:
-            for name, data in _events(stream.iter_lines()):
-                if name == "token":
-                    reply.shown.append((time.monotonic(), data["text"]))
-                elif name == "spoken":
-                    reply.acknowledged = True
-                elif name == "unstored":
-                    self.events.append((name, data))
-                elif name in {"done", "failed"}:
-                    return
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(one.shown) for one in list(self.replies.values()))
-
-    def has_seen(self, tokens: int) -> bool:
-        return self.tokens >= tokens
-
-    def settle(self, killed: float) -> None:
-        """The server was killed at this moment: what of the replies must be there?"""
-        for turn, reply in self.replies.items():
-            if turn not in self.due:
-                self.due[turn] = reply.due(killed)
-
-    def missing(self, store: SqliteStore) -> tuple[int, int]:
-        """How much of what was acknowledged, and of what was shown long enough before, is not stored."""
-        drafts = {one.turn_id: one.tokens.text for one in store.drafts(now=_now(), abandoned=False)}
-
-        def stored(turn: int) -> str:
-            whole = b"".join(one.chunk.tokens.raw for one in store.turn(turn)).decode(errors="replace")
-            return whole or drafts.get(turn, "")
-
-        acknowledged = sum(stored(turn) != text for turn, text in self.said.items())
-        shown = 0
-        for turn, due in self.due.items():
-            kept = stored(turn)
-            if self.replies[turn].acknowledged:
-                acknowledged += kept != "".join(due)
-            else:
-                shown += sum(not kept.startswith("".join(due[: count + 1])) for count in range(len(due)))
-        return acknowledged, shown
-
-
-def _events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
-    fields: dict[str, str] = {}
-    for line in lines:
-        if line:
-            name, _, value = line.partition(": ")
-            fields[name] = value
-        else:
-            if "event" in fields:
-                yield fields["event"], json.loads(fields["data"])
-            fields = {}
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-@dataclass
-class Running:
-    """A server in a process of its own."""
-
-    address: str
-    pid: int
-    killed: float = 0.0
-
-    def kill(self) -> float:
-        """Once; its parent waits for it, so that until then the number is its own. Returns when that was."""
-        if not self.killed:
-            self.killed = time.monotonic()
-            os.kill(self.pid, signal.SIGKILL)
-        return self.killed
-
-
-@dataclass
-class Servers:
-    """Servers on one memory after the other, each in a process of its own."""
-
-    engine: str
-    model: str | None
-    log: Path
-
-    def __post_init__(self) -> None:
-        self._nursery = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.bench_faults", "--nursery"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    @contextmanager
-    def running(
-        self, folder: Path, manner: str = "steady", *, files: int = 0, model: str | None = None
-    ) -> Iterator[Running]:
-        """A server that is killed at the latest when the block ends."""
-        assert self._nursery.stdin is not None
-        assert self._nursery.stdout is not None
-        order = {"folder": str(folder), "engine": self.engine, "manner": manner, "files": files}
-        order |= {"log": str(self.log), "model": model or self.model}
-        self._nursery.stdin.write(json.dumps(order) + "\n")
-        self._nursery.stdin.flush()
-        told = self._nursery.stdout.readline().split()
-        if len(told) != 2:
-            raise RuntimeError(f"The server did not start: {self.log.read_text()[-2000:]}")
-        server = Running(told[1], int(told[0]))
-        try:
-            yield server
-        finally:
-            server.kill()
-            self._nursery.stdout.readline()
-
-    def close(self) -> None:
-        self._nursery.communicate()
-
-
-def rooms(address: str, count: int) -> list[str]:
-    """Windows to talk in; those that are there are used again."""
-    with httpx.Client(base_url=address, timeout=60) as http:
-        found = [one["id"] for one in http.get("/api/windows").json()["windows"]]
-        while len(found) < count:
-            about = {"name": f"Window {len(found)}", "settings": SETTINGS}
-            found.append(http.post("/api/windows", json=about).json()["id"])
-    return found
 
 
 # Kills
@@ -569,7 +302,7 @@ def _fill(store: SqliteStore, window: str, turns: int) -> None:
                 Live(chunk, np.full(len(chunk), 100, np.float32))
                 for chunk in chunk_turn(tokens, turn, role, start, answers)
             ]
-            store.append(window, live, tokenizer="scripted", now=_now(), asleep=True)
+            store.append(window, live, tokenizer="scripted", now=now(), asleep=True)
 
 
 def drill(
@@ -611,11 +344,7 @@ def main() -> None:
         "--only", action="append", default=[], choices=list(FAULTS), help="One of the faults."
     )
     options.add_argument("--json", action="store_true")
-    options.add_argument("--nursery", action="store_true", help=argparse.SUPPRESS)
     chosen = options.parse_args()
-    if chosen.nursery:
-        nursery()
-        return
     model = chosen.model
     if chosen.engine == "llama" and model is None:
         from halo_weave.llama import catalogue

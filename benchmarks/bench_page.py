@@ -1,4 +1,4 @@
-"""The page in a real Chromium: first paint, recolouring and scrolling 10,000 live tokens, streaming, 20,000 rows of graveyard."""
+"""The page in a real Chromium: both views of 10,000 live tokens, a conversation of 5,000 turns, pointing at words, streaming, 20,000 rows of graveyard."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from halo_weave.server.service import Service
 from halo_weave.weave import Weave
 
 LIVE_TOKENS, ASLEEP_CHUNKS, CHUNK_TOKENS = 10_000, 20_000, 80
+CONVERSATION_TURNS = 5_000
 STREAMED, PER_SECOND, ROUNDS = 256, 60, 15
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-sync"]
 TEXT = (
@@ -35,7 +36,7 @@ TEXT = (
 WORDS = TEXT.split()
 
 RECOLOUR = """async (rounds) => {
-  const { live } = app.store, view = app.views.context, times = [], frames = [];
+  const { live } = app.store, view = app.views.centre.active, times = [], frames = [];
   for (let round = 0; round < rounds; round++) {
     const values = Float32Array.from({ length: live.tokens }, () => 10000 * Math.random());
     const bytes = new Uint8Array(values.buffer);
@@ -51,11 +52,11 @@ RECOLOUR = """async (rounds) => {
     await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
     frames.push(performance.now() - began);
   }
-  return { times, frames, written: view.last.written };
+  return { times, frames, written: view.last?.written ?? 0 };
 }"""
 
 SCROLL = """async () => {
-  const place = app.views.context.place, steps = 60, frames = [];
+  const place = app.views.centre.active.place, steps = 60, frames = [];
   place.scrollTop = 0;
   await new Promise((done) => setTimeout(done, 200));
   let last = performance.now();
@@ -66,6 +67,37 @@ SCROLL = """async () => {
     last = performance.now();
   }
   return frames;
+}"""
+
+# From the choice of a window to the frame that shows its last turns.
+OPEN = """async ([window, other]) => {
+  await app.open(other);
+  await new Promise((done) => setTimeout(done, 500));
+  const began = performance.now();
+  app.open(window);
+  const there = () => app.store.current === window && document.querySelector("#conversation .chunk");
+  while (!there()) await new Promise((done) => requestAnimationFrame(done));
+  await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  return performance.now() - began;
+}"""
+
+# Words of the newest answer, one after the other, as the pointer would: until styles and layout are done.
+HIGHLIGHT = """async (rounds) => {
+  const view = app.views.centre.active, light = app.views.light, times = [];
+  await app.lightOf(app.store.newestReply);
+  const answer = [...view.chunks.values()].findLast((one) => one.chunk.turn.turn_id === app.store.newestReply);
+  let sources = 0;
+  for (let round = 0; round < rounds; round++) {
+    const at = Math.floor((round + 0.5) / rounds * answer.chunk.pieces.length);
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 30)));
+    const began = performance.now();
+    light.show({ view: answer, first: at, last: Math.min(at + 2, answer.chunk.pieces.length - 1) });
+    void view.place.scrollHeight;
+    times.push(performance.now() - began);
+    sources += document.querySelectorAll("[data-lit]").length;
+  }
+  light.clear();
+  return { times, sources };
 }"""
 
 GRAVEYARD = """async () => {
@@ -123,6 +155,33 @@ def fill(weave: Weave) -> str:
     return window
 
 
+def talk(weave: Weave) -> str:
+    """A window of 5,000 short turns, all asleep but the last."""
+    rng = np.random.default_rng(8)
+    window = weave.windows.create("Many turns").id
+    store, tokenizer = weave._system.store, weave.engine.info.tokenizer
+    for number in range(CONVERSATION_TURNS // 2):
+        ids = store.reserve(200)
+        start = ids.start
+        for turn_id, role, size, answers in (
+            (ids.user_turn, Role.USER, 12, None),
+            (ids.assistant_turn, Role.ASSISTANT, 40, ids.user_turn),
+        ):
+            tokens = weave.engine.tokenize(" ".join(rng.choice(WORDS, size)) + ".")
+            chunk = Chunk(ChunkKey(turn_id, 0, role), start, tokens, answers)
+            said = [Live(chunk, np.full(len(tokens), 9_000, np.float32))]
+            asleep = number < CONVERSATION_TURNS // 2 - 10
+            store.append(window, said, tokenizer=tokenizer, now=datetime.now(UTC), asleep=asleep)
+            start += len(tokens)
+    return window
+
+
+def choose(page: Page, view: str) -> None:
+    page.evaluate("view => app.preferences.set('view', view)", view)
+    page.wait_for_selector(f"#{view} .chunk")
+    page.wait_for_timeout(500)
+
+
 def painted(page: Page, address: str) -> float:
     """From the navigation to the first frame with the context in it, by the page's own clock."""
     page.goto("about:blank")
@@ -134,8 +193,11 @@ def painted(page: Page, address: str) -> float:
     return float(page.evaluate("window.shownAt"))
 
 
-def measure(page: Page, address: str, note: Any) -> dict[str, Any]:
-    first = [painted(page, address) for _ in range(3)]
+def measure(page: Page, address: str, windows: tuple[str, str], note: Any) -> dict[str, Any]:
+    long, talked = windows
+    page.goto(address)
+    page.evaluate("localStorage['halo-weave'] = JSON.stringify({view: 'context'})")
+    first = [painted(page, f"{address}/#/w/{long}") for _ in range(3)]
     page.wait_for_timeout(500)
     tokens = page.evaluate("app.store.live.tokens")
     note(f"first paint of {tokens} tokens: {min(first):.0f} ms")
@@ -153,7 +215,25 @@ def measure(page: Page, address: str, note: Any) -> dict[str, Any]:
     page.wait_for_function("() => app.store.turn.phase === 'idle' && app.store.turn.reason", timeout=180_000)
     page.wait_for_timeout(500)
     long_tasks = page.evaluate("window.longTasks")
+    pointed = page.evaluate(HIGHLIGHT, ROUNDS)
+    note(f"pointing at a word: {statistics.median(pointed['times']):.1f} ms")
+    choose(page, "conversation")
+    both = {
+        "conversation_recolour_ms": round(statistics.median(page.evaluate(RECOLOUR, ROUNDS)["times"]), 2),
+        "conversation_highlight_ms": round(statistics.median(page.evaluate(HIGHLIGHT, ROUNDS)["times"]), 2),
+    }
+    turned = [page.evaluate(OPEN, [talked, long]) for _ in range(5)]
+    note(f"a conversation of {CONVERSATION_TURNS} turns: {statistics.median(turned):.0f} ms")
+    through = page.evaluate(SCROLL)
     return {
+        "conversation_turns": CONVERSATION_TURNS,
+        "conversation_open_ms": round(statistics.median(turned), 1),
+        "conversation_scroll_frame_ms": round(statistics.median(through), 1),
+        "conversation_scroll_longest_frame_ms": round(max(through), 1),
+        "highlight_ms": round(statistics.median(pointed["times"]), 2),
+        "highlight_longest_ms": round(max(pointed["times"]), 2),
+        "highlighted_tokens": pointed["sources"],
+        **both,
         "live_tokens": tokens,
         "first_paint_ms": round(statistics.median(first), 1),
         "recolour_ms": round(statistics.median(recoloured["times"]), 2),
@@ -190,13 +270,13 @@ def main() -> None:
         )
         weave = Weave(engine, parts._system.store, parts._system.recall, parts._system.toolbox)
         note(f"filling a window with {LIVE_TOKENS} live tokens and {ASLEEP_CHUNKS} chunks asleep")
-        window = fill(weave)
+        windows = fill(weave), talk(weave)
         service = Service(lambda progress: weave)
         service.begin().join()
         with serving(service) as address, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
             page = browser.new_page(viewport={"width": 1440, "height": 900})
-            found = measure(page, f"{address}/#/w/{window}", note)
+            found = measure(page, address, windows, note)
             found["chromium"] = browser.version
             browser.close()
     if asked.json:

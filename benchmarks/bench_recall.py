@@ -1,6 +1,6 @@
 """What wakes up, by store, index and plan of the product.
 
-The share of LoCoMo's questions whose evidence is all inside the woken tokens, and the tokens that small talk wakes.
+The share of questions, LoCoMo's or our own, whose evidence is all inside the woken tokens, and the tokens that small talk wakes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.own_talk import build
 from halo_weave.core.resurrection import PairOrder, RecallHit, choose_resurrections
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
@@ -32,10 +33,10 @@ from halo_weave.ports import Embedder, Engine, Vectors
 from halo_weave.settings import Settings
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave.prompt import Scribe
-from halo_weave.weave.waking import hits_for
+from halo_weave.weave.waking import hits_for, relevant
 
 BUDGETS = (512, 1024, 2048)
-CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}
+CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 11: "list", 12: "update"}
 PACE = timedelta(seconds=30)  # between turns, of which LoCoMo tells only when the first was said
 EVIDENCE = re.compile(r"D:?(\d+):(\d+)")
 DEFAULTS = Settings()
@@ -67,12 +68,13 @@ ABLATIONS = {
     "without meaning": replace(DEFAULT, weights=replace(Weights(), meaning=0)),
     "without neighbours' words": replace(DEFAULT, weights=replace(Weights(), word_reach=())),
     "without neighbours' meaning": replace(DEFAULT, weights=replace(Weights(), context=())),
+    "without asking": replace(DEFAULT, weights=replace(Weights(), asking=0, echo=0)),
     "without speaker": replace(DEFAULT, weights=replace(Weights(), speaker=0)),
     "without time": replace(DEFAULT, weights=replace(Weights(), time=0)),
     "without floor": replace(DEFAULT, floor=0.0),
-    "floor 0.2": replace(DEFAULT, floor=0.2),
-    "floor 0.3": replace(DEFAULT, floor=0.3),
-    "floor 0.35": replace(DEFAULT, floor=0.35),
+    "floor 2": replace(DEFAULT, floor=2.0),
+    "floor 2.5": replace(DEFAULT, floor=2.5),
+    "floor 3.5": replace(DEFAULT, floor=3.5),
     "user weight 1": replace(DEFAULT, user_weight=1.0),
     "pairs with": replace(DEFAULT, pairs="with"),
     "pairs off": replace(DEFAULT, pairs="off"),
@@ -135,6 +137,7 @@ class Question:
     text: str
     category: int
     evidence: tuple[int, ...]  # turn ids
+    words: Mapping[int, str]  # of a turn, if only the part with these words is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,22 +147,41 @@ class Conversation:
     questions: list[Question]
     ended: datetime
     turns: dict[int, list[ChunkKey]]
+    texts: dict[ChunkKey, str]
+
+    def needed(self, question: Question) -> Iterator[list[ChunkKey]]:
+        """The chunks of each piece of evidence."""
+        for turn in question.evidence:
+            words = question.words.get(turn, "")
+            yield [key for key in self.turns[turn] if words in self.texts[key]] or self.turns[turn]
 
 
 class Remembering:
-    """Gives the same vector for the same question again without computing: only the first way is timed."""
+    """Gives the same vector for the same text again without computing, if wished also in later runs.
 
-    def __init__(self, embedder: Embedder) -> None:
-        self.inner, self.known = embedder, dict[str, Vectors]()
+    Without a file only questions are remembered: what is embedded is timed, and the first way to ask.
+    """
+
+    def __init__(self, embedder: Embedder, file: Path | None = None) -> None:
+        self.inner, self.file, self.known = embedder, file, dict[str, Vectors]()
         self.name, self.dimension = embedder.name, embedder.dimension
+        if file and file.is_file():
+            with np.load(file) as stored:
+                self.known = dict(zip(stored["texts"].tolist(), stored["vectors"], strict=True))
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
-        if not query:
+        if not query and not self.file:
             return self.inner.embed(texts)
-        key = "\n".join(texts)
-        if key not in self.known:
-            self.known[key] = self.inner.embed(texts, query=True)
-        return self.known[key]
+        keys = [f"{query}{text}" for text in texts]
+        unknown = [text for key, text in zip(keys, texts, strict=True) if key not in self.known]
+        if unknown:
+            found = self.inner.embed(unknown, query=query)
+            self.known.update(zip((f"{query}{text}" for text in unknown), found, strict=True))
+        return np.stack([self.known[key] for key in keys])
+
+    def save(self) -> None:
+        if self.file:
+            np.savez(self.file, texts=np.array(list(self.known)), vectors=np.stack(list(self.known.values())))
 
     def close(self) -> None:
         pass
@@ -180,6 +202,7 @@ def ingest(path: Path, store: SqliteStore, engine: Engine, captions: bool) -> Co
     file = json.loads(path.read_text(encoding="utf-8"))
     user, other = file["speakers"]
     turns: dict[int, list[ChunkKey]] = {}
+    texts: dict[ChunkKey, str] = {}
     ids: dict[str, int] = {}
     asked: int | None = None
     window = None
@@ -200,8 +223,37 @@ def ingest(path: Path, store: SqliteStore, engine: Engine, captions: bool) -> Co
         asked = turn if role is Role.USER else None
         ids[name] = turn
         turns[turn] = [chunk.key for chunk in chunks]
+        texts |= {chunk.key: chunk.text for chunk in chunks}
     assert window is not None
-    return Conversation(path.stem, window, list(questions(file, ids)), when + timedelta(days=1), turns)
+    return Conversation(path.stem, window, list(questions(file, ids)), when + timedelta(days=1), turns, texts)
+
+
+# Answers that know nothing, to questions that were asked before.
+UNANSWERED = (
+    "I'm not sure.",
+    "I don't know. Could you tell me?",
+    "Sorry, I don't remember that.",
+    "I don't have any information about that.",
+    "You haven't told me about it yet.",
+    "I have no idea, sorry.",
+)
+
+
+def echo(conversation: Conversation, store: SqliteStore, engine: Engine) -> Conversation:
+    """Every question is asked once and not answered, the day after the conversation."""
+    when = conversation.ended
+    for i, question in enumerate(conversation.questions):
+        texts = (question.text, UNANSWERED[i % len(UNANSWERED)])
+        tokens = [engine.tokenize(text) for text in texts]
+        ids = store.reserve(sum(map(len, tokens)))
+        asked = chunk_turn(tokens[0], ids.user_turn, Role.USER, ids.start)
+        start = ids.start + len(tokens[0])
+        told = chunk_turn(tokens[1], ids.assistant_turn, Role.ASSISTANT, start, ids.user_turn)
+        for chunks in (asked, told):
+            live = [Live(chunk, np.full(len(chunk), 10_000, np.float32)) for chunk in chunks]
+            when += PACE
+            store.append(conversation.window, live, tokenizer=engine.info.tokenizer, now=when, asleep=True)
+    return replace(conversation, ended=when + timedelta(days=1))
 
 
 def questions(file: dict[str, Any], ids: dict[str, int]) -> Iterator[Question]:
@@ -210,7 +262,8 @@ def questions(file: dict[str, Any], ids: dict[str, int]) -> Iterator[Question]:
         found = [f"D{a}:{b}" for entry in question["evidence"] for a, b in EVIDENCE.findall(entry)]
         evidence = tuple(dict.fromkeys(ids[name] for name in found if name in ids))
         if question["category"] in CATEGORIES and evidence:
-            yield Question(question["question"], question["category"], evidence)
+            words = {ids[name]: text for name, text in question.get("words", {}).items()}
+            yield Question(question["question"], question["category"], evidence, words)
 
 
 def recalled(
@@ -228,17 +281,21 @@ def recalled(
             user_weight=way.user_weight,
             mmr_lambda=way.mmr_lambda,
         )
-        hits = [hit for hit in found if hit.matters(way.floor)]
+        hits = relevant(found, question, way.floor)
     return hits, store.sleepers(conversation.window, [hit.key for hit in hits])
 
 
 def measure(
-    folder: Path, ways: dict[str, Way], engine: Engine, embedder: Embedder, captions: bool
-) -> tuple[dict[str, list[dict[str, Any]]], dict[str, list[int]], dict[str, Any]]:
-    """For each way, what each question got and what each small message woke; and how long things took."""
+    folder: Path, ways: dict[str, Way], engine: Engine, embedder: Remembering, captions: bool
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, list[int]], list[dict[str, Any]], dict[str, Any]]:
+    """For each way, what each question got and what each small message woke.
+
+    Also what each question got after it had been asked in vain; and how long things took.
+    """
     frames = Scribe(engine).frame_tokens(stamps=False)
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
     woken: dict[str, list[int]] = {name: [] for name in ways}
+    echoes: list[dict[str, Any]] = []
     ingest_seconds = embed_seconds = 0.0
     chunks = 0
     times: list[float] = []
@@ -251,33 +308,28 @@ def measure(
             generation = reindex(store, embedder, now=lambda: datetime.now(UTC))
             embed_seconds += time.perf_counter() - start
             chunks += generation.vectors
-            recall = Recall(store, lambda: Remembering(embedder))
+            recall = Recall(store, lambda: embedder)
             recall.settle()
             recall.search("warm up", now=conversation.ended)
             for name, way in ways.items():
-                for question in conversation.questions:
-                    start = time.perf_counter()
-                    hits, sleepers = recalled(way, question.text, conversation, store, recall)
-                    plans = [
-                        choose_resurrections(hits, sleepers, budget, frame_tokens=frames, pairs=way.pairs)
-                        for budget in BUDGETS
-                    ]
-                    if name == "default":
-                        times.append(time.perf_counter() - start)
-                    found = {}
-                    for plan in plans:
-                        awake = set(plan.keys)
-                        there = [awake.issuperset(conversation.turns[turn]) for turn in question.evidence]
-                        found[plan.room] = sum(there) / len(there)
-                    rows[name].append(
-                        {"conversation": path.stem, "category": question.category, "found": found}
-                    )
+                spent = times if name == "default" else []
+                rows[name] += [
+                    asked(way, question, conversation, store, recall, frames, spent)
+                    for question in conversation.questions
+                ]
                 for message in SMALL_TALK:
                     hits, sleepers = recalled(way, message, conversation, store, recall)
                     plan = choose_resurrections(
                         hits, sleepers, BUDGETS[0], frame_tokens=frames, pairs=way.pairs
                     )
                     woken[name].append(plan.cost)
+            later = echo(conversation, store, engine)
+            recall.note_said()
+            recall.settle()
+            echoes += [
+                asked(ways["default"], question, later, store, recall, frames, [])
+                for question in later.questions
+            ]
             recall.close()
         print(f"{path.stem}: {len(conversation.questions)} questions", file=sys.stderr)
     cost = {
@@ -288,7 +340,32 @@ def measure(
         "query_p50_ms": round(1e3 * float(np.percentile(times, 50)), 2),
         "query_p95_ms": round(1e3 * float(np.percentile(times, 95)), 2),
     }
-    return rows, woken, cost
+    return rows, woken, echoes, cost
+
+
+def asked(
+    way: Way,
+    question: Question,
+    conversation: Conversation,
+    store: SqliteStore,
+    recall: Recall,
+    frames: Mapping[Role, int],
+    times: list[float],
+) -> dict[str, Any]:
+    """The share of a question's evidence that wakes up at each budget."""
+    start = time.perf_counter()
+    hits, sleepers = recalled(way, question.text, conversation, store, recall)
+    plans = [
+        choose_resurrections(hits, sleepers, budget, frame_tokens=frames, pairs=way.pairs)
+        for budget in BUDGETS
+    ]
+    times.append(time.perf_counter() - start)
+    found = {}
+    for plan in plans:
+        awake = set(plan.keys)
+        there = [awake.issuperset(keys) for keys in conversation.needed(question)]
+        found[plan.room] = sum(there) / len(there)
+    return {"conversation": conversation.name, "category": question.category, "found": found}
 
 
 def share(values: list[float]) -> float:
@@ -336,27 +413,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     root = Path(__file__).parents[1]
     parser.add_argument("--data", type=Path, default=root.parent / "shared" / "data" / "locomo")
+    parser.add_argument("--own", action="store_true", help="our own made-up year of talk instead of LoCoMo")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--ablations", action="store_true", help="also leave out one part after the other")
     parser.add_argument(
         "--captions", action="store_true", help="add the captions of shared images to the turns"
     )
-    asked = parser.parse_args()
-    if not list(asked.data.glob("*.json")):
+    parser.add_argument(
+        "--vectors", type=Path, help="keep vectors in this .npz file: later runs embed nothing twice"
+    )
+    args = parser.parse_args()
+    if args.own:
+        with tempfile.TemporaryDirectory() as folder:
+            args.data = Path(folder)
+            (args.data / "own.json").write_text(json.dumps(build()), encoding="utf-8")
+            _run(args)
+        return
+    if not list(args.data.glob("*.json")):
         print(
-            f"Skipped: there are no conversations in {asked.data}. Give their folder with --data.",
+            f"Skipped: there are no conversations in {args.data}. Give their folder with --data.",
             file=sys.stderr,
         )
-        if asked.json:
-            print(json.dumps({"skipped": f"no conversations in {asked.data}"}))
+        if args.json:
+            print(json.dumps({"skipped": f"no conversations in {args.data}"}))
         return
-    ways = {**WAYS, **(ABLATIONS if asked.ablations else {})}
+    _run(args)
+
+
+def _run(args: argparse.Namespace) -> None:
+    ways = {**WAYS, **(ABLATIONS if args.ablations else {})}
     catalogue.ensure(catalogue.EMBEDDER)
     with LlamaEngine(catalogue.ensure(catalogue.CHAT)) as engine, open_embedder() as embedder:
-        rows, woken, cost = measure(asked.data, ways, engine, embedder, asked.captions)
+        remembering = Remembering(embedder, args.vectors)
+        rows, woken, echoes, cost = measure(args.data, ways, engine, remembering, args.captions)
+        remembering.save()
     result = {name: {**summed(found), "small_talk": small_talk(woken[name])} for name, found in rows.items()}
-    if asked.json:
-        print(json.dumps({**result, "questions": len(rows["default"]), "cost": cost}))
+    result["default"]["echo"] = summed(echoes)
+    if args.json:
+        told = {"questions": len(rows["default"]), "echo": summed(echoes), "cost": cost}
+        print(json.dumps({**result, **told}))
         return
     print(f"{'':28}" + "".join(f"{budget:>16}" for budget in BUDGETS) + f"{'small talk':>16}")
     print(f"{'':28}" + f"{'strict, part %':>16}" * len(BUDGETS) + f"{'tokens, none %':>16}")
@@ -365,6 +460,11 @@ def main() -> None:
         small = one["small_talk"]
         cells.append(f"{small['tokens']:.0f}, {100 * small['nothing']:.0f}")
         print(f"{name:28}" + "".join(f"{cell:>16}" for cell in cells))
+    asked_before = result["default"]["echo"]["strict"]
+    print(
+        f"{'default, asked in vain before':28}"
+        + "".join(f"{100 * asked_before[str(b)]:>15.1f}" for b in BUDGETS)
+    )
     for key, value in cost.items():
         print(f"{key:28}{value:>16}")
 

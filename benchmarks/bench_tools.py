@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from halo_weave.assemble import Options, assemble
+from halo_weave.llama import catalogue
 from halo_weave.settings import Settings
 from halo_weave.weave import Weave, events
 
-NAMES = ("smollm2-135m",)
 LONGEST = 48  # tokens of a reply
 PLAIN = (
     "My dog Pixel is afraid of balloons.",
@@ -174,16 +174,31 @@ def _share(talk: _Talk, kind: str) -> float:
     return sum(good) / len(good)
 
 
+def _present() -> list[str]:
+    """The models of the catalogue that are here and write text; the smallest is pulled if it is not."""
+    catalogue.ensure(catalogue.CHAT)
+    writing = [entry for entry in catalogue.ENTRIES if entry.kind != "embedder"]
+    for entry in writing:
+        if not entry.present:
+            print(f"{entry.name} is not here: halo-weave pull {entry.name}", file=sys.stderr)
+    return [entry.name for entry in writing if entry.present]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--model", nargs="+", action="extend", help="names or files of models")
+    parser.add_argument(
+        "--model",
+        nargs="+",
+        action="extend",
+        help="names or files; default: those of the catalogue that are here",
+    )
     parser.add_argument("--form", nargs="+", help="only these of auto, native, tags, off")
     parser.add_argument("--replies", action="store_true", help="show what the models say")
     options = parser.parse_args()
     _Shown.replies = options.replies
     found = {}
-    for model in options.model or NAMES:
+    for model in options.model or _present():
         found[Path(model).stem if "/" in model else model] = measure(model, options.form)
     if options.json:
         print(json.dumps(found))

@@ -16,7 +16,7 @@ from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.embedders.standard import open_embedder
 from halo_weave.engines import ENGINES
 from halo_weave.engines.absent import AbsentEngine
-from halo_weave.engines.calibration import calibrated
+from halo_weave.engines.calibration import calibrated, stored_calibration
 from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
@@ -27,7 +27,7 @@ from halo_weave.lab.capture import CaptureWriter
 from halo_weave.lastrun import changed_models, note_model, remember_model
 from halo_weave.llama import catalogue
 from halo_weave.llama.footprint import KvType
-from halo_weave.places import calibration_folder, captures_folder, memory_file, models_folder
+from halo_weave.places import calibration_folder, captures_folder, cells_folder, memory_file, models_folder
 from halo_weave.ports import Embedder, Engine
 from halo_weave.settings import Settings
 from halo_weave.store import Store
@@ -55,9 +55,7 @@ class Options:
     """What the user chose: where the memory lies, which models, how much of the machine."""
 
     data: Path
-    model: Path | str | None = (
-        None  # a file or a name; None: the default of the catalogue, pulled if it is not there
-    )
+    model: Path | str | None = None  # a file or a name; None: the default, pulled if it is not there
     remembered: str | None = None  # chosen in an earlier run; counts if `model` names none
     embedder: Path | Literal["off"] | None = None  # None: the default, likewise
     engine: Literal["llama", "scripted"] = "llama"
@@ -66,6 +64,7 @@ class Options:
     gpu_layers: int | None = None
     kv_type: KvType | None = None
     batch: int | None = None
+    disk_cache: int | None = None  # GB for keys and values on disk; 0: none
     settings: Settings = field(default_factory=Settings)
 
 
@@ -74,8 +73,9 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)  # before the model is loaded
     _warn_of_changed_models(options)
-    engine, calibration = open_model(options, None, progress)
+    engine = open_model(options, None, progress)
     try:
+        calibration = calibrate_engine(options, engine, progress)
         store = open_store(options.data)
     except BaseException:
         engine.close()
@@ -90,7 +90,7 @@ def assemble_without_model(options: Options, shown: Shown = _unshown) -> Weave:
     _warn_of_changed_models(options)
     store = open_store(options.data)
     recall = _open_recall(options, store)
-    return _joined(options, AbsentEngine(), NOT_CALIBRATED, store, recall, shown)
+    return _joined(options, AbsentEngine(cells_folder(options.data)), NOT_CALIBRATED, store, recall, shown)
 
 
 def _joined(
@@ -98,9 +98,14 @@ def _joined(
 ) -> Weave:
     tree = StructuredMemory(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
 
-    def opened(name: str | None, progress: Progress) -> tuple[Engine, Calibration]:
+    def opened(name: str | None, progress: Progress) -> tuple[Engine, Calibration | None]:
         with shown(progress) as telling:
-            return open_model(options, name, telling)
+            engine = open_model(options, name, telling)
+            try:
+                return engine, _stored_calibration(options, engine, telling)
+            except BaseException:
+                engine.close()
+                raise
 
     return Weave(
         engine,
@@ -112,6 +117,7 @@ def _joined(
         new_tape=partial(_new_tape, options.data),
         embed_anew=None if options.embedder == "off" else partial(_embed_anew, options, store),
         open_model=opened,
+        calibrate=partial(calibrate_engine, options),
         remember_model=partial(remember_model, options.data),
     )
 
@@ -128,10 +134,8 @@ def _warn_of_changed_models(options: Options) -> None:
         log.warning(sentence)
 
 
-def open_model(
-    options: Options, name: str | None, progress: Progress = _silent
-) -> tuple[Engine, Calibration]:
-    """The engine of a model and its calibration.
+def open_model(options: Options, name: str | None, progress: Progress = _silent) -> Engine:
+    """The engine of a model.
 
     Without a name: the one of the options, else the one chosen in an earlier run, else the default of the catalogue.
     """
@@ -145,14 +149,9 @@ def open_model(
             engine = open_engine(options, progress)
     else:
         engine = open_engine(options, progress)
-    try:
-        calibration = calibrate_engine(options, engine, progress)
-    except BaseException:
-        engine.close()
-        raise
     if engine.info.file:
         note_model(options.data, engine.info.file)
-    return engine, calibration
+    return engine
 
 
 def open_store(place: Path | str, *, read_only: bool = False) -> Store:
@@ -179,6 +178,9 @@ def open_engine(options: Options, progress: Progress = _silent, *, careful: bool
     """`careful`: a model that this machine has not enough memory for is refused before it is loaded."""
     names = ("context", "threads", "gpu_layers", "kv_type", "batch")
     chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if options.disk_cache is not None:
+        chosen["cells_bytes"] = options.disk_cache << 30
+    chosen["cells"] = cells_folder(options.data)
     return ENGINES[options.engine](options.model, progress, careful=careful, **chosen)
 
 
@@ -186,8 +188,18 @@ def calibrate_engine(
     options: Options, engine: Engine, progress: Progress = _silent, *, anew: bool = False
 ) -> Calibration:
     """The retrieval heads of the engine's model, found once for each model file."""
-    folder, shared = calibration_folder(options.data), calibration_folder(models_folder())
+    folder, shared = _calibration_folders(options)
     return calibrated(engine, folder, progress, anew=anew, shared=shared)
+
+
+def _stored_calibration(options: Options, engine: Engine, progress: Progress) -> Calibration | None:
+    folder, shared = _calibration_folders(options)
+    return stored_calibration(engine, folder, progress, shared=shared)
+
+
+def _calibration_folders(options: Options) -> tuple[Path, Path]:
+    """The user's own, and the one beside the models."""
+    return calibration_folder(options.data), calibration_folder(models_folder())
 
 
 def _open_recall(options: Options, store: Store, progress: Progress | None = None) -> Recall:

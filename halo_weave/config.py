@@ -14,7 +14,18 @@ from halo_weave.places import config_file
 from halo_weave.settings import FIELDS, Settings
 
 PREFIX = "HALO_WEAVE_"
-OPTIONS = {"model", "embedder", "data", "engine", "context", "threads", "gpu_layers", "kv_type", "batch"}
+OPTIONS = {
+    "model",
+    "embedder",
+    "data",
+    "engine",
+    "context",
+    "threads",
+    "gpu_layers",
+    "kv_type",
+    "batch",
+    "disk_cache",
+}
 OPTIONS |= {"host", "port", "key", "origin", "allow_host"}
 
 

@@ -49,6 +49,25 @@ def note_model(data: Path, file: str) -> None:
         atexit.register(note.unlink, missing_ok=True)
 
 
+def note_server(data: Path, address: str) -> None:
+    """Note where this process serves the memory, until it ends in good order."""
+    note = data / FOLDER / f"{os.getpid()}-server.json"
+    with suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(json.dumps({"owner": this_process(), "address": address}), encoding="utf-8")
+        atexit.register(note.unlink, missing_ok=True)
+
+
+def running_server(data: Path) -> str:
+    """The address of a process that serves this memory; empty if there is none."""
+    for note in sorted((data / FOLDER).glob("*-server.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            found = json.loads(note.read_text(encoding="utf-8"))
+            if alive(str(found["owner"])):
+                return str(found["address"])
+    return ""
+
+
 def changed_models(data: Path) -> list[str]:
     """A sentence for each model whose file changed under a run that did not end in good order. Said once."""
     sentences = []

@@ -24,6 +24,11 @@ def memory_file(data: Path) -> Path:
     return data / "memory.sqlite"
 
 
+def cells_folder(data: Path) -> Path:
+    """Where keys and values of conversations lie."""
+    return data / "cells"
+
+
 def calibration_folder(beside: Path) -> Path:
     """In a data folder, and beside the models for all data folders."""
     return beside / "calibration"

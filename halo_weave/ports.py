@@ -13,7 +13,7 @@ import numpy.typing as npt
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.brightness import Capture as Capture
 from halo_weave.core.resurrection import RecallHit
-from halo_weave.core.tokens import Ids, Positions, Tokens
+from halo_weave.core.tokens import Ids, Positions, Role, Tokens
 from halo_weave.errors import BadSetting
 from halo_weave.templates.facts import TemplateFacts
 from halo_weave.templates.messages import ChatMessage, ChatPrompt
@@ -50,6 +50,9 @@ class ModelInfo:
     file: str = ""
     size_bytes: int = 0
     parameters: int = 0  # how many weights it has; 0: not known
+    embedding: int = 0  # size of a token's hidden state; 0: not known
+    rope_base: float = 0.0  # of its rotary positions; 0: not known
+    rope_scale: float = 1.0
     wide_layers: tuple[int, ...] = ()  # those that see everything, if others see a sliding window; (): all do
 
 
@@ -196,6 +199,9 @@ class Engine(Protocol):
     def forget(self, window: str) -> None:
         """Drop a window's KV. It is rebuilt on its next turn."""
 
+    def erase(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Tokens with labels from the first of each span up to the second were deleted: keep nothing of them."""
+
     def close(self) -> None: ...
 
 
@@ -214,6 +220,19 @@ class Embedder(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Which chunks a search looks at: of a role, of a speaker, said since a time and before another."""
+
+    role: Role | None = None
+    speaker: str = ""
+    since: datetime | None = None
+    before: datetime | None = None
+
+
+EVERYTHING = Only()
+
+
 class RecallPort(Protocol):
     """Search over all that was said."""
 
@@ -229,7 +248,11 @@ class RecallPort(Protocol):
         now: datetime,
         user_weight: float = 1.5,
         mmr_lambda: float | None = None,
+        only: Only = EVERYTHING,
     ) -> Sequence[RecallHit]: ...
+
+    def embedder(self, timeout: float | None = None) -> Embedder | None:
+        """The embedder once it is there, for whoever needs vectors of other texts; None if there is none."""
 
     def note_said(self) -> None:
         """New chunks are in the store: embed them when there is time."""

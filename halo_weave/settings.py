@@ -133,10 +133,10 @@ class Settings:
         1.5, "How much more your own words count in search than the model's.", low=0.1, high=10
     )
     relevance_floor: float = _remembering(
-        0.25,
-        "How near in meaning a chunk must be to your words to wake up, unless it holds a rare one of them; 0 wakes the best there is.",
+        3.0,
+        "How far above small talk a chunk must be in meaning to wake up, unless it holds a rare word of yours; 0 wakes the best there is.",
         low=0,
-        high=1,
+        high=20,
     )
     mmr_lambda: float | None = _remembering(
         None, "Below 1, prefers variety among what wakes up; empty is off.", low=0, high=1, optional=True
@@ -154,6 +154,9 @@ class Settings:
     timestamps: bool = _system(True, "Show the model when each of your messages was said.")
     memory_tree_in_prompt: bool = _system(
         True, "Tell the model of its notes and structured memory in the system prompt."
+    )
+    memory_decay_days: float = _system(
+        30.0, "After so many days a memory of the AI counts for a third as recent.", low=0.1, high=100_000
     )
     tools: ToolForm = _system(
         "auto",

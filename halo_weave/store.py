@@ -133,7 +133,7 @@ class Transcript(Protocol):
     def said_in(
         self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
     ) -> TurnPage:
-        """Turns said in a window, in order: from an offset on, around a turn, or the last ones."""
+        """Turns of a window's current branch, in order: from an offset on, around a turn, or the last ones."""
 
     def merge(self, window_id: str, key: ChunkKey, *, now: datetime) -> ChunkKey:
         """The chunk joins the one before it in its turn and goes by that one's key, which is returned.
@@ -152,6 +152,15 @@ class Transcript(Protocol):
     def undelete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
         """Deleted chunks are again what they were in every window, live or asleep. Returns where they are live."""
 
+    def mark_wrong(self, key: ChunkKey, question: str | None, *, now: datetime) -> None:
+        """The wrong memory for questions like this one. None takes all such marks of the chunk back."""
+
+    def wrong_marks(self) -> list[tuple[int, str]]:
+        """The numbers of the chunks that were marked, each with a question that it is wrong for."""
+
+    def times_woken(self, key: ChunkKey) -> int:
+        """How often it woke up, in all windows."""
+
 
 class Branches(Protocol):
     """Which turn follows which. What leads up to a window's last turn is its current branch; turns that are on no
@@ -164,6 +173,17 @@ class Branches(Protocol):
         """The turns of the current branch with a later id than `after`, in order."""
 
     def turn_record(self, turn_id: int) -> TurnRecord: ...
+    def timeline(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        window: str | None = None,
+        after: tuple[datetime, int] | None = None,
+        limit: int = 100,
+    ) -> list[TurnRecord]:
+        """Turns of current branches in the order of time. `after`: the time and id of the last one that is known."""
+
     def followers(self, turn_id: int, window_id: str) -> list[TurnRecord]:
         """The turns that follow this one, in order; for 0, those of the window that follow none."""
 
@@ -260,9 +280,6 @@ class Windows(Protocol):
         text: str | None = None,
     ) -> GraveyardPage:
         """Sleeping chunks, by page."""
-
-    def sleeping(self, window_id: str, key: ChunkKey) -> Sleeping:
-        """One chunk of the graveyard."""
 
     def asleep_or_said(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Wakeable]:
         """Chunks that are not live here, with the brightness they had here if they sleep here.

@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "halo_weave"
 # From the bottom up. A part may import those below it, and itself.
 LAYERS = [
     {"errors"},
+    {"confined"},
     {"core", "templates"},
     {"records", "imports"},
     {"ports", "store", "places", "settings"},
@@ -22,8 +23,9 @@ LAYERS = [
     {"lab"},  # captures are written while windows talk, so it stands below what puts the parts together
     {"lastrun"},
     {"assemble"},
+    {"mcp"},  # over stdio, and as an address of the server
     {"server"},
-    {"cli", "mcp"},  # `halo-weave serve` starts the server
+    {"cli"},  # `halo-weave serve` starts the server
 ]
 TOP = {"__init__", "__main__"}
 IMPURE = {

@@ -9,9 +9,11 @@ from typing import NoReturn
 
 from rich.console import Console
 
+from halo_weave.cli import cache as cache
 from halo_weave.cli import chat as chat
 from halo_weave.cli import lab as lab
 from halo_weave.cli import light as light
+from halo_weave.cli import mcp as mcp
 from halo_weave.cli import memory as memory
 from halo_weave.cli import models as models
 from halo_weave.cli import recall as recall

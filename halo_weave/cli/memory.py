@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,9 +21,12 @@ from halo_weave.cli.app import app
 from halo_weave.cli.glow import counted, json_line, plain
 from halo_weave.cli.starting import Data, Json, Yes, folder_of, progress_bar
 from halo_weave.config import read_config
+from halo_weave.engines.disk import clear_disk
 from halo_weave.errors import BadInput, StoreCorrupt
+from halo_weave.places import cells_folder
 from halo_weave.records import Finding, Subset
 from halo_weave.store import Store
+from halo_weave.weave.exports import ExportFormat, tell
 from halo_weave.weave.windows import find_window
 
 LAST_TURN = 2**63 - 1
@@ -179,9 +183,15 @@ def _export_memory(
     vectors: Annotated[
         bool, typer.Option("--vectors", help="With the embeddings, which can be made again.")
     ] = False,
+    form: Annotated[
+        ExportFormat,
+        typer.Option(
+            "--format", help="markdown: one window to read. chatgpt: what importers of ChatGPT's export read."
+        ),
+    ] = "halo-weave",
     as_json: Json = False,
 ) -> None:
-    """Write the memory, or a part of it, as JSON."""
+    """Write the memory, or a part of it, to a file."""
     spans = _moment_of(since, "--since"), _moment_of(until, "--until")
     to_stdout = str(target) == "-"
     if target.exists():
@@ -193,13 +203,24 @@ def _export_memory(
     with opened_to_read(data) as store, bar("Exporting turns") as progress:
         chosen = find_window(store.windows(), window).id if window else None
         subset = Subset(chosen, first_turn, last_turn, *spans)
+        if form != "halo-weave" and replace(subset, window=None) != Subset():
+            raise BadInput(
+                f"The format {form} takes whole windows. Leave out the turns and times, or the format."
+            )
+
+        def export(write: Callable[[str], object]) -> None:
+            if form == "halo-weave":
+                store.export(write, now=now(), subset=subset, vectors=vectors, progress=progress)
+            else:
+                tell(store, write, form, chosen, progress)
+
         if to_stdout:
-            store.export(sys.stdout.write, now=now(), subset=subset, vectors=vectors, progress=progress)
+            export(sys.stdout.write)
             return
         partial = target.with_name(target.name + ".partial")
         try:
             with partial.open("w", encoding="utf-8") as file:
-                store.export(file.write, now=now(), subset=subset, vectors=vectors, progress=progress)
+                export(file.write)
             partial.replace(target)
         except OSError as error:
             raise BadInput(f"{target} cannot be written: {error.strerror}.") from error
@@ -296,4 +317,5 @@ def clear(data: Data = None, yes: Yes = False, as_json: Json = False) -> None:
                 err=True,
             )
         store.clear(confirm=True)
+    clear_disk(cells_folder(folder_of(read_config(), data)))
     answer(as_json, {"cleared_turns": stats.turns, "cleared_tokens": stats.tokens}, "Cleared.")

@@ -16,12 +16,13 @@ from halo_weave.cli.memory import answer, bar, now, opened_to_change, opened_to_
 from halo_weave.cli.starting import Data, Json, embedder_of
 from halo_weave.config import configured_settings, read_config
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
-from halo_weave.core.tokens import ChunkKey
+from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.embedders.standard import open_embedder
 from halo_weave.errors import BadInput
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex as embed_anew
 from halo_weave.llama import catalogue
+from halo_weave.ports import Only
 from halo_weave.records import ChunkRecord
 from halo_weave.store import Store
 from halo_weave.weave.system import stored_settings
@@ -53,6 +54,14 @@ def search(
     window: Annotated[
         str | None, typer.Option("--window", help="Only what was said in this window: its name or id.")
     ] = None,
+    role: Annotated[Role | None, typer.Option("--role", help="Only what was said in this role.")] = None,
+    speaker: Annotated[str, typer.Option("--speaker", help="Only what someone of this name said.")] = "",
+    since: Annotated[
+        datetime | None, typer.Option("--since", help="Only what was said on this day or later.")
+    ] = None,
+    before: Annotated[
+        datetime | None, typer.Option("--before", help="Only what was said before this day.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many chunks.")] = 10,
     budget: Annotated[
         int | None,
@@ -62,35 +71,37 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Find what was said, by meaning and by words."""
+    only = Only(role, speaker, since and since.astimezone(), before and before.astimezone())
     with opened_to_read(data) as store:
         if window is not None:
             window = find_window(store.windows(), window).id
         with recalling(store, embedder) as recall:
             told: dict[str, Any] = {}
             if budget is None:
-                scored = {hit.key: hit for hit in recall.search(words, window=window, limit=limit, now=now())}
+                found = recall.search(words, window=window, limit=limit, now=now(), only=only)
+                scored = {hit.key: hit for hit in found}
                 shown = dict.fromkeys(scored, "")
             else:
-                scored, plan = _would_wake(store, recall, words, budget, window)
+                scored, plan = _would_wake(store, recall, words, budget, window, only)
                 told = {"budget": budget, "cost": plan.cost}
                 shown = {waking.key: str(waking.part) for waking in plan.wakes}
             status = recall.status()
         records = {record.key: record for record in store.chunks_by_key(shown)}
         names = store.window_names()
-    found = [
+    shown_hits = [
         _described(record, names.get(record.window, ""), scored.get(key), part)
         for key, part in shown.items()
         if (record := records.get(key))
     ]
     if as_json:
-        say({"query": words, **told, "embedder": status["state"], "hits": found})
+        say({"query": words, **told, "embedder": status["state"], "hits": shown_hits})
         return
     if status["sentence"]:
         typer.echo(status["sentence"], err=True)
-    if not found:
+    if not shown_hits:
         typer.echo("Nothing was found.")
     console = Console()
-    for one in found:
+    for one in shown_hits:
         said = datetime.fromisoformat(one["said"]).astimezone()
         head = plain(f"{one['key']}  {one['speaker']}  {said:%Y-%m-%d %H:%M}  {one['window_name']}", "bold")
         if one["similarity"] is not None:
@@ -105,7 +116,7 @@ def search(
 
 
 def _would_wake(
-    store: Store, recall: Recall, words: str, budget: int, window: str | None
+    store: Store, recall: Recall, words: str, budget: int, window: str | None, only: Only
 ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
     """As in a turn: by the stored settings, and only what is near enough. In a window, what is live there stays out."""
     record = store.window(window) if window else None
@@ -119,6 +130,7 @@ def _would_wake(
         window_id=window or "",
         scope=window,
         live={one.key for one in store.live(window)} if window else (),
+        only=only,
     )
 
 

@@ -15,6 +15,7 @@ from halo_weave.cli.app import app
 from halo_weave.cli.glow import plain
 from halo_weave.cli.starting import progress_bar, say_default, with_options
 from halo_weave.config import read_config, text_of, texts_of, whole_of
+from halo_weave.lastrun import note_server
 
 if TYPE_CHECKING:
     from halo_weave.server.listening import Server
@@ -38,6 +39,9 @@ Names = Annotated[
     list[str] | None,
     typer.Option("--allow-host", help="Another name this server goes by, like box.lan or box.lan:8080."),
 ]
+Writes = Annotated[
+    bool, typer.Option("--allow-writes", help="MCP clients of /mcp may also write into memory and forget.")
+]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 
 
@@ -51,6 +55,7 @@ def serve(
     origin: Origins = None,
     allow_host: Names = None,
     open_page: Open = False,
+    allow_writes: Writes = False,
 ) -> None:
     """Serve the page and the API on http://127.0.0.1:4256. The default command."""
     # Here, since the web framework takes longer to import than most other commands take to run.
@@ -69,8 +74,10 @@ def serve(
     taken = listener.getsockname()[1]
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     service = Service(lambda _: assemble_without_model(options, progress_bar))
-    server = Server(service, policy_for(host, taken, key=key, names=names, origins=origins))
+    policy = policy_for(host, taken, key=key, names=names, origins=origins)
+    server = Server(service, policy, mcp_writes=allow_writes)
     address = f"http://[{host}]:{taken}" if ":" in host else f"http://{host}:{taken}"
+    note_server(options.data, address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]"))
     console = Console(stderr=True, highlight=False)
     console.print(plain(f"Halo Weave is at {address} (Ctrl-C ends it)"))
     say_default(options, console)

@@ -58,6 +58,7 @@ NUMBERS = {  # options that are whole numbers, with the range that the configura
     "threads": (1, 1024),
     "gpu_layers": (-1, 1 << 16),
     "batch": (8, 4096),
+    "disk_cache": (0, 1 << 16),
 }
 _SYSTEM: dict[str, Any] = {  # the options of every command that opens a model, by parameter
     "model": Model,
@@ -72,6 +73,10 @@ _SYSTEM: dict[str, Any] = {  # the options of every command that opens a model, 
     "kv_type": KvCacheType,
     "batch": Annotated[
         int | None, typer.Option("--batch", min=8, max=4096, help="Tokens of a prompt that are read at once.")
+    ],
+    "disk_cache": Annotated[
+        int | None,
+        typer.Option("--disk-cache", min=0, help="GB on disk for what was read before; 0: none. Default: 4."),
     ],
 }
 

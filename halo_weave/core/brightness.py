@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import product
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -95,9 +95,7 @@ class AttentionRow:
     aside: int = 0  # how many frame and system tokens there are
     aside_peak: float = 0.0  # the largest single share among them
     first: float | None = None  # the share of the very first token of the context, when that is aside
-    raw: Floats | None = (
-        None  # (pairs, live tokens), in the order of `Capture.chosen_raw`; only when asked for
-    )
+    raw: Floats | None = None  # (pairs, live tokens) as `Capture.chosen_raw` orders them; when asked for
 
     def fault(self, live: int) -> Fault | None:
         """What makes the row unusable for a window of `live` tokens, if anything."""
@@ -144,6 +142,9 @@ class Sight:
     offsets: Offsets  # (chunks + 1,), where each chunk's tokens begin
     ages: npt.NDArray[np.int64]  # (chunks,), in turns; 0 is the newest
     scored: int  # tokens before this index are scored; the current turn lies after it
+    # What the strategy noted of these chunks, to find it again with the next row. Empty once others than the strategy
+    # have changed the chunks or their traces.
+    noted: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

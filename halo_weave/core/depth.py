@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-DEPTH = (
-    64  # lists and objects within each other; a deeper value could exhaust the stack of who reads it later
-)
+DEPTH = 64  # lists and objects within each other: more could exhaust the stack of who reads them later
 
 
 def shallow(value: Any) -> bool:

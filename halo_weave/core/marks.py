@@ -15,6 +15,6 @@ _FOLDED = re.compile(
 
 def mark_of(role: Role, text: str) -> int:
     """A 64-bit number, with a sign. White space, thoughts and folded blocks do not matter."""
-    words = " ".join(_FOLDED.sub(" ", text).split())
+    words = "".join(_FOLDED.sub(" ", text).split())
     digest = blake2b(f"{role}\n{words}".encode(errors="replace"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)

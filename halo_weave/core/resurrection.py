@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import log
 from typing import Literal
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, BadSetting, UnknownChunk
 
 PairOrder = Literal["ranked", "with", "off"]
+THRIFT = 0.5  # of two chunks, one twice as long needs ln 2 times this more similarity to come first
 PAIR_SHARE = 0.7  # of its hit's similarity: measured, it costs next to no hit and keeps most pairs
 
 
@@ -22,12 +24,17 @@ class RecallHit:
     similarity: float
     parts: Mapping[str, float] = field(default_factory=dict)  # of the similarity; they add up to it
     words: tuple[str, ...] = ()  # of the user's that it holds
-    nearness: float | None = None  # in meaning, whatever else memory holds: 0 to 1; None if it is not known
+    nearness: float | None = (
+        None  # in meaning: spreads above what small talk reaches here; None if it is not known
+    )
     rare: bool = False  # it holds a word of the user's that hardly any other chunk holds
 
     def matters(self, floor: float) -> bool:
-        """Whether it is relevant enough to wake up, and not merely the best of what there is."""
-        return self.rare or self.nearness is None or self.nearness >= floor
+        """Whether it is relevant enough to wake up, and not merely the best of what there is.
+
+        A rare word is enough: an embedder may not know a name or an identifier.
+        """
+        return self.rare or self.nearness is None or floor <= 0 or self.nearness >= floor
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +104,17 @@ def choose_resurrections(
     *,
     live: Collection[ChunkKey] = (),
     frame_tokens: Mapping[Role, int] | None = None,
-    stamps: Mapping[str, int] | None = None,
+    stamps: Mapping[tuple[str, Role], int] | None = None,
     pairs: PairOrder = "with",
 ) -> ResurrectionPlan:
     """Hits in order of similarity, brightness at deletion and recency, as far as the room goes.
 
-    A hit brings its pairs: the question of an answer or the answer's opening for a question, and the opening of
+    Unless pairs come `with` their hits, similarity is weighed against length: room is what is short. A hit brings its pairs: the question of an answer or the answer's opening for a question, and the opening of
     its own turn. What is live already is free. `with`: a hit and its pairs wake up together or not at all. `ranked`:
     a hit first, its pairs once no other hit is worth more than they are. `off`: hits alone. `stamps`: what the frame of
-    a user's turn takes more, by the window where it was said.
+    a turn takes more, by the window where it was said and by role.
     """
-    ranked = _ranked(hits, sleepers, live)
+    ranked = _ranked(hits, sleepers, live, frame_tokens or {}, THRIFT if pairs != "with" else 0.0)
     awake = {key.turn_id for key in live}
     taken: dict[ChunkKey, Waking] = {}
     passed: list[Waking] = []
@@ -124,7 +131,7 @@ def choose_resurrections(
             cost = sleepers[key].tokens
             if key.turn_id not in awake and key.turn_id not in turns:
                 cost += (frame_tokens or {}).get(key.role, 0)
-                cost += (stamps or {}).get(sleepers[key].window, 0) if key.role is Role.USER else 0
+                cost += (stamps or {}).get((sleepers[key].window, key.role), 0)
                 turns.add(key.turn_id)
             wakes.append(Waking(key, part, hit.key, hit.similarity, cost))
         total = sum(waking.cost for waking in wakes)
@@ -146,8 +153,13 @@ def choose_resurrections(
 
 
 def _ranked(
-    hits: Iterable[RecallHit], sleepers: Mapping[ChunkKey, Sleeper], live: Collection[ChunkKey]
-) -> list[RecallHit]:
+    hits: Iterable[RecallHit],
+    sleepers: Mapping[ChunkKey, Sleeper],
+    live: Collection[ChunkKey],
+    frame_tokens: Mapping[Role, int],
+    thrift: float,
+) -> list[tuple[float, RecallHit]]:
+    """What each hit is worth for its length, best first."""
     best: dict[ChunkKey, RecallHit] = {}
     for hit in hits:
         if hit.similarity != hit.similarity:
@@ -159,27 +171,31 @@ def _ranked(
         if hit.key not in best or best[hit.key].similarity < hit.similarity:
             best[hit.key] = hit
 
-    def rank(hit: RecallHit) -> tuple[float, float, int]:
-        sleeper = sleepers[hit.key]
-        return -hit.similarity, -sleeper.peak, -sleeper.start
+    def rank(item: tuple[float, RecallHit]) -> tuple[float, float, int]:
+        sleeper = sleepers[item[1].key]
+        return -item[0], -sleeper.peak, -sleeper.start
 
-    return sorted(best.values(), key=rank)
+    def worth(hit: RecallHit) -> float:
+        cost = sleepers[hit.key].tokens + frame_tokens.get(hit.key.role, 0)
+        return hit.similarity - thrift * log(max(1, cost))
+
+    return sorted(((worth(hit), hit) for hit in best.values()), key=rank)
 
 
 def _steps(
-    ranked: list[RecallHit], sleepers: Mapping[ChunkKey, Sleeper], pairs: PairOrder
+    ranked: list[tuple[float, RecallHit]], sleepers: Mapping[ChunkKey, Sleeper], pairs: PairOrder
 ) -> list[tuple[RecallHit, list[tuple[ChunkKey, WakeReason]], bool]]:
     """What is tried one after the other: a hit with what must come along, or a pair of one (then the last is False)."""
     steps: list[tuple[float, int, tuple[RecallHit, list[tuple[ChunkKey, WakeReason]], bool]]] = []
-    for hit in ranked:
+    for worth, hit in ranked:
         own = [(hit.key, WakeReason.HIT)]
         brought = _pairs(sleepers[hit.key], sleepers) if pairs != "off" else []
         if pairs == "with":
-            steps.append((-hit.similarity, 0, (hit, own + brought, True)))
+            steps.append((-worth, 0, (hit, own + brought, True)))
             continue
-        steps.append((-hit.similarity, 0, (hit, own, True)))
-        worth = min(hit.similarity, PAIR_SHARE * hit.similarity)
-        steps += [(-worth, 1, (hit, [member], False)) for member in brought]
+        steps.append((-worth, 0, (hit, own, True)))
+        later = worth - (1 - PAIR_SHARE) * abs(hit.similarity)
+        steps += [(-later, 1, (hit, [member], False)) for member in brought]
     steps.sort(key=lambda step: step[:2])  # stable: equals keep their rank
     return [step for _, _, step in steps]
 

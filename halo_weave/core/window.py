@@ -103,6 +103,7 @@ class Window:
         # Brightness and below it the traces; of chunks, then of the reply, then spare columns.
         self._light = np.zeros((1 + len(self.strategy.traces), 1024), np.float32)
         self._ages: npt.NDArray[np.int64] | None = None
+        self._noted: dict[str, Any] = {}  # of the strategy, until the chunks or their traces change
         self.add(live)
 
     # What is live
@@ -200,7 +201,7 @@ class Window:
         light[0] = self._light[0]
         for row, name in zip(light[1:], strategy.traces, strict=True):
             row[:] = kept.get(name, np.nan)
-        self.strategy, self._light = strategy, light
+        self.strategy, self._light, self._noted = strategy, light, {}
 
     def add(self, live: Iterable[Live]) -> None:
         """Add chunks at their places in time. Nothing changes if one of them does not fit."""
@@ -258,7 +259,7 @@ class Window:
 
     def learn_surprisal(self, turn_id: int, surprisal: Floats) -> None:
         """A turn was read: how little the model expected each of its tokens, in nats."""
-        at = 0
+        at, self._noted = 0, {}
         for place, chunk in enumerate(self._chunks):
             if chunk.key.turn_id == turn_id and at + len(chunk) <= len(surprisal):
                 self._columns(place)[:] = self._rows(self.strategy.born(surprisal[at : at + len(chunk)]))
@@ -344,7 +345,7 @@ class Window:
         count = len(self)
         light = Light(self._light[0, :count], self._light[1:, :count] if self.strategy.traces else None)
         scored = int(self._offsets[-1]) if scored is None else scored
-        return Sight(light, self._chunks, self._offsets, self._turn_ages(), scored)
+        return Sight(light, self._chunks, self._offsets, self._turn_ages(), scored, self._noted)
 
     def _set_light(self, light: Light) -> None:
         """Take over what the strategy returned for all live tokens."""
@@ -371,7 +372,7 @@ class Window:
         reply = self._light[:, self._offsets[-1] : len(self)]
         spare = np.zeros((len(columns), 1024 + columns.shape[1] // 4), np.float32)
         self._light = np.concatenate([columns, reply, spare], axis=1)
-        self._chunks = chunks
+        self._chunks, self._noted = chunks, {}
         self._places = {chunk.key: place for place, chunk in enumerate(chunks)}
         self._offsets = np.concatenate([[0], np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)])
         self._ages = None

@@ -21,13 +21,13 @@ def _open_llama(
     model: Path | str | None, progress: Progress, *, careful: bool = False, **limits: Any
 ) -> Engine:
     from halo_weave.engines.llama import Limits, LlamaEngine
-    from halo_weave.llama.inventory import check_memory, chosen_weights
+    from halo_weave.llama.inventory import check_memory, chosen_weights, title_of
 
     path = chosen_weights(model, progress)
     if careful:
         check_memory(path, limits.get("context"), limits.get("kv_type") or "f16")
     progress("Loading the model", 0, 0)
-    return LlamaEngine(path, limits=Limits(**limits))
+    return LlamaEngine(path, limits=Limits(**limits), name=title_of(path))
 
 
 def _open_scripted(

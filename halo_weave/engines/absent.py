@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.tokens import Ids, Tokens
+from halo_weave.engines.disk import discard_window, erase_tokens
 from halo_weave.errors import EngineError
 from halo_weave.ports import Abilities, Capture, GenerationEvent, ModelInfo, Prompt, Sampling
 from halo_weave.templates.facts import TemplateFacts
@@ -19,7 +21,13 @@ TOKEN = 4  # bytes: about what a token of most models stands for
 
 
 class AbsentEngine:
-    """Implements `ports.Engine` for windows that are looked at and changed before a model is there."""
+    """Implements `ports.Engine` for windows that are looked at and changed before a model is there.
+
+    What is deleted goes from the folder of `cells` too.
+    """
+
+    def __init__(self, cells: Path) -> None:
+        self._cells = cells
 
     info = ModelInfo(
         name="",
@@ -78,7 +86,10 @@ class AbsentEngine:
         raise EngineError("There is no model to speak.")
 
     def forget(self, window: str) -> None:
-        pass
+        discard_window(self._cells, window)
+
+    def erase(self, spans: Sequence[tuple[int, int]]) -> None:
+        erase_tokens(self._cells, spans)
 
     def close(self) -> None:
         pass

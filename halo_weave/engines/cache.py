@@ -6,7 +6,7 @@ Only the engine's thread uses it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -17,6 +17,7 @@ from halo_weave.core.brightness import AttentionRow, Capture, Floats
 from halo_weave.core.tokens import Ids
 from halo_weave.engines.capture import AttentionReader
 from halo_weave.engines.cells import BringBack, CachedTokens, Cells, Places, Plan, runs
+from halo_weave.engines.disk import Grave, SavedWindow, Span, has_any
 from halo_weave.engines.prompts import CHUNK, FlatPrompt, Kinds, attention_row
 from halo_weave.errors import EngineError
 from halo_weave.llama import abi
@@ -40,15 +41,6 @@ class Shape:
     callback_in_c: bool  # of the attention reader
     kv_type: KvType = "f16"
     sliding: int = 0  # places that the layers with a sliding window look back; 0: there are none
-
-
-@dataclass(slots=True, eq=False)
-class Grave:
-    """Asleep tokens with their keys and values, as llama.cpp saves them."""
-
-    tokens: CachedTokens
-    order: npt.NDArray[np.intp]  # in which the saved state lists them
-    state: npt.NDArray[np.uint8]
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +75,10 @@ class Observation:
     def anew_from(self) -> int:
         """From which token on the prompt must be computed. A token's surprisal is known from the one before it."""
         return max(0, min(self.rows_from, self.surprisal_from - 1))
+
+
+class CellsRefused(EngineError):
+    """Saved keys and values do not fit into this cache."""
 
 
 class _Batch:
@@ -123,7 +119,10 @@ class Cache:
         """`attention`: whether rows can be read from it."""
         self.model, self.shape, self.c = model, shape, model.c
         self.batch = _Batch(shape.batch)
+        self.erased: list[Span] = []  # labels of live tokens that were deleted and have not left yet
+        self.new = True  # nobody asked yet what lies on disk
         self.graves: list[Grave] = []
+        self.fresh: list[Grave] = []  # those that fell asleep since somebody asked
         self.powers = np.empty(model.size, dtype=np.float32)
         self._open(size, attention=attention)
         self.reset()
@@ -184,21 +183,27 @@ class Cache:
 
     def resize(self, size: int, *, attention: bool) -> None:
         """A new context with more cells, or one whose attention can be read, and everything live moved over."""
-        live = np.arange(self.count)
-        saved = [self._saved(part) for part in self._stretches(live)]
-        kinds, count, clean, doubt = self.kinds, self.count, self.clean, self.doubt
+        kept, doubt = self.saved(), self.doubt
         old, self.context = self.context, None
         self.c.llama_free(old)
         self._open(size, attention=attention)
         self.reset()
-        self.kinds[:count] = kinds[:count]
-        for grave in saved:
-            now = slice(self.count, self.count + len(grave.tokens))
-            self.labels[now], self.ids[now] = grave.tokens.labels, grave.tokens.ids
-            self.places[now] = grave.tokens.places
-            self.columns[now] = self._bring_back(grave, 0, grave.tokens.places)
+        self.take_in(kept)
+        self.doubt = doubt
+
+    def saved(self) -> SavedWindow:
+        """A copy of everything live."""
+        return SavedWindow([self._saved(part) for part in self._stretches(np.arange(self.count))], self.clean)
+
+    def take_in(self, saved: SavedWindow) -> None:
+        """An empty cache gets what another one had. Kinds are known when the next prompt is read."""
+        for part in saved.parts:
+            now = slice(self.count, self.count + len(part.tokens))
+            self.columns[now] = self._bring_back(part, 0, part.tokens.places)
+            self.labels[now], self.ids[now] = part.tokens.labels, part.tokens.ids
+            self.places[now] = part.tokens.places
             self.count = now.stop
-        self.clean, self.doubt = clean, doubt
+        self.clean = min(saved.clean, self.count)
 
     @property
     def bytes(self) -> int:
@@ -208,6 +213,13 @@ class Cache:
     def live(self) -> CachedTokens:
         now = slice(0, self.count)
         return CachedTokens(self.labels[now].copy(), self.ids[now].copy(), self.places[now].copy())
+
+    def erase(self, spans: Sequence[Span]) -> None:
+        """These tokens were deleted: nothing of them is kept when they leave, or was kept before."""
+        self.graves = [grave for grave in self.graves if not has_any(grave.tokens.labels, spans)]
+        self.fresh = [grave for grave in self.fresh if not has_any(grave.tokens.labels, spans)]
+        if has_any(self.labels[: self.count], spans):
+            self.erased += spans
 
     def usable(self, prompt: FlatPrompt) -> list[Grave]:
         """Graves that there is room for: one that returns in part needs cells for all its tokens for a moment."""
@@ -228,7 +240,7 @@ class Cache:
 
     def _load(self, state: npt.NDArray[np.uint8], sequence: int) -> None:
         if not self.c.llama_state_seq_set_data(self.context, state.ctypes.data, state.nbytes, sequence):
-            raise EngineError(
+            raise CellsRefused(
                 f"llama.cpp could not bring back a part of the KV cache{self.model.library.complaint()}."
             )
 
@@ -305,12 +317,15 @@ class Cache:
     def _remove(self, index: npt.NDArray[np.intp], *, keep: bool) -> None:
         """Live tokens leave; their keys and values are kept aside while there is room."""
         for gone in self._stretches(index):
+            keep = keep and not has_any(self.labels[gone], self.erased)
             first, last = int(self.places[gone[0]]), int(self.places[gone[-1]]) + 1
             if keep and len(gone) * self.shape.cell_bytes <= self.shape.graveyard_bytes:
                 self.graves.append(self._saved(gone))
+                self.fresh.append(self.graves[-1])
             for sequence in (LIVE, HELD) if self.shape.sliding else (LIVE,):
                 self.c.llama_memory_seq_rm(self.memory, sequence, first, last)
             self.cells.give_back(self.columns[gone])
+        self.erased.clear()
         while sum(grave.state.nbytes for grave in self.graves) > self.shape.graveyard_bytes:
             del self.graves[0]  # the oldest goes first
 

@@ -89,23 +89,48 @@ def calibrated(
     `shared`: a folder beside the models, so that another data folder need not find it out again. A model that cannot be
     calibrated works as well: its light comes from all heads.
     """
-    folders = [folder] if shared is None else [folder, shared]
-    info = engine.info
-    if not info.file or not info.abilities.attention:
-        return (
-            Calibration(sentence="What this model looks at cannot be read.") if info.file else NOT_CALIBRATED
-        )
+    if (blind := _blind(engine)) is not None:
+        return blind
     try:
-        name = f"{_hash_of(Path(info.file), [one / 'files.json' for one in folders], progress)}.json"
-        stored = [None if anew else _stored(one / name) for one in folders]
+        places = _places(engine, folder, shared, progress)
+        stored = [None if anew else _stored(place) for place in places]
         found = next((one for one in stored if one), None) or calibrate(engine, progress)
-        for one, known in zip(folders, stored, strict=True):
+        for place, known in zip(places, stored, strict=True):
             if known is None:
-                _write(one / name, {"method": METHOD, "model": info.name, **_as_json(found)})
+                _write(place, {"method": METHOD, "model": engine.info.name, **_as_json(found)})
         return found
     except (HaloWeaveError, OSError) as error:
         log.warning("The model was not calibrated: %s", error)
         return Calibration(sentence=f"This model was not calibrated: {error}")
+
+
+def stored_calibration(
+    engine: Engine, folder: Path, progress: Progress, *, shared: Path | None = None
+) -> Calibration | None:
+    """As `calibrated`, but nothing is made: None if that is still to be done."""
+    if (blind := _blind(engine)) is not None:
+        return blind
+    try:
+        return next(filter(None, map(_stored, _places(engine, folder, shared, progress))), None)
+    except OSError:
+        return None
+
+
+def _blind(engine: Engine) -> Calibration | None:
+    """What is said of a model that cannot be calibrated."""
+    info = engine.info
+    if not info.file:
+        return NOT_CALIBRATED
+    return (
+        None if info.abilities.attention else Calibration(sentence="What this model looks at cannot be read.")
+    )
+
+
+def _places(engine: Engine, folder: Path, shared: Path | None, progress: Progress) -> list[Path]:
+    """Where the calibration of the engine's model is stored, or would be."""
+    folders = [folder] if shared is None else [folder, shared]
+    name = f"{_hash_of(Path(engine.info.file), [one / 'files.json' for one in folders], progress)}.json"
+    return [one / name for one in folders]
 
 
 def calibrate(engine: Engine, progress: Progress) -> Calibration:

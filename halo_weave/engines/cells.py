@@ -18,6 +18,7 @@ from halo_weave.core.tokens import Ids, Positions
 from halo_weave.errors import BadInput
 
 Places = npt.NDArray[np.int32]
+NAMELESS = -(1 << 60)  # labels from here on down name nothing: frames that an earlier process wrote to disk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,6 +126,7 @@ def plan_reading(
             # The first token of all gathers attention as no other does: it must be computed as the first.
             if i and found and asleep[found[0]].ids[found[1]] == ids[i]:
                 returning[i] = found
+        _bring_neighbours(asleep, labels, ids, source, returning, anew_from)
     return _lay_out(live, asleep, source, returning, limit=limit, reserve=reserve)
 
 
@@ -148,7 +150,43 @@ def _match(live: CachedTokens, labels: Positions, ids: Ids, anew_from: int) -> n
         at = where.get(label, -1)
         if at > last and i and live.ids[at] == ids[i]:
             source[i] = last = at
+    if bool((live.labels <= NAMELESS).any()):
+        _take_neighbours(live, labels, ids, source, anew_from)
     return source
+
+
+def _take_neighbours(
+    live: CachedTokens, labels: Positions, ids: Ids, source: npt.NDArray[np.intp], anew_from: int
+) -> None:
+    """A frame without a name is that of the token next to it, if it says the same."""
+    free = (live.labels <= NAMELESS) & ~np.isin(np.arange(len(live)), source)
+    for step, indices in ((1, range(1, anew_from)), (-1, range(anew_from - 2, 0, -1))):
+        for i in indices:
+            beside = source[i - step] + step
+            unknown = source[i] < 0 and labels[i] < 0 and source[i - step] >= 0
+            if unknown and 0 <= beside < len(live) and free[beside] and live.ids[beside] == ids[i]:
+                source[i], free[beside] = beside, False
+
+
+def _bring_neighbours(
+    asleep: Sequence[CachedTokens],
+    labels: Positions,
+    ids: Ids,
+    source: npt.NDArray[np.intp],
+    returning: dict[int, tuple[int, int]],
+    anew_from: int,
+) -> None:
+    """Likewise for frames that sleep with the tokens next to them."""
+    for step in (1, -1):
+        for i in sorted(returning, reverse=step < 0):
+            (run, at), j = returning[i], i + step
+            held = asleep[run]
+            while 0 < j < anew_from and source[j] < 0 and j not in returning and labels[j] < 0:
+                at += step
+                if not (0 <= at < len(held) and held.labels[at] <= NAMELESS and held.ids[at] == ids[j]):
+                    break
+                returning[j] = (run, at)
+                j += step
 
 
 def _lay_out(

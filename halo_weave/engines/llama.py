@@ -10,19 +10,21 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.tokens import Ids, Tokens
-from halo_weave.engines.cache import NEVER, Cache, Observation, Shape
+from halo_weave.engines.cache import NEVER, Cache, CellsRefused, Observation, Shape
 from halo_weave.engines.capture import is_native
 from halo_weave.engines.cells import plan_reading
+from halo_weave.engines.disk import CellFiles, Span, key_of
 from halo_weave.engines.probing import has_state, probe
 from halo_weave.engines.prompts import FlatPrompt
 from halo_weave.engines.sampling import Sampler
 from halo_weave.engines.scheduler import FairScheduler
+from halo_weave.engines.shelving import fetch, keep_fresh, put_aside
 from halo_weave.engines.stops import Stops
 from halo_weave.errors import EngineError, ModelUnusable
 from halo_weave.llama import library
@@ -51,6 +53,7 @@ from halo_weave.templates.renderer import TemplateRenderer
 Mode = Literal["splice", "exact"]
 
 BATCH, BATCH_ON_GPU = 64, 512  # tokens per decode while a prompt is read
+F = TypeVar("F", int, float)
 GROWTH = 2048  # a context grows by so many cells
 CHATML_END = "<|im_end|>"
 SPARE = 256  # cells beyond prompt and reply, for what returns in the middle
@@ -67,15 +70,23 @@ class Limits:
     gpu_layers: int = -1  # all, if there is a GPU
     kv_type: KvType = "f16"  # how keys are stored; values take 16 bits at least, since attention is read
     batch: int | None = None  # tokens per decode while a prompt is read
+    cells: Path | None = None  # folder for cells on disk; None: they are in memory only
+    cells_bytes: int = 4 << 30  # most that may lie there
 
 
 class LlamaEngine:
     """Implements `ports.Engine`. One thread does the work for all windows, a slice of each in turn."""
 
     def __init__(
-        self, path: Path, *, limits: Limits | None = None, lib: str | None = None, in_c: bool | None = None
+        self,
+        path: Path,
+        *,
+        limits: Limits | None = None,
+        lib: str | None = None,
+        in_c: bool | None = None,
+        name: str = "",
     ) -> None:
-        """`in_c` chooses the attention callback; by default C if it was built."""
+        """`in_c` chooses the attention callback; by default C if it was built. `name`: if the file does not tell it."""
         limits = limits or Limits()
         header = read_header(path)
         if header.embeds:
@@ -100,11 +111,13 @@ class LlamaEngine:
                 callback_in_c=is_native() if in_c is None else in_c,
                 sliding=int(self.model.c.llama_model_n_swa(self.model.handle)),
             )
-            self._info = self._describe(header, min(trained, limits.context))
+            described = self._describe(header, min(trained, limits.context))
+            self._info = replace(described, name=name or described.name)
         except BaseException:
             self.renderer.close()
             self.model.close()
             raise
+        self.disk = self._open_disk()
         self.caches: OrderedDict[str, Cache] = OrderedDict()
         self.active: set[str] = set()
         self.doomed: set[str] = set()
@@ -123,9 +136,11 @@ class LlamaEngine:
     def close(self) -> None:
         atexit.unregister(self.close)
         self.scheduler.close()
-        for cache in self.caches.values():
-            cache.close()
-        self.caches.clear()
+        for window in list(self.caches):
+            self._put_aside(window)
+        if self.disk:
+            self.disk.close()
+            self.disk = None
         self.renderer.close()
         self.model.close()
 
@@ -189,11 +204,25 @@ class LlamaEngine:
                 self.doomed.add(window)
             else:
                 self._drop(window)
+            if self.disk:
+                self.disk.discard(window)
             return
             yield
 
         with contextlib.suppress(EngineError):  # a closed engine has forgotten everything
             self.scheduler.post(drop(), f"forget {window}")
+
+    def erase(self, spans: Sequence[Span]) -> None:
+        def erase_all() -> Generator[GenerationEvent | None]:
+            for cache in self.caches.values():
+                cache.erase(spans)
+            if self.disk:
+                self.disk.erase(spans)
+            return
+            yield
+
+        with contextlib.suppress(EngineError):
+            self.scheduler.post(erase_all(), f"erase {spans}")
 
     # Everything below runs on the engine's thread, but for _describe.
 
@@ -216,6 +245,8 @@ class LlamaEngine:
             if cache.reader and capture:
                 cache.reader.choose(capture)
             with Sampler(self.model, sampling, prompt.ids) as sampler:
+                if self.disk:
+                    fetch(self.disk, window, cache, prompt, asleep=mode == "splice")
                 reading = self._read(cache, prompt, sampling, watch, mode)
                 for event in reading:
                     if event is None and stopped():
@@ -226,6 +257,8 @@ class LlamaEngine:
                 yield from self._reply(cache, sampler, sampling, label, watch.last, stopped, began)
         finally:
             self.active.discard(window)
+            if window in self.caches:
+                keep_fresh(self.disk, window, self.caches[window])
             if window in self.doomed:
                 self.doomed.discard(window)
                 self._drop(window)
@@ -256,8 +289,14 @@ class LlamaEngine:
                 continue
             yield Planned(plan.reused, plan.restored, plan.computed)
             keep = mode == "splice" and not rebuilt
-            for _ in cache.carry_out(plan, graves, prompt, watch, keep_asleep=keep):
-                yield None
+            try:
+                for _ in cache.carry_out(plan, graves, prompt, watch, keep_asleep=keep):
+                    yield None
+            except CellsRefused:
+                cache.graves.clear()
+                rebuilt = "cells that were saved could not be brought back"
+                watch.begin_again()
+                continue
             misfit = watch.misfits or (watch.last and cache.last_rows is not None and cache.row() is None)
             if not misfit:
                 break
@@ -365,7 +404,22 @@ class LlamaEngine:
             if sum(cache.bytes for cache in self.caches.values()) + bytes <= limit:
                 break
             if name != window and name not in self.active:
-                self._drop(name)
+                self._put_aside(name)
+
+    # Cells on disk
+
+    def _open_disk(self) -> CellFiles | None:
+        limits = self.limits
+        if limits.cells is None or limits.cells_bytes <= 0 or not self.info.abilities.cuts:
+            return None
+        facts = self.info.tokenizer, limits.kv_type, self.shape.sliding
+        return CellFiles(
+            limits.cells, key_of(self.model.path, self.model.library, *facts), limits.cells_bytes
+        )
+
+    def _put_aside(self, window: str) -> None:
+        put_aside(self.disk, window, self.caches[window])
+        self._drop(window)
 
     def _drop(self, window: str) -> None:
         cache = self.caches.pop(window, None)
@@ -393,7 +447,16 @@ class LlamaEngine:
             file=str(model.path),
             size_bytes=header.size,
             parameters=int(c.llama_model_n_params(model.handle)),
+            embedding=_figure(header, "embedding_length", 0),
+            rope_base=_figure(header, "rope.freq_base", 10_000.0),
+            rope_scale=1.0 / (_figure(header, "rope.scaling.factor", 1.0) or 1.0),
         )
+
+
+def _figure(header: Header, name: str, usual: F) -> F:
+    """A number that the file tells of its architecture."""
+    value = header.values.get(f"{header.architecture}.{name}", usual)
+    return type(usual)(value) if isinstance(value, int | float) else usual
 
 
 def _check_that_it_writes(model: Model) -> None:

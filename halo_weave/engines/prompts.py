@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow, Floats
 from halo_weave.core.tokens import Ids, Positions
+from halo_weave.engines.cells import CachedTokens
 from halo_weave.errors import BadInput
 from halo_weave.ports import Prompt
 
@@ -53,6 +54,11 @@ class FlatPrompt:
                 "Set a smaller budget for the window, or a larger context for the engine."
             )
         return flat
+
+    def agrees(self, tokens: CachedTokens) -> bool:
+        """Whether tokens with the same label are the same: those on disk may be of another conversation."""
+        _, here, there = np.intersect1d(self.labels, tokens.labels, assume_unique=True, return_indices=True)
+        return bool((self.ids[here] == tokens.ids[there]).all())
 
     def index_of(self, label: int) -> int:
         found = np.flatnonzero(self.labels == label)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from halo_weave.core.brightness import AttentionRow, Floats
 from halo_weave.core.tokens import Ids, Role, Tokens
 from halo_weave.engines.cells import BringBack, CachedTokens, plan_reading
+from halo_weave.engines.disk import has_any
 from halo_weave.engines.prompts import CHUNK, FlatPrompt, Kinds, attention_row
 from halo_weave.engines.stops import Stops
 from halo_weave.errors import BadInput, EngineError
@@ -203,6 +204,11 @@ class ScriptedEngine:
     def forget(self, window: str) -> None:
         with self.lock:
             self.windows.pop(window, None)
+
+    def erase(self, spans: Sequence[tuple[int, int]]) -> None:
+        with self.lock:
+            for kept in self.windows.values():
+                kept.asleep = [run for run in kept.asleep if not has_any(run.labels, spans)]
 
     def close(self) -> None:
         with self.lock:

@@ -71,10 +71,8 @@ def answered(text: str) -> tuple[Part, ...]:
         if match[1]:
             parts += thought(inside)
         elif match[2] == "reasoning":
-            lines = _SUMMARY.sub("", inside, count=1).splitlines()
-            parts += thought(
-                html.unescape("\n".join(line.removeprefix(">").removeprefix(" ") for line in lines))
-            )
+            lines = html.unescape(_SUMMARY.sub("", inside, count=1)).splitlines()
+            parts += thought("\n".join(line.removeprefix(">").removeprefix(" ") for line in lines))
         else:
             parts += by_tool(_call(text[match.end() : opened], inside))
         at = end + len(name) + 3

@@ -15,6 +15,8 @@ from halo_weave.index.numbers import NumberMap
 from halo_weave.records import Numbers, Place
 
 Rows = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+ROLES = tuple(Role)
 PAUSE = 3600 * 1_000_000  # microseconds; what was said after a longer one is another conversation
 NONE = -1
 COLUMNS = np.dtype(
@@ -26,7 +28,7 @@ COLUMNS = np.dtype(
         ("window", np.int32),
         ("speaker", np.int32),
         ("told", np.float32),  # share of its words that tell something
-        ("user", bool),
+        ("role", np.int8),  # its place in `ROLES`
         ("present", bool),
     ]
 )
@@ -112,10 +114,6 @@ class Outline:
         """Rows of chunks by number; -1 for one that is not there."""
         return self._row[numbers]
 
-    def in_window(self, window: str) -> Rows:
-        line = self._lines.get(self.window_codes.get(window, NONE))
-        return np.array(line.rows if line else [], np.int64)
-
     def around(self, rows: Rows, reach: int) -> list[Rows]:
         """For each distance 1, -1, 2, -2, ... the neighbours of the rows; -1 where the conversation ends."""
         found = []
@@ -141,7 +139,7 @@ class Outline:
         new["number"] = [place.number for place in fresh]
         new["said"] = [place.said for place in fresh]
         new["told"] = [place.told for place in fresh]
-        new["user"] = [place.role == Role.USER for place in fresh]
+        new["role"] = [ROLES.index(Role(place.role)) for place in fresh]
         new["window"] = [code(self.window_codes, place.window) for place in fresh]
         new["speaker"] = [code(self.speaker_codes, place.speaker) for place in fresh]
         new["before"] = new["after"] = NONE

@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 
 from halo_weave.core.resurrection import RecallHit
+from halo_weave.core.tokens import Role
 from halo_weave.core.words import question_terms, terms
 from halo_weave.errors import BadSetting, EngineError, UnknownGeneration
 from halo_weave.index.embedding import Embedding, Ready
 from halo_weave.index.fusion import Floats, Meaning, TermHits, Weights, find_terms, varied, word_scores
-from halo_weave.index.outline import Outline, Rows
+from halo_weave.index.marks import Marks
+from halo_weave.index.outline import ROLES, Bools, Outline, Rows
 from halo_weave.index.times import Span, spans
 from halo_weave.index.vectors import BLOCK, VectorIndex, likeness
-from halo_weave.ports import Embedder
+from halo_weave.ports import EVERYTHING, Embedder, Only
 from halo_weave.store import Store, VectorSearch
 
 SHORTLIST = 400  # chunks that each way of searching may put forward
@@ -27,6 +29,10 @@ STRONG = 100  # of the nearest in meaning, whose neighbours are looked at as wel
 ORDINARY = 400  # chunks that tell what likeness is ordinary for a question
 RARE = 1_000  # a word that at most one of so many chunks holds says enough by itself
 READ = 4_000  # characters of a question that are embedded
+SMALL_TALK = (  # messages that speak of nothing: what they reach is not relevant
+    *("cool", "alright then", "got it", "hey", "yep", "nope", "good evening", "that is nice to hear"),
+    *("one moment please", "as you like", "well done", "let me think about it"),
+)
 QUESTIONS = 8  # whose vectors are remembered
 MOST_TERMS = 64  # of a question, that the word index is asked for
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -55,6 +61,11 @@ class Recall:
         self._vector_search: VectorSearch | None = None  # the store's own index, if it has one
         self._generation: int | None = None
         self._usual: Meaning | None = None
+        self._quiet: tuple[float, float] | None = (
+            None  # how near small talk is to an ordinary chunk, and its spread
+        )
+        self._messages: dict[str, Floats] = {}  # vectors of `SMALL_TALK`, by embedder
+        self._marks = Marks()
         self._changed = 0  # chunks that changed since the usual ones were looked at
         self._sequence = 0
         self._embedding = self._begin()
@@ -75,6 +86,7 @@ class Recall:
         now: datetime,
         user_weight: float = 1.5,
         mmr_lambda: float | None = None,
+        only: Only = EVERYTHING,
     ) -> list[RecallHit]:
         """The chunks that answer to a text, best first, out of all windows or one. Words alone serve without vectors."""
         if user_weight <= 0:
@@ -88,10 +100,11 @@ class Recall:
             found = find_terms(self._store, self._outline, asked, window=window)
             words = word_scores(found, self._outline, self.weights.word_reach)
             named = spans(text[:READ], now)
-            early = self._early_candidates(words, named, now, window)
+            within = self._mask(window, only)
+            early = self._early_candidates(words, named, now, within)
             meanings = self._meanings(early, self._index) if self._index else []
             query = embedding.result()
-            rows = self._candidates(query, early, window)
+            rows = self._candidates(query, early, window, within)
             if not len(rows):
                 return []
             index = None if query is None else self._vectors_around(rows)
@@ -101,7 +114,10 @@ class Recall:
                 near = np.full(len(rows), np.nan, np.float32)
                 for part, meaning in meanings:
                     near[np.searchsorted(rows, part)] = meaning.nearness(query)
+            calm = None if near is None else self._calm()
             parts = self._parts(query, rows, near, words, named, text, now, user_weight)
+            if near is not None and calm:
+                near = (near - np.float32(calm[0])) / np.float32(calm[1])
             return self._hits(rows, parts, near, index, found, limit, mmr_lambda)
 
     def note_said(self) -> None:
@@ -199,6 +215,7 @@ class Recall:
         if sequence == self._sequence:
             return
         changes = self._store.changes(self._sequence)
+        self._read_marks()
         self._outline.drop(changes.gone)
         self._outline.put(self._store.outline(self._sequence))
         self._changed += len(changes.present) + len(changes.gone)
@@ -209,10 +226,18 @@ class Recall:
             self._embedding.note()
         self._sequence = changes.sequence
 
+    def _read_marks(self) -> None:
+        marks, ready = self._store.wrong_marks(), self._embedding.ready
+        asked = list(dict.fromkeys(question for _, question in marks))
+        vectors = ready.embedder.embed(asked, query=True) if ready and asked else ()
+        self._marks.put(marks, dict(zip(asked, vectors, strict=False)))
+
     def _load_early(self) -> None:
         """Before anyone asks: a large memory takes seconds to load."""
         with self._lock:
             self._refresh()
+            if len(self._outline):
+                self._calm()
 
     def _load(self, ready: Ready) -> None:
         """All vectors of a generation, unless the store searches them. What changes meanwhile the next refresh sees."""
@@ -234,54 +259,63 @@ class Recall:
 
     # Searching
 
-    def _early_candidates(
-        self, words: Floats, named: Sequence[Span], now: datetime, window: str | None
-    ) -> Rows:
+    def _early_candidates(self, words: Floats, named: Sequence[Span], now: datetime, within: Bools) -> Rows:
         """Rows worth a closer look whatever the question means: strong in words, of the time that is named."""
         outline = self._outline
         if len(outline) <= 2 * SHORTLIST:
-            return self._within(np.flatnonzero(outline["present"]), window)
-        strong = np.flatnonzero(words)
+            return np.flatnonzero(within)
+        strong = np.flatnonzero((words > 0) & within)
         rows = strong[np.argsort(-words[strong], kind="stable")[:SHORTLIST]]
         if named:
-            inside = np.flatnonzero(
-                self._said_in(np.arange(len(outline.places)), named, now) & outline["present"]
-            )
+            inside = np.flatnonzero(self._said_in(np.arange(len(outline.places)), named, now) & within)
             latest = inside[np.argsort(-outline["said"][inside], kind="stable")[:SHORTLIST]]
             rows = np.concatenate([rows, latest])
-        return self._within(np.unique(rows), window)
+        return np.unique(rows)
 
-    def _candidates(self, query: Floats | None, early: Rows, window: str | None) -> Rows:
+    def _candidates(self, query: Floats | None, early: Rows, window: str | None, within: Bools) -> Rows:
         """Those, and what is near in meaning, with its neighbours; each once, in order."""
         if query is None or len(self._outline) <= 2 * SHORTLIST:
             return early
-        near = self._nearest(query, window)
+        near = self._nearest(query, window, within)
         rows = np.unique(np.concatenate([early, near, *self._outline.around(near[:STRONG], 1)]))
-        return self._within(rows[rows >= 0], window)
+        rows = rows[rows >= 0]
+        return np.asarray(rows[within[rows]])
 
-    def _nearest(self, query: Floats, window: str | None) -> Rows:
-        """Rows of the chunks nearest in meaning, nearest first, out of all windows or one."""
+    def _nearest(self, query: Floats, window: str | None, within: Bools) -> Rows:
+        """Rows of the chunks nearest in meaning, nearest first, out of all or some."""
         if self._vector_search:
             found, _ = self._vector_search.nearest(query, limit=SHORTLIST, window=window)
             rows = self._outline.rows(found)
             return rows[rows >= 0]
         if self._index is None:
             return np.zeros(0, np.int64)
-        if window is None:
+        if within.sum() == len(self._outline):
             return self._outline.rows(self._index.nearest(query, SHORTLIST))
-        rows = self._outline.in_window(window)
-        vectors, counts = self._index.of(self._outline["number"][rows])
-        rows, counts = rows[counts > 0], counts[counts > 0]
-        if not len(rows):
-            return rows
-        best = np.maximum.reduceat(likeness(vectors, query), np.cumsum(counts) - counts)
-        return np.asarray(rows[np.argsort(-best, kind="stable")[:SHORTLIST]])
+        rows = np.flatnonzero(within)
+        rows = rows[self._index.has(self._outline["number"][rows])]
+        best = [np.zeros(0, np.float32)]
+        for start in range(0, len(rows), BLOCK):
+            vectors, counts = self._index.of(self._outline["number"][rows[start : start + BLOCK]])
+            best.append(np.maximum.reduceat(likeness(vectors, query), np.cumsum(counts) - counts))
+        return np.asarray(rows[np.argsort(-np.concatenate(best), kind="stable")[:SHORTLIST]])
 
-    def _within(self, rows: Rows, window: str | None) -> Rows:
-        rows = rows[self._outline["present"][rows]]
-        if window is None:
-            return rows
-        return np.asarray(rows[self._outline["window"][rows] == self._outline.window_codes.get(window, -1)])
+    def _mask(self, window: str | None, only: Only) -> Bools:
+        """Which rows a search looks at."""
+        outline = self._outline
+        mask = outline["present"].copy()
+        if window is not None:
+            mask &= outline["window"] == outline.window_codes.get(window, -1)
+        if only.role is not None:
+            mask &= outline["role"] == ROLES.index(only.role)
+        if only.speaker:
+            called = only.speaker.casefold()
+            codes = [code for name, code in outline.speaker_codes.items() if name.casefold() == called]
+            mask &= np.isin(outline["speaker"], codes)
+        if only.since is not None:
+            mask &= outline["said"] >= (only.since - EPOCH) // timedelta(microseconds=1)
+        if only.before is not None:
+            mask &= outline["said"] < (only.before - EPOCH) // timedelta(microseconds=1)
+        return np.asarray(mask)
 
     def _parts(
         self,
@@ -310,11 +344,16 @@ class Recall:
         asking = weights.asking * (1 - told[rows]) + weights.echo * (told[rows] == 0)
         if asking.any():
             parts["asking"] = np.asarray(-asking, np.float32)
+        wrong = self._marks.weigh(outline["number"][rows], text[:READ], query)
+        if wrong is not None:
+            parts["wrong"] = -weights.wrong * wrong
         if named:
             parts["time"] = weights.time * self._said_in(rows, named, now).astype(np.float32)
         if user_weight != 1:
             # Added to the logarithm of the odds: it decides between equals, and cannot outweigh what fits far better.
-            parts["user"] = np.float32(math.log(user_weight)) * outline["user"][rows].astype(np.float32)
+            parts["user"] = np.float32(math.log(user_weight)) * (
+                outline["role"][rows] == ROLES.index(Role.USER)
+            )
         return parts
 
     def _spoken_of(self, text: str) -> list[int]:
@@ -357,20 +396,33 @@ class Recall:
         spread = float(usual.std()) if len(usual) else 0.0
         return np.asarray(np.nan_to_num((near - middle) / (spread or 1.0), nan=0.0), np.float32)
 
+    def _calm(self) -> tuple[float, float] | None:
+        """How near messages that speak of nothing are to an ordinary chunk, and the spread of that.
+
+        Cosines have another scale with every embedder; this measures it, on what is in this memory.
+        """
+        ready, ordinary = self._embedding.ready, self._ordinary()
+        if self._quiet is None and ready:
+            if ready.embedder.name not in self._messages:
+                self._messages = {ready.embedder.name: ready.embedder.embed(SMALL_TALK, query=True)}
+            reached = np.stack([ordinary.nearness(one) for one in self._messages[ready.embedder.name]])
+            reached = reached[~np.isnan(reached)]
+            if len(reached):
+                self._quiet = float(reached.mean()), max(float(reached.std()), 1e-3)
+        return self._quiet
+
     def _ordinary(self) -> Meaning:
         """Some chunks out of all. A large memory looks at the same ones until a tenth of it has changed."""
         size = len(self._outline)
-        if self._usual is None or size < 10 * ORDINARY or self._changed > size // 10:
+        if self._usual is None or self._changed > size // 10:
             everyone = np.flatnonzero(self._outline["present"])
             some = everyone[:: max(1, len(everyone) // ORDINARY)]
             index = self._vectors_around(some)
             assert index is not None
-            self._usual, self._changed = self._meaning(some, index), 0
+            self._usual, self._quiet, self._changed = self._meaning(some, index), None, 0
         return self._usual
 
-    def _said_in(
-        self, rows: Rows, named: Sequence[Span], now: datetime
-    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _said_in(self, rows: Rows, named: Sequence[Span], now: datetime) -> Bools:
         said = self._outline["said"][rows]
         inside = np.zeros(len(rows), bool)
         for first, last in named:

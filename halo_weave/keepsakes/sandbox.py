@@ -7,19 +7,16 @@ nothing of one program can reach the next.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from halo_weave.confined.process import ConfinedProcess, ProcessStopped
 from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.keepsakes.literals import Json
 
-CHILD = Path(__file__).with_name("jq_child.py")
+TASK = Path(__file__).with_name("jq_task.py")
 PROGRAM_LIMIT = 20_000  # characters
 LARGEST = sys.float_info.max
 DIGITS = 4000  # of a whole number that Python reads without being asked twice
@@ -53,37 +50,17 @@ class JqSandbox:
             )
         if "\0" in program:
             raise BadInput("A jq program cannot hold a NUL character.")
-        question = [
-            _extension_file(),
-            program,
-            document,
-            self.memory_bytes,
-            int(self.seconds) + 1,
-            self.result_characters,
-        ]
-        return self._answer(self._talk(json.dumps(question).encode("ascii") + b"\n"))
-
-    def _talk(self, question: bytes) -> bytes:
-        with _start_child() as child:
-            try:
-                return child.communicate(question, timeout=self.seconds)[0]
-            except subprocess.TimeoutExpired:
-                raise BadInput(
-                    f"jq took longer than {self.seconds:g} seconds and was stopped. Use a simpler program."
-                ) from None
-            finally:
-                _end(child)
-
-    def _answer(self, answer: bytes) -> JqOutput:
+        question = {"program": program, "document": document, "limit": self.result_characters}
         try:
-            parsed = json.loads(answer)
-        except ValueError:  # it died before it could answer
-            raise BadInput(
-                f"jq was stopped: it needed too much time, more than {self.memory_bytes >> 20} MB, or too deep a stack."
-            ) from None
-        if "error" in parsed:
-            raise BadInput(f"jq cannot do this: {_first_line(parsed['error'])}.")
-        return JqOutput(tuple(parsed["values"]), parsed["cut"])
+            with ConfinedProcess(TASK, _extension_file(), memory_bytes=self.memory_bytes) as process:
+                answer = process.ask(question, self.seconds)
+        except ProcessStopped as error:
+            raise BadInput(f"jq {error} Use a simpler program.") from None
+        except OSError as error:
+            raise BadInput(f"jq could not be started: {error.strerror or error}.") from error
+        if "error" in answer:
+            raise BadInput(f"jq cannot do this: {_first_line(answer['error'])}.")
+        return JqOutput(tuple(answer["values"]), answer["cut"])
 
 
 def _number(digits: str) -> int | float:
@@ -93,36 +70,8 @@ def _number(digits: str) -> int | float:
     return max(-LARGEST, min(LARGEST, float(digits)))
 
 
-def _start_child() -> subprocess.Popen[bytes]:
-    """An interpreter with nothing of ours in it: no environment, no packages, its own session."""
-    environment = {"SYSTEMROOT": os.environ.get("SYSTEMROOT", "")} if os.name == "nt" else {}
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(CHILD)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            cwd=os.path.abspath(os.sep),
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise BadInput(f"jq could not be started: {error.strerror or error}.") from error
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child with its group, if it is still there."""
-    if child.poll() is None:
-        with suppress(ProcessLookupError, PermissionError):
-            if hasattr(os, "killpg"):
-                os.killpg(child.pid, signal.SIGKILL)
-            else:
-                child.kill()
-        child.wait()
-
-
 def _extension_file() -> str:
-    """Where the `jq` package's compiled module lies; the child loads it from there, and nothing else."""
+    """Where the `jq` package's compiled module lies; the confined process loads it from there, and nothing else."""
     spec = find_spec("jq")
     if spec is None or spec.origin is None:
         raise HaloWeaveError("Notes need the package jq. Try: pip install jq")

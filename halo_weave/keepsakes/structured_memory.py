@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from halo_weave.core.paths import checked_path, is_root
@@ -21,7 +21,8 @@ from halo_weave.store import Keepsakes
 CONTENT_LIMIT = 64 << 10  # bytes
 CANDIDATES = 50  # chunks looked at for a snapshot
 QUERY_LENGTH = 200  # characters of the content that search for its snapshot
-DECAY_DAYS = 30.0
+DECAY_DAYS = 30.0  # unless the settings say otherwise
+RELEVANT = 0.5  # how similar a kept chunk must be to a query to be shown with its entry
 DAY = 86_400.0
 
 
@@ -67,6 +68,7 @@ class HeadingMatch:
     score: float
     similarity: float
     recency: float
+    relevant: tuple[KeptChunk, ...] = ()  # of its snapshot, what fits the query itself; the best first
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Branch:
     version: int | None = None  # None: no entry stands here, only below
     modified: datetime | None = None
     children: tuple[Branch, ...] = ()
+    content: Json = None  # only if it was asked for
 
     @property
     def entries(self) -> int:
@@ -137,7 +140,13 @@ class StructuredMemory:
         return _remembered(entry)
 
     def query_heading(
-        self, path: str = "", query: str | None = None, *, now: datetime, recency_bias: float = RECENCY_BIAS
+        self,
+        path: str = "",
+        query: str | None = None,
+        *,
+        now: datetime,
+        recency_bias: float = RECENCY_BIAS,
+        decay_days: float = DECAY_DAYS,
     ) -> list[HeadingMatch]:
         """All entries below a heading: those that fit the query and are recent first, without one the recent."""
         if not 0 <= recency_bias <= 1:
@@ -147,28 +156,39 @@ class StructuredMemory:
         if not entries and heading:
             raise self._unknown(heading)
         asked = query is not None and bool(query.strip())
-        similarity = self._similarities(query or "", entries) if asked else {}
+        fits = self._similarities(query or "", entries) if asked else {}
         matches = []
         for entry in entries:
-            similar, recent = similarity.get(entry.path, 0.0), _recency(entry.modified, now)
+            known, recent = _remembered(entry), _recency(entry.modified, now, decay_days)
+            similar, chunks = fits.get(entry.path, (0.0, ()))
             score = (1 - recency_bias) * similar + recency_bias * recent if asked else recent
-            matches.append(HeadingMatch(_remembered(entry), score, similar, recent))
+            relevant = sorted(
+                (
+                    replace(chunk, similarity=fit)
+                    for chunk, fit in zip(known.snapshot, chunks, strict=False)
+                    if fit > RELEVANT
+                ),
+                key=lambda chunk: -chunk.similarity,
+            )
+            matches.append(HeadingMatch(known, score, similar, recent, tuple(relevant)))
         return sorted(
             matches, key=lambda match: (-match.score, -match.entry.modified.timestamp(), match.entry.path)
         )
 
-    def listing(self, path: str = "") -> Branch:
-        """The tree below a heading, or all of it."""
+    def listing(self, path: str = "", *, contents: bool = False) -> Branch:
+        """The tree below a heading, or all of it; on request with what the entries say."""
         heading = "" if is_root(path) else checked_path(path)
         marks = self._store.entry_paths(heading)
+        said = {entry.path: entry.content for entry in self._store.entries(heading)} if contents else {}
         if not heading:
-            return _branch("", "", marks)
+            return _branch("", "", marks, said)
         entry = self._store.entry(heading)
         if entry is not None:
             marks = [(heading, entry.version, entry.modified), *marks]
+            said |= {heading: entry.content} if contents else {}
         elif not marks:
             raise self._unknown(heading)
-        return _branch(heading.rpartition("/")[2], heading, marks)
+        return _branch(heading.rpartition("/")[2], heading, marks, said)
 
     def delete(self, path: str, *, now: datetime, recursive: bool = False) -> int:
         """Delete an entry, and on request all below it. Gives how many went; their versions stay in the history."""
@@ -197,8 +217,13 @@ class StructuredMemory:
                 left -= chunk.tokens
         return chosen
 
-    def _similarities(self, query: str, entries: Sequence[MemoryEntry]) -> dict[str, float]:
-        """By vectors. Words decide for an entry that another embedder made, until it is saved again."""
+    def _similarities(
+        self, query: str, entries: Sequence[MemoryEntry]
+    ) -> dict[str, tuple[float, Sequence[float]]]:
+        """Of each entry, and of each chunk of its snapshot. By vectors.
+
+        Words decide for an entry that another embedder made, until it is saved again.
+        """
         embedder = self._open_embedder()
         model = (embedder.name, embedder.dimension) if embedder else None
         comparable: list[MemoryEntry] = []
@@ -209,7 +234,9 @@ class StructuredMemory:
         similar = _word_similarities(query, others)
         if embedder and comparable:
             asked = embedder.embed([query], query=True)[0]
-            similar |= {entry.path: max(0.0, float((entry.vectors @ asked).max())) for entry in comparable}
+            for entry in comparable:
+                fits = (entry.vectors @ asked).tolist()
+                similar[entry.path] = max(0.0, *fits), fits
         return similar
 
     def _unknown(self, path: str, *, deleting: bool = False) -> UnknownMemory:
@@ -254,19 +281,29 @@ def _remembered(entry: MemoryEntry) -> Remembered:
     )
 
 
-def _recency(modified: datetime, now: datetime) -> float:
-    """1 for what was saved now, 1/e after 30 days."""
-    return math.exp(-max(0.0, (now - modified).total_seconds()) / DAY / DECAY_DAYS)
+def _recency(modified: datetime, now: datetime, decay_days: float) -> float:
+    """1 for what was saved now, 1/e after so many days."""
+    return math.exp(-max(0.0, (now - modified).total_seconds()) / DAY / decay_days)
 
 
-def _word_similarities(query: str, entries: Sequence[MemoryEntry]) -> dict[str, float]:
+def _word_similarities(
+    query: str, entries: Sequence[MemoryEntry]
+) -> dict[str, tuple[float, Sequence[float]]]:
     """The share of the query's words that an entry or its snapshot holds; words that few entries hold weigh more."""
     held = {entry.path: set(terms(_words_of(entry))) for entry in entries}
     asked = set(terms(query))
     rarity = {word: len(held) / (0.5 + sum(word in words for words in held.values())) for word in asked}
     weights = {word: math.log1p(rare) for word, rare in rarity.items()}
     total = sum(weights.values()) or 1.0
-    return {path: sum(weights[word] for word in asked & words) / total for path, words in held.items()}
+
+    def share(words: set[str]) -> float:
+        return sum(weights[word] for word in asked & words) / total
+
+    kept = {
+        entry.path: [share(set(terms(one["text"]))) for one in entry.snapshot if "text" in one]
+        for entry in entries
+    }
+    return {path: (share(words), kept[path]) for path, words in held.items()}
 
 
 def _words_of(entry: MemoryEntry) -> str:
@@ -278,7 +315,9 @@ def _text_of(content: Json) -> str:
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
-def _branch(heading: str, path: str, marks: Sequence[tuple[str, int, datetime]]) -> Branch:
+def _branch(
+    heading: str, path: str, marks: Sequence[tuple[str, int, datetime]], said: Mapping[str, Json]
+) -> Branch:
     """Entries below a path, in order of paths, as a tree."""
     version: int | None = None
     modified: datetime | None = None
@@ -289,5 +328,7 @@ def _branch(heading: str, path: str, marks: Sequence[tuple[str, int, datetime]])
             _, version, modified = mark
         else:
             below.setdefault(mark[0][start:].split("/", 1)[0], []).append(mark)
-    children = tuple(_branch(name, f"{path}/{name}" if path else name, below[name]) for name in sorted(below))
-    return Branch(heading, path, version, modified, children)
+    children = tuple(
+        _branch(name, f"{path}/{name}" if path else name, below[name], said) for name in sorted(below)
+    )
+    return Branch(heading, path, version, modified, children, said.get(path))

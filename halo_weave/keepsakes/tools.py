@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,13 @@ from halo_weave.keepsakes.notes import METADATA, Notes
 from halo_weave.keepsakes.prompt import DECLARATIONS, asks_for_memory, holdings, instructions
 from halo_weave.keepsakes.results import RESULT_LENGTH, ToolResult, bounded, changes, compact, quoted
 from halo_weave.keepsakes.sandbox import JqOutput
-from halo_weave.keepsakes.structured_memory import Branch, Remembered, StructuredMemory
+from halo_weave.keepsakes.structured_memory import (
+    DECAY_DAYS,
+    Branch,
+    HeadingMatch,
+    Remembered,
+    StructuredMemory,
+)
 
 SHOWN_MATCHES = 10
 
@@ -64,27 +70,41 @@ class Toolbox:
         command = f"{name}({given})"
         return ToolCall(command[:CALL_LIMIT], len(command) > CALL_LIMIT)
 
-    def run(self, call: ToolCall, *, now: datetime, within: str | None = None) -> ToolResult:
+    def run(
+        self,
+        call: ToolCall,
+        *,
+        now: datetime,
+        within: str | None = None,
+        decay_days: float = DECAY_DAYS,
+    ) -> ToolResult:
         """Do what a call found in a reply asks."""
         if call.too_long:
             sentence = f"A call has at most {CALL_LIMIT} characters. Use several shorter ones."
             return ToolResult(call.command, sentence, ok=False)
-        return self.perform(call.command, now=now, within=within)
+        return self.perform(call.command, now=now, within=within, decay_days=decay_days)
 
-    def perform(self, command: str | Command, *, now: datetime, within: str | None = None) -> ToolResult:
+    def perform(
+        self,
+        command: str | Command,
+        *,
+        now: datetime,
+        within: str | None = None,
+        decay_days: float = DECAY_DAYS,
+    ) -> ToolResult:
         """Run one command, as text or as a value. An error is an answer too, so that the model can do better.
 
         `within`: a window that recalls only its own. What it saves is explained by its own talk alone.
         """
         try:
             asked = Command.read(command) if isinstance(command, str) else command
-            answer, wake = self._answer(asked, now, within)
+            answer, wake = self._answer(asked, now, within, decay_days)
             return ToolResult(str(command), answer, wake=wake)
         except HaloWeaveError as error:
             return ToolResult(str(command), str(error), ok=False)
 
     def _answer(
-        self, command: Command, now: datetime, within: str | None
+        self, command: Command, now: datetime, within: str | None, decay_days: float
     ) -> tuple[str, tuple[ChunkKey, ...]]:
         """What the command gives, and the chunks that it wants awake."""
         given, path = command.arguments, command.arguments.get("path", "")
@@ -95,14 +115,19 @@ class Toolbox:
                 tokens = given["context_tokens"]
                 saved = self.tree.save(path, given["content"], now=now, context_tokens=tokens, within=within)
                 return f"✓ {saved.path} ({_version(saved)})", ()
-            case "query_memory" | "inject_memory":
+            case "inject_memory":
                 entry = self.tree.query(path, now=now)
-                answer = f"{self._bounded(compact(entry.content))} ({_version(entry)})"
-                return answer, entry.keys if command.tool == "inject_memory" else ()
+                return f"{self._bounded(compact(entry.content))} ({_version(entry)})", entry.keys
+            case "query_memory":
+                return self._with_context(self.tree.query(path, now=now)), ()
             case "query_heading":
-                return self._matches(path, given["query"], given["recency_bias"], now), ()
+                found = self.tree.query_heading(
+                    path, given["query"], now=now, recency_bias=given["recency_bias"], decay_days=decay_days
+                )
+                return self._matches(found), ()
             case "list_memory":
-                return self._bounded(compact(_dated(self.tree.listing(path)))), ()
+                tree = self.tree.listing(path, contents=True)
+                return f"{self._bounded(compact(_contents(tree)))} ({tree.entries} in all)", ()
             case _:
                 gone = self.tree.delete(path, now=now, recursive=given["recursive"])
                 return f"✓ {gone} deleted", ()
@@ -128,9 +153,15 @@ class Toolbox:
         new = {**value, METADATA: None}
         return changes(old, new) if old != new else ""
 
-    def _matches(self, path: str, query: str | None, recency_bias: float, now: datetime) -> str:
-        matches = self.tree.query_heading(path, query, now=now, recency_bias=recency_bias)
-        shown = {match.entry.path: match.entry.content for match in matches[:SHOWN_MATCHES]}
+    def _with_context(self, entry: Remembered) -> str:
+        """What an entry says, and what was said when it was saved, whether that still exists or not."""
+        told = f"{self._bounded(compact(entry.content))} ({_version(entry)})"
+        kept: list[Json] = [chunk.text for chunk in entry.snapshot]
+        left = self._result_length - len(told)
+        return f"{told} {bounded(compact(kept), left)}" if kept and left > 0 else told
+
+    def _matches(self, matches: Sequence[HeadingMatch]) -> str:
+        shown = {match.entry.path: _match(match) for match in matches[:SHOWN_MATCHES]}
         more = len(matches) - len(shown)
         return self._bounded(compact(shown)) + (f" ({more} more)" if more else "")
 
@@ -144,10 +175,20 @@ def _version(entry: Remembered) -> str:
     return f"version {entry.version}, {entry.modified:%Y-%m-%d}{snapshot}"
 
 
-def _dated(tree: Branch) -> Json:
-    """Headings within headings; an entry is the day it was saved."""
-    own = tree.modified.strftime("%Y-%m-%d") if tree.modified else None
-    if not tree.children:
-        return own if own else {}
-    below = {child.heading: _dated(child) for child in tree.children}
-    return {"": own, **below} if own else below
+def _match(match: HeadingMatch) -> Json:
+    """An entry with its score and day, and the kept chunks that fit the query."""
+    told: dict[str, Json] = {
+        "content": match.entry.content,
+        "score": round(match.score, 2),
+        "modified": f"{match.entry.modified:%Y-%m-%d}",
+    }
+    chunks: list[Json] = [chunk.text for chunk in match.relevant]
+    return {**told, "chunks": chunks} if chunks else told
+
+
+def _contents(tree: Branch) -> Json:
+    """Headings within headings; an entry is what it says."""
+    below: dict[str, Json] = {child.heading: _contents(child) for child in tree.children}
+    if tree.version is None:
+        return below
+    return {"": tree.content, **below} if below else tree.content

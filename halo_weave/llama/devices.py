@@ -31,9 +31,8 @@ FEATURES = {
     "MATMUL_INT8": "i8mm",
     "SVE": "sve",
 }
-REINSTALL = (
-    "pip install --force-reinstall --no-deps xllamacpp==2026.10.11549"  # the version that is known here
-)
+# The version that is known here.
+REINSTALL = "pip install --force-reinstall --no-deps xllamacpp==2026.10.11549"
 ITS_INDEX = "--index-url with the address that the README of xllamacpp gives for"
 ADVICE = {
     "CUDA": f"NVIDIA (CUDA): {REINSTALL} {ITS_INDEX} your version of CUDA",

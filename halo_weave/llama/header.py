@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from halo_weave.errors import ModelNotFound, ModelUnusable
@@ -105,7 +104,6 @@ def read_header(path: Path) -> Header:
     except (struct.error, OverflowError, UnicodeDecodeError) as error:
         raise _truncated(path) from error
     _check_values(header, path)
-    _check_template(header, path)
     return header
 
 
@@ -253,16 +251,3 @@ def _check_values(header: Header, path: Path) -> None:
         for number in given:
             if isinstance(number, bool | str) or not low <= number <= high:
                 raise _impossible(path, f"{key} is {str(number)[:40]!r}")
-
-
-def _check_template(header: Header, path: Path) -> None:
-    """Refuse a chat template that is nested too deeply to be compiled. Other mistakes are left to the engine."""
-    for key in header.values:
-        if key.startswith("tokenizer.chat_template") and isinstance(header.values[key], str):
-            try:
-                environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
-                compile(environment.compile(header.values[key], raw=True), "template", "exec")
-            except jinja2.TemplateError:
-                continue
-            except (RecursionError, MemoryError, SyntaxError, ValueError, OverflowError) as error:
-                raise _impossible(path, "its chat template is nested too deeply to be read") from error

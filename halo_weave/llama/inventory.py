@@ -37,6 +37,7 @@ from halo_weave.places import models_folder
 logger = logging.getLogger(__name__)
 LARGEST_MANIFEST = 1 << 20  # bytes
 OLLAMA_PARTS = ("vision", "audio", "mm")  # keys that Ollama puts into the file of the text model
+OLLAMA_BLOB = re.compile("sha256-[0-9a-f]{64}")
 OLLAMA_WEIGHTS = "application/vnd.ollama.image.model"
 
 
@@ -160,6 +161,13 @@ def _of_file(model: LocalModel, memory: int) -> ListedModel:
         problem,
         catalogue.note_of(model.path),
     )
+
+
+def title_of(path: Path) -> str:
+    """The name of a model that its file does not tell, as with Ollama, which names files by their hash."""
+    if not OLLAMA_BLOB.fullmatch(path.name):
+        return ""
+    return next((model.described()[0] for model in _ollama(path.parents[1]) if model.path == path), "")
 
 
 def check_memory(path: Path, context: int | None = None, kv_type: KvType = "f16") -> None:

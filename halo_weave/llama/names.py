@@ -10,6 +10,7 @@ from halo_weave.llama.header import Header
 from halo_weave.llama.hub import QUANT, SHARD
 
 SIZE = re.compile(r"(?i)(\d+x)?e?\d+(\.\d+)?[bmk](-a\d+(\.\d+)?b)?")
+CACHED = re.compile(r"(?i)[-_]gguf_")  # llama.cpp's cache puts the repository before the name of the file
 NOISE = {"gguf", "ggml", "awq", "gptq", "imatrix", "i1", "hf", "model", "ud", "bnb", "4bit", "8bit", "mlx"}
 SPELLED = {
     "ai": "AI",
@@ -38,7 +39,8 @@ def human_name(path: Path, header: Header | None = None) -> str:
     for entry in catalogue.ENTRIES:
         if path.name == entry.files[0].name:
             return entry.title
-    from_file = _spelled(path.name.removesuffix(".gguf"), SHARD.search(path.name) is not None)
+    own = CACHED.split(path.name.removesuffix(".gguf"))[-1]
+    from_file = _spelled(own, SHARD.search(path.name) is not None)
     values = header.values if header else {}
     told = str(values.get("general.name") or "")
     if not told:

@@ -13,18 +13,21 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
-from starlette.routing import compile_path
+from starlette.routing import Route, compile_path
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from halo_weave import __version__
-from halo_weave.server import kobold, refusals
+from halo_weave.mcp.http import McpAddress
+from halo_weave.server import kobold, koboldai, refusals
 from halo_weave.server.events import EVENTS
 from halo_weave.server.refusals import Refusal
 from halo_weave.server.routes import chunks, keepsakes, lab, models, turns, upkeep, windows
+from halo_weave.server.scratch import Scratch
 from halo_weave.server.security import Guard, Policy
 from halo_weave.server.service import Service
 from halo_weave.server.sse import REF
+from halo_weave.server.v1 import routes as v1
 
 WEB = Path(__file__).parents[1] / "web"
 # Not left to the machine's own table, which may be missing or wrong.
@@ -130,8 +133,8 @@ class _PageFiles(StaticFiles):
         return await super().get_response(path, scope)
 
 
-def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
-    """The API and the page as one ASGI application."""
+def create_app(service: Service, policy: Policy, *, web: Path = WEB, mcp_writes: bool = False) -> Guard:
+    """The API and the page as one ASGI application. `mcp_writes`: programs that speak MCP may write."""
     app = _Api(
         policy,
         title="Halo Weave",
@@ -156,7 +159,10 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
     for router in (*families, upkeep.routes(service, policy)):
         checks = [Depends(_no_shadowed_method), Depends(_no_unread_body), Depends(_no_unknown_parameter)]
         app.include_router(router, dependencies=checks)
-    app.include_router(kobold.routes(service.engine))
+    running, past = Scratch("prototype"), kobold.Generations()
+    app.include_router(kobold.routes(service.engine, running, past))
+    app.include_router(koboldai.routes(service.engine, running, past))
+    app.include_router(v1.routes(service))
 
     @app.get("/", include_in_schema=False)
     def index() -> Response:
@@ -166,6 +172,8 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB) -> Guard:
     def icon() -> Response:
         return FileResponse(web / "icon.svg", media_type=_KINDS[".svg"])
 
+    memory = McpAddress(lambda: service.weave.library, writes=mcp_writes)
+    app.router.routes.append(Route("/mcp", memory, include_in_schema=False))
     app.mount("/static", _PageFiles(directory=web, check_dir=False))
     return Guard(app, policy)
 

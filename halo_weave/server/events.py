@@ -94,7 +94,14 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
     ("woken", events.ChunksWoken, {"passed_over": "Hits that did not fit."}),
     ("asleep", events.ChunksSlept, {"over": "Tokens above the budget that nothing prunable is left for."}),
     ("heard", events.Heard, {"frames": "Tokens of all frames that the model reads now."}),
-    ("answering", events.Answering, {"reply_turn": "The turn that the answer will be."}),
+    (
+        "answering",
+        events.Answering,
+        {
+            "reply_turn": "The turn that the answer will be.",
+            "opened": "Tokens that the answer begins with: the model said them before.",
+        },
+    ),
     (
         "to_read",
         Planned,

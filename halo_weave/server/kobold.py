@@ -6,30 +6,33 @@ They use the engine alone, without windows or memory. Their fields are those of 
 from __future__ import annotations
 
 import base64
-import contextlib
+import json
 import secrets
+import time
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from threading import Event, Lock
+from functools import cached_property
+from threading import Event
 from typing import Annotated, Any, Literal
 
 import anyio.to_thread
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import ConfigDict, Field, RootModel, ValidationError
+from pydantic import AliasPath, ConfigDict, Field, RootModel, ValidationError
 
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.ports import Capture, Done, Engine, ModelInfo, Prompt, Read, Reason, Sampling, Segment, Step
-from halo_weave.server.refusals import Refusal, json_bytes
+from halo_weave.server.refusals import json_bytes
 from halo_weave.server.schema import WHOLE, Input, Output
+from halo_weave.server.scratch import Scratch
 from halo_weave.server.sse import EventStream, described, hopping
 from halo_weave.templates.messages import ChatMessage
 
-_MOST_AT_ONCE = 4
 _MOST_IDS = 200_000
+MOST_TEXTS = 32  # generations whose text can be asked for
 _Text = Annotated[str, Field(max_length=900_000, pattern=WHOLE)]
 _TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=_MOST_IDS)]
 _WITHOUT_EFFECT = Field(default=None, description="Without effect.")
@@ -48,19 +51,33 @@ class KoboldModel(Output):
     num_key_value_heads: int = Field(validation_alias="kv_heads")
     vocab_size: int = Field(validation_alias="vocabulary")
     max_context_length: int = Field(validation_alias="context")
+    max_trained_context: int = Field(validation_alias="trained_context")
+    embedding_size: int = Field(validation_alias="embedding")
+    rope_freq_base: float = Field(validation_alias="rope_base")
+    rope_freq_scale: float = Field(validation_alias="rope_scale")
+    bos_token_id: int | None = Field(default=None, validation_alias=AliasPath("special", "bos"))
+    eos_token_id: int | None = Field(default=None, validation_alias=AliasPath("special", "eos"))
+    eot_token_id: int | None = Field(default=None, validation_alias=AliasPath("special", "eot"))
     special_tokens: dict[str, int] = Field(validation_alias="special")
+
+
+class FamilyInput(Input):
+    """What clients of the family send. They send much: what is not known is passed over."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
 
 class TextToken(Output):
     token_id: int
-    text: str = Field(description="Whole characters only: the token that ends a character carries it.")
+    text: str | None = Field(description="Whole characters only: the token that ends a character carries it.")
 
 
-class Tokenize(Input):
+class Tokenize(FamilyInput):
     text: _Text
     add_special_tokens: bool = Field(
         default=False, description="Begin as the model's texts begin, if they begin specially."
     )
+    with_pieces: bool = Field(default=True, description="Whether each token comes with its text.")
 
 
 class Tokenized(Output):
@@ -69,7 +86,7 @@ class Tokenized(Output):
     token_count: int
 
 
-class Detokenize(Input):
+class Detokenize(FamilyInput):
     token_ids: _TokenIds = Field(examples=[[1, 2, 3]])
 
 
@@ -77,8 +94,8 @@ class Detokenized(Output):
     text: str
 
 
-class Generate(Input):
-    """Either `prompt` or `input_ids`."""
+class Generate(FamilyInput):
+    """With both `prompt` and `input_ids`, the ids hold."""
 
     prompt: _Text | None = None
     input_ids: _TokenIds | None = None
@@ -93,6 +110,7 @@ class Generate(Input):
         default=[], max_length=16
     )
     output_attentions: bool = False
+    output_hidden_states: bool = Field(default=False, description="Refused: hidden states are not given out.")
     attention_format: Literal["aggregated", "per_layer"] = Field(
         default="aggregated",
         description="One row, the mean over layers and heads; or all rows, layers × heads × context.",
@@ -101,19 +119,27 @@ class Generate(Input):
     genkey: str | None = Field(
         default=None, max_length=200, pattern=WHOLE, description="Another name of request_id."
     )
+    memory: _Text | None = Field(default=None, description="A text before the prompt.")
+    trim_stop: bool = Field(default=False, description="Whether a stop text at the end is left out.")
     # Sent by clients of the family; they have no effect here.
     max_context_length: Any = Field(None, description="Without effect: the model's own context holds.")
-    n: Any = Field(None, description="Without effect: one text is generated.")
-    rep_pen_range: Any = _WITHOUT_EFFECT
-    rep_pen_slope: Any = _WITHOUT_EFFECT
-    top_a: Any = _WITHOUT_EFFECT
-    typical: Any = _WITHOUT_EFFECT
-    tfs: Any = _WITHOUT_EFFECT
     quiet: Any = _WITHOUT_EFFECT
-    trim_stop: Any = _WITHOUT_EFFECT
     sampler_order: Any = _WITHOUT_EFFECT
 
     @property
+    def as_family(self) -> bool:
+        """Whether a client of KoboldAI asks, which knows nothing of the prototype's messages."""
+        prototype = {
+            "input_ids",
+            "output_attentions",
+            "attention_format",
+            "request_id",
+            "output_hidden_states",
+        }
+        family = {"genkey", "max_context_length", "quiet", "sampler_order", "memory", "trim_stop"}
+        return bool(self.model_fields_set & family) and not self.model_fields_set & prototype
+
+    @cached_property
     def name(self) -> str:
         return self.request_id or self.genkey or secrets.token_hex(8)
 
@@ -128,11 +154,10 @@ class Generate(Input):
             self.rep_pen,
             seed,
             self.max_length,
-            tuple(self.stop_sequence),
         )
 
 
-class Abort(Input):
+class Abort(FamilyInput):
     request_id: str | None = Field(
         default=None, max_length=200, description="Without one, all of these are stopped."
     )
@@ -160,6 +185,7 @@ class GeneratedMessage(RootModel[Any]):
         model_config = ConfigDict(json_schema_serialization_defaults_required=False)
 
         type: Literal["token"]
+        request_id: str
         token: TextToken
         attention: GeneratedMessage.Attention | None = Field(
             default=None, description="Only with output_attentions; null when the engine had none to give."
@@ -167,54 +193,16 @@ class GeneratedMessage(RootModel[Any]):
 
     class DoneMessage(Output):
         type: Literal["done"]
+        request_id: str
         finish_reason: Reason
         total_tokens: int
 
     class ErrorMessage(Output):
         type: Literal["error"]
+        request_id: str
         message: str
 
     root: TokenMessage | DoneMessage | ErrorMessage
-
-
-@dataclass(slots=True)
-class _Generations:
-    """Generations under way, each in a window of the engine that no other uses meanwhile.
-
-    The windows are used again, so that a client that sends the same beginning does not wait for it to be read twice.
-    """
-
-    lock: Lock = field(default_factory=Lock)
-    running: dict[str, Event] = field(default_factory=dict)
-    free: list[str] = field(default_factory=lambda: [f"prototype {i}" for i in range(_MOST_AT_ONCE)])
-
-    @contextlib.contextmanager
-    def take(self, name: str) -> Iterator[tuple[str, Event]]:
-        with self.lock:
-            if name in self.running:
-                raise Refusal(
-                    409, "busy", f"A request named {name!r} is being answered. Use another request_id."
-                )
-            if not self.free:
-                raise Refusal(
-                    503, "busy", f"{_MOST_AT_ONCE} texts are being generated already. Try again soon."
-                )
-            window, stop = self.free.pop(), Event()
-            self.running[name] = stop
-        try:
-            yield window, stop
-        finally:
-            stop.set()
-            with self.lock:
-                del self.running[name]
-                self.free.append(window)
-
-    def stop(self, name: str | None) -> bool:
-        with self.lock:
-            stops = [stop for known, stop in self.running.items() if name in (None, known)]
-        for stop in stops:
-            stop.set()
-        return bool(stops)
 
 
 def _tokenize(engine: Engine, asked: Tokenize) -> Tokenized:
@@ -222,7 +210,8 @@ def _tokenize(engine: Engine, asked: Tokenize) -> Tokenized:
     if asked.add_special_tokens:
         tokens = _beginning(engine) + tokens
     ids = tokens.ids.tolist()
-    pairs = [TextToken(token_id=id, text=text) for id, text in zip(ids, tokens.spelled(), strict=True)]
+    texts = tokens.spelled() if asked.with_pieces else [None] * len(ids)
+    pairs = [TextToken(token_id=id, text=text) for id, text in zip(ids, texts, strict=True)]
     return Tokenized(tokens=pairs, token_ids=ids, token_count=len(ids))
 
 
@@ -241,13 +230,13 @@ def _known_ids(engine: Engine, ids: Sequence[int]) -> Ids:
     return np.array(ids, np.int32)
 
 
-def _prompt_of(engine: Engine, asked: Generate) -> Prompt:
-    if (asked.prompt is None) == (asked.input_ids is None):
-        raise BadInput("Send either prompt or input_ids.")
+def prompt_of(engine: Engine, asked: Generate) -> Prompt:
+    if asked.prompt is None and asked.input_ids is None:
+        raise BadInput("Send a prompt, as text or as input_ids.")
     ids = (
         _known_ids(engine, asked.input_ids)
         if asked.input_ids is not None
-        else engine.tokenize(asked.prompt or "", special=True).ids
+        else engine.tokenize((asked.memory or "") + (asked.prompt or ""), special=True).ids
     )
     if not len(ids):
         raise BadInput("The prompt is empty. Send at least one token.")
@@ -256,9 +245,9 @@ def _prompt_of(engine: Engine, asked: Generate) -> Prompt:
     return Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids))
 
 
-def _attention(step: Step, form: str, model: ModelInfo) -> dict[str, Any] | None:
+def _attention(step: Step | None, form: str, model: ModelInfo) -> dict[str, Any] | None:
     """One step's rows as the prototype sends them; None when the engine had none to give."""
-    row = step.row
+    row = None if step is None else step.row
     values = None if row is None else row.raw if form == "per_layer" else row.tokens
     if values is None:
         return None
@@ -279,42 +268,111 @@ def _message(data: dict[str, Any]) -> bytes:
 
 
 def _generated(
-    engine: Engine, running: _Generations, asked: Generate, prompt: Prompt
+    engine: Engine, running: Scratch, asked: Generate, prompt: Prompt, past: Generations
 ) -> Generator[bytes, None, None]:
-    """The text as server-sent events, token by token."""
+    """The text as server-sent events, token by token. A stop text is sent too: clients look for it."""
+    name, family = asked.name, asked.as_family
+    if asked.output_hidden_states:
+        sentence = "Hidden states are not given out here: llama.cpp keeps them inside. Ask without them."
+        yield _message({"type": "error", "request_id": name, "message": sentence})
+        return
+    with running.take(name) as (window, stop):
+        yield b": reading\n\n"
+        try:
+            for token in written(engine, window, stop, asked, prompt, past):
+                if family:
+                    yield _message({"token": token.shown, "finish_reason": token.reason})
+                elif token.reason is None:
+                    pair = {"token_id": token.id, "text": token.text}
+                    said: dict[str, Any] = {"type": "token", "request_id": name, "token": pair}
+                    if asked.output_attentions:
+                        said["attention"] = _attention(token.step, asked.attention_format, engine.info)
+                    yield _message(said)
+                else:
+                    ended = {"finish_reason": token.reason, "total_tokens": token.count}
+                    yield _message({"type": "done", "request_id": name, **ended})
+        except HaloWeaveError as error:
+            yield _message({"type": "error", "request_id": name, "message": str(error)})
+
+
+@dataclass(slots=True)
+class Written:
+    """A token of a generation, or with a reason its end."""
+
+    id: int = 0
+    text: str = ""  # whole characters only
+    shown: str = ""  # the same without a stop text, where that is to be left out
+    count: int = 0
+    reason: Reason | None = None
+    step: Step | None = None
+
+
+@dataclass(slots=True)
+class Generations:
+    """What was generated, as the family's clients ask for it: texts by name while they grow, figures of the last one."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    count: int = 0
+    last_tokens: int = 0
+    last_reading: float = 0.0
+    last_writing: float = 0.0
+    last_reason: str = ""
+    began: float = field(default_factory=time.monotonic)
+
+    def note(self, name: str, text: str) -> None:
+        self.texts[name] = text
+        while len(self.texts) > MOST_TEXTS:
+            self.texts.pop(next(iter(self.texts)))
+
+
+def written(
+    engine: Engine, window: str, stop: Event, asked: Generate, prompt: Prompt, past: Generations
+) -> Iterator[Written]:
+    """Token by token up to a stop text, which is part of it."""
     capture = Capture(raw=asked.attention_format == "per_layer") if asked.output_attentions else None
     decoder = getincrementaldecoder("utf-8")("replace")
-    with running.take(asked.name) as (window, stop):
-        yield b": reading\n\n"
-        steps = engine.generate(window, prompt, asked.sampling, capture, mode="exact", stopped=stop.is_set)
-        try:
-            for step in steps:
-                match step:
-                    case Step():
-                        token = {"token_id": step.id, "text": decoder.decode(step.piece)}
-                        said: dict[str, Any] = {"type": "token", "token": token}
-                        if asked.output_attentions:
-                            said["attention"] = _attention(step, asked.attention_format, engine.info)
-                        yield _message(said)
-                    case Done():
-                        yield _message(
-                            {"type": "done", "finish_reason": step.reason, "total_tokens": step.tokens}
-                        )
-                    case Read():
-                        yield b": read\n\n"
-        except HaloWeaveError as error:
-            yield _message({"type": "error", "message": str(error)})
-        finally:
-            close = getattr(steps, "close", None)
-            if close:
-                close()
+    name, text, count, began, met = asked.name, "", 0, time.perf_counter(), False
+    holding = bool(asked.stop_sequence) and asked.trim_stop
+    longest = max((len(one) for one in asked.stop_sequence), default=0)
+    told = 0  # characters of the text that were shown
+    steps = engine.generate(
+        window, prompt, asked.sampling, capture, mode="exact", stopped=lambda: met or stop.is_set()
+    )
+    try:
+        for step in steps:
+            if isinstance(step, Read):
+                past.last_reading, began = step.seconds, time.perf_counter()
+            elif isinstance(step, Step) and not met:
+                piece = decoder.decode(step.piece)
+                text, count = text + piece, count + 1
+                reach = text[-(longest + len(piece)) :]
+                at = min(
+                    (place for one in asked.stop_sequence if (place := reach.find(one)) >= 0), default=-1
+                )
+                met = at >= 0
+                end = len(text)
+                if holding:
+                    end = len(text) - len(reach) + at if met else max(told, len(text) - longest + 1)
+                shown, told = text[told:end], max(told, end)
+                past.note(name, text[:end])
+                yield Written(step.id, piece, shown, count, None, step)
+            elif isinstance(step, Done):
+                reason: Reason = "stop" if met else step.reason
+                rest = "" if met else text[told:]
+                past.count, past.last_tokens, past.last_reason = past.count + 1, count, reason
+                past.last_writing = time.perf_counter() - began
+                yield Written(shown=rest, count=count, reason=reason)
+    finally:
+        close = getattr(steps, "close", None)
+        if close:
+            close()
 
 
 async def _text_asked(request: Request) -> Tokenize:
     """The request as JSON, or the text itself as text/plain."""
     plain = request.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/plain"
     try:
-        asked = {"text": (await request.body()).decode()} if plain else await request.json()
+        asked = await _plain_text(request) if plain else await request.json()
     except (ValueError, RecursionError):
         raise BadInput(
             'The body is neither JSON like {"text": …} nor, as text/plain, text in UTF-8.'
@@ -324,6 +382,16 @@ async def _text_asked(request: Request) -> Tokenize:
     except ValidationError as error:
         wrong = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
         raise RequestValidationError(wrong) from None
+
+
+async def _plain_text(request: Request) -> Any:
+    """The prototype's page sends its JSON as text/plain, so that a browser does not ask first. Other text is meant so."""
+    text = (await request.body()).decode()
+    try:
+        found = json.loads(text) if text.lstrip().startswith("{") else None
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) and isinstance(found.get("text"), str) else {"text": text}
 
 
 _EXAMPLE = 'event: message\ndata: {"type":"token","token":{"token_id":260,"text":" Mochi"}}\n\n'
@@ -338,10 +406,9 @@ _TEXT_BODY = {
 }
 
 
-def routes(engine: Callable[[], Engine]) -> APIRouter:
+def routes(engine: Callable[[], Engine], running: Scratch, past: Generations) -> APIRouter:
     """The prototype's addresses. `engine` raises while there is none."""
     router = APIRouter(tags=["Prototype"])
-    running = _Generations()
 
     @router.get("/api/v1/model", summary="The model")
     def describe_model() -> KoboldModel:
@@ -366,8 +433,8 @@ def routes(engine: Callable[[], Engine]) -> APIRouter:
     )
     async def generate_text(asked: Generate) -> EventStream:
         def begin() -> tuple[Generator[bytes, None, None], bytes]:
-            prompt = _prompt_of(engine(), asked)
-            lines = _generated(engine(), running, asked, prompt)
+            prompt = prompt_of(engine(), asked)
+            lines = _generated(engine(), running, asked, prompt, past)
             return lines, next(lines)
 
         return EventStream(hopping(*await anyio.to_thread.run_sync(begin)))

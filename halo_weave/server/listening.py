@@ -139,12 +139,14 @@ class _NoWebSocket(asyncio.Protocol):
 class Server(uvicorn.Server):
     """Ends by itself: listeners are let go and replies are stored before the connections are waited for."""
 
-    def __init__(self, service: Service, policy: Policy, *, web: Path = WEB) -> None:
+    def __init__(
+        self, service: Service, policy: Policy, *, web: Path = WEB, mcp_writes: bool = False
+    ) -> None:
         self.service = service
         self._told = -math.inf  # when the log last said that descriptors ran out
         super().__init__(
             uvicorn.Config(
-                create_app(service, policy, web=web),
+                create_app(service, policy, web=web, mcp_writes=mcp_writes),
                 http=type("Connection", (_Connection,), {"room": _room_for_connections()}),
                 backlog=_BACKLOG,
                 ws=_NoWebSocket,

@@ -60,7 +60,7 @@ class ModelTold(Output):
             state=now.state,
             sentence=f"{info.name} is ready." if now.state == "ready" else waiting,
             progress=change.progress if change and now.state == "loading" else None,
-            light=now.light,
+            light=now.light if now.state == "ready" else "",
             note=note,
             thinks=now.thinks,
             efforts=list(now.efforts),

@@ -94,6 +94,14 @@ class Refusal(errors.HaloWeaveError):
         self.status, self.code, self.headers = status, code, headers or {}
 
 
+class ApiRefusal(Refusal):
+    """One under `/v1`, which may name the field that is wrong."""
+
+    def __init__(self, status: int, code: str, sentence: str, *, param: str | None = None) -> None:
+        super().__init__(status, code, sentence)
+        self.param = param
+
+
 def json_bytes(value: Any) -> bytes:
     """JSON as bytes, whatever stands in the strings: half a surrogate pair becomes a question mark."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
@@ -101,19 +109,49 @@ def json_bytes(value: Any) -> bytes:
     )
 
 
-def refused(error: errors.HaloWeaveError) -> Response:
+def refused(error: errors.HaloWeaveError, path: str = "") -> Response:
     """The answer to an error the user can be told about."""
     if isinstance(error, Refusal):
-        return _answer(error.status, error.code, str(error), error.headers)
+        param = error.param if isinstance(error, ApiRefusal) else None
+        return _answer(error.status, error.code, str(error), error.headers, path=path, param=param)
     status, code = kind(error)
     if status == 500:
         _log.error("%s", error, exc_info=error)
-    return _answer(status, code, str(error))
+    return _answer(status, code, str(error), path=path)
 
 
-def _answer(status: int, code: str, sentence: str, headers: dict[str, str] | None = None) -> Response:
-    body = {"error": {"code": code, "sentence": sentence}}
+def _answer(
+    status: int,
+    code: str,
+    sentence: str,
+    headers: dict[str, str] | None = None,
+    *,
+    path: str = "",
+    param: str | None = None,
+) -> Response:
+    body: dict[str, Any] = {"error": {"code": code, "sentence": sentence}}
+    if path.startswith("/v1/"):  # its clients know errors in one shape only
+        status = 400 if status == 422 else status
+        body = {"error": _api_shape(status, code, sentence, param)}
     return Response(json_bytes(body), status, headers, media_type="application/json")
+
+
+def _api_shape(status: int, code: str, sentence: str, param: str | None) -> dict[str, Any]:
+    kinds = {
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        429: "rate_limit_error",
+    }
+    usual = "server_error" if status >= 500 else "invalid_request_error"
+    return {"message": sentence, "type": kinds.get(status, usual), "param": param, "code": code}
+
+
+def api_problem(error: errors.HaloWeaveError) -> tuple[int, dict[str, Any]]:
+    """An error in the shape of `/v1`, for a stream that has begun."""
+    status, code = (error.status, error.code) if isinstance(error, Refusal) else kind(error)
+    param = error.param if isinstance(error, ApiRefusal) else None
+    return status, _api_shape(status, code, str(error), param)
 
 
 def kind(error: errors.HaloWeaveError) -> tuple[int, str]:
@@ -174,16 +212,18 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(errors.HaloWeaveError)
     async def known(request: Request, error: errors.HaloWeaveError) -> Response:
-        return refused(error)
+        return refused(error, request.url.path)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return _answer(422, "bad_input", _sentence(error))
+        first = [str(part) for part in error.errors()[0]["loc"][1:]]
+        param = ".".join(first) or None
+        return _answer(422, "bad_input", _sentence(error), path=request.url.path, param=param)
 
     @app.exception_handler(HTTPException)
     async def framework(request: Request, error: HTTPException) -> Response:
         code, sentence = _BY_STATUS.get(error.status_code, ("failed", str(error.detail)))
-        return _answer(error.status_code, code, sentence, dict(error.headers or {}))
+        return _answer(error.status_code, code, sentence, dict(error.headers or {}), path=request.url.path)
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:
@@ -191,4 +231,4 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unknown(request: Request, error: Exception) -> Response:
-        return _answer(500, "internal", INTERNAL)
+        return _answer(500, "internal", INTERNAL, path=request.url.path)

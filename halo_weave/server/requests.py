@@ -129,6 +129,10 @@ class ChooseModel(Input):
     )
 
 
+class Wrong(Input):
+    question: Annotated[str, Field(min_length=1, max_length=LONGEST_QUESTION, pattern=WHOLE)]
+
+
 class Undelete(Input):
     keys: Annotated[list[Key], Field(min_length=1, max_length=10_000)]
 

@@ -28,12 +28,11 @@ from halo_weave.errors import BadSetting
 from halo_weave.server.refusals import Refusal, refused
 
 JSON_LIMIT = 1_000_000
+_TALK_LIMIT = 32_000_000  # clients of /v1 send their whole history
 _IMPORT_LIMIT = 64_000_000_000
 _SHORTEST_KEY = 16
-_GUESSES, _GUESS_SECONDS = (
-    10,
-    6.0,
-)  # wrong keys that one address may try at once, and until it may try one more
+_GUESSES = 10  # wrong keys that one address may try at once
+_GUESS_SECONDS = 6.0  # until it may try one more
 _REMEMBERED = 1024  # addresses that tried wrong keys, and sessions
 _PIECE_SECONDS = 30.0  # the longest wait for the next piece of a body
 _BODY_SECONDS = 60.0  # and for all of it, but for files to import
@@ -237,18 +236,20 @@ class Guard:
         answer = _sealed(send, path, shared=shared)
         refusal = self.policy.foreign(scope["method"], path, headers)
         if refusal:
-            await refused(refusal)(scope, receive, answer)
+            await refused(refusal, path)(scope, receive, answer)
         else:
             await self._shared(scope, receive, answer)
 
     async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Past host and origin: the key and the size decide."""
         headers, path = Headers(scope=scope), scope["path"]
-        limit = _IMPORT_LIMIT if path == "/api/import" else JSON_LIMIT
+        limit = (
+            _IMPORT_LIMIT if path == "/api/import" else _TALK_LIMIT if path.startswith("/v1/") else JSON_LIMIT
+        )
         address = (scope.get("client") or ("",))[0]
         refusal = self.policy.locked(path, headers, address) or _oversize(headers, limit)
         if refusal:
-            await refused(refusal)(scope, receive, send)
+            await refused(refusal, path)(scope, receive, send)
             return
         if scope["method"] == "HEAD":
             scope, send = {**scope, "method": "GET"}, _headers_only(send)
@@ -295,7 +296,7 @@ def _oversize(headers: Headers, limit: int) -> Refusal | None:
 def _bounded(receive: Receive, limit: int) -> Receive:
     """The body, refused when it is longer than the limit or comes too slowly."""
     taken, more = 0, True
-    end = anyio.current_time() + _BODY_SECONDS if limit == JSON_LIMIT else math.inf
+    end = anyio.current_time() + _BODY_SECONDS if limit != _IMPORT_LIMIT else math.inf
 
     async def counted() -> Message:
         nonlocal taken, more

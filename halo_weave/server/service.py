@@ -127,6 +127,8 @@ class Service:
             version=__version__,
             model=self.model(),
             embedder=wire.EmbedderTold.model_validate(now.embedder),
-            memory=wire.MemoryTold.model_validate(now.memory),
+            memory=wire.MemoryTold.model_validate(now.memory).model_copy(
+                update={"place": str(weave.memory.folder)}
+            ),
             generating=weave.turns.generating(),
         )

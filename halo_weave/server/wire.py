@@ -79,6 +79,7 @@ class MemoryTold(Output):
     windows: int = 0
     deleted: int = Field(default=0, validation_alias="deleted_chunks")
     bytes: int = 0
+    place: str = Field(default="", description="Where it lies.")
 
 
 class Status(Output):
@@ -189,6 +190,7 @@ class ContextTold(Output):
     last_event: str = Field(description="Events after this one are not, or not all, in this context.")
     size: int
     system_tokens: int
+    system_text: str = Field(description="The system prompt with what is added to it.")
     budget: Budget
     brightness: RangeTold
     turns: list[TurnTold]
@@ -208,6 +210,7 @@ class ContextTold(Output):
             last_event=seen.last_event,
             size=seen.budget.used,
             system_tokens=seen.budget.system,
+            system_text=seen.system_text,
             budget=seen.budget,
             brightness=RangeTold(low=every.min(), high=every.max(), mean=every.mean()),
             turns=[TurnTold.model_validate(turn) for turn in seen.turns],
@@ -292,6 +295,7 @@ class WhyTold(Output):
     history: list[Happened] = Field(description="The newest first.")
     uses: list[UsedIn] = Field(description="The replies that took something from it, the newest first.")
     use: UseTold | None = Field(description="What the reply that it belongs to took from chunks.")
+    woken: int = Field(description="How often it woke up, in all windows.")
 
 
 class DeletionTold(Output):
@@ -322,12 +326,14 @@ class HitTold(Output):
     similarity: float = _at("hit", "similarity")
     parts: dict[str, float] = _at("hit", "parts")
     words: Words = _at("hit", "words")
+    part: Literal["hit", "question", "answer", "anchor"]
     live: bool
     tokens: Size = _at("record", "chunk")
 
 
 class SearchTold(Output):
     hits: list[HitTold]
+    cost: int | None = Field(description="Tokens that would wake up, frames included, if a budget was given.")
 
 
 class WakingTold(Output):
@@ -341,6 +347,7 @@ class WakingTold(Output):
 
 
 class PreviewTold(Output):
+    tokens: int = Field(description="Of the text itself.")
     room: int
     cost: int
     wakes: list[WakingTold]
@@ -361,7 +368,13 @@ class PreviewTold(Output):
             )
             for one in plan.wakes
         ]
-        return cls(room=plan.room, cost=plan.cost, wakes=wakes, passed_over=len(plan.passed_over))
+        return cls(
+            tokens=preview.tokens,
+            room=plan.room,
+            cost=plan.cost,
+            wakes=wakes,
+            passed_over=len(plan.passed_over),
+        )
 
 
 # The AI's own memory
@@ -373,6 +386,8 @@ class BranchTold(Output):
     version: int | None = Field(description="Null: a heading without an entry of its own.")
     modified: datetime | None
     children: list[BranchTold]
+    entries: int = Field(description="How many there are here and below.")
+    content: Any = Field(description="What the entry says, if contents were asked for.")
 
 
 class KeptTold(Output):
@@ -405,6 +420,7 @@ class MatchTold(Output):
     score: float
     similarity: float
     recency: float
+    relevant: list[KeptTold] = Field(description="The kept chunks that fit the query, the best first.")
 
 
 class MatchesTold(Output):

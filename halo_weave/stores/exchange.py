@@ -314,9 +314,7 @@ class _HeldIn(_Element):
     turn: TurnId
     chunk: Id
     brightness: Annotated[Floats, Field(min_length=4)]
-    traces: Annotated[Any, BeforeValidator(_blob)] = (
-        None  # float32 as well; what is not known is not a number
-    )
+    traces: Annotated[Any, BeforeValidator(_blob)] = None  # float32 as well; what is not known is NaN
     reading: _TokensIn | None = None  # the window's own tokens, under another tokenizer
 
     @model_validator(mode="after")

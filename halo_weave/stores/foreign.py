@@ -5,23 +5,23 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 
 from halo_weave.core.brightness import INITIAL
-from halo_weave.core.chunking import cut
 from halo_weave.core.tokens import Role, Tokens
-from halo_weave.errors import ImportRefused
+from halo_weave.errors import ImportRefused, StoreFull
 from halo_weave.imports.conversation import Conversation, Left, Message, digest
 from halo_weave.imports.formats import ForeignFormat, format_of, formats
+from halo_weave.imports.pieces import TOKENIZER, chunked, counted
 from halo_weave.imports.words import clean, one_line
 from halo_weave.records import PROMPT_LENGTH
 from halo_weave.store import Progress
@@ -30,17 +30,12 @@ from halo_weave.stores.exchange import ExportHeader, base64_of, said_at, tokens_
 from halo_weave.stores.jsonstream import JsonReader
 from halo_weave.stores.packing import micros, pack_floats
 
-TOKENIZER = "text"  # no model's: a window reads such chunks anew before it uses them
 LIVE = 1000  # tokens at the end of a conversation that are live in its window; the rest sleeps
-LARGEST = 200  # tokens of a chunk
 LONGEST = 1_000_000  # characters of a message
 AHEAD = 100  # values of a file that are looked at to know its format
 BATCH = 200  # turns to a transaction
 WITHIN = ("conversations", "chats", "threads", "data")  # where a list of conversations may stand in an object
 SPEAKERS = {Role.USER: "User", Role.ASSISTANT: "AI"}
-# About as long as the tokens of a model: parts of words, and characters of other alphabets.
-_PIECE = re.compile(rb"\s?[!-~]{1,5}|\s?(?:[\xc2-\xdf].|[\xe0-\xef]..|[\xf0-\xf4]...)|\s{1,4}|.", re.S)
-_LINE, _SENTENCE, _SPACE = re.compile(rb"\n$"), re.compile(rb"[.!?;:]$"), re.compile(rb"[,\s]$")
 
 
 class _Spooled(NamedTuple):
@@ -87,7 +82,8 @@ class ForeignFile:
 
     renumbered = None  # its messages have no numbers
 
-    def __init__(self, source: IO[bytes], now: int, progress: Progress) -> None:
+    def __init__(self, source: IO[bytes], folder: Path, now: int, progress: Progress) -> None:
+        """`folder`: that of the memory, since the system's temporary folder may be kept in RAM."""
         self._now, self._progress = now, progress
         self.left: Left = Counter()
         self.heads: dict[str, int] = {}  # the last turn of the branch in use, by window, once it was told
@@ -96,12 +92,19 @@ class ForeignFile:
         self._turns, self._positions = 0, 0
         self._marks = hashlib.sha256()
         self._size = source.seek(0, io.SEEK_END)
-        self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed at the end of the import
         try:
-            self._read(source)
-        except BaseException:
-            self._spool.close()
-            raise
+            self._spool = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - it is closed at the end of the import
+            try:
+                self._read(source)
+                self._spool.flush()
+            except BaseException:
+                self._spool.close()
+                raise
+        except OSError as error:
+            raise StoreFull(
+                f"What is imported cannot be kept in {folder} for a while: {error.strerror or error}. Free some space "
+                "there, then try again."
+            ) from error
         name = f"import {self._marks.hexdigest()[:32]}"  # the same file gets the same ids when it is imported again
         self.header = ExportHeader(id=name, next_turn=self._turns + 1, next_position=self._positions)
 
@@ -207,7 +210,7 @@ class ForeignFile:
             self.left["messages longer than a million characters"] += 1
             return None
         said = micros(message.said) if message.said else said
-        tokens = sum(len(tokens) for tokens, _ in _chunks(parts))
+        tokens = counted(parts)
         ids = [
             None if one is None else one if len(one) <= 100 else digest(one)
             for one in (message.id, message.parent)
@@ -258,7 +261,7 @@ class ForeignFile:
                 ids[line.id] = turn, line.role
                 if line.id == one.head:
                     self.heads[one.window] = turn
-                chunks = _chunks(line.parts)
+                chunks = chunked(line.parts)
                 element = {
                     "turn": turn,
                     "window": one.window,
@@ -348,36 +351,8 @@ def _mark(line: _Spooled) -> str:
     return f"{line.id} {digest(*(text for _, text in line.parts))[:12]}"
 
 
-def _chunks(parts: Sequence[tuple[str, str]]) -> list[tuple[Tokens, str]]:
-    """Tokens of each chunk, and the tag of what it is."""
-    found: list[tuple[Tokens, str]] = []
-    for place, (kind, text) in enumerate(parts):
-        raw = (text if place == len(parts) - 1 else f"{text}\n\n").encode()
-        pieces = _PIECE.findall(raw)
-        for tokens in cut(Tokens.of(np.zeros(len(pieces), np.int32), pieces)):
-            found += ((part, "" if kind == "answer" else kind) for part in _parted(tokens))
-    return found
-
-
 def _numbers(chunks: Iterable[tuple[Tokens, str]]) -> list[int]:
     """Numbers of the chunks. The answer's are counted first: its opening is the turn's anchor."""
     order = sorted(enumerate(chunks), key=lambda one: bool(one[1][1]))
     numbers = {place: number for number, (place, _) in enumerate(order)}
     return [numbers[place] for place in range(len(numbers))]
-
-
-def _parted(tokens: Tokens) -> Iterator[Tokens]:
-    """A large chunk in parts that can wake up alone, cut after a line, a sentence or a word."""
-    start, pieces = 0, tokens.pieces()
-    while len(pieces) - start > LARGEST:
-        stop = start + LARGEST
-        for end in (_LINE, _SENTENCE, _SPACE):
-            places = (
-                place for place in range(stop, start + LARGEST // 2, -1) if end.search(pieces[place - 1])
-            )
-            if (last := next(places, None)) is not None:
-                stop = last
-                break
-        yield tokens.part(start, stop)
-        start = stop
-    yield tokens.part(start, len(pieces))

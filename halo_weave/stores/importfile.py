@@ -48,7 +48,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def checked(
-    source: IO[bytes], now: int, progress: Progress
+    source: IO[bytes], folder: Path, now: int, progress: Progress
 ) -> Iterator[_ExportFile | PrototypeFile | ForeignFile]:
     """The file, after all of it was read once and nothing was found that could not be imported. It stays open.
 
@@ -57,7 +57,7 @@ def checked(
     size = source.seek(0, os.SEEK_END)
     kind = _kind(source)
     if kind == "foreign":
-        with ForeignFile(source, now, progress) as foreign:
+        with ForeignFile(source, folder, now, progress) as foreign:
             yield foreign
         return
     source.seek(0)

@@ -56,7 +56,7 @@ class CallReader:
     def __init__(
         self, format: ToolFormat, tools: Sequence[Mapping[str, Any]] = (), *, only_declared: bool = True
     ) -> None:
-        """`tools`: as they are declared to the template. Calls of others are not meant, if `only_declared`."""
+        """`tools`: as they are declared to the template. `only_declared`: calls of other tools are passed over."""
         self._format, self._only_declared = format, only_declared
         self._declared = {function["name"]: function for function in map(_function, tools)}
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -117,14 +117,14 @@ class CallReader:
 class CallSplitter:
     """Feed it an answer in pieces of bytes; it gives back the same bytes: words of the answer, or marks that make up a call.
 
-    What could be the beginning of a call is held back until that is sure. What looks like a call and is none is the answer's.
-    Small models forget the mark, so JSON of a declared tool is a call too if the answer begins with it, bare, in a fence or in a tag.
+    What may be the beginning of a call is held back until that is sure; what only looks like a call is part of the answer.
+    Small models forget the mark, so JSON of a declared tool at the beginning of the answer is a call too: bare, in a fence or in a tag.
     """
 
     def __init__(
         self, format: ToolFormat, tools: Sequence[Mapping[str, Any]] = (), *, header: str = ""
     ) -> None:
-        """`header`: how a message of the model begins; before a call it is no word of the answer either."""
+        """`header`: how a message of the model begins. Right before a call it is not part of the answer."""
         self._format, self._tools = format, tools
         mark, lead = format.open.encode(), header.strip().encode()
         leads = [lead, lead + b" ", lead + b"\n", b""] if lead else [b""]
@@ -206,7 +206,7 @@ class _LooseReader:
         self._format, self._names = format, names
         self._raw = b""
         self.rest = ""
-        self.hopeless = False  # it is JSON, and no call
+        self.hopeless = False  # it is JSON, but not a call
 
     def feed(self, piece: bytes) -> tuple[NativeCall, ...]:
         self._raw += piece

@@ -1,7 +1,7 @@
 """A conversation as the model's own template writes it, cut into what is said and the frames around it.
 
-The template writes the conversation twice: with marks in place of what is said, to see where it stands and what becomes of it,
-and as it is. Both are compared, so that the pieces always join to what the template writes.
+The template writes the conversation twice: as it is, and with marks in place of what is said, which show where each text stands
+and how the template changes it. Both are compared, so that the pieces always join to what the template writes.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class _Shape:
 
 
 class ChatTemplate:
-    """One template, asked for many conversations. What it refuses is rearranged, and said in the notes."""
+    """One template for many conversations. One that it refuses is rearranged, and the prompt's notes say how."""
 
     def __init__(
         self, source: str, renderer: TemplateRenderer, specials: Mapping[str, str], now: datetime
     ) -> None:
-        """Raises TemplateUnusable if the template writes not even a question."""
+        """Raises TemplateUnusable if the template cannot even write a question."""
         self.source, self.renderer, self.specials, self.now = source, renderer, dict(specials), now
         self.names = frozenset(renderer.names(source))
         self.shape = self._probe_shape()
@@ -110,7 +110,7 @@ class ChatTemplate:
     # How the template wants to be asked
 
     def _probe_shape(self) -> _Shape:
-        """Try the hub's way first, then what older and odder templates need."""
+        """Try what most templates take first, then what older and unusual ones need."""
         odd = {"tools": [], "functions": "[]", "datetime": self.now.strftime("%Y-%m-%d"), "builtin_tools": []}
         asks = {name: value for name, value in odd.items() if name in self.names}
         wishes: tuple[dict[str, Any], ...] = ({}, {"tools": []}, asks)
@@ -174,7 +174,7 @@ class ChatTemplate:
             asked["tools"] = list(tools)
             if "functions" in self.shape.variables:
                 asked["functions"] = json.dumps(list(tools))
-        # A template that has a place for a system prompt may leave it out at times; that is its way.
+        # A template that has a place for a system prompt may leave it out at times.
         needed = {
             i
             for i, message in enumerate(messages)

@@ -1,4 +1,4 @@
-"""What a template tells about its model: the marks of thoughts, how to switch them, whether and how it calls tools."""
+"""What a template tells about its model: the marks of thoughts, how to switch thinking, and how tools are called."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def _common_units(a: str, b: str) -> int:
 
 
 def _marks_in_source(source: str) -> tuple[str, str] | None:
-    """A template that never writes thoughts may still know their marks, to leave them out or to open one."""
+    """A template that never writes thoughts may still name their marks, to remove thoughts or to open one."""
     tags = [tag for tag in dict.fromkeys(TAG.findall(source)) if _THINKS.search(tag)]
     for close in tags:
         for open in _counterparts(close):
@@ -259,7 +259,9 @@ def _counterparts(close: str) -> Iterator[str]:
 
 def _learn_tools(template: ChatTemplate) -> tuple[bool, ToolFormat | None]:
     ask = [ChatMessage("user", _Q)]
-    tools = _tool_variables(template)
+    tools: dict[str, Any] = {"tools": list(_TOOLS)}
+    if "functions" in template.names:
+        tools["functions"] = str(_TOOLS)
     prompt = template.render([ask], **tools)[0].text
     declares = "qzDescription" in prompt or PROBE.name in prompt
     shape = template.shape
@@ -275,10 +277,6 @@ def _learn_tools(template: ChatTemplate) -> tuple[bool, ToolFormat | None]:
     # Some only tell the model in words how to call, and write no past call.
     told = _TOLD.search(prompt) if declares else None
     return declares, ToolFormat("json", told.group(), "name", "arguments") if told else None
-
-
-def _tool_variables(template: ChatTemplate) -> dict[str, Any]:
-    return {"tools": list(_TOOLS)} | ({"functions": str(_TOOLS)} if "functions" in template.names else {})
 
 
 def _format_shown(

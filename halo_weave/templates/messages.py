@@ -33,8 +33,9 @@ class ChatMessage:
 class Piece:
     """A stretch of the prompt. Headers and footers are the template's; content and thoughts were said.
 
-    `begin` stands once, before the first turn's own header: a token that begins a text, or words of the template. What was said is never read as control tokens, and `start` tells where in the message's content the text stands, or is -1
-    if the template writes it otherwise than it was said.
+    `begin` stands once, before the header of the first turn: a token that begins a text, or words of the template. What was
+    said is never read as control tokens. `start` is where the text stands in the message's content; -1: the template has
+    changed the text.
     """
 
     text: str

@@ -14,7 +14,7 @@ from halo_weave.templates.renderer import TemplateRenderer, TemplateUnusable
 
 
 class ModelTemplate:
-    """Writes every conversation, whatever the template in the model's file is."""
+    """Writes every conversation, even if the template in the model's file cannot be used."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ModelTemplate:
         return ChatPrompt(tuple(self._chatml(messages)), (self.reason,))
 
     def variables(self, thinking: str) -> Mapping[str, Any]:
-        """What chooses a way to think: as asked, or thoughts at all where the template knows no degrees."""
+        """The variables that choose a way to think; "on" in place of a degree that the template does not know."""
         known = self.facts.thinking
         if thinking in ("auto", "off") or thinking in known:
             return known.get(thinking, {})

@@ -78,7 +78,7 @@ class ThoughtSplitter:
         rest = self._held[space:]
         inside = self._state == "begun"
         marks = [self._open] if inside else [self._open, *self._starts]
-        if not inside:  # the prompt has opened it, and the model closes what it never opened
+        if not inside:  # a model may close a thought that the prompt has opened
             marks.append(self._close)
         met = max((mark for mark in marks if rest.startswith(mark)), key=len, default=None)
         longer = any(len(mark) > len(met or b"") and mark.startswith(rest) for mark in marks)

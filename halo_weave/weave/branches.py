@@ -8,9 +8,10 @@ from datetime import datetime
 
 from halo_weave.core.tokens import Role
 from halo_weave.core.window import chunk_turn
-from halo_weave.errors import BadInput
+from halo_weave.errors import BadInput, UnknownWindow
 from halo_weave.records import TurnRecord, WindowRecord
 from halo_weave.weave.asked import go_to, on_branch, text_of
+from halo_weave.weave.history import Recognised, recognise
 from halo_weave.weave.system import System
 
 
@@ -47,6 +48,27 @@ class TurnBranches:
             ]
         self._system.recall.note_said()
         return added
+
+    def recognise(
+        self, history: Sequence[tuple[Role, str]], window_id: str | None = None
+    ) -> Recognised | None:
+        """Where a conversation that another program sends whole was said, and how much of it is known here."""
+        return recognise(self._system.store, history, window_id)
+
+    def chat(self, name: str, window_id: str | None = None) -> str | None:
+        """The window of a chat that another program knows by this name; with `window_id`, it is that one from now on."""
+        if window_id is not None:
+            self._system.store.name_chat(name, window_id)
+            return window_id
+        return self._system.store.chat_window(name)
+
+    def last_of(self, window_id: str, turn_id: int) -> int:
+        """A turn of this window by its id; it may be one that was never stored since nothing was said in it."""
+        self._system.window(window_id)
+        found = self._system.store.turn_record(turn_id)
+        if found.window != window_id:
+            raise UnknownWindow(f"Turn {turn_id} is of another window.")
+        return found.id
 
     def replace(self, window_id: str, turn_id: int, text: str) -> TurnRecord:
         """The turn says this from now on. What it said, and what followed, stays in the record, aside."""
@@ -108,6 +130,8 @@ class TurnBranches:
             ]
         with system.alone(record.id):
             desk = system.desk_to_change(record.id)
+            # Also in a window that keeps to itself: what led up to here belongs to it.
+            desk.settings = desk.settings.changed({"memory_scope": "all"})
             plan = desk.plan_snapshot(keys, system.engine.info.context)
             if plan.wakes:
                 desk.wake(plan, {}, now=system.now())

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from halo_weave.core.resurrection import ResurrectionPlan, WakeReason, Waking
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.use import ReplyUse
-from halo_weave.errors import BadInput, UnknownChunk
+from halo_weave.errors import BadInput
 from halo_weave.records import ChunkUse, Event
 from halo_weave.weave.desk import Desk
 from halo_weave.weave.events import WokenChunk
 from halo_weave.weave.system import System
+from halo_weave.weave.turns import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Explanation:
     history: tuple[Event, ...]  # newest first
     uses: tuple[ChunkUse, ...]  # the replies that took something from it, newest first
     use: ReplyUse | None  # what the reply that it belongs to took from chunks
+    woken: int = 0  # how often it woke up, in all windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,8 @@ class WeaveChunks:
         store = self._system.store
         desk, record = self._system.desk(window_id), store.chunk(key)
         live = key in desk.window
-        brightness = desk.window.at(key).brightness if live else None
-        if not live:
-            with suppress(UnknownChunk):
-                brightness = store.sleeping(window_id, key).brightness
+        asleep = {} if live else store.asleep_or_said(window_id, [key])
+        brightness = desk.window.at(key).brightness if live else asleep[key].brightness
         return Explanation(
             key,
             record.chunk.text,
@@ -80,7 +79,21 @@ class WeaveChunks:
             tuple(store.history(window=window_id, key=key)),
             tuple(store.used_in(key)),
             store.use_of(key.turn_id),
+            store.times_woken(key),
         )
+
+    def mark_wrong(self, window_id: str, key: ChunkKey, question: str) -> None:
+        """It is the wrong memory for this question: it does not wake up for questions like it."""
+        asked = plain(question).strip()
+        if not asked:
+            raise BadInput("Say which question it is the wrong memory for.")
+        self._system.window(window_id)
+        self._system.store.mark_wrong(key, asked, now=self._system.now())
+
+    def unmark_wrong(self, window_id: str, key: ChunkKey) -> None:
+        """All marks of the chunk as a wrong memory are taken back."""
+        self._system.window(window_id)
+        self._system.store.mark_wrong(key, None, now=self._system.now())
 
     def pin(self, window_id: str, key: ChunkKey) -> None:
         """It is shown as bright as new, and never falls asleep. What it earned stays known, for when it is unpinned."""
@@ -158,7 +171,9 @@ class WeaveChunks:
         """Delete the chunk from search until it is undeleted. Returns all that was deleted with it."""
         with self._system.alone(window_id):
             would = self.would_delete(window_id, key)
+            records = self._system.store.chunks_by_key(would.keys)
             gone = replace(would, windows=self._system.store.delete(would.keys, now=self._system.now()))
+            self._system.engine.erase([(one.chunk.start, one.chunk.stop) for one in records])
         self._system.changed({window_id, *gone.windows})
         return gone
 

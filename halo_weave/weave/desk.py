@@ -25,7 +25,7 @@ from halo_weave.core.resurrection import (
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
-from halo_weave.ports import Engine, RecallPort
+from halo_weave.ports import EVERYTHING, Engine, Only, RecallPort
 from halo_weave.records import ChunkRecord, PutToSleep, WakeUp, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
@@ -33,7 +33,7 @@ from halo_weave.weave.events import SleptChunk, WokenChunk
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyReader
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
-from halo_weave.weave.waking import plan_waking
+from halo_weave.weave.waking import plan_waking, stamps_of
 
 CUT = "cut"  # tag of a reply whose process ended before it did
 
@@ -135,9 +135,11 @@ class Desk:
         self.about[chunk.key] = about
         if len(chunk) != chunk.span:
             self.foreign.add(chunk.start)
-        if chunk.key.role is not Role.ASSISTANT and self.settings.timestamps:
-            self.origins[chunk.key.turn_id] = Origin(about.said, self._elsewhere(about.window))
-            self.window.stamps[chunk.key.turn_id] = self._stamp(about.window)
+        # The model's own answers have no stamp here, lest it writes some itself; those from elsewhere need one.
+        role, elsewhere = chunk.key.role, self._elsewhere(about.window)
+        if self.settings.timestamps and (elsewhere or role is not Role.ASSISTANT):
+            self.origins[chunk.key.turn_id] = Origin(about.said, elsewhere)
+            self.window.stamps[chunk.key.turn_id] = self._stamp(about.window, role)
 
     def _own_traces(self, traces: Floats | None) -> Floats | None:
         """What was kept of tokens, if by a strategy that keeps the same as this window's."""
@@ -146,10 +148,10 @@ class Desk:
     def _elsewhere(self, window: str) -> str:
         return "" if window == self.record.id else self.names.get(window, "")
 
-    def _stamp(self, window: str) -> int:
+    def _stamp(self, window: str, role: Role) -> int:
         """Tokens by which the model is told that something was said in another window."""
         name = self._elsewhere(window) if self.settings.timestamps else ""
-        return self.scribe.stamp_tokens(name) if name else 0
+        return self.scribe.stamp_tokens(name, role) if name else 0
 
     def follow_store(self) -> None:
         """Leave out what was deleted or put to sleep meanwhile, by another window or another process."""
@@ -212,7 +214,15 @@ class Desk:
         )
 
     def plan_recall(
-        self, text: str, room: int, *, recall: RecallPort, now: datetime, before: int | None = None
+        self,
+        text: str,
+        room: int,
+        *,
+        recall: RecallPort,
+        now: datetime,
+        before: int | None = None,
+        scope: str | None = None,
+        only: Only = EVERYTHING,
     ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
         """What would wake up here for this text."""
         return plan_waking(
@@ -223,12 +233,13 @@ class Desk:
             recall=recall,
             now=now,
             window_id=self.record.id,
-            scope=self.scope,
+            scope=scope or self.scope,
             live=self.live_keys,
             before=before,
             frame_tokens=self.window.frame_tokens,
             stamp=self._stamp,
             left=self.left,
+            only=only,
         )
 
     def plan_snapshot(
@@ -253,7 +264,7 @@ class Desk:
             room,
             live=self.live_keys,
             frame_tokens=self.window.frame_tokens,
-            stamps={window: self._stamp(window) for window in {one.window for one in sleepers.values()}},
+            stamps=stamps_of(sleepers.values(), self._stamp),
             pairs="off",
         )
 

@@ -17,7 +17,7 @@ from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned, Reason
 from halo_weave.weave.seen import Budget, Reminder, SeenChunk
 
-ChangeStage = Literal["loading", "done", "failed", "stopped"]
+ChangeStage = Literal["loading", "done", "failed", "stopped", "calibrating", "calibrated"]
 INTERNAL = "Something went wrong inside Halo Weave; its log has the details. What was stored is safe."
 
 
@@ -93,6 +93,7 @@ class Answering:
 
     turn_id: int
     reply_turn: int
+    opened: int = 0  # tokens that the answer begins with: the model said them before
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ class TurnFailed:
 
 @dataclass(frozen=True, slots=True)
 class ModelNews:
-    """How far a change of the model is, in every window; each replaces the one before."""
+    """How far a change of the model is, in every window; each replaces the one before of its state."""
 
     model: str  # the one that is wanted
     state: ChangeStage

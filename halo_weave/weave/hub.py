@@ -52,7 +52,7 @@ class Hub:
         self._bytes = 0
         self._newest = 0
         self._dropped = 0  # up to here events were dropped to keep the bounds
-        self._reports: dict[type, int] = {}  # of those that replace the one before, the number of the last
+        self._reports: dict[str, int] = {}  # of those that replace the one before, the number of the last
         self._nudges: set[Callable[[], object]] = set()
         self.closed = False
 
@@ -62,8 +62,9 @@ class Hub:
             self._newest += 1
             number = self._newest
             if isinstance(event, Brightened | ModelNews):
-                self._drop(self._reports.get(type(event), 0))
-                self._reports[type(event)] = number
+                kind = event.state if isinstance(event, ModelNews) else "brightened"
+                self._drop(self._reports.get(kind, 0))
+                self._reports[kind] = number
             kept = self._kept[number] = Numbered(self._id(number), event, _size(event))
             self._bytes += kept.size
             while len(self._kept) > 1 and (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +11,19 @@ from threading import Thread
 from typing import IO, Any, Literal
 
 from halo_weave.core.heads import Calibration
-from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
+from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, WakeReason
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import EmbedderOff, HaloWeaveError, WindowBusy
-from halo_weave.ports import ModelInfo
-from halo_weave.records import ChunkRecord, Imported, Stats, Subset
+from halo_weave.ports import EVERYTHING, ModelInfo, Only
+from halo_weave.records import ChunkRecord, Imported, Stats, Subset, Vectors
 from halo_weave.weave.events import INTERNAL
+from halo_weave.weave.exports import ExportFormat, tell
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
+from halo_weave.weave.waking import plan_waking
 
 log = logging.getLogger(__name__)
+WAIT = 60.0  # seconds for the embedder to be there
 EmbedAnew = Callable[[Callable[[int, int], None]], None]  # told how many chunks are done, of how many
 
 
@@ -31,6 +34,7 @@ class Found:
     hit: RecallHit
     record: ChunkRecord
     live: bool  # in the window that asked
+    part: WakeReason = WakeReason.HIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class Preview:
     plan: ResurrectionPlan
     hits: Mapping[ChunkKey, RecallHit]
     texts: Mapping[ChunkKey, str]
+    tokens: int  # of the text itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,15 @@ class EmbeddingState:
     done: int
     total: int
     sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImportState:
+    """How much of a file is imported; `total` is 0 while that is not known."""
+
+    state: Literal["idle", "running"]
+    done: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +84,20 @@ class WeaveMemory:
         """`embed_anew` makes all vectors by the embedder that was chosen; None if there is none."""
         self._system, self._embed_anew = system, embed_anew
         self._embedding: EmbeddingState | None = None  # by another embedder, under way or failed
+        self._importing: ImportState | None = None
 
     # Looking
 
     def search(
-        self, text: str, *, window_id: str | None = None, only_window: bool = False, limit: int = 50
+        self,
+        text: str,
+        *,
+        window_id: str | None = None,
+        only_window: bool = False,
+        limit: int = 50,
+        only: Only = EVERYTHING,
     ) -> list[Found]:
-        """All of memory, or what was said in one window."""
+        """All of memory, or what was said in one window, by someone, at some time."""
         system = self._system
         settings = system.settings(system.window(window_id) if window_id else None)
         hits = system.recall.search(
@@ -86,20 +107,70 @@ class WeaveMemory:
             now=system.now(),
             user_weight=settings.user_weight,
             mmr_lambda=settings.mmr_lambda,
+            only=only,
         )
         live = system.desk(window_id).live_keys if window_id else frozenset()
         records = {record.key: record for record in system.store.chunks_by_key([hit.key for hit in hits])}
         return [Found(hit, records[hit.key], hit.key in live) for hit in hits if hit.key in records]
 
+    def would_wake(
+        self,
+        text: str,
+        budget: int,
+        *,
+        window_id: str | None = None,
+        only_window: bool = False,
+        only: Only = EVERYTHING,
+    ) -> tuple[list[Found], int]:
+        """What would wake up within a budget, in the order it is taken, and what it costs: as in a turn."""
+        system, text = self._system, plain(text)
+        if window_id:
+            desk = system.desk(window_id)
+            scope = window_id if only_window else None
+            hits, plan = desk.plan_recall(
+                text, budget, recall=system.recall, now=system.now(), scope=scope, only=only
+            )
+        else:
+            hits, plan = plan_waking(
+                text,
+                budget,
+                system.settings(None),
+                store=system.store,
+                recall=system.recall,
+                now=system.now(),
+                only=only,
+            )
+        records = {record.key: record for record in system.store.chunks_by_key(plan.keys)}
+        found = [
+            Found(
+                hits.get(one.key) or RecallHit(one.key, one.similarity),
+                records[one.key],
+                live=False,
+                part=one.part,
+            )
+            for one in plan.wakes
+        ]
+        return found, plan.cost
+
     def preview(self, window_id: str, text: str) -> Preview:
         """What would wake up for this text, while it is being typed. Nothing is changed."""
         text, desk = plain(text), self._system.desk(window_id)
-        room = desk.room(len(self._system.engine.tokenize(text)))
+        tokens = len(self._system.engine.tokenize(text))
+        room = desk.room(tokens)
         if room <= 0 or not text.strip():
-            return Preview(ResurrectionPlan(max(0, room), 0, ()), {}, {})
+            return Preview(ResurrectionPlan(max(0, room), 0, ()), {}, {}, tokens)
         hits, plan = desk.plan_recall(text, room, recall=self._system.recall, now=self._system.now())
         texts = {one.key: one.chunk.text for one in self._system.store.chunks_by_key(plan.keys)}
-        return Preview(plan, hits, texts)
+        return Preview(plan, hits, texts, tokens)
+
+    def embed(self, texts: Sequence[str]) -> tuple[str, Vectors]:
+        """The embedder's name, and the vectors of these texts as questions to memory would have them."""
+        embedder = self._system.recall.embedder(WAIT)
+        if embedder is None:
+            raise EmbedderOff(
+                "There is no embedder: search goes by words. Start with --embedder to have one."
+            )
+        return embedder.name, embedder.embed(texts)
 
     def stats(self) -> Stats:
         return self._system.store.stats()
@@ -121,11 +192,27 @@ class WeaveMemory:
         """The memory, or a part of it, as JSON."""
         self._system.store.export(write, now=self._system.now(), subset=subset, vectors=vectors)
 
+    def tell(self, write: Callable[[str], object], form: ExportFormat, window_id: str | None = None) -> None:
+        """One window or all of them in the form of another program."""
+        tell(self._system.store, write, form, window_id)
+
     def import_file(self, source: IO[bytes]) -> Imported:
-        """Add what an export holds. What is here already stays as it is."""
-        brought = self._system.store.import_open_file(source, now=self._system.now())
+        """Add the conversations in a file, of whichever program. What is here already stays as it is."""
+
+        def progress(done: int, total: int) -> None:
+            self._importing = ImportState("running", done, total)
+
+        progress(0, 0)
+        try:
+            brought = self._system.store.import_open_file(source, now=self._system.now(), progress=progress)
+        finally:
+            self._importing = None
         self._system.recall.note_said()
         return brought
+
+    def importing(self) -> ImportState:
+        """How far an import is."""
+        return self._importing or ImportState("idle", 0, 0)
 
     def clear(self) -> None:
         """Delete everything, unless something is being said."""

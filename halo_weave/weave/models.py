@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread, current_thread
 from typing import Literal
 
-from halo_weave.core.heads import Calibration
+from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.errors import (
     BadInput,
     HaloWeaveError,
@@ -27,8 +27,10 @@ from halo_weave.weave.turns import WeaveTurns
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
-# Opens the model of a name, pulled if it is not here, and its calibration; None: the one that the user started with.
-OpenModel = Callable[[str | None, Progress], tuple[Engine, Calibration]]
+# Opens the model of a name, pulled if it is not here; None: the one that the user started with. With its calibration, if
+# that was made before.
+OpenModel = Callable[[str | None, Progress], tuple[Engine, Calibration | None]]
+Calibrate = Callable[[Engine, Progress], Calibration]
 Remember = Callable[[str], None]  # the user's choice, for the next start
 EACH = 0.2  # seconds between two reports of progress
 LEAVE = 30.0  # seconds that a model under way gets to be let go of when the program ends
@@ -57,9 +59,16 @@ class WeaveModels:
     """`weave.models`."""
 
     def __init__(
-        self, system: System, turns: WeaveTurns, open_model: OpenModel | None, remember: Remember | None
+        self,
+        system: System,
+        turns: WeaveTurns,
+        open_model: OpenModel | None,
+        calibrate: Calibrate | None,
+        remember: Remember | None,
     ) -> None:
-        self._system, self._turns, self._open, self._remember = system, turns, open_model, remember
+        self._system, self._turns = system, turns
+        self._open, self._make_calibration, self._remember = open_model, calibrate, remember
+        self._calibrating: Thread | None = None
         self._lock = Lock()
         self._under_way: Thread | None = None
         self._unwanted = Event()
@@ -124,9 +133,9 @@ class WeaveModels:
     def close(self) -> None:
         self._closed = True
         self._unwanted.set()
-        thread = self._under_way
-        if thread is not None and thread is not current_thread():
-            thread.join(LEAVE)
+        for thread in (self._under_way, self._calibrating):
+            if thread is not None and thread is not current_thread():
+                thread.join(LEAVE)
 
     def _begin(self, name: str | None, also: Progress = lambda what, done, total: None) -> Thread | None:
         """A thread that opens the model; None if another one is under way."""
@@ -152,7 +161,7 @@ class WeaveModels:
             self._system.silence = ModelLoading("The model is being loaded.")
         self._tell(wanted, "loading", "Looking for the model")
         try:
-            self._change(name, progress)
+            calibrated = self._change(name, progress)
         except _Stopped:
             now = self._system.engine.info.name
             stays = f"{now} stays." if now else "There is no model yet: choose one."
@@ -163,16 +172,40 @@ class WeaveModels:
             log.exception("The model could not be changed.")
             self._fail(wanted, "failed", ModelError(INTERNAL))
         else:
-            self._tell(wanted, "done", f"{self._system.engine.info.name} is ready.")
+            engine = self._system.engine
+            self._tell(wanted, "done", f"{engine.info.name} is ready.")
+            if not calibrated and self._make_calibration:
+                self._calibrating = Thread(
+                    target=self._calibrate, args=(wanted, engine), name="calibration", daemon=True
+                )
+                self._calibrating.start()
 
-    def _change(self, name: str | None, progress: Progress) -> None:
+    def _calibrate(self, wanted: str, engine: Engine) -> None:
+        """Find out where light comes from, between the turns: until then it comes from all heads."""
+
+        def progress(what: str, done: int, total: int) -> None:
+            while self._turns.generating() and self._system.engine is engine:
+                time.sleep(EACH)
+            if self._closed or self._system.engine is not engine:
+                raise _Stopped
+            self._tell(wanted, "calibrating", what, done / total if total else None)
+
+        assert self._make_calibration is not None
+        with suppress(_Stopped):
+            found = self._make_calibration(engine, progress)
+            if not self._closed and self._system.use_calibration(engine, found):
+                self._tell(wanted, "calibrated", found.sentence)
+
+    def _change(self, name: str | None, progress: Progress) -> bool:
+        """Whether the model that is in use now was calibrated before."""
         if self._open is None:
             raise BadInput("The model cannot be changed here.")
         engine, calibration = self._open(name, progress)
         try:
             if self._closed or self._unwanted.is_set():
                 raise _Stopped
-            before = self._system.change_engine(engine, calibration, stop_replies=self._turns.abort_all)
+            known = calibration or NOT_CALIBRATED
+            before = self._system.change_engine(engine, known, stop_replies=self._turns.abort_all)
         except BaseException:
             engine.close()
             raise
@@ -182,6 +215,7 @@ class WeaveModels:
         self._system.hubs.publish(WindowChanged())
         if name is not None and self._remember:
             self._remember(name)
+        return calibration is not None
 
     def _fail(self, wanted: str, stage: ChangeStage, error: HaloWeaveError) -> None:
         self.failure = error
@@ -190,7 +224,7 @@ class WeaveModels:
         self._tell(wanted, stage, str(error))
 
     def _tell(self, wanted: str, stage: ChangeStage, what: str, progress: float | None = None) -> None:
-        sentence = f"{what}…" if stage == "loading" else what
+        sentence = f"{what}…" if stage in ("loading", "calibrating") else what
         before, self._news = self._news, ModelNews(wanted, stage, sentence, progress)
         if stage == "loading" and self._system.silence is not None:
             self._system.silence = ModelLoading(sentence)

@@ -139,10 +139,11 @@ class Scribe:
         stamp = len(self._plain(Origin(datetime(2026, 12, 30, 23, 59)).stamp)) if stamps else 0
         return {**self._sizes, Role.USER: self._sizes[Role.USER] + stamp}
 
-    def stamp_tokens(self, name: str) -> int:
-        """How many tokens more a frame takes that names a window."""
+    def stamp_tokens(self, name: str, role: Role) -> int:
+        """How many tokens more a frame takes that names a window. That of an answer has no date otherwise."""
         said = datetime(2026, 12, 30, 23, 59)
-        return len(self._plain(Origin(said, name).stamp)) - len(self._plain(Origin(said).stamp))
+        dated = 0 if role is Role.ASSISTANT else len(self._plain(Origin(said).stamp))
+        return len(self._plain(Origin(said, name).stamp)) - dated
 
     def prompt(
         self,

@@ -42,12 +42,18 @@ class ReplyReader:
     """
 
     def __init__(
-        self, start: int, marks: ThoughtMarks | None = None, *, calls: CallSplitter | None = None
+        self,
+        start: int,
+        marks: ThoughtMarks | None = None,
+        *,
+        calls: CallSplitter | None = None,
+        calls_end: bool = False,
     ) -> None:
-        """`calls` finds tool calls in the model's own format, which are not shown."""
+        """`calls` finds tool calls in the model's own format, which are not shown. `calls_end`: nothing is said after one."""
         self.tokens: list[ReplyToken] = []
         self.calls: list[NativeCall] = []  # those that were found, until somebody takes them
         self._start, self._marks, self._finder = start, marks, calls
+        self._calls_end, self._called = calls_end, False
         self._splitter: ThoughtSplitter | None = None
         self._known = 0  # tokens of which it is known what they are
         self._runs: list[tuple[ReplyKind, bytes]] = []  # of the first token that is not known yet
@@ -77,7 +83,7 @@ class ReplyReader:
         """The model stops here: what was held back is what it looks like."""
         runs = self._without_calls(self._splitter.finish() if self._splitter else [])
         if self._finder:
-            runs = [*runs, *self._finder.finish()]
+            runs = [*runs, *self._after_calls(self._finder.finish())]
         return self._settled(runs)
 
     def add(self, id: int, piece: bytes, kind: ReplyKind) -> list[ReplyToken]:
@@ -87,7 +93,7 @@ class ReplyReader:
 
     def resume(self, id: int, piece: bytes, kind: ReplyKind) -> list[ReplyToken]:
         """A token of what the model wrote before it was cut. After a thought, it goes on thinking."""
-        self._add(id, piece)
+        self._add(id, piece).by_tool = kind == "tool"
         if self._marks:
             self._splitter = ThoughtSplitter(self._marks, opened=kind == "thought")
             if kind == "answer":
@@ -124,11 +130,16 @@ class ReplyReader:
         found: list[tuple[ReplyKind, bytes]] = []
         for kind, raw in runs:
             if kind == "answer":
-                found += self._finder.feed(raw)
-                self.calls += self._finder.take_calls()
+                found += self._after_calls(self._finder.feed(raw))
+                calls = self._finder.take_calls()
+                self._called |= bool(calls)
+                self.calls += calls
             else:
                 found += [*self._finder.finish(), (kind, raw)]
         return found
+
+    def _after_calls(self, runs: Iterable[tuple[ReplyKind, bytes]]) -> Iterable[tuple[ReplyKind, bytes]]:
+        return [("mark", raw) for _, raw in runs] if self._calls_end and self._called else runs
 
     def _settled(self, runs: Iterable[tuple[ReplyKind, bytes]]) -> list[ReplyToken]:
         """Spread what the bytes are over the tokens that they come from."""

@@ -182,6 +182,7 @@ class Context:
     budget: Budget
     last_event: str  # events after this one are not, or not all, in this context
     last_turn: Mapping[str, Any]  # what the last turn came to
+    system_text: str = ""  # the system prompt with what is added to it
     unstored: str = ""  # why the last reply is not stored yet, while that is so
 
     @property

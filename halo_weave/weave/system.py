@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from math import inf
 from threading import Event, Lock
@@ -65,9 +65,8 @@ class System:
         self.silence: HaloWeaveError | None = None  # why nobody can speak, while there is no model
         self.hubs = Hubs()
         self.drafts = DraftWriter(store, now)
-        self.give_up = (
-            inf  # by the monotonic clock: when replies that cannot be stored are not tried any more
-        )
+        # By the monotonic clock: when replies that cannot be stored are not tried any more.
+        self.give_up = inf
         self.at_work: dict[str, Desk] = {}  # of the turns under way
         self.new_tape: NewTape | None = None  # for windows that are captured
         self._tapes: dict[tuple[str, str, int, str], TurnTape] = {}
@@ -114,6 +113,15 @@ class System:
             self.model, self.silence = self._at_work(engine, calibration), None
             self._desks.clear()
         return before
+
+    def use_calibration(self, engine: Engine, calibration: Calibration) -> bool:
+        """From the next turn on, windows are lit by these heads, if the model is still the one they were found in."""
+        model = self.model
+        if model.engine is not engine:
+            return False
+        self.model = replace(model, calibration=calibration)
+        self._desks.clear()
+        return True
 
     def check_speaks(self) -> None:
         """Refuse what needs a model while there is none."""

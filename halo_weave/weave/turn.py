@@ -68,6 +68,7 @@ class Turn:
             desk.system = system.scribe.system(self.frame.system_prompt, self.frame.tools)
         desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
+        self._called: set[str] = set()  # commands in the template's format that were answered
         self._woken: dict[ChunkKey, Mapping[str, Any]] = {}  # and why
         self._shown = 0.0
         desk.window.tape = system.tape(desk.record.id, desk.settings)
@@ -87,7 +88,9 @@ class Turn:
         with self.desk.guard:
             start = ids.start + len(said)
             self.desk.window.begin_reply(ids.assistant_turn, start, self.asked.question or ids.user_turn)
-            self.reply = self.desk.reply = ReplyReader(start, self.engine.facts.marks, calls=self._finder())
+            self.reply = self.desk.reply = ReplyReader(
+                start, self.engine.facts.marks, calls=self._finder(), calls_end=bool(self.frame.tools)
+            )
         self.draft = self.system.drafts.begin(
             self.desk, self.engine.info.tokenizer, self.system.note_unstored
         )
@@ -175,7 +178,7 @@ class Turn:
     def _hear(self, said: Tokens, ids: Reservation) -> events.Heard | events.Answering:
         """The user's turn is stored with its words in the index, and only then shown."""
         if self.asked.question:
-            return events.Answering(self.asked.question, ids.assistant_turn)
+            return events.Answering(self.asked.question, ids.assistant_turn, self.asked.tokens)
         now, window = self.now(), self.desk.window
         chunks = chunk_turn(
             said,
@@ -245,8 +248,11 @@ class Turn:
                     break
                 self.clock.handed = time.perf_counter()
                 self.clock.per_token += self.clock.handed - got if isinstance(step, Step) else 0.0
-            if not calls:
+            made = {call.command for call, native in calls if native}
+            if not calls or (made and made <= self._called):
+                self.reason = "eos" if calls else self.reason  # small models repeat a call that was answered
                 return
+            self._called |= made
             yield from self._tell(self.reply.finish())
             for call, native in calls:
                 yield from self._use_tool(call, native, ids)
@@ -390,7 +396,8 @@ class Turn:
     ) -> Iterator[events.TurnEvent]:
         assert self.toolbox is not None
         yield events.ToolCalled(call.command)
-        answer = self.toolbox.run(call, now=self.now(), within=self.desk.scope)
+        days = self.settings.memory_decay_days
+        answer = self.toolbox.run(call, now=self.now(), within=self.desk.scope, decay_days=days)
         yield events.ToolAnswered(answer.text, answer.ok)
         if answer.wake:
             yield from self._wake_for_tool(answer.wake, ids)
@@ -418,7 +425,19 @@ class Turn:
             yield from self._tell(settled)
 
     def _wake_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> Iterator[events.TurnEvent]:
-        """A memory's snapshot returns to its place, as far as the model's context has room."""
+        """A memory's snapshot returns to its place. The dimmest make room for it, on at most half of the budget."""
+        budget = self.settings.max_context_tokens or self._model_room(0)
+        wanted = self.desk.plan_snapshot(keys, budget // 2, before=ids.start).cost
+        turns = (ids.user_turn, ids.assistant_turn)
+        prunes = choose_prunes(
+            self.desk.window,
+            max(1, budget - wanted),
+            current=turns,
+            kept=keys,
+            pairs=self.settings.pairs_asleep,
+        )
+        if wanted and prunes.goes:
+            yield self._put_to_sleep(prunes, before_turn=True)
         room = self._model_room(self.desk.window.size)
         plan = self.desk.plan_snapshot(keys, room, before=ids.start)
         if plan.wakes:
@@ -475,9 +494,7 @@ class Turn:
         window = self.desk.window
         try:
             self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
-        except (
-            BadInput
-        ):  # something was deleted or put to sleep meanwhile, by another window or another process
+        except BadInput:  # another window or process has deleted something meanwhile, or put it to sleep
             self.desk.follow_store()
             self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
 

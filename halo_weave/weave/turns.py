@@ -6,14 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from threading import Lock, Thread, current_thread
 from typing import Any
 
-from halo_weave.core.tokens import Role
+from halo_weave.core.tokens import Role, Tokens
 from halo_weave.errors import BadInput, BadSetting, HaloWeaveError
 from halo_weave.ports import Sampling
-from halo_weave.weave.asked import Asked, answering, going_on, saying, step_back
+from halo_weave.weave.asked import Asked, Frame, answering, going_on, saying, step_back
 from halo_weave.weave.branches import TurnBranches
 from halo_weave.weave.events import (
     INTERNAL,
@@ -27,6 +27,7 @@ from halo_weave.weave.events import (
     WindowEvent,
 )
 from halo_weave.weave.hub import Hub
+from halo_weave.weave.reply import ReplyKind
 from halo_weave.weave.system import System
 from halo_weave.weave.turn import Turn
 
@@ -61,13 +62,19 @@ class WeaveTurns(TurnBranches):
         sampling: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
         after: int | None = None,
+        frame: Frame | None = None,
     ) -> Future[Begun]:
         """Begin a turn in a thread. The future holds until the user's words are stored, or says why they are not.
 
         `sampling`: settings such as temperature or max_new_tokens, for this turn alone. `stop`: the reply ends before
-        one of these texts. `after`: the turn that these words follow, instead of the last one; 0: none.
+        one of these texts. `after`: the turn that these words follow, instead of the last one; 0: none. `frame`: what
+        another program wants to hold for this reply.
         """
-        return self._begin(window_id, lambda: self._saying(window_id, text, stop, after), sampling)
+
+        def order() -> Asked:
+            return replace(self._saying(window_id, text, stop, after), frame=frame)
+
+        return self._begin(window_id, order, sampling)
 
     def answer(
         self,
@@ -76,18 +83,33 @@ class WeaveTurns(TurnBranches):
         *,
         sampling: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
+        frame: Frame | None = None,
+        opening: tuple[tuple[ReplyKind, Tokens], ...] = (),
     ) -> Future[Begun]:
         """A reply to words that have none, or another reply; the former one stays in the record.
 
-        `turn_id`: the user's turn, or a reply to it; by default the last one.
+        `turn_id`: the user's turn, or a reply to it; by default the last one. `opening`: how the reply begins.
         """
-        return self._begin(window_id, lambda: answering(self._system, window_id, turn_id, stop), sampling)
+
+        def order() -> Asked:
+            return replace(answering(self._system, window_id, turn_id, stop), frame=frame, opening=opening)
+
+        return self._begin(window_id, order, sampling)
 
     def go_on(
-        self, window_id: str, *, sampling: Mapping[str, Any] | None = None, stop: Sequence[str] = ()
+        self,
+        window_id: str,
+        *,
+        sampling: Mapping[str, Any] | None = None,
+        stop: Sequence[str] = (),
+        frame: Frame | None = None,
     ) -> Future[Begun]:
         """The last reply goes on where it ended. The shorter one stays in the record."""
-        return self._begin(window_id, lambda: going_on(self._system, window_id, stop), sampling)
+
+        def order() -> Asked:
+            return replace(going_on(self._system, window_id, stop), frame=frame)
+
+        return self._begin(window_id, order, sampling)
 
     def edit(
         self,
@@ -153,6 +175,11 @@ class WeaveTurns(TurnBranches):
             yield numbered.event
             if isinstance(numbered.event, TurnEnded | TurnFailed):
                 return
+
+    def told_since(self, window_id: str, after: str) -> list[WindowEvent]:
+        """The events after one that were told already."""
+        hub = self.hub(window_id)
+        return [one.event for one in hub.since(hub.place(after))[0]]
 
     def hub(self, window_id: str) -> Hub:
         """The events of a window."""

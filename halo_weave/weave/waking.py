@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, choose_resurrections
+from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, Sleeper, choose_resurrections
+from halo_weave.core.telling import asks_back
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.ports import RecallPort
+from halo_weave.ports import EVERYTHING, Only, RecallPort
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 
@@ -17,6 +18,23 @@ MOST_HITS = 200  # what a search gives the plan to choose from
 def hits_for(room: int) -> int:
     """As many as could wake up if all were a few words long."""
     return min(MOST_HITS, 16 + room // 8)
+
+
+def relevant(found: Sequence[RecallHit], text: str, floor: float) -> list[RecallHit]:
+    """The hits that have to do with a text.
+
+    The clearer the nearest one stands above the floor, the more may come with it. For a question about the past the best
+    one comes, whatever its nearness.
+    """
+    nearest = max((hit.nearness for hit in found if hit.nearness is not None), default=floor)
+    lower = max(0.0, floor - max(0.0, nearest - floor) / 2)
+    near = [hit for hit in found if hit.matters(lower)]
+    return near or (list(found[:1]) if asks_back(text) else [])
+
+
+def stamps_of(sleepers: Iterable[Sleeper], stamp: Callable[[str, Role], int]) -> dict[tuple[str, Role], int]:
+    """Tokens of the stamps that chunks get, by the window where they were said and by role."""
+    return {place: stamp(*place) for place in {(one.window, one.key.role) for one in sleepers}}
 
 
 def plan_waking(
@@ -32,8 +50,9 @@ def plan_waking(
     live: Collection[ChunkKey] = (),
     before: int | None = None,
     frame_tokens: Mapping[Role, int] | None = None,
-    stamp: Callable[[str], int] = lambda window: 0,
+    stamp: Callable[[str, Role], int] = lambda window, role: 0,
     left: Collection[int] = (),
+    only: Only = EVERYTHING,
 ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
     """The hits by key, and the plan that fits the room. Nothing is changed.
 
@@ -47,8 +66,9 @@ def plan_waking(
         now=now,
         user_weight=settings.user_weight,
         mmr_lambda=settings.mmr_lambda,
+        only=only,
     )
-    found = [hit for hit in found if hit.matters(settings.relevance_floor)]
+    found = relevant(found, text, settings.relevance_floor)
     sleepers = store.sleepers(window_id, [hit.key for hit in found if hit.key not in live])
     if left:
         sleepers = {key: sleeper for key, sleeper in sleepers.items() if key.turn_id not in left}
@@ -64,7 +84,7 @@ def plan_waking(
         room,
         live=live,
         frame_tokens=frame_tokens,
-        stamps={window: stamp(window) for window in {one.window for one in sleepers.values()}},
+        stamps=stamps_of(sleepers.values(), stamp),
         pairs=settings.pairs,
     )
     return hits, plan

@@ -12,8 +12,9 @@ from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.chunks import WeaveChunks
 from halo_weave.weave.keepsakes import WeaveKeepsakes
+from halo_weave.weave.library import WeaveLibrary
 from halo_weave.weave.memory import EmbedAnew, WeaveMemory
-from halo_weave.weave.models import OpenModel, Remember, WeaveModels
+from halo_weave.weave.models import Calibrate, OpenModel, Remember, WeaveModels
 from halo_weave.weave.system import System
 from halo_weave.weave.taping import NewTape
 from halo_weave.weave.turns import WeaveTurns
@@ -31,6 +32,7 @@ class Weave:
         defaults: Settings | None = None,
         embed_anew: EmbedAnew | None = None,
         open_model: OpenModel | None = None,
+        calibrate: Calibrate | None = None,
         remember_model: Remember | None = None,
         calibration: Calibration = NOT_CALIBRATED,
         new_tape: NewTape | None = None,
@@ -47,11 +49,12 @@ class Weave:
         )
         self._system.new_tape = new_tape
         self.turns = WeaveTurns(self._system)
-        self.models = WeaveModels(self._system, self.turns, open_model, remember_model)
+        self.models = WeaveModels(self._system, self.turns, open_model, calibrate, remember_model)
         self.windows = WeaveWindows(self._system, self.turns)
         self.chunks = WeaveChunks(self._system)
         self.memory = WeaveMemory(self._system, embed_anew)
         self.keepsakes = WeaveKeepsakes(self._system)
+        self.library = WeaveLibrary(self._system)
         self.now = now
         self._system.recover()
 

@@ -203,6 +203,7 @@ class WeaveWindows:
             budget,
             last,
             self._turns.last(window_id),
+            desk.system.text,
             desk.unstored,
         )
 

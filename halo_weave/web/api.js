@@ -11,7 +11,7 @@ export class ApiError extends Error {
 
 /** @typedef {Record<string, string | number | boolean | null | undefined>} Query */
 /** @typedef {Wire.Bodies["PATCH /api/windows/{window_id}"]} WindowChange */
-/** @typedef {"pin" | "unpin" | "sleep" | "wake" | "merge"} ChunkAct */
+/** @typedef {"pin" | "unpin" | "sleep" | "wake" | "wake_again" | "merge"} ChunkAct */
 /** @typedef {Wire.Answers["DELETE /api/windows/{window_id}/chunks/{key}"]} Deletion */
 
 /** A path with its parts escaped. @param {TemplateStringsArray} texts @param {...string} values */
@@ -93,6 +93,21 @@ export class Api {
   context(id, signal) { return this.json("GET", path`/api/windows/${id}/context`, { signal }); }
   /** @param {string} id @param {string} text @returns {Promise<Wire.Answers["POST /api/windows/{window_id}/say"]>} */
   say(id, text) { return this.json("POST", path`/api/windows/${id}/say`, { body: { text } }); }
+  /** Answers a turn of the user's, or gives another answer in place of one. @param {string} id @param {string} turn */
+  answer(id, turn) { return this.json("POST", path`/api/windows/${id}/answer`, { body: { turn } }); }
+  /** @param {string} id */
+  goOn(id) { return this.json("POST", path`/api/windows/${id}/continue`); }
+  /** @param {string} id @param {string} turn @param {string} text */
+  edit(id, turn, text) { return this.json("POST", path`/api/windows/${id}/edit`, { body: { turn, text } }); }
+  /** @param {string} id @param {string} turn */
+  switch(id, turn) { return this.json("POST", path`/api/windows/${id}/switch`, { body: { turn } }); }
+  /** @param {string} id @param {string} turn @returns {Promise<WindowInfo>} */
+  branch(id, turn) { return this.json("POST", path`/api/windows/${id}/branch`, { body: { turn } }); }
+  /**
+   * @param {string} id @param {string} turn
+   * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/siblings"]>}
+   */
+  siblings(id, turn) { return this.json("GET", withQuery(path`/api/windows/${id}/siblings`, { turn })); }
   /** @param {string} id @returns {Promise<Wire.Answers["POST /api/windows/{window_id}/abort"]>} */
   abort(id) { return this.json("POST", path`/api/windows/${id}/abort`); }
   /** @param {string} id @param {string} lastId @param {AbortSignal} signal */
@@ -171,6 +186,8 @@ export class Api {
   reindex() { return this.json("POST", "/api/reindex"); }
   /** @returns {Promise<Wire.Answers["GET /api/reindex"]>} */
   reindexing() { return this.json("GET", "/api/reindex"); }
+  /** @returns {Promise<Wire.Answers["GET /api/import"]>} */
+  importing() { return this.json("GET", "/api/import"); }
   /** @param {Query} query */
   exportAddress(query) { return withQuery("/api/export", query); }
 

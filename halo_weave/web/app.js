@@ -152,6 +152,7 @@ export class App extends Link {
     const window = this.store.windows.find((one) => one.id === id);
     const first = window && UNNAMED.test(window.name) && !window.live_chunks && !window.asleep_chunks;
     if (id === this.store.current) this.store.sending();
+    this.store.tell("follow");
     const answer = await this.attempt(() => this.api.say(id, text));
     if (!answer && id === this.store.current) this.store.notSent();
     if (answer && first) this.changeWindow(id, { name: clip(text, NAME) });
@@ -183,14 +184,70 @@ export class App extends Link {
     else if (this.preferences.draft(window) === text) this.preferences.saveDraft(window, "");
   }
 
-  /** The last thing the user said goes back into the input box. */
+  // Turns and their versions. What takes another's place leaves it in the record, as another version.
+
+  /** Answers a message, or an answer's question once more. @param {string} turnId */
+  answer(turnId) {
+    this.store.tell("follow");
+    return this.attempt(() => this.api.answer(this.store.current, turnId));
+  }
+
+  /** The last reply goes on where it ended. */
+  goOn() {
+    this.store.tell("follow");
+    return this.attempt(() => this.api.goOn(this.store.current));
+  }
+
+  /** The whole text of a turn, asleep or not. @param {string} turnId */
+  async textOf(turnId) {
+    const found = await this.attempt(() => this.api.turns(this.store.current, { around: turnId, limit: 1 }));
+    const turn = found?.turns.find((one) => one.turn_id === turnId);
+    return turn?.chunks.filter((one) => !one.thought).flatMap((one) => one.text_pieces).join("");
+  }
+
+  /** @param {string} turnId */
+  async editTurn(turnId) {
+    const window = this.store.current;
+    const text = await this.textOf(turnId);
+    if (text === undefined || this.store.busy) return false;
+    const sentence = "What it said, and what followed it, stays as another version.";
+    const about = { title: "Edit", sentence, label: "Text", value: text, confirm: "Save", long: true };
+    const changed = await this.dialogs.ask(about);
+    if (!changed?.trim() || changed === text) return false;
+    const done = await this.attempt(() => this.api.edit(window, turnId, changed));
+    return Boolean(done);
+  }
+
+  /** The last thing the user said can be said otherwise. */
   async editLast() {
     const { live, current, busy } = this.store;
     const said = live?.chunks.findLast((chunk) => chunk.turn.role === "user" && chunk.turn.window === current);
-    if (!live || !said || busy) return false;
-    const first = live.chunks.find((chunk) => chunk.turn.turn_id === said.turn.turn_id) ?? said;
-    const text = live.textOf(said.turn.turn_id);
-    return this.delete(first.key, { title: "Edit your last message?", confirm: "Edit", text });
+    return said && !busy ? this.editTurn(said.turn.turn_id) : false;
+  }
+
+  /** @param {string} turnId @param {number} number from 1 on */
+  async showVersion(turnId, number) {
+    const window = this.store.current;
+    await this.attempt(async () => {
+      const { siblings } = await this.api.siblings(window, turnId);
+      const wanted = siblings[number - 1];
+      if (wanted) await this.api.switch(window, wanted.turn_id);
+    });
+  }
+
+  /** @param {string} turnId */
+  async branchOff(turnId) {
+    const made = await this.attempt(() => this.api.branch(this.store.current, turnId));
+    if (!made) return;
+    this.store.setWindow(made);
+    await this.open(made.id);
+    this.toasts.show(`This is a branch: “${clip(made.name, NAME)}” goes on from there on its own.`);
+  }
+
+  /** @param {string} turnId */
+  async copyTurn(turnId) {
+    const text = await this.textOf(turnId);
+    if (text !== undefined) await this.copy(text);
   }
 
   // Chunks. An act is undone in the window where it was done, whichever is shown by then.
@@ -227,24 +284,14 @@ export class App extends Link {
 
   /** @param {string} key @param {string} [window] */
   sleep(key, window = this.store.current) {
-    const pinned = this.store.live?.find(key)?.pinned ?? false;
-    const undo = { label: "Wake it again", act: () => this.#wakeAgain(key, window, pinned) };
+    const undo = { label: "Wake it again", act: () => this.#wakeAgain(key, window) };
     return this.#chunkAct(window, key, "sleep", "Asleep. It can still wake up when you speak of it.", undo);
   }
 
-  /**
-   * Takes a sleep back: the chunk is what it was.
-   * @param {string} key @param {string} window @param {boolean} pinned
-   */
-  async #wakeAgain(key, window, pinned) {
-    const done = await this.attempt(async () => {
-      await this.api.act(window, key, "wake");
-      if (!pinned) await this.api.act(window, key, "unpin");
-      return true;
-    });
-    if (!done) return;
-    await this.#changed(window);
-    if (window === this.store.current) this.store.tell("woke", key);
+  /** Takes a sleep back: the chunk is what it was. @param {string} key @param {string} window */
+  async #wakeAgain(key, window) {
+    const done = await this.#chunkAct(window, key, "wake_again", "Awake again, as it was.");
+    if (done && window === this.store.current) this.store.tell("woke", key);
   }
 
   /** @param {string} key @param {string} [window] */

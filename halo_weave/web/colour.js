@@ -1,4 +1,4 @@
-// Attention and brightness become steps of light and ranks. Pure: numbers in, small whole numbers out.
+// Attention and brightness become steps of light. Pure: numbers in, small whole numbers out.
 
 export const CHUNK_LEVELS = 32; // steps of a chunk's text colour
 export const TOKEN_LEVELS = 8; // steps of a token's ground, within the top of the range
@@ -66,24 +66,6 @@ export function shareLevels(shares, most, levels) {
     levels[i] = share < FAINT ? 0 : Math.max(1, Math.min(TOKEN_LEVELS, step));
   }
   return levels;
-}
-
-/**
- * Where each stands among all, 0 (the dimmest) to 100: the share of the others that are not above it.
- * @param {number[]} values
- */
-export function ranks(values) {
-  const sorted = Float64Array.from(values).sort();
-  return values.map((value) => {
-    if (values.length < 2) return 100;
-    let low = 0, high = sorted.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (sorted[middle] <= value) low = middle + 1;
-      else high = middle;
-    }
-    return Math.round((100 * (low - 1)) / (values.length - 1));
-  });
 }
 
 /** Little-endian float32 in base64. @param {string} text */

@@ -259,13 +259,14 @@ export class Link {
     // What a turn did is known from its events, but not how large the memory is now and how much is to be embedded.
     if (event.event === "done") this.refresh({ windows: false });
     if (["failed", "changed", "reset", "deleted"].includes(event.event)) this.refresh();
-    if (event.event === "model" && event.data.state !== "loading") this.#modelSettled(event.data);
+    if (event.event === "model") this.#modelNews(event.data);
   }
 
   /** @param {Wire.Events["model"]} news */
-  #modelSettled({ state, sentence }) {
-    this.refresh({ windows: false });
-    if (state !== "stopped") this.toasts.show(sentence, { kind: state === "failed" ? "bad" : "good" });
+  #modelNews({ state, sentence }) {
+    if (state !== "loading" && state !== "calibrating") this.refresh({ windows: false });
+    if (state === "failed") this.toasts.show(sentence, { kind: "bad" });
+    if (state === "done") this.toasts.show(sentence);
   }
 
   #visibility() {

@@ -1,13 +1,14 @@
 // The live chunks of a window in time order, and what the events of a turn do to them. No page, no network.
 
-import { range, ranks } from "./colour.js";
+import { range } from "./colour.js";
 import { compareIds } from "./words.js";
 
 /** @param {WireChunk} wire @param {Turn} turn @returns {LiveChunk} */
 export function liveChunk(wire, turn) {
   const { key, start, pinned, woken, tool, thought = false, gap, thoughts = 0, text_pieces: pieces } = wire;
   const tools = tool ? toolTokens(pieces) : [];
-  const more = { tools, thinking: [], fresh: false, draft: false, rank: 100, asleep: false, ...lit(wire.brightness) };
+  const rank = wire.rank ?? 100; // until the end of the turn tells it
+  const more = { tools, thinking: [], fresh: false, draft: false, rank, asleep: false, ...lit(wire.brightness) };
   return { key, turn, start, pinned, pieces, woken, tool, thought, gap, thoughts, ...more };
 }
 
@@ -115,11 +116,14 @@ export class Live {
     return this.chunks.filter((chunk) => chunk.turn.turn_id === turnId).flatMap((chunk) => chunk.pieces).join("");
   }
 
-  /** Finds the smallest and largest brightness of now, and where each chunk stands among all. */
+  /** Finds the smallest and largest brightness of now. */
   rescale() {
     ({ low: this.low, high: this.high } = range(this.all.map((chunk) => chunk.brightness)));
-    const standing = ranks(this.chunks.map((chunk) => chunk.peak));
-    this.chunks.forEach((chunk, i) => (chunk.rank = standing[i]));
+  }
+
+  /** How each chunk stands among all, by its key. @param {Record<string, number>} ranks */
+  rank(ranks) {
+    for (const chunk of this.chunks) chunk.rank = ranks[chunk.key] ?? chunk.rank;
   }
 
   /** What the reply in progress took so far from each chunk's tokens, and the most from one token. */
@@ -187,7 +191,8 @@ export class Live {
   begin(turnId, start, about = {}) {
     const turn = {
       turn_id: turnId, role: /** @type {Role} */ ("assistant"), said: new Date().toISOString(),
-      window: "", window_name: "", speaker: "", cut: false, remembered: null, ...about,
+      window: "", window_name: "", speaker: "", cut: false, remembered: null,
+      siblings: 1, sibling: 1, ...about,
     };
     this.draft = {
       key: "draft", turn, start, pinned: false, pieces: [], ...lit([]),
@@ -203,6 +208,7 @@ export class Live {
    */
   grow(position, text, tool, thought = false) {
     if (!this.draft) return false;
+    this.draft.start ||= position; // where an answer begins that is given again
     const ahead = BigInt(position) - BigInt(this.draft.start) - BigInt(this.draft.pieces.length);
     if (ahead < 0n) return true;
     if (ahead > 0n) return false;

@@ -4,10 +4,13 @@ import { App } from "./app.js";
 import { byId } from "./dom.js";
 import { Preferences } from "./preferences.js";
 import { BudgetView } from "./views/budget.js";
+import { CentreView } from "./views/centre.js";
 import { ComposerView } from "./views/composer.js";
+import { ConversationView } from "./views/conversation.js";
 import { ContextView } from "./views/context.js";
 import { Dialogs } from "./views/dialogs.js";
 import { DrawerView } from "./views/drawer.js";
+import { FirstSteps } from "./views/first-steps.js";
 import { GraveyardView } from "./views/graveyard.js";
 import { HeaderView } from "./views/header.js";
 import { KeysView } from "./views/keys.js";
@@ -17,6 +20,7 @@ import { MemoryView } from "./views/memory.js";
 import { ModelsView } from "./views/models.js";
 import { NotesView } from "./views/notes.js";
 import { SearchView } from "./views/search.js";
+import { SituationView } from "./views/situation.js";
 import { SettingsView } from "./views/settings.js";
 import { Toasts } from "./views/toasts.js";
 import { WhyView } from "./views/why.js";
@@ -40,9 +44,13 @@ const keys = new KeysView(app, {
   graveyard: () => drawer.toggle("graveyard"),
   heat: () => header.toggleHeat(),
 });
-const header = new HeaderView(app, byId("header"), { keys: () => keys.show() });
 const context = new ContextView(app, byId("context"), byId("centre"));
-const light = new LightView(app, byId("centre"), () => context);
+const conversation = new ConversationView(app, byId("conversation"), byId("centre"));
+const centre = new CentreView(app, { conversation, context });
+const header = new HeaderView(app, byId("header"), { keys: () => keys.show(), views: centre.node });
+const light = new LightView(app, byId("centre"), () => centre.active);
+new SituationView(app, byId("centre"));
+new FirstSteps(app, byId("foot"), (text) => composer.set(text));
 new WindowsView(app, byId("rail"), () => search.open());
 new BudgetView(app, byId("budget"));
 new WhyView(app);
@@ -65,7 +73,14 @@ app.store.on("done", () => {
   spoken.textContent = app.store.live?.textOf(last.turn_id).slice(0, 4000) ?? "";
 });
 
+app.store.on("done", () => {
+  if (!document.hidden || preferences.values.notify !== "on" || !("Notification" in window)) return;
+  if (Notification.permission !== "granted") return;
+  const said = spoken.textContent?.slice(0, 200) ?? "";
+  new Notification(app.store.window?.name ?? "Halo Weave", { body: said, tag: app.store.current });
+});
+
 // For the console: what the page knows and can do.
-const views = { context, light, composer, drawer, search, header, keys };
+const views = { context, conversation, centre, light, composer, drawer, search, header, keys };
 Object.assign(window, { app: Object.assign(app, { views }) });
 app.start();

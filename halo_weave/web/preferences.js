@@ -8,6 +8,8 @@ const NAME = "halo-weave";
  * @property {"light" | "original" | "off"} heat
  * @property {"light" | "original"} lit what heat is when it is not off
  * @property {"rendered" | "raw"} form of texts
+ * @property {"off" | "on"} notify when a reply is done and the tab is hidden
+ * @property {"conversation" | "context"} view of the centre
  * @property {"single" | "chunk"} keys whether single letters do something anywhere, or only on a chunk
  * @property {string} drawer
  * @property {"small" | "normal" | "large"} text
@@ -16,8 +18,9 @@ const NAME = "halo-weave";
 
 /** @type {Saved} */
 const FIRST = {
-  theme: "auto", heat: "light", lit: "light", form: "rendered", keys: "chunk", drawer: "", text: "normal",
-  scope: "window",
+  theme: "auto", heat: "light", lit: "light", form: "rendered", keys: "chunk", view: "conversation",
+  notify: "off",
+  drawer: "", text: "normal", scope: "window",
 };
 
 export class Preferences extends EventTarget {

@@ -86,6 +86,8 @@ interface TurnState {
   command: string;
   tools: number;
   reason: string;
+  /** The turn that is answered, perhaps again. */
+  answering: string;
   stats: Partial<Wire.Events["done"]["stats"]>;
   failed: string;
   unstored: string;

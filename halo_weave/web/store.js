@@ -8,10 +8,11 @@ import { compareIds, parts, roleName } from "./words.js";
 const ENOUGH = 50; // tokens from which on reading tells how fast it is
 
 /**
- * Topics of the state: status, windows, window (another one is shown), live (chunks came or went), token, brightness,
- * turn, budget, settings, connection, light (of a reply). Of what happened: heard, done, failed, graveyard (what sleeps
- * is another), kept (the model's notes or structured memory may have changed), goto and woke (a chunk to show), why,
- * compose, given-back and taken-back (the user's words), unloadable, panel (one to open).
+ * Topics of the state: status, windows, window (another one is shown), context (all of it was loaded), live (chunks
+ * came or went), token, brightness, turn, budget, settings, connection, light (of a reply). Of what happened: heard,
+ * done, failed, graveyard (what sleeps is another), kept (the model's notes or structured memory may have changed).
+ * To do: goto and woke (show a chunk), follow (what comes now), why, compose, given-back and taken-back (the user's
+ * words), unloadable, panel (one to open).
  */
 export class Store extends EventTarget {
   /** @type {Status | null} */
@@ -117,6 +118,7 @@ export class Store extends EventTarget {
       this.turn = { ...this.turn, phase: wire.unstored ? "finishing" : "idle" };
     }
     this.turn = { ...this.turn, unstored: wire.unstored ?? "" };
+    this.tell("context", wire);
     this.tell("live");
     this.tell("budget");
     this.tell("turn");
@@ -188,6 +190,7 @@ export class Store extends EventTarget {
       case "woken": return this.#woken(event.data);
       case "asleep": return this.#asleep(event.data);
       case "heard": return this.#heard(event.data);
+      case "answering": return this.#answering(event.data);
       case "to_read": return this.#phase("reading", { toRead: event.data.computed, readSince: Date.now() });
       case "reading": return this.#read(event.data);
       case "token": return this.#token(event.data);
@@ -272,6 +275,17 @@ export class Store extends EventTarget {
     return false;
   }
 
+  /** Something that was said before is answered, perhaps again. @param {Wire.Events["answering"]} data */
+  #answering({ turn_id, reply_turn }) {
+    const { live } = this;
+    if (live && live.draft?.turn.turn_id !== reply_turn) {
+      live.begin(reply_turn, "", this.#turnOf(`${reply_turn}.0.assistant`));
+    }
+    this.tell("live");
+    this.tell("heard");
+    return this.#phase("reading", { answering: turn_id });
+  }
+
   /** @param {Wire.Events["reading"]} data */
   #read(data) {
     this.#figures({ kv_reuse: reuse(data) });
@@ -312,7 +326,9 @@ export class Store extends EventTarget {
 
   /** @param {Wire.Events["done"]} data */
   #done(data) {
-    const { stats, budget, reason } = data;
+    const { stats, budget, reason, ranks } = data;
+    this.live?.rank(ranks ?? {});
+    this.tell("brightness");
     const { turn } = this;
     this.#turn({ phase: "idle", reason, stats });
     this.#figures({ woken_last_turn: stats.woken, tokens_per_second: stats.tokens_per_second, kv_reuse: reuse(stats) });
@@ -368,7 +384,8 @@ export class Store extends EventTarget {
     const known = /** @type {Role} */ (role);
     const speaker = told.speaker || this.nameOf(known, window);
     const { remembered = null } = told;
-    return { turn_id: turn, role: known, said, window, window_name, speaker, cut: false, remembered };
+    const more = { cut: false, remembered, siblings: told.siblings ?? 1, sibling: told.sibling ?? 1 };
+    return { turn_id: turn, role: known, said, window, window_name, speaker, ...more };
   }
 }
 
@@ -385,6 +402,6 @@ function reuse({ reused, restored, computed }) {
 function rest() {
   return {
     phase: "idle", woken: 0, slept: 0, toRead: 0, readSince: 0, readSpeed: 0, tokens: 0, since: 0, command: "",
-    tools: 0, reason: "", stats: {}, failed: "", unstored: "",
+    tools: 0, reason: "", answering: "", stats: {}, failed: "", unstored: "",
   };
 }

@@ -13,12 +13,16 @@ declare namespace Wire {
     "POST /api/windows/{window_id}/rewind": OneTurn;
     "POST /api/windows/{window_id}/branch": BranchOff;
     "POST /api/windows/{window_id}/chunks/undelete": Undelete;
+    "POST /api/windows/{window_id}/chunks/{key}/wrong": Wrong;
     "PUT /api/memory/entry": Keep;
     "PUT /api/notes": ReplaceNotes;
     "POST /api/model": ChooseModel;
     "PATCH /api/settings": SettingsChange;
     "POST /api/import": Record<string, any>;
     "POST /api/clear": Clear;
+    "POST /api/extra/tokencount": CountTokens;
+    "POST /api/v1/generate": Generate;
+    "POST /api/extra/generate/check": CheckText | null;
   }
 
   interface Answers {
@@ -47,6 +51,8 @@ declare namespace Wire {
     "GET /api/windows/{window_id}/siblings": SiblingsTold;
     "POST /api/windows/{window_id}/abort": Stopped;
     "POST /api/windows/{window_id}/chunks/undelete": Undeleted;
+    "POST /api/windows/{window_id}/chunks/{key}/wrong": null;
+    "DELETE /api/windows/{window_id}/chunks/{key}/wrong": null;
     "POST /api/windows/{window_id}/chunks/{key}/{act}": Acted;
     "GET /api/windows/{window_id}/chunks/{key}/why": WhyTold;
     "GET /api/windows/{window_id}/chunks/{key}/delete": DeletionTold;
@@ -72,13 +78,23 @@ declare namespace Wire {
     "GET /api/settings": SettingsTold;
     "PATCH /api/settings": SettingsTold;
     "GET /api/stats": StatsTold;
-    "GET /api/export": Record<string, any>;
+    "GET /api/export": null;
+    "GET /api/import": ImportState;
     "POST /api/import": Imported;
     "POST /api/clear": null;
     "GET /api/reindex": EmbeddingState;
     "POST /api/reindex": EmbeddingState;
     "POST /api/session": null;
     "DELETE /api/session": null;
+    "GET /api/v1/info/version": KoboldResult;
+    "GET /api/extra/version": KoboldVersion;
+    "GET /api/v1/config/max_context_length": KoboldValue;
+    "GET /api/extra/true_max_context_length": KoboldValue;
+    "GET /api/v1/config/max_length": KoboldValue;
+    "POST /api/extra/tokencount": TokenCount;
+    "POST /api/v1/generate": KoboldTexts;
+    "POST /api/extra/generate/check": KoboldTexts;
+    "GET /api/extra/perf": KoboldPerf;
   }
 
   interface Events {
@@ -117,6 +133,7 @@ declare namespace Wire {
   interface AnsweringEvent {
     turn_id: string;
     reply_turn: string;
+    opened: number;
   }
 
   interface AsleepEvent {
@@ -137,6 +154,8 @@ declare namespace Wire {
     version: number | null;
     modified: string | null;
     children: BranchTold[];
+    entries: number;
+    content: any;
   }
 
   interface BrightenedEvent {
@@ -173,6 +192,10 @@ declare namespace Wire {
   }
 
   interface ChangedEvent {
+  }
+
+  interface CheckText {
+    genkey?: string | null;
   }
 
   interface ChooseModel {
@@ -228,6 +251,7 @@ declare namespace Wire {
     last_event: string;
     size: number;
     system_tokens: number;
+    system_text: string;
     budget: Budget;
     brightness: RangeTold;
     turns: TurnTold[];
@@ -235,6 +259,10 @@ declare namespace Wire {
     generating: ReplyTold | null;
     unstored: string | null;
     stats: ContextStats;
+  }
+
+  interface CountTokens {
+    prompt: string;
   }
 
   interface DeletedEvent {
@@ -354,6 +382,29 @@ declare namespace Wire {
     tokens: number;
   }
 
+  interface Generate {
+    prompt?: string | null;
+    input_ids?: number[] | null;
+    max_length?: number;
+    temperature?: number;
+    top_p?: number;
+    top_k?: number;
+    min_p?: number;
+    rep_pen?: number;
+    sampler_seed?: number | null;
+    stop_sequence?: string[];
+    output_attentions?: boolean;
+    output_hidden_states?: boolean;
+    attention_format?: "aggregated" | "per_layer";
+    request_id?: string | null;
+    genkey?: string | null;
+    memory?: string | null;
+    trim_stop?: boolean;
+    max_context_length?: any;
+    quiet?: any;
+    sampler_order?: any;
+  }
+
   interface Generation {
     id: number;
     model: string;
@@ -398,8 +449,15 @@ declare namespace Wire {
     similarity: number;
     parts: Record<string, number>;
     words: string[];
+    part: "hit" | "question" | "answer" | "anchor";
     live: boolean;
     tokens: number;
+  }
+
+  interface ImportState {
+    state: "idle" | "running";
+    done: number;
+    total: number;
   }
 
   interface Imported {
@@ -440,6 +498,43 @@ declare namespace Wire {
     said: string | null;
   }
 
+  interface KoboldPerf {
+    last_process: number;
+    last_eval: number;
+    last_token_count: number;
+    stop_reason: number;
+    total_gens: number;
+    queue: number;
+    idle: number;
+    uptime: number;
+  }
+
+  interface KoboldResult {
+    result: string;
+  }
+
+  interface KoboldText {
+    text: string;
+    finish_reason: string | null;
+  }
+
+  interface KoboldTexts {
+    results: KoboldText[];
+  }
+
+  interface KoboldValue {
+    value: number;
+  }
+
+  interface KoboldVersion {
+    result: "KoboldCpp";
+    version: string;
+    protected: boolean;
+    txt2img: boolean;
+    vision: boolean;
+    halo_weave: string;
+  }
+
   interface ListedModelTold {
     name: string;
     title: string;
@@ -461,6 +556,7 @@ declare namespace Wire {
     score: number;
     similarity: number;
     recency: number;
+    relevant: KeptTold[];
   }
 
   interface MatchesTold {
@@ -473,18 +569,19 @@ declare namespace Wire {
     windows: number;
     deleted: number;
     bytes: number;
+    place: string;
   }
 
   interface ModelChange {
     model: string;
-    state: "loading" | "done" | "failed" | "stopped";
+    state: "loading" | "done" | "failed" | "stopped" | "calibrating" | "calibrated";
     sentence: string;
     progress: number | null;
   }
 
   interface ModelEvent {
     model: string;
-    state: "loading" | "done" | "failed" | "stopped";
+    state: "loading" | "done" | "failed" | "stopped" | "calibrating" | "calibrated";
     sentence: string;
     progress: number | null;
   }
@@ -576,6 +673,7 @@ declare namespace Wire {
     kv_mode?: "splice" | "exact" | null;
     timestamps?: boolean | null;
     memory_tree_in_prompt?: boolean | null;
+    memory_decay_days?: number | null;
     tools?: "auto" | "native" | "tags" | "off" | null;
     tool_rounds?: number | null;
     capture?: "off" | "mean" | "retrieval" | "all" | null;
@@ -583,6 +681,7 @@ declare namespace Wire {
   }
 
   interface PreviewTold {
+    tokens: number;
     room: number;
     cost: number;
     wakes: WakingTold[];
@@ -698,6 +797,7 @@ declare namespace Wire {
 
   interface SearchTold {
     hits: HitTold[];
+    cost: number | null;
   }
 
   interface SearchingEvent {
@@ -710,7 +810,7 @@ declare namespace Wire {
       | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
       "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
       | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
-      "memory_tree_in_prompt" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
+      "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -746,6 +846,7 @@ declare namespace Wire {
     kv_mode?: "splice" | "exact";
     timestamps?: boolean;
     memory_tree_in_prompt?: boolean;
+    memory_decay_days?: number;
     tools?: "auto" | "native" | "tags" | "off";
     tool_rounds?: number;
     capture?: "off" | "mean" | "retrieval" | "all";
@@ -862,6 +963,11 @@ declare namespace Wire {
     computed: number;
   }
 
+  interface TokenCount {
+    value: number;
+    ids: number[];
+  }
+
   interface TokenEvent {
     id: number;
     position: string;
@@ -975,6 +1081,7 @@ declare namespace Wire {
     history: Happened[];
     uses: UsedIn[];
     use: UseTold | null;
+    woken: number;
   }
 
   interface WindowChange {
@@ -988,7 +1095,7 @@ declare namespace Wire {
       | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
       "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
       | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
-      "memory_tree_in_prompt" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
+      "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
   }
 
   interface WindowTold {
@@ -1045,5 +1152,9 @@ declare namespace Wire {
     cost: number;
     room: number;
     passed_over: number;
+  }
+
+  interface Wrong {
+    question: string;
   }
 }

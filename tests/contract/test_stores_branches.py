@@ -7,6 +7,7 @@ import pytest
 
 from halo_weave.core.marks import mark_of
 from halo_weave.core.tokens import Role
+from halo_weave.core.words import question_terms
 from halo_weave.errors import BadInput
 from tests.stores.material import (
     NOW,
@@ -33,7 +34,8 @@ def live(store, window):
 
 def found(store, *words):
     """Which of the words a search finds."""
-    return [word for word in words if len(store.search_terms([word], 100)[0][0])]
+    stems = {word: next(iter(question_terms(word, 1))) for word in words}
+    return [word for word, stem in stems.items() if len(store.search_terms([stem], 100)[0][0])]
 
 
 def exported(store):

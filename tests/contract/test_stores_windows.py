@@ -21,6 +21,7 @@ from tests.stores.material import (
     holding,
     live_keys,
     sleep,
+    sleeping,
     user,
     wake,
 )
@@ -67,10 +68,10 @@ def test_a_pruned_chunk_keeps_its_brightness_and_why_it_slept(store, window):
     bright = np.array([3.5, 9, -1], np.float32)
     store.prune(window, [PutToSleep(user(ids.user_turn), bright, {"why": "dimmest", "rivals": 3})], now=NOW)
     assert live_keys(store, window) == [assistant(ids.assistant_turn)]
-    sleeping = store.sleeping(window, user(ids.user_turn))
-    assert sleeping.brightness.tobytes() == bright.tobytes()
-    assert (sleeping.peak, sleeping.slept) == (9.0, NOW)
-    assert sleeping.reason == {"why": "dimmest", "rivals": 3}
+    asleep = sleeping(store, window, user(ids.user_turn))
+    assert asleep.brightness.tobytes() == bright.tobytes()
+    assert (asleep.peak, asleep.slept) == (9.0, NOW)
+    assert asleep.reason == {"why": "dimmest", "rivals": 3}
 
 
 def test_prune_then_wake_is_the_identity_on_brightness(store, window):
@@ -82,8 +83,7 @@ def test_prune_then_wake_is_the_identity_on_brightness(store, window):
     assert [item.brightness.tobytes() for item in after] == [item.brightness.tobytes() for item in before]
     assert after[0].woken == {"part": "hit", "similarity": 0.7}
     assert after[1].woken is None
-    with pytest.raises(UnknownChunk):
-        store.sleeping(window, user(ids.user_turn))
+    assert sleeping(store, window, user(ids.user_turn)) is None
 
 
 def test_several_chunks_are_read_at_once_with_the_brightness_they_had_here(store, window):
@@ -222,8 +222,8 @@ def test_a_window_on_another_tokenizer_keeps_its_own_reading(store, window, agai
     assert (live.chunk.tokens, live.tokenizer, live.chunk.span) == (letters, "letters", 2)
     assert store.chunk(user(ids.user_turn)).tokenizer == TOKENIZER
     sleep(store, window, user(ids.user_turn))
-    sleeping = store.sleeping(window, user(ids.user_turn))
-    assert (sleeping.record.chunk.tokens, sleeping.record.tokenizer) == (letters, "letters")
+    asleep = sleeping(store, window, user(ids.user_turn))
+    assert (asleep.record.chunk.tokens, asleep.record.tokenizer) == (letters, "letters")
     wake(store, window, user(ids.user_turn))
     assert store.live(window)[0].chunk.tokens == letters
     store.reread(

@@ -88,10 +88,19 @@ def test_a_smaller_hit_takes_the_room_that_a_larger_one_could_not():
 
 def test_ranked_pairs_come_before_weaker_hits_and_after_stronger_ones():
     strong, weak = sleeper(99, 0, U, 10), sleeper(97, 0, U, 10)
-    hits = [RecallHit(FIFTH.key, 1.0), RecallHit(strong.key, 0.8), RecallHit(weak.key, 0.6)]
+    hits = [RecallHit(FIFTH.key, 10.0), RecallHit(strong.key, 8.0), RecallHit(weak.key, 5.0)]
     plan = choose_resurrections(hits, {**GRAVEYARD, **asleep(strong, weak)}, 500, pairs="ranked")
     assert plan.keys[:3] == (FIFTH.key, strong.key, QUESTION.key)
     assert plan.keys[-1] == weak.key
+
+
+@pytest.mark.parametrize(("pairs", "first"), [("ranked", 97), ("off", 97), ("with", 99)])
+def test_of_hits_that_fit_about_as_well_the_shorter_comes_first_unless_pairs_come_with_them(pairs, first):
+    long, short = sleeper(99, 0, U, 200), sleeper(97, 0, U, 20)
+    hits = [RecallHit(long.key, 5.0), RecallHit(short.key, 4.5)]
+    assert choose_resurrections(hits, asleep(long, short), 500, pairs=pairs).keys[0].turn_id == first
+    hits = [RecallHit(long.key, 9.0), RecallHit(short.key, 4.5)]
+    assert choose_resurrections(hits, asleep(long, short), 500, pairs=pairs).keys[0].turn_id == 99
 
 
 def test_ranked_a_hit_wakes_up_without_a_pair_that_does_not_fit():

@@ -249,3 +249,43 @@ def test_in_confident_voting_a_look_counts_as_the_model_was_sure_of_its_word(sur
     bright = window.chunk_brightness()
     assert (bright[1] > 5_050) == counts
     assert (bright[0] < 5_000) == counts
+
+
+@pytest.mark.parametrize("heads", [0, 2])
+def test_what_is_noted_between_rows_changes_no_brightness(heads):
+    """Whatever happens to a window: chunks that come and go, surprisal that is learnt late, replies that end."""
+    rng = np.random.default_rng(11)
+    found = tuple(RetrievalHead(0, head, 0.5, 0.5, 1 / heads) for head in range(heads))
+    windows = [Window(strategy=UseAndSurprise(calibration=Calibration(found, "found"))) for _ in range(2)]
+    said = [chunk(turn, 0, Role.USER, 10 * turn, 5) for turn in range(1, 6)]
+
+    def same(step) -> None:
+        noting, forgetful = windows
+        step(noting)
+        forgetful._noted = {}
+        step(forgetful)
+        np.testing.assert_array_equal(noting.brightness, forgetful.brightness)
+        np.testing.assert_array_equal(noting.traces, forgetful.traces)
+
+    def look() -> None:
+        size = len(windows[0])
+        raw = rng.random((max(1, heads), size)).astype(np.float32) ** 4
+        raw /= raw.sum(axis=1, keepdims=True) * 2
+        row = AttentionRow(raw.mean(axis=0), frames=0.5, raw=raw if heads else None)
+        same(lambda window: window.update(row))
+        same(lambda window: window.say(1, b"t", 0.5))
+
+    same(lambda window: window.add([window.born(one) for one in said[:3]]))
+    for turn in (1, 2, 3):
+        surprisal = rng.random(5).astype(np.float32)
+        same(lambda window, turn=turn, surprisal=surprisal: window.learn_surprisal(turn, surprisal))
+    same(lambda window: window.begin_reply(9, 90, 3))
+    for _ in range(3):
+        look()
+    same(lambda window: window.add([window.born(said[3])]))
+    look()
+    same(lambda window: window.remove([said[0].key]))
+    for _ in range(3):
+        look()
+    same(lambda window: window.end_reply())
+    assert len(np.unique(windows[0].brightness)) > 5

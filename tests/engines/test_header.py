@@ -176,24 +176,11 @@ def test_a_tensor_of_more_elements_than_there_are_bytes_is_refused(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "template",
-    [
-        "{{" + "(" * 5000 + "1" + ")" * 5000 + "}}",
-        "{{" + "+".join(["1"] * 5000) + "}}",
-        "{% if a %}" * 2000 + "{% endif %}" * 2000,
-        "{{ " + "not " * 5000 + "a }}",
-        "{{ a" + "|upper" * 5000 + " }}",
-        "{% if a %}1" + "{% elif b %}2" * 5000 + "{% endif %}",
-    ],
-    ids=["brackets", "sums", "blocks", "nots", "filters", "branches"],
+    "template", ["{% nonsense %}", "{{ (9**9)**(9**9) }}", "{{" + "(" * 5000 + "1" + ")" * 5000 + "}}"]
 )
-def test_a_template_that_no_stack_holds_is_refused(tmp_path: Path, template: str) -> None:
-    with pytest.raises(ModelUnusable, match="chat template is nested too deeply"):
-        read_header(hostile(tmp_path, pair("tokenizer.chat_template", 8, text(template))))
-
-
-def test_a_template_that_is_only_wrong_is_left_to_the_engine(tmp_path: Path) -> None:
-    assert read_header(hostile(tmp_path, pair("tokenizer.chat_template", 8, text("{% nonsense %}"))))
+def test_a_template_is_left_to_the_confined_process_whatever_it_is(tmp_path: Path, template: str) -> None:
+    header = read_header(hostile(tmp_path, pair("tokenizer.chat_template", 8, text(template))))
+    assert header.values["tokenizer.chat_template"] == template
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from contextlib import suppress
 import pytest
 
 from halo_weave.errors import ImportRefused
+from halo_weave.imports import pieces
 from halo_weave.stores import archives, foreign
 from tests.imports.conftest import NOW, heard, sample
 
@@ -210,7 +211,7 @@ def test_a_long_message_is_cut_into_chunks_that_can_wake_up(store, load):
     load([mapping(words, "ok")])
     chunks = store.turn(1)
     assert "".join(one.chunk.text for one in chunks) == words
-    assert max(len(one.chunk) for one in chunks) <= foreign.LARGEST
+    assert max(len(one.chunk) for one in chunks) <= pieces.LARGEST
     assert all(one.chunk.text.endswith(".") for one in chunks)
 
 

@@ -125,6 +125,30 @@ def test_koboldai_lite_with_marks(store, load):
     assert {turn.said for turn in turns} == {NOW}  # the file has no times
 
 
+def test_koboldai_lite_without_its_settings(store, load):
+    spoken = "\nUser: Hello.\nOld Tom: Good day.\nUser: Is it late?\nOld Tom: It is: ten."
+    load({"gamestarted": True, "prompt": "", "actions": [spoken]})
+    load({"prompt": "\n### Instruction:\nSing.\n### Response:\n", "actions": ["La la."], "savedsettings": {}})
+    assert [(turn.speaker, turn.text) for turn in heard(store)] == [
+        ("User", "Hello."),
+        ("Old Tom", "Good day."),
+        ("User", "Is it late?"),
+        ("Old Tom", "It is: ten."),
+        ("User", "Sing."),
+        ("AI", "La la."),
+    ]
+
+
+def test_koboldai_lite_with_tags_of_its_own(store, load):
+    settings = {
+        "instruct_starttag": "\\n<|user|>\\n",
+        "instruct_endtag": "\\n<|bot|>\\n",
+        "chatopponent": "Bot",
+    }
+    load({"prompt": "\n<|user|>\nSing.\n<|bot|>\n", "actions": ["La la."], "savedsettings": settings})
+    assert [turn.text for turn in heard(store)] == ["Sing.", "La la."]
+
+
 def test_lm_studio(store, load):
     assert load("lmstudio.json").left == {"system messages": 1}
     turns = heard(store)
@@ -221,6 +245,19 @@ def test_a_list_of_conversations_may_stand_in_an_object(store, load):
     assert len(store.windows()) == 2
 
 
+def test_cards_of_the_oldest_form(store, load):
+    load(
+        {
+            "char_name": "Nell",
+            "char_persona": "A smith.",
+            "char_greeting": "Aye?",
+            "world_scenario": "",
+            "example_dialogue": "",
+        }
+    )
+    assert (store.windows()[0].name, store.windows()[0].system_prompt) == ("Nell", "A smith.")
+
+
 @pytest.mark.parametrize(("written", "meant"), [
     (1714550400, at(2024, 5, 1, 8)), (1714550400.5, at(2024, 5, 1, 8, 0, 0, 500000)),
     (1714550400000, at(2024, 5, 1, 8)), ("1714550400000", at(2024, 5, 1, 8)),
@@ -248,6 +285,8 @@ def test_a_time_without_a_zone_is_local(monkeypatch):
     ("<think>Hm.</think>Yes.", [("thought", "Hm."), ("answer", "Yes.")]),
     ("Hm.</think>\n\nYes.", [("thought", "Hm."), ("answer", "Yes.")]),
     ("<think>It never ends", [("thought", "It never ends")]),
+    ('<details type="reasoning" done="true">\n<summary>Thought</summary>\n&gt; Hm &lt;b&gt;.\n&gt; So.\n</details>\nYes.',
+     [("thought", "Hm <b>.\nSo."), ("answer", "Yes.")]),
     ("Use <details> for this.", [("answer", "Use <details> for this.")]),
     ('<details type="reasoning" done="true"', [("answer", '<details type="reasoning" done="true"')]),
     ("a <think> in the text", [("answer", "a <think> in the text")]),

@@ -74,6 +74,4 @@ def test_a_row_is_known_by_its_key_and_window():
     outline = Outline()
     outline.put([place(7, 1, 5, 0), place(8, 2, 6, 0)])
     assert str(outline.key(0)) == "7.0.user"
-    assert outline.in_window("w2").tolist() == [1]
-    assert outline.in_window("unknown").tolist() == []
     assert outline.rows(np.array([8, 9])).tolist() == [1, NONE]

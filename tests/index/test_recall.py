@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from halo_weave.core.resurrection import choose_resurrections
+from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.errors import BadSetting, EngineError, ModelUnusable
 from halo_weave.index import recall as module
 from halo_weave.index.fusion import Weights
-from halo_weave.index.recall import Recall
+from halo_weave.index.recall import SMALL_TALK, Recall
 from halo_weave.index.vectors import VectorIndex
+from halo_weave.ports import Only
 from halo_weave.stores.sqlite import SqliteStore
 from tests.index.talk import EXCHANGES, keys_of, recalling, talk
 from tests.stores.material import NOW, answer, ask
@@ -516,7 +518,7 @@ class CountingEmbedder(HashingEmbedder):
     questions = 0
 
     def embed(self, texts, *, query=False):
-        self.questions += query
+        self.questions += query and texts != SMALL_TALK
         return super().embed(texts, query=query)
 
 
@@ -549,3 +551,56 @@ def test_what_was_asked_before_the_embedder_was_there_is_embedded_when_it_is_ask
         assert any("meaning" in hit.parts for hit in recall.search("the violin of Ada", now=NOW))
     finally:
         recall.close()
+
+
+def test_a_search_can_be_narrowed_by_role_speaker_and_time(store, window):
+    talk(store, window)
+    with recalling(store) as recall:
+
+        def found(**only):
+            return [
+                hit.key
+                for hit in recall.search(
+                    "violin city tomato greyhound sofas rent", now=NOW, only=Only(**only)
+                )
+            ]
+
+        everything = found()
+        assert {key.role for key in everything} == {Role.USER, Role.ASSISTANT}
+        assert {key.role for key in found(role=Role.USER)} == {Role.USER}
+        (speaker,) = {one.speaker for one in store.chunks_by_key(found(role=Role.USER))}
+        assert found(speaker=speaker.upper()) == found(role=Role.USER)
+        assert found(speaker="Nobody") == []
+        middle = NOW + timedelta(hours=3)
+        assert {*found(since=middle), *found(before=middle)} == set(everything)
+        assert found(since=middle)
+        assert found(before=middle)
+        assert not {*found(since=middle)} & {*found(before=middle)}
+
+
+@pytest.mark.parametrize("embedder", [HashingEmbedder, None])
+def test_a_wrong_memory_does_not_come_for_such_a_question_and_still_for_others(store, window, embedder):
+    keys = talk(store, window)
+    violin = keys[1][0]
+    question = "Who plays the violin in Lisbon?"
+    with recalling(store, embedder) as recall:
+        assert recall.search(question, now=NOW)[0].key == violin
+        store.mark_wrong(violin, question, now=NOW)
+        assert violin not in [hit.key for hit in recall.search(question, now=NOW)]
+        assert violin not in [hit.key for hit in recall.search("who plays violin, in Lisbon", now=NOW)]
+        assert violin in [hit.key for hit in recall.search("Ada", now=NOW)]
+        store.mark_wrong(violin, None, now=NOW)
+        assert recall.search(question, now=NOW)[0].key == violin
+
+
+def test_an_earlier_question_does_not_outrank_the_fact(store, window):
+    ids = ask(store, window, "I work at the harbour office.", now=NOW)
+    fact = ChunkKey(ids.user_turn, 0, Role.USER)
+    for day in range(1, 4):
+        asked = ask(store, window, "Do you remember where I work?", now=NOW + timedelta(days=day))
+        answer(store, window, asked, "I'm not sure where you work.", now=NOW + timedelta(days=day))
+    talk(store, window, begun=NOW + timedelta(days=9))
+    with recalling(store) as recall:
+        hits = recall.search("Do you remember where I work?", now=NOW + timedelta(days=10))
+    assert hits[0].key == fact
+    assert all(hit.parts["asking"] < 0 for hit in hits if "work" in hit.words and hit.key != fact)

@@ -9,8 +9,9 @@ from contextlib import suppress
 
 import pytest
 
+from halo_weave.confined.process import CHILD
 from halo_weave.errors import BadInput
-from halo_weave.keepsakes.sandbox import CHILD, PROGRAM_LIMIT, JqSandbox
+from halo_weave.keepsakes.sandbox import PROGRAM_LIMIT, JqSandbox
 from tests.keepsakes.places import PATIENT
 
 DOCUMENT = {"a": 1, "b": [1, 2, {"c": None}], "name": "Żółw 🐈"}
@@ -108,7 +109,7 @@ def test_no_file_can_be_read(program, tmp_path):
 
 CONFINED = """
 import runpy, sys
-runpy.run_path(sys.argv[1])["confine"](512 << 20, 2)
+runpy.run_path(sys.argv[1])["confine"](512 << 20)
 for attempt in (lambda: open(sys.argv[1]), lambda: bytearray(1 << 30)):
     try:
         attempt()

@@ -324,3 +324,28 @@ def test_the_instructions_are_short_and_name_every_tool(tree):
     assert "Your memory holds" not in text
     tree.save("User/Pets", 1, now=NOW)
     assert instructions(tree.listing()).endswith("Your memory holds:\nUser/\n  Pets")
+
+
+def test_a_heading_shows_the_kept_chunks_that_fit_the_query_and_no_others(tree):
+    tree.save("Project/Goals", "several windows", now=NOW)
+    (match,) = tree.query_heading("Project", "large ids database schema", now=NOW)
+    assert [chunk.key.turn_id for chunk in match.relevant] == [3]
+    assert all(chunk.similarity > 0.5 for chunk in match.relevant)
+    assert tree.query_heading("Project", "zebra", now=NOW)[0].relevant == ()
+
+
+def test_how_fast_memories_fade_is_a_choice(tree):
+    tree.save("a", 1, now=NOW)
+    (slow,) = tree.query_heading("", now=NOW + 10 * DAY, decay_days=100)
+    (fast,) = tree.query_heading("", now=NOW + 10 * DAY, decay_days=5)
+    assert (slow.recency, fast.recency) == pytest.approx((math.exp(-0.1), math.exp(-2)))
+
+
+def test_a_listing_gives_contents_on_request_and_totals(tree):
+    tree.save("a/b", {"x": 1}, now=NOW)
+    tree.save("a", "top", now=NOW)
+    listed = tree.listing(contents=True)
+    assert listed.entries == 2
+    assert (listed.children[0].content, listed.children[0].children[0].content) == ("top", {"x": 1})
+    assert tree.listing().children[0].content is None
+    assert tree.listing("a", contents=True).content == "top"

@@ -80,15 +80,20 @@ def test_a_memory_is_saved_read_listed_and_deleted(toolbox):
     saved = run(toolbox, 'save_memory("User/Pets/Cat", {"name": "Miso"})')
     assert saved.text.endswith("→ ✓ User/Pets/Cat (version 1, 2026-03-01, 2 chunks kept with it)")
     told = answer(toolbox, 'query_memory("User/Pets/Cat")')
-    assert told == '{"name":"Miso"} (version 1, 2026-03-01, 2 chunks kept with it)'
+    kept = '["My cat is called Miso.","She is black."]'
+    assert told == f'{{"name":"Miso"}} (version 1, 2026-03-01, 2 chunks kept with it) {kept}'
     run(toolbox, 'save_memory("User/Pets", "two", 0)', now=NOW + DAY)
-    listed = json.loads(answer(toolbox, "list_memory()"))
-    assert listed == {"User": {"Pets": {"": "2026-03-02", "Cat": "2026-03-01"}}}
-    assert answer(toolbox, 'query_heading("User", "cat Miso")').startswith(
-        '{"User/Pets/Cat":{"name":"Miso"},'
-    )
+    listed, _, total = answer(toolbox, "list_memory()").partition(" (")
+    assert json.loads(listed) == {"User": {"Pets": {"": "two", "Cat": {"name": "Miso"}}}}
+    assert total == "2 in all)"
+    found = json.loads(answer(toolbox, 'query_heading("User", "cat Miso")'))
+    assert list(found) == ["User/Pets/Cat", "User/Pets"]
+    assert found["User/Pets/Cat"]["content"] == {"name": "Miso"}
+    assert found["User/Pets/Cat"]["chunks"] == ["My cat is called Miso."]
+    assert found["User/Pets/Cat"]["modified"] == "2026-03-01"
+    assert 0 < found["User/Pets"]["score"] < found["User/Pets/Cat"]["score"] <= 1
     assert answer(toolbox, 'delete_memory("User", recursive=true)') == "✓ 2 deleted"
-    assert answer(toolbox, "list_memory()") == "{}"
+    assert answer(toolbox, "list_memory()") == "{} (0 in all)"
 
 
 def test_injecting_a_memory_wants_its_chunks_awake_the_most_relevant_first(toolbox):

@@ -4,7 +4,10 @@ from tests.server.talking import following, say, until_done
 
 
 def window_of(client):
-    made = client.post("/api/windows", json={"name": "branches", "settings": {"max_new_tokens": 40}})
+    made = client.post(
+        "/api/windows",
+        json={"name": "branches", "settings": {"max_new_tokens": 40, "memory_scope": "window"}},
+    )
     return made.json()["id"]
 
 

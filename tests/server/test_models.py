@@ -89,7 +89,8 @@ def settled(client):
     while (change := client.get("/api/model").json()["change"]) and change["state"] == "loading":
         assert time.monotonic() < end, change
         time.sleep(0.02)
-    return change
+    calibrates = change and change["state"] in ("calibrating", "calibrated")
+    return {**change, "state": "done"} if calibrates else change
 
 
 def test_windows_go_on_with_another_model_and_back(client):
@@ -242,6 +243,29 @@ def test_an_ollama_blob_that_llama_cpp_refuses_is_a_sentence(client, tmp_path, m
     assert told["state"] == "failed"
     assert "sha256-1111" in told["sentence"]
     goes_on(client, window)
+
+
+HOSTILE = {
+    "loops": "{% for a in range(9999999) %}{% for b in range(9999999) %}{% endfor %}{% endfor %}",
+    "megabytes": "{% for m in messages %}{{ m.content * 9000000 }}{% endfor %}",
+    "drops turns": "{{ messages[0].role }}",
+    "raises": "{{ raise_exception('never') }}",
+    "reads files": "{% include '/etc/passwd' %}",
+    "breaks out": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+}
+
+
+@pytest.mark.parametrize("template", HOSTILE.values(), ids=HOSTILE)
+def test_a_template_that_cannot_be_used_is_told_and_the_model_speaks(client, models, template):
+    path = models / "Hostile-1B.gguf"
+    write_reciting(path, template, ["Well", "."], after="assistant\n", controls=CONTROLS)
+    window = new_window(client)
+    say(client, window, "Who is there?")
+    assert choose(client, str(path))["state"] == "done"
+    model = client.get("/api/model").json()
+    assert model["template"] == "chatml"
+    assert model["template_note"].startswith("The model's chat template cannot be used, so ChatML is. ")
+    assert spoken(say(client, window, "And now?")) == "Well."
 
 
 # From the hub

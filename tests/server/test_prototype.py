@@ -78,7 +78,6 @@ def test_special_tokens_are_added_on_request(client, service):
         ("application/json", b"[" * 100_000),
         ("application/json", b"[]"),
         ("application/json", b'{"text": 1}'),
-        ("application/json", b'{"text": "x", "y": 1}'),
         ("application/json", b'{"text": "\\ud800"}'),
     ],
     ids=lambda part: repr(part[:20]),
@@ -99,7 +98,9 @@ def test_ids_that_are_no_tokens_are_refused(client, ids):
 def test_generation_streams_tokens_and_says_how_it_ended(client):
     told = stream(client, prompt="Say it again.", max_length=5)
     assert [message["type"] for message in told] == ["token"] * 5 + ["done"]
+    name = told[-1].pop("request_id")
     assert told[-1] == {"type": "done", "finish_reason": "length", "total_tokens": 5}
+    assert {message["request_id"] for message in told[:-1]} == {name}
     assert all("attention" not in message for message in told)
     ids = [message["token"]["token_id"] for message in told[:-1]]
     text = "".join(message["token"]["text"] for message in told[:-1])
@@ -137,7 +138,7 @@ def test_the_fields_of_the_family_are_taken(client):
         "sampler_order": [6, 0],
     }
     told = stream(client, prompt="Hi", max_length=1, sampler_seed=-1, stop_sequence=["\n"], **family)
-    assert told[-1]["type"] == "done"
+    assert told[-1]["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize(
@@ -149,16 +150,63 @@ def test_the_fields_of_the_family_are_taken(client):
         ("/api/extra/abort", {}),
     ],
 )
-def test_unknown_fields_are_refused_and_parameters_of_the_address_are_not_read(client, path, asked):
-    assert client.post(path, json=asked | {"colour": 1}).status_code == 422
+def test_unknown_fields_are_passed_over(client, path, asked):
+    assert client.post(path, json=asked | {"colour": 1}).status_code == 200
     assert client.post(path, json=asked, params={"colour": 1}).status_code == 200
 
 
-@pytest.mark.parametrize("asked", [{}, {"prompt": "a", "input_ids": [1]}, {"prompt": ""}, {"input_ids": []}])
-def test_a_prompt_is_needed_and_one_only(client, asked):
+@pytest.mark.parametrize("asked", [{}, {"prompt": ""}, {"input_ids": []}])
+def test_a_prompt_is_needed(client, asked):
     answer = client.post("/api/extra/generate/stream", json=asked)
     assert answer.status_code == 422
     assert "prompt" in answer.json()["error"]["sentence"]
+
+
+def test_ids_hold_where_a_prompt_comes_with_them(client):
+    ids = client.post("/api/v1/tokenize", json={"text": "one two three"}).json()["token_ids"]
+    told = stream(client, prompt="something else", input_ids=ids, max_length=1, output_attentions=True)
+    assert told[0]["attention"]["context_length"] == len(ids)
+
+
+def test_json_that_comes_as_plain_text_is_read_as_json(client):
+    """As the prototype's page sends it."""
+    as_json = client.post("/api/v1/tokenize", json={"text": "Hello world"}).json()
+    body = json.dumps({"text": "Hello world", "add_special_tokens": False, "with_pieces": True})
+    plain = client.post(
+        "/api/v1/tokenize", content=body, headers={"content-type": "text/plain;charset=UTF-8"}
+    )
+    assert plain.json() == as_json
+    code = client.post("/api/v1/tokenize", content='{"a": 1}', headers={"content-type": "text/plain"}).json()
+    assert "".join(token["text"] for token in code["tokens"]) == '{"a": 1}'
+
+
+def test_pieces_may_be_left_out(client):
+    told = client.post("/api/v1/tokenize", json={"text": "Hello world", "with_pieces": False}).json()
+    assert told["token_ids"]
+    assert {token["text"] for token in told["tokens"]} == {None}
+
+
+def test_a_stop_text_is_sent_and_ends_the_generation(client):
+    """The prototype's page looks for it: </tool> ends its tool calls."""
+    prompt = "<|turn|>user\n<tool>jq .</tool> and more<|end|>\n<|turn|>assistant\n"
+    told = stream(client, prompt=prompt, max_length=50, stop_sequence=["</tool>"], request_id="r7")
+    text = "".join(message["token"]["text"] for message in told[:-1])
+    assert text == "You said: <tool>jq .</tool>"
+    assert told[-1]["finish_reason"] == "stop"
+    assert {message["request_id"] for message in told} == {"r7"}
+
+
+def test_hidden_states_are_refused_in_the_stream(client):
+    (told,) = stream(client, prompt="Hi", output_hidden_states=True, request_id="r8")
+    assert (told["type"], told["request_id"]) == ("error", "r8")
+    assert "hidden states" in told["message"].lower()
+
+
+def test_the_model_tells_what_the_prototypes_page_asks_for(client, service):
+    told, info = client.get("/api/v1/model").json(), service.engine().info
+    assert told["max_trained_context"] == info.trained_context
+    assert (told["bos_token_id"], told["eos_token_id"]) == (info.special.get("bos"), info.special.get("eos"))
+    assert {"embedding_size", "rope_freq_base", "rope_freq_scale", "eot_token_id"} <= told.keys()
 
 
 def test_a_prompt_longer_than_the_context_is_refused(client, service):

@@ -35,3 +35,59 @@ def test_a_preview_tells_what_would_wake_and_changes_nothing(client, window):
     assert told["wakes"][0]["text"] == "The ferry leaves at noon from Ushuaia."
     assert 0 < told["cost"] <= told["room"]
     assert get_context(client, window) == before
+
+
+def test_a_search_is_narrowed_by_role_speaker_and_time(client, window):
+    say(client, window, "The lantern is in the cellar.")
+
+    def roles(**more):
+        hits = client.get("/api/search", params={"q": "lantern cellar", **more}).json()["hits"]
+        return {one["role"] for one in hits}
+
+    assert roles() == {"user", "assistant"}
+    assert roles(role="user") == roles(speaker="user") == {"user"}
+    assert roles(since="2000-01-01") == roles()
+    assert roles(before="2000-01-01") == roles(since="2100-01-01") == roles(speaker="Nobody") == set()
+    refused(client.get("/api/search", params={"q": "x", "role": "king"}), 422, "bad_input")
+
+
+def test_what_a_budget_finds_is_what_the_preview_wakes(client, window):
+    say(client, window, "The ferry leaves at noon from Ushuaia.")
+    for chunk in chunks_of(get_context(client, window)):
+        client.post(f"/api/windows/{window}/chunks/{chunk['key']}/sleep")
+    asked = {"q": "When does the ferry to Ushuaia leave?"}
+    told = client.get(f"/api/windows/{window}/preview", params=asked).json()
+    found = client.get("/api/search", params=asked | {"window": window, "budget": told["room"]}).json()
+    assert [(one["key"], one["part"]) for one in found["hits"]] == [
+        (one["key"], one["part"]) for one in told["wakes"]
+    ]
+    assert found["cost"] == told["cost"] > 0
+
+
+def test_a_wrong_memory_is_marked_and_unmarked(client, window):
+    say(client, window, "The ferry leaves at noon from Ushuaia.")
+    (key,) = [one["key"] for one in chunks_of(get_context(client, window)) if "user" in one["key"]]
+    asked = {"q": "When does the ferry to Ushuaia leave?"}
+
+    def found():
+        return [one["key"] for one in client.get("/api/search", params=asked).json()["hits"]]
+
+    base = f"/api/windows/{window}/chunks/{key}"
+    assert key in found()
+    assert client.post(f"{base}/wrong", json={"question": asked["q"]}).status_code == 204
+    assert key not in found()
+    assert client.get(f"{base}/why").json()["history"][0]["event"] == "marked"
+    assert client.delete(f"{base}/wrong").status_code == 204
+    assert key in found()
+    refused(client.post(f"{base}/wrong", json={"question": ""}), 422, "bad_input")
+
+
+def test_a_chunk_tells_how_often_it_woke_up(client, window):
+    say(client, window, "The ferry leaves at noon from Ushuaia.")
+    key = chunks_of(get_context(client, window))[0]["key"]
+    base = f"/api/windows/{window}/chunks/{key}"
+    assert client.get(f"{base}/why").json()["woken"] == 0
+    for _ in range(2):
+        client.post(f"{base}/sleep")
+        client.post(f"{base}/wake")
+    assert client.get(f"{base}/why").json()["woken"] == 2

@@ -82,12 +82,17 @@ def sleep(store, window: str, *keys: ChunkKey, **reason) -> None:
     store.prune(window, [PutToSleep(key, bright[key], reason) for key in keys], now=NOW)
 
 
+def sleeping(store, window: str, key: ChunkKey):
+    """The chunk in the window's graveyard, or None."""
+    return next((one for one in store.graveyard(window, limit=1_000_000).items if one.key == key), None)
+
+
 def wake(store, window: str, *keys: ChunkKey, pinned: bool = False, **reason) -> None:
     woken = []
     for key in keys:
-        try:
-            brightness = store.sleeping(window, key).brightness
-        except ValueError:
+        found = store.asleep_or_said(window, [key]).get(key)
+        brightness = found.brightness if found else None
+        if brightness is None:
             brightness = np.full(len(store.chunk(key).chunk), 10_000, np.float32)
         woken.append(WakeUp(key, brightness, reason, pinned))
     store.wake(window, woken, now=NOW)

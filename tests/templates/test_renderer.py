@@ -70,16 +70,16 @@ def test_a_template_that_cannot_be_read_is_said(renderer: TemplateRenderer, temp
 
 def test_one_process_renders_many_times(renderer: TemplateRenderer) -> None:
     renderer.render("{{ x }}", [{"x": "x"}], NOW)
-    child = renderer._child
+    child = renderer._process.child
     for number in range(20):
         assert renderer.render("{{ x }}", [{"x": number}], NOW) == [Rendered(str(number), "")]
-    assert renderer._child is child
+    assert renderer._process.child is child
 
 
 def test_a_closed_renderer_leaves_no_process_behind() -> None:
     renderer = TemplateRenderer()
     renderer.render("x", [{}], NOW)
-    child = renderer._child
+    child = renderer._process.child
     assert child is not None
     renderer.close()
     assert child.returncode is not None
@@ -98,7 +98,30 @@ def test_the_time_is_the_one_that_was_given(renderer: TemplateRenderer) -> None:
 
 @pytest.mark.parametrize(
     "template",
-    ["{{ (9**9)**(9**9) }}", "{% for %}", "nothing of what is said", "{{ raise_exception('no') }}"],
+    [
+        "{{ (9**9)**(9**9) }}",
+        "{% for %}",
+        "nothing of what is said",
+        "{{ raise_exception('no') }}",
+        "{{" + "(" * 5000 + "1" + ")" * 5000 + "}}",
+        "{{" + "+".join(["1"] * 5000) + "}}",
+        "{% if a %}" * 2000 + "{% endif %}" * 2000,
+        "{{ " + "not " * 5000 + "a }}",
+        "{{ a" + "|upper" * 5000 + " }}",
+        "{% if a %}1" + "{% elif b %}2" * 5000 + "{% endif %}",
+    ],
+    ids=[
+        "endless",
+        "broken",
+        "silent",
+        "refusing",
+        "brackets",
+        "sums",
+        "blocks",
+        "nots",
+        "filters",
+        "branches",
+    ],
 )
 def test_chatml_is_taken_for_a_template_that_cannot_be_used_and_the_reason_is_said(
     hasty: TemplateRenderer, template: str

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from halo_weave.core.languages import stems
 from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.words import terms
 from halo_weave.engines.scripted import ScriptedEngine
@@ -54,7 +55,7 @@ class WordRecall:
         if not asked:
             return []
         found: Counter[int] = Counter()
-        for numbers, scores in self.store.search_terms(sorted(asked), 1000, window=window):
+        for numbers, scores in self.store.search_terms(stems(sorted(asked), "english"), 1000, window=window):
             found.update(dict(zip(numbers.tolist(), scores.tolist(), strict=True)))
         hits = []
         for record in self.store.chunks(number for number, _ in found.most_common(limit)):

@@ -33,7 +33,7 @@ def found(weave, text):
 @pytest.fixture
 def talk(assembled):
     """Two exchanges with canned answers; more answers wait."""
-    engine = ScriptedEngine(["I like Mochi.", "Mochi sleeps.", "Mochi purrs.", "Mochi jumps."])
+    engine = ScriptedEngine(["I like Mochi.", "Mochi can nap.", "Mochi can purr.", "Mochi can jump."])
     weave = assembled(engine)
     window = weave.windows.create("one", settings=SMALL).id
     say(weave, window, "My cat is called Mochi.")
@@ -47,13 +47,13 @@ def test_another_answer_takes_the_place_of_the_former_one(talk):
     assert isinstance(told[0], events.WindowChanged)
     assert not of(events.Heard, told)
     (answering,) = of(events.Answering, told)
-    assert shown(weave, window)[-2:] == ["What does she do?", "Mochi purrs."]
-    assert not found(weave, "sleeps")
+    assert shown(weave, window)[-2:] == ["What does she do?", "Mochi can purr."]
+    assert not found(weave, "nap")
     last = weave.windows.context(window).turns[-1]
     assert (last.turn_id, last.siblings, last.sibling) == (answering.reply_turn, 2, 2)
     assert [one.text for one in weave.turns.siblings(window, last.turn_id)] == [
-        "Mochi sleeps.",
-        "Mochi purrs.",
+        "Mochi can nap.",
+        "Mochi can purr.",
     ]
     assert [one.current for one in weave.turns.siblings(window, last.turn_id)] == [False, True]
 
@@ -64,9 +64,9 @@ def test_the_former_answer_comes_back_with_its_branch(talk):
     finish(weave, window, weave.turns.answer(window))
     before = weave.turns.hub(window).last
     assert weave.turns.switch(window, former).id == former
-    assert shown(weave, window)[-1] == "Mochi sleeps."
-    assert found(weave, "sleeps")
-    assert not found(weave, "purrs")
+    assert shown(weave, window)[-1] == "Mochi can nap."
+    assert found(weave, "nap")
+    assert not found(weave, "purr")
     assert isinstance(next(iter(weave.turns.hub(window).follow(before))).event, events.WindowChanged)
 
 
@@ -75,14 +75,14 @@ def test_words_that_are_said_another_way_set_aside_what_followed(talk):
     first = weave.windows.context(window).turns[0].turn_id
     told = finish(weave, window, weave.turns.edit(window, first, "My dog is called Rex."))
     assert of(events.Heard, told)
-    assert shown(weave, window) == ["My dog is called Rex.", "Mochi purrs."]
+    assert shown(weave, window) == ["My dog is called Rex.", "Mochi can purr."]
     assert not found(weave, "cat")
     assert weave.turns.switch(window, first).role is Role.ASSISTANT
     assert shown(weave, window) == [
         "My cat is called Mochi.",
         "I like Mochi.",
         "What does she do?",
-        "Mochi sleeps.",
+        "Mochi can nap.",
     ]
 
 
@@ -98,11 +98,11 @@ def test_what_was_left_does_not_wake_up_for_the_new_words(talk):
 def test_a_reply_that_is_said_another_way_is_not_answered(talk):
     weave, window = talk
     last = weave.windows.context(window).turns[-1].turn_id
-    assert weave.turns.edit(window, last, "Mochi hunts.") is None
-    assert shown(weave, window)[-2:] == ["What does she do?", "Mochi hunts."]
-    assert found(weave, "hunts")
-    assert not found(weave, "sleeps")
-    assert spoken(say(weave, window, "Really?")) == "Mochi purrs."
+    assert weave.turns.edit(window, last, "Mochi can hunt.") is None
+    assert shown(weave, window)[-2:] == ["What does she do?", "Mochi can hunt."]
+    assert found(weave, "hunt")
+    assert not found(weave, "nap")
+    assert spoken(say(weave, window, "Really?")) == "Mochi can purr."
 
 
 def test_a_reply_goes_on_where_it_ended(assembled):
@@ -139,7 +139,7 @@ def test_an_older_question_is_answered_again_also_when_it_sleeps(talk):
     first = weave.windows.context(window).turns[0]
     weave.chunks.sleep(window, first.chunks[0].key)
     finish(weave, window, weave.turns.answer(window, first.turn_id))
-    assert shown(weave, window) == ["My cat is called Mochi.", "Mochi purrs."]
+    assert shown(weave, window) == ["My cat is called Mochi.", "Mochi can purr."]
 
 
 def test_an_answer_that_never_came_leaves_the_former_one(talk):
@@ -151,8 +151,8 @@ def test_an_answer_that_never_came_leaves_the_former_one(talk):
     weave.engine.pause = broken
     told = finish(weave, window, weave.turns.answer(window))
     assert isinstance(told[-1], events.TurnFailed)
-    assert shown(weave, window)[-1] == "Mochi sleeps."
-    assert found(weave, "sleeps")
+    assert shown(weave, window)[-1] == "Mochi can nap."
+    assert found(weave, "nap")
 
 
 KILLED = """
@@ -188,7 +188,7 @@ def test_a_process_killed_while_it_answers_again_leaves_one_answer_or_the_other(
     if tokens:
         assert "Cats climb up the tree and down the tree again.".startswith(last)
     else:
-        assert last == "Mochi sleeps."
+        assert last == "Mochi can nap."
     assert len(shown(weave, window)) == 4
     assert weave._system.store.verify() == []
 
@@ -199,11 +199,11 @@ def test_a_window_branches_off_and_both_go_on(talk):
     made = weave.turns.branch(window, second, "another way")
     assert shown(weave, made.id) == ["My cat is called Mochi.", "I like Mochi."]
     say(weave, made.id, "And the dog?")
-    assert shown(weave, made.id)[2:] == ["And the dog?", "Mochi purrs."]
-    assert shown(weave, window)[2:] == ["What does she do?", "Mochi sleeps."]
+    assert shown(weave, made.id)[2:] == ["And the dog?", "Mochi can purr."]
+    assert shown(weave, window)[2:] == ["What does she do?", "Mochi can nap."]
     weave.turns.rewind(window, second)
     assert shown(weave, window) == ["My cat is called Mochi.", "I like Mochi."]
-    assert shown(weave, made.id)[2:] == ["And the dog?", "Mochi purrs."]
+    assert shown(weave, made.id)[2:] == ["And the dog?", "Mochi can purr."]
 
 
 def test_turns_from_elsewhere_become_part_of_the_window(talk):

@@ -129,7 +129,9 @@ def test_what_is_no_call_is_shown_as_it_is(assembled, toolbox):
 
 
 def test_a_model_calls_at_most_so_often(assembled, toolbox):
-    weave, window = opened(assembled, toolbox, THINKS, *[CALL] * 4, tool_rounds=2)
+    weave, window = opened(
+        assembled, toolbox, THINKS, *(CALL.replace("Moon", f"{i} ") for i in range(4)), tool_rounds=2
+    )
     turn = list(weave.turns.steps(window, "Again and again."))
     assert len(of(events.ToolCalled, turn)) == 2
     assert turn[-1].reason == "eos"
@@ -271,3 +273,13 @@ def test_other_code_is_the_answer(reply, size):
     found += splitter.finish()
     assert b"".join(raw for _, raw in found) == reply
     assert {kind for kind, _ in found} == {"answer"}
+
+
+def test_a_call_that_was_answered_is_not_made_again(assembled, toolbox, way):
+    template, reply, _ = way
+    weave, window = opened(assembled, toolbox, template, reply, reply, reply)
+    turn = list(weave.turns.steps(window, "Remember my cat."))
+    assert [one.command for one in of(events.ToolCalled, turn)] == [COMMAND]
+    assert turn[-1].reason == "eos"
+    assert toolbox.tree.query("Cat", now=weave.now()).version == 1
+    assert "save_memory" not in shown(turn, tool=False, thought=False)

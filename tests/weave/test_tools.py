@@ -24,7 +24,7 @@ def toolbox(tmp_path):
     def search(text: str, limit: int, within: str | None) -> list[KeptChunk]:
         return [
             KeptChunk(one.key, one.chunk.text, len(one.chunk), 1.0)
-            for one in store.chunks(store.search_terms(["lighthouse"], 100)[0][0][:limit])
+            for one in store.chunks(store.search_terms(["lighthous"], 100)[0][0][:limit])
         ]
 
     yield Toolbox(Notes(store), StructuredMemory(store, search=search))
@@ -115,6 +115,8 @@ def test_a_memory_brings_back_the_talk_that_explains_it(assembled, toolbox):
     woken = [one.chunk.text for event in of(events.ChunksWoken, turn) for one in event.chunks]
     assert FACT in woken
     assert spoken(turn).endswith("Now I remember.")
+    kinds = [type(event) for event in turn]
+    assert kinds.index(events.ChunksSlept) < kinds.index(events.ChunksWoken)  # the dimmest made room first
 
 
 def test_a_user_can_bring_back_the_talk_too(assembled, toolbox):

@@ -51,7 +51,11 @@ def test_the_model_is_told_where_a_memory_comes_from(assembled):
     halo = weave.windows.create("Halo", settings={**SMALL, "timestamps": True})
     list(weave.turns.steps(cats.id, "My cat is a Siamese with blue eyes."))
     list(weave.turns.steps(halo.id, "What colour are the eyes of the Siamese?"))
-    assert ", in Cats] My cat is a Siamese" in spoken_prompt(weave, halo.id)
+    prompt = spoken_prompt(weave, halo.id)
+    assert ", in Cats] My cat is a Siamese" in prompt
+    assert ", in Cats] You said: My cat is a Siamese" in prompt  # an answer may wake up without its question
+    list(weave.turns.steps(cats.id, "What colour are the eyes of the Siamese?"))
+    assert "in Cats]" not in spoken_prompt(weave, cats.id)  # at home it has none
 
 
 def test_an_isolated_window_recalls_only_its_own(assembled):

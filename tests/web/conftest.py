@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -51,13 +52,16 @@ class Tabs:
             "Failed to load resource",
         ]  # a test that cuts the line makes these
 
-    def profile(self, **more: Any) -> BrowserContext:
+    def profile(self, *, view: str = "context", form: str = "raw", **more: Any) -> BrowserContext:
+        """`view` and `form` as if they had been chosen before: by default what can be compared with the server's text."""
         more = {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark", **more}
         context = self.browser.new_context(**more)
         context.set_default_timeout(60_000)
         context.add_init_script(
             "addEventListener('securitypolicyviolation', (e) => console.error('CSP: ' + e.violatedDirective))"
         )
+        chosen = json.dumps({"view": view, "form": form})
+        context.add_init_script(f"localStorage['halo-weave'] ??= {json.dumps(chosen)}")
         self.contexts.append(context)
         return context
 

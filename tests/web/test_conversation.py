@@ -81,12 +81,13 @@ def test_escape_stops_the_reply_and_keeps_what_was_said(house, show):
     assert 2 <= house.text(window).count("word") < 400
 
 
-def test_colours_are_the_brightness_that_the_server_holds(house, show):
+def test_the_original_colours_are_the_brightness_that_the_server_holds(house, show):
     window = house.window(max_context_tokens=0)
     house.say(window, "The keeper rang the bell in the fog.", "He rang the bell until the fog was gone.")
     house.say(window, "Who built the tower?", "Nobody remembers who built the tower.")
     house.say(window, "Tell me of the bell again.", "The bell was rang in the fog.")
     page = show(window)
+    page.evaluate("app.preferences.set('heat', 'original')")
     wire = [one for turn in house.context(window)["turns"] for one in turn["chunks"]]
     every = [value for one in wire for value in one["brightness"]]
     low, high = min(every), max(every)
@@ -105,6 +106,7 @@ def test_brightness_changes_on_the_page_while_the_model_writes(house, show):
     window = house.window(max_context_tokens=0)
     house.say(window, "The keeper rang the bell in the fog.", "He rang the bell.")
     page = show(window)
+    page.evaluate("app.preferences.set('heat', 'original')")
     before = heat(page)
     house.pace = 0.02
     house.replies.append("bell bell bell bell fog fog " * 20)
@@ -120,17 +122,18 @@ def test_brightness_changes_on_the_page_while_the_model_writes(house, show):
     settled(page)
 
 
-def test_plain_reading_switches_the_heatmap_off(house, show):
+def test_plain_reading_switches_the_light_off(house, show):
     window = house.window(max_context_tokens=0)
     house.say(window, "The keeper rang the bell.", "He rang it.")
     house.say(window, "Again?", "Again the bell.")
     page = show(window)
+    page.evaluate("app.preferences.set('heat', 'original')")
     colours = "() => new Set([...document.querySelectorAll('.chunk .text span')].map((one) => getComputedStyle(one).color)).size"
     assert page.evaluate(colours) > 1
     page.get_by_role("button", name="Show brightness").click()
     assert page.evaluate(colours) == 1
     page.reload()
-    page.wait_for_selector(".chunk")
+    page.wait_for_selector("#context .chunk")
     assert page.evaluate(colours) == 1
 
 
@@ -185,9 +188,13 @@ def test_up_in_an_empty_box_edits_the_last_message(house, show):
     house.say(window, "Frist question.", "First answer.")
     page = show(window)
     page.get_by_label("Your message").press("ArrowUp")
-    page.get_by_role("dialog").get_by_role("button", name="Edit").click()
-    expect(page.get_by_label("Your message")).to_have_value("Frist question.")
-    assert house.context(window)["turns"] == []
+    dialog = page.get_by_role("dialog", name="Edit")
+    expect(dialog.get_by_label("Text")).to_have_value("Frist question.")
+    house.replies.append("Better.")
+    dialog.get_by_label("Text").fill("First question.")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.locator("#context .turn.assistant .text")).to_have_text("Better.")
+    assert house.text(window) == "First question.Better."
 
 
 def test_pinning_merging_and_putting_to_sleep_by_hand(house, show):

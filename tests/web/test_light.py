@@ -85,14 +85,13 @@ def test_text_is_neutral_ink_and_the_bar_tells_the_standing(house, show):
         "() => new Set([...document.querySelectorAll('.chunk')].map((one) => getComputedStyle(one).color)).size"
     )
     assert inks == 1
-    wire = [one for turn in house.context(window)["turns"] for one in turn["chunks"]]
-    for one in wire:
-        not_above = sum(other["peak"] <= one["peak"] for other in wire) - 1
-        bar = page.evaluate(
-            "key => Number(document.querySelector(`article[data-key='${key}']`).style.getPropertyValue('--heat'))",
-            one["key"],
-        )
-        assert bar == pytest.approx(not_above / (len(wire) - 1), abs=0.006)
+    ranks = {one["key"]: one["rank"] for turn in house.context(window)["turns"] for one in turn["chunks"]}
+    assert min(ranks.values()) == 0
+    assert max(ranks.values()) == 100
+    bars = page.evaluate(
+        "() => Object.fromEntries([...document.querySelectorAll('#context .chunk')].map((one) => [one.dataset.key, Number(one.style.getPropertyValue('--heat'))]))"
+    )
+    assert bars == {key: pytest.approx(rank / 100) for key, rank in ranks.items()}
 
 
 def test_a_word_under_the_pointer_lights_its_sources_and_names_those_out_of_sight(house, show):

@@ -7,6 +7,7 @@ import json
 import pytest
 from playwright.sync_api import expect
 
+from tests.fuzz import CORPUS
 from tests.web.house import House
 from tests.web.talk import panel, say, shown, toast
 
@@ -244,6 +245,14 @@ def test_memory_is_exported_cleared_and_imported_with_its_numbers(house, show, t
     toast(page, "Imported 2 turns, 2 chunks")
     expect(page.locator("#rail .windows")).to_contain_text("Lighthouse")
     assert house.ask("GET", "/search", params={"q": "Mochi"})["hits"]
+
+
+def test_a_file_of_another_program_is_imported_with_a_report(house, show):
+    page = show(house.window())
+    drawer = panel(page, "Settings")
+    drawer.get_by_label("File to import").set_input_files(CORPUS / "imports" / "chatgpt.json")
+    toast(page, "2 windows from ChatGPT. Not taken: conversations without messages: 1")
+    expect(page.locator("#rail .windows")).to_contain_text("A lighthouse")
 
 
 def test_a_file_that_is_no_export_is_refused_in_words(house, show, tmp_path):

@@ -45,11 +45,11 @@ class UseAndSurprise(Strategy):
         return Light(np.full(surprisal.shape, self.initial_brightness, np.float32), traces)
 
     def brighten(self, sight: Sight, row: AttentionRow) -> Light:
-        return self._after(sight, [row]) or sight.light
+        return self._after(sight, [row])
 
     def after_reading(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light | None:
         if self.calibration.heads:
-            return self._after(sight, rows) or self._lit(sight, _copied(sight))
+            return self._after(sight, rows)
         # All heads together look at some tokens whatever is said: only what is more than that counts.
         traces, before = _copied(sight), int(sight.offsets[_earlier(sight)])
         traces[USUAL, :before] = np.mean([row.tokens[:before] for row in rows], axis=0)
@@ -63,45 +63,71 @@ class UseAndSurprise(Strategy):
             return {}
         return {"surprisal": float(np.nanmean(traces[SURPRISAL])), "use": float(np.nanmax(traces[USE]))}
 
-    def _after(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light | None:
-        """What the rows took; None if no chunk was used more than before, so that nothing changes."""
+    def _after(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light:
         count = _earlier(sight)
-        before, starts = int(sight.offsets[count]), sight.offsets[:count]
         if count < 2:
-            return None
+            return self._lit(sight, _copied(sight))
+        before, noted = int(sight.offsets[count]), self._noted(sight)
+        by_heads = self.calibration.heads and all(row.raw is not None for row in rows)
         assert sight.light.traces is not None
-        use, usual = sight.light.traces[USE, :before], np.nan_to_num(sight.light.traces[USUAL])
+        usual = None if by_heads else np.nan_to_num(sight.light.traces[USUAL])
         most = np.zeros(count, np.float32)
         for row in rows:
             shares, _ = shares_before(row, before, self.calibration, usual)
-            np.maximum(most, np.add.reduceat(shares, starts), out=most)
+            np.maximum(most, np.add.reduceat(shares, sight.offsets[:count]), out=most)
         # What a chunk gets if all get the same is no use: else the first ones of a talk would be the most used.
         used = np.maximum(0, (most * count - 1) / (count - 1))
-        if not (used > np.maximum.reduceat(np.nan_to_num(use), starts)).any():
-            return None
+        if "lit" in sight.noted and not (used > noted.use[:count]).any():
+            return sight.light  # nothing was used more than before
         traces = _copied(sight)
-        traces[USE, :before] = np.fmax(use, np.repeat(used, np.diff(sight.offsets[: count + 1])))
+        traces[USE, :before] = np.fmax(traces[USE, :before], np.repeat(used, noted.sizes[:count]))
+        np.maximum(noted.use[:count], used, out=noted.use[:count])
         return self._lit(sight, traces)
 
     def _lit(self, sight: Sight, traces: Floats) -> Light:
         """Brightness from the traces; the brightest token of a chunk is as bright as the chunk."""
         after = sight.light.brightness.copy()
-        offsets, said = sight.offsets, int(sight.offsets[-1])
+        said = int(sight.offsets[-1])
         if len(sight.chunks) < 2:
             return Light(after, traces)
-        surprisal = traces[SURPRISAL, :said]
-        level = _standard(peaks(np.nan_to_num(traces[USE]), offsets)) + _standard(_means(surprisal, offsets))
-        asks = [chunk.tokens.raw.rstrip().endswith(ASKS) for chunk in sight.chunks]
-        level -= np.float32(self.asking_sinks) * np.array(asks, np.float32)
+        noted = self._noted(sight)
+        level = _standard(noted.use) + noted.surprisal
+        level -= noted.sinks
         cap = np.float32(self.brightness_cap)
         of_chunks = np.clip((np.float32(MIDDLE) + np.float32(STEP) * level) * cap, 0, cap)
-        known = np.nan_to_num(surprisal)
-        highest = np.maximum(peaks(known, offsets), np.float32(1e-6))
-        sizes = np.diff(offsets)
-        glow = known / np.repeat(highest, sizes)
-        glow[np.repeat(highest <= 1e-6, sizes)] = 1
-        after[:said] = np.repeat(of_chunks, sizes) * (1 + glow) / 2
+        after[:said] = np.repeat(of_chunks, noted.sizes) * noted.glow / 2
+        sight.noted["lit"] = True
         return Light(after, traces)
+
+    def _noted(self, sight: Sight) -> _Noted:
+        """Of the chunks: what a row does not change, and how much each was used, which only rows change."""
+        if "chunks" not in sight.noted:
+            assert sight.light.traces is not None
+            offsets, said, traces = sight.offsets, int(sight.offsets[-1]), sight.light.traces
+            surprisal = traces[SURPRISAL, :said]
+            known = np.nan_to_num(surprisal)
+            highest, sizes = np.maximum(peaks(known, offsets), np.float32(1e-6)), np.diff(offsets)
+            glow = known / np.repeat(highest, sizes)
+            glow[np.repeat(highest <= 1e-6, sizes)] = 1
+            asks = [chunk.tokens.raw.rstrip().endswith(ASKS) for chunk in sight.chunks]
+            sight.noted["chunks"] = _Noted(
+                sizes,
+                peaks(np.nan_to_num(traces[USE]), offsets),
+                _standard(_means(surprisal, offsets)),
+                np.float32(self.asking_sinks) * np.array(asks, np.float32),
+                1 + glow,
+            )
+        noted: _Noted = sight.noted["chunks"]
+        return noted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Noted:
+    sizes: Offsets  # (chunks,)
+    use: Floats  # (chunks,) the most that a token took from each
+    surprisal: Floats  # (chunks,) in standard deviations
+    sinks: Floats  # (chunks,) by how much those that ask are dimmer
+    glow: Floats  # (tokens of the chunks,) from 1 to 2, the most surprising of each chunk
 
 
 def _copied(sight: Sight) -> Floats:
@@ -124,8 +150,11 @@ def _means(values: Floats, offsets: Offsets) -> Floats:
 
 def _standard(values: Floats) -> Floats:
     """In standard deviations from the mean; what is not known is ordinary."""
-    known = values[~np.isnan(values)]
+    unknown = np.isnan(values)
+    known = values[~unknown] if unknown.any() else values
     spread = float(known.std()) if len(known) else 0.0
     if spread <= 0:
         return np.zeros_like(values)
-    return np.asarray(np.nan_to_num((values - known.mean()) / np.float32(spread)), np.float32)
+    levels = np.asarray((values - known.mean()) / np.float32(spread), np.float32)
+    levels[unknown] = 0
+    return levels

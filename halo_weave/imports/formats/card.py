@@ -23,19 +23,26 @@ from halo_weave.imports.words import answered
 NAME = "character cards"
 _USER = "User"
 _NAMES = re.compile(r"\{\{(char|user)\}\}|<(BOT|USER)>", re.I)
+# Fields of a card, in older forms under other names, and the headings under which the model reads them.
 _SECTIONS = (
-    ("description", ""),
-    ("personality", "Personality"),
-    ("scenario", "Scenario"),
-    ("mes_example", "Examples"),
+    (("description", "char_persona"), ""),
+    (("personality",), "Personality"),
+    (("scenario", "world_scenario"), "Scenario"),
+    (("mes_example", "example_dialogue"), "Examples"),
 )
+_GREETING = ("first_mes", "char_greeting")
 
 
 def recognises(value: dict[str, Any]) -> bool:
     fields = _fields(value)
     if str(value.get("spec", "")).startswith("chara_card"):
         return True
-    return {"name", "description", "first_mes"} <= fields.keys() and "mes" not in value
+    if "mes" in value:
+        return False
+    return {"name", "description", "first_mes"} <= fields.keys() or {
+        "char_name",
+        "char_greeting",
+    } <= fields.keys()
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -57,12 +64,12 @@ def conversations(values: Iterator[Any], left: Left) -> Iterator[Conversation]:
 
         left["entries of a character book"] += len(list_in(object_in(card, "character_book"), "entries"))
         sections = [told(text_in(card, "system_prompt").replace("{{original}}", ""))]
-        for field, heading in _SECTIONS:
-            if text := told(text_in(card, field)):
+        for fields, heading in _SECTIONS:
+            if text := told(text_in(card, *fields)):
                 sections.append(f"{heading}:\n{text}" if heading else text)
         prompt = "\n\n".join(section.strip() for section in sections if section.strip())
         greetings = [
-            text_in(card, "first_mes"),
+            text_in(card, *_GREETING),
             *(one for one in list_in(card, "alternate_greetings") if isinstance(one, str)),
         ]
         yield Conversation(

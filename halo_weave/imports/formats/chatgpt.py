@@ -84,16 +84,23 @@ def _node(key: str, node: Mapping[str, Any], left: Left) -> Node:
             text_in(author, "name"),
             when,
         )
+    speaker = text_in(author, "name") if role == "assistant" else ""
     recipient = message.get("recipient")
     if role == "tool" or (isinstance(recipient, str) and recipient not in ("", "all")):
         name = text_in(author, "name") if role == "tool" else str(recipient)
         text = "\n".join(part.text for part in parts)
         return Node(
-            key, parent, Role.ASSISTANT, by_tool(f"{name}: {text}" if name else text), NAME, when, True
+            key,
+            parent,
+            Role.ASSISTANT,
+            by_tool(f"{name}: {text}" if name else text),
+            speaker or NAME,
+            when,
+            True,
         )
     if all(part.kind == "thought" for part in parts):
-        return Node(key, parent, Role.ASSISTANT, parts, NAME, when, carried=True)
-    return Node(key, parent, Role.ASSISTANT, parts, NAME, when)
+        return Node(key, parent, Role.ASSISTANT, parts, speaker or NAME, when, carried=True)
+    return Node(key, parent, Role.ASSISTANT, parts, speaker or NAME, when)
 
 
 def _parts(content: Mapping[str, Any], kind: Any, left: Left) -> tuple[Part, ...]:

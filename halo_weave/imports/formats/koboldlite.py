@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,9 @@ from halo_weave.imports.words import answered, said
 NAME = "KoboldAI Lite"
 _INPUT, _OUTPUT, _SYSTEM = "{{[INPUT]}}", "{{[OUTPUT]}}", "{{[SYSTEM]}}"
 _ENDS = re.compile(r"\{\{\[(?:INPUT|OUTPUT|SYSTEM)_END\]\}\}")
+_TAGS = ("### Instruction:", "### Response:")  # unless the save has others
+_SPOKEN = re.compile(r"(?:^|\n)([^\n:]{1,40}): ")
+_USERS = ("User", "You")
 _BETWEEN = "||$||"  # stands between the names of several opponents
 
 
@@ -56,15 +60,12 @@ def _messages(
 ) -> Iterator[Message]:
     line = Line()
     whole = "".join(pieces)
-    start, end = text_in(settings, "instruct_starttag"), text_in(settings, "instruct_endtag")
-    if (
-        _INPUT not in whole
-        and _OUTPUT not in whole
-        and start.strip()
-        and end.strip()
-        and start.strip() in whole
-    ):
-        whole = whole.replace(start.strip(), _INPUT).replace(end.strip(), _OUTPUT)
+    tags = (text_in(settings, f"instruct_{name}tag").replace("\\n", "\n") for name in ("start", "end"))
+    start, end = (tag.strip() or usual for tag, usual in zip(tags, _TAGS, strict=True))
+    if not others:
+        user, others = _speakers(whole, user)
+    if _INPUT not in whole and _OUTPUT not in whole and start in whole and end in whole:
+        whole = whole.replace(start, _INPUT).replace(end, _OUTPUT)
     whole = _ENDS.sub("", whole)
     if _INPUT in whole or _OUTPUT in whole:
         turns = _marked(whole)
@@ -77,6 +78,14 @@ def _messages(
         if parts:
             speaker = name or (user if role is Role.USER else others[0] if len(others) == 1 else "")
             yield line.add(role, parts, speaker)
+
+
+def _speakers(whole: str, user: str) -> tuple[str, list[str]]:
+    """Of a save without its settings: the names that stand before several lines, one of them the user's."""
+    found = Counter(_SPOKEN.findall(whole))
+    named = next((name for name in (user, *_USERS) if name in found), "")
+    others = [name for name, count in found.items() if name != named and count > 1]
+    return (named, others) if named and others else (user, [])
 
 
 def _marked(whole: str) -> Iterator[tuple[Role, str, str]]:

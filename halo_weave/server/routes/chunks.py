@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from fastapi import Path as InPath
 
-from halo_weave.core.tokens import ChunkKey
+from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput
+from halo_weave.ports import Only
 from halo_weave.server import requests, wire
-from halo_weave.server.requests import WindowId
+from halo_weave.server.requests import Moment, WindowId
 from halo_weave.server.schema import KEY, WHOLE
 from halo_weave.server.service import Service
 
@@ -27,6 +28,15 @@ def routes(service: Service) -> APIRouter:
     def post_undelete(window_id: WindowId, asked: requests.Undelete) -> wire.Undeleted:
         service.weave.chunks.undelete(window_id, [ChunkKey.parse(key) for key in asked.keys])
         return wire.Undeleted(keys=asked.keys)
+
+    @router.post(base + "/{key}/wrong", summary="The wrong memory for a question", status_code=204)
+    def post_wrong(window_id: WindowId, key: Key, asked: requests.Wrong) -> None:
+        """It does not wake up for questions like this one any more."""
+        service.weave.chunks.mark_wrong(window_id, ChunkKey.parse(key), asked.question)
+
+    @router.delete(base + "/{key}/wrong", summary="Not a wrong memory after all", status_code=204)
+    def delete_wrong(window_id: WindowId, key: Key) -> None:
+        service.weave.chunks.unmark_wrong(window_id, ChunkKey.parse(key))
 
     @router.post(base + "/{key}/{act}", summary="Pin, unpin, put to sleep, wake up, merge into the previous")
     def post_act(window_id: WindowId, key: Key, act: Act) -> wire.Acted:
@@ -64,18 +74,26 @@ def routes(service: Service) -> APIRouter:
         q: Annotated[str, Query(max_length=requests.LONGEST_QUESTION, pattern=WHOLE)],
         window: Annotated[WindowId | None, Query(description="Tells what is live there.")] = None,
         only_window: Annotated[bool, Query(description="Only what was said in `window`.")] = False,
-        budget: Annotated[int | None, Query(ge=0, le=10**9, description="At most this many tokens.")] = None,
+        role: Annotated[Role | None, Query(description="Only what was said in this role.")] = None,
+        speaker: Annotated[
+            str, Query(max_length=200, description="Only what someone of this name said.")
+        ] = "",
+        since: Annotated[Moment | None, Query(description="Only what was said then or later.")] = None,
+        before: Annotated[Moment | None, Query(description="Only what was said earlier.")] = None,
+        budget: Annotated[
+            int | None, Query(ge=0, le=10**9, description="What would wake up within this many tokens.")
+        ] = None,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> wire.SearchTold:
         if only_window and window is None:
             raise BadInput("only_window needs window: name the one to search.")
-        found = service.weave.memory.search(q, window_id=window, only_window=only_window, limit=limit)
-        left, fit = budget, []
-        for one in found:
-            size = len(one.record.chunk)
-            if left is None or size <= left:
-                left = None if left is None else left - size
-                fit.append(one)
-        return wire.SearchTold.model_validate({"hits": fit}, context=service.weave.windows.names())
+        only = Only(role, speaker, requests.moment(since), requests.moment(before))
+        memory, cost = service.weave.memory, None
+        if budget is None:
+            found = memory.search(q, window_id=window, only_window=only_window, limit=limit, only=only)
+        else:
+            found, cost = memory.would_wake(q, budget, window_id=window, only_window=only_window, only=only)
+        told = {"hits": found, "cost": cost}
+        return wire.SearchTold.model_validate(told, context=service.weave.windows.names())
 
     return router

@@ -18,8 +18,12 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["The AI's own memory"])
 
     @router.get("/api/memory", summary="The tree below a heading, or all of it")
-    def get_tree(path: Heading = "") -> wire.BranchTold:
-        return wire.BranchTold.model_validate(service.weave.keepsakes.tree.listing(path))
+    def get_tree(
+        path: Heading = "",
+        contents: Annotated[bool, Query(description="Also what the entries say.")] = False,
+    ) -> wire.BranchTold:
+        tree = service.weave.keepsakes.tree.listing(path, contents=contents)
+        return wire.BranchTold.model_validate(tree)
 
     @router.get("/api/memory/entry", summary="One memory, with what explains it")
     def get_entry(path: Path) -> wire.EntryTold:
@@ -47,7 +51,8 @@ def routes(service: Service) -> APIRouter:
         recency_bias: Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)] = 0.3,
     ) -> wire.MatchesTold:
         tree, now = service.weave.keepsakes.tree, service.weave.now()
-        found = tree.query_heading(path, q or None, now=now, recency_bias=recency_bias)
+        days = service.weave.windows.settings().memory_decay_days
+        found = tree.query_heading(path, q or None, now=now, recency_bias=recency_bias, decay_days=days)
         return wire.MatchesTold.model_validate({"matches": found})
 
     @router.get("/api/notes", summary="The AI's notes")

@@ -22,17 +22,18 @@ from halo_weave.server.security import Policy
 from halo_weave.server.service import Service
 from halo_weave.server.sse import Flow, hopping
 from halo_weave.settings import described
-from halo_weave.weave.memory import EmbeddingState
+from halo_weave.weave.exports import ExportFormat
+from halo_weave.weave.memory import EmbeddingState, ImportState
 
 BLOCK = 1 << 18
 FILE = {
-    "description": "One JSON object, made to be read as a stream.",
-    "content": {"application/json": {"schema": {"type": "object"}}},
+    "description": "One JSON value, made to be read as a stream; or Markdown.",
+    "content": {"application/json": {"schema": {}}, "text/markdown": {"schema": {"type": "string"}}},
 }
 FILE_BODY = {
     "requestBody": {
         "required": True,
-        "description": "An export of Halo Weave, or of its prototype.",
+        "description": "An export of Halo Weave or of another program, a zip of such files, or a character card.",
         "content": {
             "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
             "application/json": {"schema": {"type": "object"}},
@@ -81,8 +82,12 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         since: Moment | None = None,
         until: Moment | None = None,
         embeddings: bool = False,
+        format: ExportFormat = "halo-weave",
     ) -> Flow:
-        """Times without a zone are UTC. A question and its answer are never parted."""
+        """Times without a zone are UTC. A question and its answer are never parted.
+
+        `markdown` is for one window, `chatgpt` the shape of ChatGPT's export; of the other fields, both take the window.
+        """
         subset = Subset(
             window,
             None if first_turn is None else requests.position(first_turn),
@@ -92,23 +97,34 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         )
         memory = service.weave.memory
         with _spooling(memory.folder) as file:
-            memory.export(lambda text: file.write(text.encode()), subset=subset, vectors=embeddings)
+            write = lambda text: file.write(text.encode())  # noqa: E731
+            if format == "halo-weave":
+                memory.export(write, subset=subset, vectors=embeddings)
+            else:
+                memory.tell(write, format, window)
         size = file.tell()
-        name = f"halo-weave-{datetime.now(UTC):%Y-%m-%d}.json"
+        kind, ending = (
+            ("text/markdown; charset=utf-8", "md") if format == "markdown" else ("application/json", "json")
+        )
+        name = f"halo-weave-{datetime.now(UTC):%Y-%m-%d}.{ending}"
         headers = {"content-disposition": f'attachment; filename="{name}"', "content-length": str(size)}
         pieces = _blocks(file)
         first = next(pieces)  # begun, so that it closes the file even for a client that leaves at once
-        return Flow(hopping(pieces, first), "application/json", headers)
+        return Flow(hopping(pieces, first), kind, headers)
 
     @router.post("/api/import", summary="Add what a file holds to the memory", openapi_extra=FILE_BODY)
     async def post_import(request: Request) -> Imported:
-        """What is here already is left as it is; importing twice changes nothing."""
+        """The program that wrote it is recognised. What is here already is left as it is; importing again adds what is new."""
         memory = service.weave.memory
         with _spooling(memory.folder) as file:
             async for piece in request.stream():
                 await run_in_threadpool(file.write, piece)
         with file:
             return await run_in_threadpool(memory.import_file, file)
+
+    @router.get("/api/import", summary="How far an import is")
+    def get_import() -> ImportState:
+        return service.weave.memory.importing()
 
     @router.post("/api/clear", summary="Delete everything, for ever", status_code=204)
     def post_clear(asked: requests.Clear) -> None:

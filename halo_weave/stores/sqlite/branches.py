@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from halo_weave.core.tokens import Role
@@ -15,6 +15,7 @@ from halo_weave.stores.sqlite.presence import come_back, leave
 from halo_weave.stores.sqlite.rows import SqlitePart, check_window, listed, note_event, pack_json
 
 TURN = "t.id, t.window, t.role, t.answers, t.parent, t.speaker, t.said, t.aside"
+_FIRST = datetime(1, 1, 2, tzinfo=UTC)
 MOST_ALIKE = 64  # turns with the same words that are looked at
 
 
@@ -40,6 +41,31 @@ class SqliteBranches(SqlitePart):
     def turn_record(self, turn_id: int) -> TurnRecord:
         with self._db.reading() as db:
             return _known(db, turn_id)
+
+    def timeline(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        window: str | None = None,
+        after: tuple[datetime, int] | None = None,
+        limit: int = 100,
+    ) -> list[TurnRecord]:
+        begin = max(micros(one) for one in (since, after and after[0], _FIRST) if one)
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"""SELECT {TURN} FROM turns t WHERE t.aside = 0 AND t.said >= ?1 AND (?2 IS NULL OR t.said <= ?2)
+                        AND (?3 IS NULL OR t.window = ?3) AND (t.said > ?1 OR t.id > ?4)
+                    ORDER BY t.said, t.id LIMIT ?5""",
+                (
+                    begin,
+                    micros(until) if until else None,
+                    window,
+                    after[1] if after and micros(after[0]) == begin else 0,
+                    limit,
+                ),
+            ).fetchall()
+        return [_turn(row) for row in rows]
 
     def followers(self, turn_id: int, window_id: str) -> list[TurnRecord]:
         where = "t.parent = ?" if turn_id else "t.parent IS NULL AND t.window = ?"

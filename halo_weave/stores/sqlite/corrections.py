@@ -147,6 +147,32 @@ class SqliteCorrections(SqlitePart):
             note_event(db, [(None, number, when, "undeleted", "{}") for number in numbers])
         return windows
 
+    def mark_wrong(self, key: ChunkKey, question: str | None, *, now: datetime) -> None:
+        when = micros(now)
+        with self._db.writing(durable=True) as db:
+            number = number_of(db, key)
+            if question is None:
+                db.execute("DELETE FROM wrong WHERE chunk = ?", (number,))
+            else:
+                db.execute("INSERT OR REPLACE INTO wrong VALUES (?, ?, ?)", (number, question, when))
+            event = "marked" if question is not None else "unmarked"
+            detail = pack_json({"question": question} if question is not None else {})
+            note_event(db, [(None, number, when, event, detail)])
+            note_changed(db, [number])
+
+    def wrong_marks(self) -> list[tuple[int, str]]:
+        with self._db.reading() as db:
+            return db.execute("SELECT chunk, question FROM wrong ORDER BY made").fetchall()
+
+    def times_woken(self, key: ChunkKey) -> int:
+        with self._db.reading() as db:
+            asked = (number_of(db, key),)
+            return int(
+                db.execute(
+                    "SELECT count(*) FROM history WHERE chunk = ? AND event = 'woke'", asked
+                ).fetchone()[0]
+            )
+
 
 def _pair_of(db: sqlite3.Connection, turn_id: int) -> int | None:
     row = db.execute(

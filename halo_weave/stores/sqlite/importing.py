@@ -55,7 +55,10 @@ class SqliteImport(SqlitePart):
 
     def import_open_file(self, source: IO[bytes], *, now: datetime, progress: Progress = silent) -> Imported:
         # What an import notes on the way, and the ids that it set apart, are for one import at a time.
-        with checked(source, micros(now), progress) as file, self._db.alone(patience=importfile.PATIENCE):
+        with (
+            checked(source, self._db.path.parent, micros(now), progress) as file,
+            self._db.alone(patience=importfile.PATIENCE),
+        ):
             with self._db.writing() as db:
                 db.execute("DROP TABLE IF EXISTS temp.arrived")
                 db.execute(

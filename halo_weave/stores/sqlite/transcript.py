@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -235,25 +236,25 @@ class SqliteTranscript(SqlitePart):
     def said_in(
         self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
     ) -> TurnPage:
-        there = f"""FROM turns t WHERE t.window = ?
-                    AND EXISTS (SELECT 1 FROM chunks c WHERE c.turn = t.id AND {PRESENT})"""
         with self._db.reading() as db:
-            (total,) = db.execute(f"SELECT count(*) {there}", (window_id,)).fetchone()
-            if around is not None:
-                (before,) = db.execute(
-                    f"SELECT count(*) {there} AND t.id < ?", (window_id, around)
-                ).fetchone()
-                offset = before - limit // 2
-            first = max(0, total - limit if offset is None else offset)
-            turns = db.execute(
-                f"SELECT t.id {there} ORDER BY t.id LIMIT ? OFFSET ?", (window_id, limit, first)
+            found = db.execute(
+                f"""WITH RECURSIVE line(id) AS (
+                        SELECT head FROM windows WHERE id = ? AND head IS NOT NULL
+                        UNION ALL SELECT t.parent FROM line JOIN turns t USING (id) WHERE t.parent IS NOT NULL)
+                    SELECT id FROM line l WHERE EXISTS (SELECT 1 FROM chunks c WHERE c.turn = l.id AND {PRESENT})
+                    ORDER BY id""",
+                (window_id,),
             ).fetchall()
+            turns = [turn for (turn,) in found]
+            if around is not None:
+                offset = bisect_left(turns, around) - limit // 2
+            first = max(0, len(turns) - limit if offset is None else offset)
             rows = db.execute(
                 f"""SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES}
                     WHERE c.turn IN (SELECT value FROM json_each(?)) AND {PRESENT} ORDER BY c.turn, c.chunk""",
-                (listed(turn for (turn,) in turns),),
+                (listed(turns[first : first + limit]),),
             ).fetchall()
-        return TurnPage(total, first, tuple(records(rows)))
+        return TurnPage(len(turns), first, tuple(records(rows)))
 
 
 def _one_turn(said: Sequence[Live]) -> tuple[int, Role, int | None]:

@@ -21,7 +21,8 @@ SAID = "chunks INDEXED BY chunks_by_place WHERE merged IS NULL AND aside = 0"  #
 
 class SqliteUpkeep(SqliteSearch):
     def stats(self) -> Stats:
-        generations = tuple(self.generations())
+        generations, path = tuple(self.generations()), self._db.path
+        files = (path, path.with_name(path.name + "-wal"))
         with self._db.reading() as db:
 
             def one(sql: str) -> int:
@@ -46,12 +47,8 @@ class SqliteUpkeep(SqliteSearch):
                 notes=one("SELECT count(*) FROM notes"),
                 generations=generations,
                 schema=one("PRAGMA user_version"),
-                bytes=sum(file.stat().st_size for file in self._files() if file.exists()),
+                bytes=sum(file.stat().st_size for file in files if file.exists()),
             )
-
-    def _files(self) -> tuple[Path, Path]:
-        path = self._db.path
-        return path, path.with_name(path.name + "-wal")
 
     def verify(self, *, repair: bool = False, progress: Progress = silent) -> list[Finding]:
         findings: list[Finding] = []

@@ -238,17 +238,6 @@ class SqliteWorkingSets(SqlitePart):
         found = {row[4]: item for row, item in zip(rows, _sleeping(rows), strict=True)}
         return GraveyardPage(tuple(found[start] for (start,) in starts), total, offset)
 
-    def sleeping(self, window_id: str, key: ChunkKey) -> Sleeping:
-        with self._db.reading() as db:
-            rows = db.execute(
-                f"""SELECT {SLEEPING_COLUMNS} FROM {CHUNK_TABLES} JOIN asleep a ON a.window = ? AND a.start = c.start
-                    WHERE c.turn = ? AND c.chunk = ? AND t.role = ? AND a.gone = 0""",
-                (window_id, *key),
-            ).fetchall()
-        if not rows:
-            raise UnknownChunk(f"Chunk {key} does not sleep in window {window_id}.")
-        return _sleeping(rows)[0]
-
     def asleep_or_said(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Wakeable]:
         wanted = list(keys)
         with self._db.reading() as db:

@@ -8,7 +8,15 @@ const PARTS = {
   system: "System prompt", pinned: "Pinned", live: "Live", turn: "This turn", frames: "Turn frames",
   reserve: "Reserve for the reply", free: "Free",
 };
-const USED = "Live tokens with system prompt and frames, and the budget above which the dimmest fall asleep";
+/** @type {Record<string, string>} */
+const MEANINGS = {
+  system: "what the model is always told", pinned: "never falls asleep", live: "what the model sees of what was said",
+  turn: "your last message and its reply", frames: "the model's own marks around each turn",
+  reserve: "kept free for what the model writes", free: "what may still wake up or be said",
+};
+const USED = "Tokens that the model sees, with system prompt and frames; above the budget the dimmest fall asleep";
+const ASLEEP = "Chunks (passages) of this window that the model does not see now; they wake up when you speak of them";
+const KV = "How much of the prompt the model had read before and did not have to read again";
 
 export class BudgetView {
   #soon = 0;
@@ -19,7 +27,10 @@ export class BudgetView {
     this.bar = h("div", { class: "bar", role: "img" });
     this.mark = h("div", { class: "mark", hidden: true });
     this.figures = h("dl", { class: "figures" });
-    place.append(h("div", { class: "bar-place" }, this.bar, this.mark), this.figures);
+    this.over = h("p", { class: "over", role: "status", hidden: true });
+    this.words = h("p", { class: "quiet budget-words" });
+    const more = h("details", { class: "budget-more" }, h("summary", { text: "Where the tokens go" }), this.words);
+    place.append(h("div", { class: "bar-place" }, this.bar, this.mark), this.figures, this.over, more);
     /** @type {Map<string, HTMLElement>} */
     this.parts = new Map(Object.keys(PARTS).map((name) => [name, h("span", { class: "part", data: { part: name } })]));
     fill(this.bar, [...this.parts.values()]);
@@ -45,7 +56,7 @@ export class BudgetView {
     }
     const shares = shareOut(budget, live.tokens, unpinned(live.newest(current)), live.tokens - unpinned(live.all));
     this.#showShares(shares, budget.max_context_tokens);
-    this.#showFigures(this.#figures(live, shares, budget.max_context_tokens));
+    this.#showFigures(this.#figures(shares, budget.max_context_tokens));
   }
 
   /** @param {Record<string, number>} shares @param {number} limit */
@@ -55,7 +66,7 @@ export class BudgetView {
       const part = this.parts.get(name);
       if (!part) continue;
       part.style.flexGrow = String(tokens / total);
-      part.title = `${PARTS[name]}: ${counted(tokens, "token")}`;
+      part.title = `${PARTS[name]}: ${counted(tokens, "token")}, ${MEANINGS[name]}`;
       part.hidden = !tokens;
     }
     this.mark.hidden = !limit || limit >= total;
@@ -63,26 +74,31 @@ export class BudgetView {
     this.mark.title = `The dimmest fall asleep above ${counted(limit, "token")}`;
     const words = Object.entries(shares).map(([name, tokens]) => `${PARTS[name]} ${number(tokens)}`);
     this.bar.setAttribute("aria-label", `Budget: ${words.join(", ")} tokens`);
+    const told = Object.entries(shares).filter(([, tokens]) => tokens);
+    const sentences = told.map(([name, tokens]) => `${PARTS[name]} ${number(tokens)} (${MEANINGS[name]})`);
+    const text = `${sentences.join("; ")}.`;
+    if (this.words.textContent !== text) this.words.textContent = text;
+    const over = shares.system + shares.pinned + shares.live + shares.turn + shares.frames - limit;
+    this.over.hidden = !limit || over <= 0;
+    const why = `Over the budget by ${counted(over, "token")}: the dimmest fall asleep after the next reply.`;
+    if (!this.over.hidden && this.over.textContent !== why) this.over.textContent = why;
   }
 
   /**
    * Each with its name and meaning.
-   * @param {import("../live.js").Live} live @param {ReturnType<typeof shareOut>} shares @param {number} limit
-   * @returns {[string, string, string][]}
+   * @param {ReturnType<typeof shareOut>} shares @param {number} limit @returns {[string, string, string][]}
    */
-  #figures(live, shares, limit) {
+  #figures(shares, limit) {
     const { turn, stats, busy } = this.app.store;
     const used = shares.system + shares.pinned + shares.live + shares.turn + shares.frames;
     const seconds = Math.max(0.001, (Date.now() - turn.since) / 1000);
     const writing = turn.phase === "writing" && turn.tokens > 4;
     const speed = writing ? turn.tokens / seconds : stats?.tokens_per_second;
-    const brightness = live.high > live.low ? `${number(live.low)}–${number(live.high)}` : number(live.high);
     return [
       ["Tokens", limit ? `${number(used)} of ${number(limit)}` : number(used), USED],
-      ["Brightness", brightness, "Dimmest and brightest token"],
-      ["Asleep", number(stats?.asleep_chunks), "Chunks of this window that sleep"],
-      ["Woken", number(busy ? turn.woken : stats?.woken_last_turn), "Chunks woken this turn"],
-      ["KV reuse", percent(stats?.kv_reuse), "How much of the prompt was in the model's cache already"],
+      ["Asleep", number(stats?.asleep_chunks), ASLEEP],
+      ["Woken", number(busy ? turn.woken : stats?.woken_last_turn), "Passages that came back for your last message"],
+      ["KV reuse", percent(stats?.kv_reuse), KV],
       ["Speed", speed ? `${number(speed)} tok/s` : "–", "Tokens per second of the reply"],
     ];
   }

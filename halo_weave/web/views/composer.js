@@ -1,14 +1,19 @@
 // The foot: what the user writes, what would wake up for it, and what is going on.
 
 import { debounced, fill, h, icon } from "../dom.js";
-import { clip, counted, ending, similarity, turnSentence, wokenBy } from "../words.js";
+import { clip, counted, ending, number, similarity, turnSentence, wokenBy } from "../words.js";
 
 const PREVIEW_AFTER = 350;
 const NOTE = 5000;
+const CHARACTERS = 4; // of a token, until it is counted
+const LONGEST = 19_000; // characters that are asked about while they are typed
+const LONG = 1000; // tokens from which on a text is worth a word
 
 export class ComposerView {
   #asked = new AbortController();
   #ticking = 0;
+  /** The long text that was told of. */
+  #told = 0;
   /** Why Enter did nothing. */
   #note = "";
   /** Whose text stands in the box. */
@@ -25,9 +30,10 @@ export class ComposerView {
     const stop = { class: "send stop", "aria-label": "Stop", title: "Stop (Esc)", on: { click: () => app.abort() } };
     this.stop = h("button", { type: "button", ...stop }, icon("stop"));
     this.status = h("p", { class: "status", role: "status" });
+    this.count = h("span", { class: "draft-count", title: "How many tokens your text takes", hidden: true });
     this.preview = h("details", { class: "preview", hidden: true });
     this.form = h("form", { class: "composer", "aria-label": "Say something" },
-      h("div", { class: "box" }, this.input, this.send, this.stop));
+      h("div", { class: "box" }, this.input, this.count, this.send, this.stop));
     place.append(this.form, this.preview, this.status);
     /** Words on their way. @type {{window: string, text: string, back: boolean} | null} */
     this.unheard = null;
@@ -142,7 +148,9 @@ export class ComposerView {
     this.#asked.abort();
     const text = this.input.value.trim();
     const { store, api } = this.app;
-    if (text.length < 3 || !store.current || store.busy) {
+    this.count.hidden = text.length < 3;
+    this.#counted(Math.ceil(text.length / CHARACTERS), true);
+    if (text.length < 3 || !store.current || store.busy || text.length > LONGEST) {
       this.preview.hidden = true;
       return;
     }
@@ -155,8 +163,26 @@ export class ComposerView {
     }
   }
 
+  /** How many tokens the text takes, against what stays live. @param {number} tokens @param {boolean} [about] */
+  #counted(tokens, about = false) {
+    const { budget } = this.app.store;
+    const most = budget?.max_context_tokens || budget?.model_context || 0;
+    this.count.textContent = `${about ? "about " : ""}${counted(tokens, "token")}`;
+    this.count.classList.toggle("bad", most > 0 && tokens > most);
+    if (!most || tokens < LONG || tokens === this.#told) return;
+    this.#told = tokens;
+    const long = `A long text: ${this.count.textContent} of the ${number(most)} that this window keeps live.`;
+    this.#note = tokens > most ? `${long} More than fits will fall asleep right after the reply.` : long;
+    this.#sentence();
+    setTimeout(() => {
+      this.#note = "";
+      this.#sentence();
+    }, 2 * NOTE);
+  }
+
   /** @param {Preview} found */
   #preview(found) {
+    this.#counted(found.tokens);
     const open = this.preview.open;
     this.preview.hidden = false;
     const words = found.wakes.length

@@ -1,17 +1,14 @@
 // The centre: exactly what the model sees, in time order, lit by what it looks at.
 
-import { fill, h, hold, iconButton } from "../dom.js";
+import { h, hold } from "../dom.js";
 import { openFence } from "../markdown.js";
-import { compareIds, moment, parts, speakerOf } from "../words.js";
+import { compareIds, counted, parts } from "../words.js";
 import { ChunkTools } from "./chunk-tools.js";
 import { ChunkView } from "./chunk.js";
 import { GapView } from "./gap.js";
-import { RememberedView } from "./remembered.js";
-import { SituationView } from "./situation.js";
-
-const NEAR = 120; // pixels from the end within which the page follows the reply
-
-/** @typedef {{node: HTMLElement, head: HTMLElement, body: HTMLElement, remembered: RememberedView}} TurnView */
+import { ScrollPlace } from "./scroll.js";
+import { TurnTools } from "./turn-tools.js";
+import { TurnView } from "./turn.js";
 
 export class ContextView {
   /** @type {Map<string, ChunkView>} */
@@ -22,7 +19,6 @@ export class ContextView {
   gaps = new Map();
   #frame = 0;
   #stale = { live: false, token: false, brightness: false };
-  #following = true;
   /** How long the last recolouring took, and how many nodes it wrote. */
   last = { recolour: 0, written: 0 };
 
@@ -34,26 +30,24 @@ export class ContextView {
     this.app = app;
     this.place = place;
     this.list = h("div", { class: "turns" });
-    this.situation = new SituationView(app, place);
-    place.append(this.situation.node, this.list);
-    this.jump = iconButton("down", "Newest", () => this.toEnd(), { text: true, class: "jump" });
-    this.jump.hidden = true;
-    more.append(this.jump);
+    this.system = h("pre", { class: "system-text" });
+    this.systemLine = h("summary", {});
+    this.fold = h("details", { class: "system-fold", hidden: true }, this.systemLine, this.system);
+    place.append(this.fold, this.list);
+    this.scroll = new ScrollPlace(place, more);
     this.tools = new ChunkTools(app, place, this.list);
-    place.addEventListener("scroll", () => this.#scrolled(), { passive: true });
-    new ResizeObserver(() => this.#following && this.toEnd()).observe(place);
+    this.turnTools = new TurnTools(app, this.list, (id) => this.#own(id));
     const { store } = app;
     store.on("window", () => this.#clear());
+    store.on("context", (wire) => this.#showSystem(wire));
     store.on("live", () => this.#soon("live"));
     store.on("token", () => this.#soon("token"));
     for (const topic of ["brightness", "light"]) store.on(topic, () => this.#soon("brightness"));
     app.preferences.addEventListener("change", () => this.#soon("live"));
     this.list.addEventListener("recolour-code", (event) => this.#reshow(/** @type {Element} */ (event.target)));
     this.list.addEventListener("click", (event) => codeAct(app, /** @type {Element} */ (event.target)));
-    store.on("goto", (key) => requestAnimationFrame(() => this.goto(key)));
-    store.on("woke", (key) => requestAnimationFrame(() => this.goto(key, true)));
-    store.on("heard", () => (this.#following = true));
-    store.on("windows", () => this.#nameTurns());
+    store.on("follow", () => (this.scroll.following = true));
+    for (const topic of ["windows", "turn"]) store.on(topic, () => this.#nameTurns());
   }
 
   /** @param {"live" | "token" | "brightness"} what */
@@ -62,21 +56,39 @@ export class ContextView {
     this.#frame ||= requestAnimationFrame(() => this.flush());
   }
 
+  /** A turn that was said in this window. @param {string} turnId */
+  #own(turnId) {
+    const turn = this.turns.get(turnId)?.turn;
+    return turn?.window === this.app.store.current ? turn : undefined;
+  }
+
+  /** The system prompt, with what is added to it, as the model reads it. @param {WireContext} wire */
+  #showSystem({ system_text: text, system_tokens: tokens }) {
+    this.fold.hidden = !text;
+    this.systemLine.textContent = `System prompt, with what is added to it: ${counted(tokens, "token")}`;
+    if (this.system.textContent !== text) this.system.textContent = text;
+  }
+
+  /** Brings all of it up to the store, now: it was hidden. */
+  refresh() {
+    this.#stale = { live: true, token: true, brightness: true };
+    this.flush();
+  }
+
   /** Brings the page up to the store, now. */
   flush() {
     cancelAnimationFrame(this.#frame);
     this.#frame = 0;
-    const stale = this.#stale;
-    this.#stale = { live: false, token: false, brightness: false };
     const { live } = this.app.store;
     if (!live || this.place.hidden) return;
-    if (stale.live && this.#following) this.#arrange(live);
+    const stale = this.#stale;
+    this.#stale = { live: false, token: false, brightness: false };
+    if (stale.live && this.scroll.following) this.#arrange(live);
     else if (stale.live) hold(this.place, ".chunk", () => this.#arrange(live));
     if (stale.token) this.chunks.get("draft")?.grow();
     if (stale.live || stale.brightness) this.recolour();
     if (stale.live && !this.app.store.busy) this.app.lightOf(this.app.store.newestReply);
-    if (stale.live) this.situation.show();
-    if (this.#following && (stale.live || stale.token)) this.toEnd();
+    if (this.scroll.following && (stale.live || stale.token)) this.scroll.toEnd();
   }
 
   recolour() {
@@ -178,51 +190,15 @@ export class ContextView {
   /** @param {Turn} turn */
   #turn(turn) {
     let view = this.turns.get(turn.turn_id);
-    if (!view) {
-      const head = h("header", { class: "turn-head" });
-      const body = h("div", { class: "turn-body" });
-      const remembered = new RememberedView(this.app);
-      const about = { class: `turn ${turn.role}`, data: { turn: turn.turn_id } };
-      const node = h("section", about, head, body, remembered.node);
-      view = { node, head, body, remembered };
-      this.turns.set(turn.turn_id, view);
-    }
-    this.#nameTurn(view, turn);
-    view.remembered.show(turn);
+    if (view) view.show(turn);
+    else this.turns.set(turn.turn_id, (view = new TurnView(this.app, turn)));
     return view;
-  }
-
-  /** Who spoke, when and where. @param {TurnView} view @param {Turn} turn */
-  #nameTurn({ node, head }, turn) {
-    const { store } = this.app;
-    const speaker = speakerOf(turn);
-    const elsewhere = turn.window !== "" && turn.window !== store.current;
-    const known = store.windows.some((one) => one.id === turn.window);
-    const state = JSON.stringify([speaker, turn.said, elsewhere && turn.window_name, known, turn.cut]);
-    if (head.dataset.state === state) return;
-    head.dataset.state = state;
-    node.setAttribute("aria-label", `${speaker}, ${moment(turn.said)}`);
-    const time = { datetime: turn.said, title: new Date(turn.said).toLocaleString(), text: moment(turn.said) };
-    const cut = "The program ended before this reply did. What was stored of it is here.";
-    fill(head,
-      h("span", { class: "speaker", text: speaker }), h("time", time),
-      elsewhere && (known ? this.#wayTo(turn) : from(turn.window_name)),
-      turn.cut && h("span", { class: "badge", text: "cut off", title: cut }));
-  }
-
-  /** Where a chunk was said, if that is another window. @param {Turn} turn */
-  #wayTo({ window, window_name }) {
-    return h("button", {
-      type: "button", class: "badge origin", text: `from “${window_name || "another window"}”`,
-      title: "Open the window where this was said", on: { click: () => this.app.open(window) },
-    });
   }
 
   /** One of the windows may be gone, or be called otherwise. */
   #nameTurns() {
     for (const { turn } of this.app.store.live?.all ?? []) {
-      const view = this.turns.get(turn.turn_id);
-      if (view) this.#nameTurn(view, turn);
+      this.turns.get(turn.turn_id)?.show(turn);
     }
   }
 
@@ -239,29 +215,17 @@ export class ContextView {
     this.gaps.clear();
     if (this.list.contains(document.activeElement)) this.place.focus({ preventScroll: true });
     this.list.replaceChildren();
-    this.#following = true;
-    this.situation.show();
+    this.scroll.following = true;
   }
 
   // Where the page is scrolled to
-
-  #scrolled() {
-    const left = this.place.scrollHeight - this.place.scrollTop - this.place.clientHeight;
-    this.#following = left < NEAR;
-    this.jump.hidden = left < 2 * NEAR;
-  }
-
-  toEnd() {
-    this.#following = true;
-    this.place.scrollTop = this.place.scrollHeight;
-  }
 
   /** @param {string} key @param {boolean} [glow] */
   goto(key, glow = false) {
     this.flush();
     const node = this.chunks.get(key)?.node;
     if (!node && glow) return;
-    this.#following = false;
+    this.scroll.following = false;
     if (!node) {
       this.#reveal(key);
       return;
@@ -287,21 +251,15 @@ export class ContextView {
   }
 }
 
-/** @param {string} name of a window that does not exist any more */
-function from(name) {
-  const text = name ? `from “${name}”` : "from a deleted window";
-  return h("span", { class: "badge origin", text, title: "The window where this was said does not exist any more" });
-}
-
 /** The buttons of a block of code. @param {import("../app.js").App} app @param {Element} target */
-function codeAct(app, target) {
+export function codeAct(app, target) {
   const block = target.closest(".code");
   if (target.closest(".code-copy")) app.copy(block?.querySelector("code")?.textContent ?? "");
   if (target.closest(".code-wrap")) block?.classList.toggle("wrapped");
 }
 
 /** Gives a place these children; those that stay are not touched. @param {HTMLElement} place @param {Node[]} nodes */
-function settle(place, nodes) {
+export function settle(place, nodes) {
   const staying = new Set(nodes);
   for (const node of [...place.childNodes]) if (!staying.has(node)) node.remove();
   let at = place.firstChild;

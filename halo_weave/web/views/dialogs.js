@@ -8,6 +8,7 @@ import { button, h, iconButton, onSubmit } from "../dom.js";
  * @property {string} [sentence] @property {string} [value]
  * @property {number} [most] characters
  * @property {boolean} [secret] a password
+ * @property {boolean} [long] a text of several lines
  * @property {boolean} [must] cannot be left without an answer
  * @property {string} [exactly] the only answer that is taken
  * @property {boolean} [danger]
@@ -46,11 +47,11 @@ export class Dialogs {
   /** @param {Question} about @returns {Promise<string | null>} null if it was left */
   ask(about) {
     return new Promise((answer) => {
-      const { dialog, close } = this.#open(about.title, "small", () => answer(null), about.must);
-      const input = h("input", {
-        type: about.secret ? "password" : "text", class: "field", autocomplete: "off", spellcheck: "false",
-        maxlength: about.most, set: { value: about.value ?? "" },
-      });
+      const { dialog, close } = this.#open(about.title, about.long ? "wide" : "small", () => answer(null), about.must);
+      const shared = { class: "field", maxlength: about.most, set: { value: about.value ?? "" } };
+      const type = about.secret ? "password" : "text";
+      const input = about.long ? h("textarea", { ...shared, rows: "10" })
+        : h("input", { ...shared, type, autocomplete: "off", spellcheck: "false" });
       const kind = about.danger ? "danger" : "primary";
       const yes = h("button", { type: "submit", class: `button ${kind}`, text: about.confirm });
       const check = () => {
@@ -67,7 +68,7 @@ export class Dialogs {
         h("div", { class: "answers" }, !about.must && button("Cancel", close), yes)));
       check();
       input.focus();
-      input.select();
+      if (!about.long) input.select();
     });
   }
 

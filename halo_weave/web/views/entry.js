@@ -22,6 +22,7 @@ export class EntryView {
 
   /** @param {string} path */
   async show(path) {
+    if (!(await this.#mayLeave())) return;
     const mine = ++this.#shown;
     const entry = await this.app.attempt(() => this.app.api.entry(path));
     if (!entry || mine !== this.#shown) return;
@@ -41,8 +42,22 @@ export class EntryView {
       entry.snapshot.length > 0 && snapshotOf(entry));
   }
 
+  /** What is typed here and not saved. */
+  #unsaved = () => false;
+
+  /** Whether what stands here may be replaced. */
+  async #mayLeave() {
+    if (!this.node.querySelector("form") || !this.#unsaved()) return true;
+    const leave = await this.app.dialogs.confirm({
+      title: "Leave what you wrote?", sentence: "It is not saved.", confirm: "Leave it", danger: true,
+    });
+    if (leave) this.#unsaved = () => false;
+    return leave;
+  }
+
   /** @param {Entry | null} entry null: a new one */
-  edit(entry) {
+  async edit(entry) {
+    if (!(await this.#mayLeave())) return;
     const mine = ++this.#shown;
     const path = h("input", {
       class: "field", placeholder: "People/Mochi", spellcheck: "false",
@@ -50,7 +65,13 @@ export class EntryView {
     });
     const field = new JsonField("Content", entry ? entry.content : {});
     const save = h("button", { type: "submit", class: "button primary", text: "Save" });
-    const cancel = button("Cancel", () => (entry ? this.show(entry.path) : this.#empty()));
+    const first = field.input.value;
+    this.#unsaved = () => field.input.value !== first || path.value !== (entry?.path ?? "");
+    const cancel = button("Cancel", () => {
+      this.#unsaved = () => false;
+      if (entry) this.show(entry.path);
+      else this.#empty();
+    });
     const send = async () => {
       if (save.disabled) return;
       if (!field.valid) return field.input.focus();
@@ -70,6 +91,7 @@ export class EntryView {
   async #save(path, content, mine) {
     const saved = await this.app.attempt(() => this.app.api.saveEntry(path, content));
     if (!saved) return false;
+    this.#unsaved = () => false;
     this.app.toasts.show(`Saved ${path}.`);
     const own = this.node.contains(document.activeElement) || document.activeElement === document.body;
     await this.tree.load();
@@ -87,11 +109,18 @@ export class EntryView {
 
   /** @param {string} path */
   async #inject(path) {
-    const done = await this.app.attempt(() => this.app.api.inject(this.app.store.current, path));
+    const { app } = this;
+    const { current } = app.store;
+    const done = await app.attempt(() => app.api.inject(current, path));
     if (!done) return;
-    this.app.refresh();
-    await this.app.reload();
-    this.app.toasts.show(injectedWords(done));
+    app.refresh();
+    await app.reload();
+    const undo = () => app.attempt(async () => {
+      for (const key of done.keys) await app.api.act(current, key, "sleep");
+      for (const key of done.asleep) await app.api.act(current, key, "wake_again");
+      await app.reload();
+    });
+    app.toasts.show(injectedWords(done), done.keys.length ? { label: "Undo", long: true, act: undo } : {});
   }
 
   /** @param {string} path */
@@ -125,7 +154,8 @@ export class EntryView {
       confirm: "Delete", danger: true,
     });
     if (!sure) return;
-    const before = await this.app.attempt(() => this.app.api.entry(path));
+    const before = await this.app.attempt(() => this.#entriesAt(root, path));
+    if (!before) return;
     const done = await this.app.attempt(() => this.app.api.deleteEntry(path, below > 0));
     if (!done) return;
     if (!this.node.querySelector("form")) this.#empty(); // what is being written stays
@@ -133,11 +163,24 @@ export class EntryView {
     await this.tree.load();
     this.tree.focus("");
     const undo = () => this.app.attempt(async () => {
-      await this.app.api.saveEntry(path, before?.content);
+      for (const one of before) await this.app.api.saveEntry(one.path, one.content);
       await this.tree.load();
     });
-    const back = before && !below ? { label: "Undo", long: true, act: undo } : {};
+    const back = { label: "Undo", long: true, act: undo };
     this.app.toasts.show(`Deleted ${counted(done.deleted, "entry", "entries")}.`, back);
+  }
+
+  /** The entries at a path and below it. @param {Branch} root @param {string} path @returns {Promise<Entry[]>} */
+  #entriesAt(root, path) {
+    /** @type {string[]} */
+    const paths = [];
+    const walk = (/** @type {Branch} */ one) => {
+      const within = one.path === path || one.path.startsWith(`${path}/`);
+      if (within && one.version !== null) paths.push(one.path);
+      one.children.forEach(walk);
+    };
+    walk(root);
+    return Promise.all(paths.map((one) => this.app.api.entry(one)));
   }
 }
 

@@ -11,7 +11,10 @@ const LOST = "The connection to the server is lost. Everything you sent is store
   "the page goes on by itself as soon as the server answers.";
 
 export class HeaderView {
-  /** @param {import("../app.js").App} app @param {HTMLElement} place @param {{keys: () => void}} acts */
+  /**
+   * @param {import("../app.js").App} app @param {HTMLElement} place
+   * @param {{keys: () => void, views: HTMLElement}} acts
+   */
   constructor(app, place, acts) {
     this.app = app;
     const { preferences } = app;
@@ -27,7 +30,7 @@ export class HeaderView {
     this.banner = h("div", { class: "banner", role: "alert", hidden: true });
     const openRail = () => document.body.classList.add("rail-open");
     place.append(
-      iconButton("menu", "Windows", openRail, { class: "rail-open-button" }), this.name, this.legend,
+      iconButton("menu", "Windows", openRail, { class: "rail-open-button" }), this.name, acts.views, this.legend,
       h("div", { class: "header-acts" },
         this.heat, theme, iconButton("keys", "Keys (?)", acts.keys, { class: "wide-only" })));
     place.after(this.banner);

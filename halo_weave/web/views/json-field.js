@@ -1,4 +1,4 @@
-// A field for JSON that says at once where it is wrong.
+// A field for JSON that says at once where it is wrong, and that takes plain words and simple fields too.
 
 import { h } from "../dom.js";
 
@@ -14,14 +14,16 @@ export class JsonField {
     const id = `json-${++count}`;
     this.problem = h("p", { class: "problem", id, role: "alert" });
     this.input = h("textarea", { class: "field code", rows: "14", spellcheck: "false", "aria-describedby": id });
-    this.node = h("label", { class: "stack" }, h("span", { class: "label", text: label }), this.input, this.problem);
+    const how = h("span", { class: "quiet", text: "Plain words, fields (name: value, one on each line), or JSON." });
+    this.node = h("label", { class: "stack" },
+      h("span", { class: "label", text: label }), this.input, how, this.problem);
     this.input.addEventListener("input", () => this.look());
     this.set(value);
   }
 
   /** @param {unknown} value */
   set(value) {
-    this.input.value = JSON.stringify(value, null, 2);
+    this.input.value = typeof value === "string" && value ? value : JSON.stringify(value, null, 2);
     this.look();
   }
 
@@ -30,7 +32,7 @@ export class JsonField {
     this.value = undefined;
     let sentence = "";
     try {
-      this.value = JSON.parse(this.input.value);
+      this.value = valueOf(this.input.value);
       sentence = this.check(this.value);
     } catch {
       sentence = mistake(this.input.value);
@@ -46,6 +48,31 @@ export class JsonField {
 export function mistake(text) {
   const before = text.slice(0, wrongAt(text)).split("\n");
   return `Not valid JSON: line ${before.length}, column ${(before.at(-1) ?? "").length + 1}.`;
+}
+
+const FIELD = /^\s*([^:{}[\]"\n]{1,60}?)\s*:\s+(\S.*)$/;
+
+/**
+ * What was typed, as a value: JSON, lines of the form "name: value", or plain words.
+ * What begins like JSON must be JSON.
+ * @param {string} text
+ */
+export function valueOf(text) {
+  if (/^\s*([{["]|$)/.test(text)) return JSON.parse(text);
+  try {
+    return JSON.parse(text);
+  } catch {
+    const lines = text.split("\n").filter((line) => line.trim());
+    const fields = lines.map((line) => FIELD.exec(line));
+    if (!fields.every((field) => field)) return text.trim();
+    return Object.fromEntries(fields.map((field) => [field?.[1] ?? "", simple(field?.[2] ?? "")]));
+  }
+}
+
+/** A number, yes or no as such, else the words. @param {string} text */
+function simple(text) {
+  const plain = text.trim();
+  return /^(true|false|null|-?\d+(\.\d+)?)$/.test(plain) ? JSON.parse(plain) : plain;
 }
 
 const SPACE = /[ \t\n\r]*/y;

@@ -7,6 +7,8 @@ const PHRASE = "delete everything";
 
 export class KeepingView {
   #timer = 0;
+  /** The next look at how far an import is. */
+  #reading = 0;
   /** Embedding was under way when it was last looked at. */
   #wasRunning = false;
 
@@ -76,8 +78,10 @@ export class KeepingView {
     this.bar.value = 0;
     const brought = await this.app.attempt(() => this.app.api.import(file, (share) => {
       this.bar.value = share;
-      if (share >= 1) this.words.textContent = "Reading it into memory…";
+      if (share >= 1 && !this.#reading) this.#watchImport();
     }));
+    clearTimeout(this.#reading);
+    this.#reading = 0;
     this.progress.hidden = true;
     this.file.value = "";
     if (!brought) return;
@@ -85,6 +89,18 @@ export class KeepingView {
     await this.app.refresh();
     if (this.app.store.current) await this.app.reload();
     else await this.app.openNewest();
+  }
+
+  /** Shows how far the file is read into memory, after all of it was sent. */
+  #watchImport() {
+    this.words.textContent = "Reading it into memory…";
+    this.bar.removeAttribute("value");
+    this.#reading = window.setTimeout(async () => {
+      const { done, total } = await this.app.api.importing().catch(() => ({ done: 0, total: 0 }));
+      if (!this.#reading) return;
+      this.#watchImport();
+      if (total) this.bar.value = done / total;
+    }, 700);
   }
 
   async #clear() {
@@ -152,9 +168,13 @@ function embedderWords({ state, model, wanted, sentence }) {
 }
 
 /** @param {Wire.Answers["POST /api/import"]} brought */
-function importedWords({ turns, chunks, tokens, windows, known_turns: known }) {
+function importedWords({ turns, chunks, tokens, windows, known_turns: known, program, left, ids }) {
   const came = [
     counted(turns, "turn"), counted(chunks, "chunk"), counted(tokens, "token"), counted(windows, "window"),
   ].join(", ");
-  return `Imported ${came}.${known ? ` ${counted(known, "turn")} ${known === 1 ? "was" : "were"} here already.` : ""}`;
+  const here = known ? ` ${counted(known, "turn")} ${known === 1 ? "was" : "were"} here already.` : "";
+  const reasons = Object.entries(left ?? {}).map(([reason, count]) => `${reason}: ${count}`);
+  const rest = reasons.length ? ` Not taken: ${reasons.join("; ")}.` : "";
+  const origin = program && program !== "Halo Weave" ? ` from ${program}` : "";
+  return `Imported ${came}${origin}.${here}${rest}${ids ? ` ${ids}` : ""}`;
 }

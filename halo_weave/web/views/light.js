@@ -19,6 +19,8 @@ export class LightView {
   /** @type {Element[]} */
   #lit = [];
   #leaving = 0;
+  /** @type {Element | null} */
+  #put = null;
   /** How long the last pointing took. */
   last = 0;
 
@@ -45,7 +47,12 @@ export class LightView {
       if (event.pointerType === "mouse") this.#over(/** @type {Element} */ (event.target));
     });
     over.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.#leave());
-    over.addEventListener("click", (event) => this.#tap(/** @type {Element} */ (event.target)));
+    // What is under a finger may move when the chunk gets the focus: what counts is where it was put down.
+    over.addEventListener("pointerdown", (event) => (this.#put = /** @type {Element} */ (event.target)));
+    over.addEventListener("click", (event) => {
+      const target = /** @type {Element} */ (event.target);
+      this.#tap(this.#put && target.contains(this.#put) ? this.#put : target);
+    });
     over.addEventListener("keydown", (event) => this.#key(event));
     over.addEventListener("focusout", (event) => {
       const to = /** @type {Node | null} */ (event.relatedTarget);

@@ -5,6 +5,7 @@ import { counted, percent, size } from "../words.js";
 
 const ABOUT = "Conversations go on with whichever model you choose. The one in use speaks until the other is ready, " +
   "and stays if that cannot be had.";
+const CALIBRATING = "Once for each model, between your turns. Until then light comes from all heads.";
 const OTHER = "A model of the hub, like hf:Qwen/Qwen3-4B-GGUF";
 const OR_PATH = ", or the path of a GGUF file on the server's machine";
 
@@ -73,7 +74,9 @@ export class ModelsView {
   #showChange(model) {
     const { change } = model;
     const loading = change?.state === "loading";
-    this.change.hidden = !change || change.state === "done" || (model.state !== "ready" && !loading);
+    const working = loading || change?.state === "calibrating";
+    const settled = change?.state === "done" || change?.state === "calibrated";
+    this.change.hidden = !change || settled || (model.state !== "ready" && !loading);
     if (!change || this.change.hidden) return;
     this.change.classList.toggle("bad", change.state === "failed");
     const bar = h("progress", { "aria-label": "Progress", max: "1", value: change.progress });
@@ -81,8 +84,10 @@ export class ModelsView {
       h("p", {},
         change.model && h("strong", { text: `${change.model}: ` }), change.sentence,
         change.progress !== null && ` ${percent(change.progress)}`,
-        !loading && model.state === "ready" && ` ${model.name} stays.`),
-      loading && h("div", { class: "model-bar" }, bar, button("Stop", () => this.app.stopModel(), "small")));
+        !working && model.state === "ready" && ` ${model.name} stays.`),
+      change.state === "calibrating" && h("p", { class: "quiet", text: CALIBRATING }),
+      working && h("div", { class: "model-bar" },
+        bar, loading && button("Stop", () => this.app.stopModel(), "small")));
   }
 
   /** @param {Status["model"]} model */
@@ -113,11 +118,12 @@ export class ModelsView {
     const needs = one.needs === null ? "" : `needs ${size(one.needs)}`;
     const where = one.where === "to pull" ? `${size(one.size)} to download` : `${size(one.size)}, ${one.where}`;
     const text = one.where === "to pull" ? "Pull and use" : "Use";
+    const asked = (one.source !== "catalogue" && one.path) || one.name;
     return h("li", { class: one.in_use ? "model-item used" : "model-item", data: { name: one.name } },
       h("div", { class: "model-head" },
         h("span", { class: "model-title", text: one.title }),
         one.in_use
-          ? h("span", { class: "badge", text: "in use" }) : this.#use(one.path ?? one.name, one.title, busy, text)),
+          ? h("span", { class: "badge", text: "in use" }) : this.#use(asked, one.title, busy, text)),
       h("p", { class: "quiet", text: [where, needs, one.license].filter(Boolean).join(" · ") }),
       [fits, one.problem].filter(Boolean).map((words) => h("p", { class: "bad", text: words })),
       one.note && h("p", { class: "quiet", text: one.note }));

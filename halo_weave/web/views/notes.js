@@ -135,7 +135,7 @@ export class NotesView {
 /** @param {unknown} value */
 function notAnObject(value) {
   const is = value && typeof value === "object" && !Array.isArray(value);
-  return is ? "" : "The notes are one JSON object: { … }.";
+  return is ? "" : "Notes have names: write “topic: what to know”, one on each line, or JSON: { … }.";
 }
 
 /** @param {unknown} error @returns {{content: null}} */

@@ -4,7 +4,7 @@ import { fill, h } from "../dom.js";
 import { KeepingView } from "./keeping.js";
 import { SettingField } from "./setting-field.js";
 
-/** @typedef {"theme" | "heat" | "text" | "form" | "keys"} LookName */
+/** @typedef {"theme" | "heat" | "text" | "form" | "keys" | "notify"} LookName */
 /** @type {[LookName, string, [string, string][]][]} */
 const LOOKS = [
   ["theme", "Theme", [["auto", "Like the system"], ["dark", "Dark"], ["light", "Light"]]],
@@ -13,6 +13,7 @@ const LOOKS = [
   ]],
   ["form", "Texts", [["rendered", "Markdown, rendered"], ["raw", "Raw, as they were written"]]],
   ["keys", "Single-letter keys", [["chunk", "Only on a chunk"], ["single", "Everywhere"]]],
+  ["notify", "When a reply is done and this tab is hidden", [["off", "Nothing"], ["on", "A notification"]]],
   ["text", "Text size", [["small", "Small"], ["normal", "Normal"], ["large", "Large"]]],
 ];
 /** @type {["window" | "all", string][]} */
@@ -56,7 +57,16 @@ export class SettingsView {
   /** @param {LookName} name @param {string} title @param {[string, string][]} options */
   #look(name, title, options) {
     const { preferences } = this.app;
-    const on = { change: () => preferences.set(name, /** @type {any} */ (select.value)) };
+    const on = {
+      change: async () => {
+        const asks = name === "notify" && select.value === "on" && "Notification" in window;
+        if (asks && (await Notification.requestPermission()) !== "granted") {
+          this.app.toasts.show("The browser does not allow notifications of this page.", { kind: "bad" });
+          select.value = "off";
+        }
+        preferences.set(name, /** @type {any} */ (select.value));
+      },
+    };
     const nodes = options.map(([value, text]) => h("option", { value, text }));
     const select = h("select", { id: `page-${name}`, class: "field", on }, nodes);
     select.value = preferences.values[name];

@@ -15,7 +15,8 @@ export class SituationView {
     this.app = app;
     this.place = place;
     this.node = h("div", { class: "state" });
-    for (const topic of ["windows", "status", "connection"]) app.store.on(topic, () => this.show());
+    place.prepend(this.node);
+    for (const topic of ["windows", "status", "connection", "window", "live"]) app.store.on(topic, () => this.show());
     app.store.on("unloadable", (sentence) => {
       this.#say("This window could not be loaded", sentence, "Try again", () => app.reload());
     });
@@ -37,7 +38,12 @@ export class SituationView {
     }
     if (model?.state === "loading") return this.#say("The model is being loaded", loadingWords(model));
     if (!store.windowsKnown || (current && !live)) return this.#skeleton();
-    if (!current) return this.#say("One conversation without an end", WELCOME, "New window", () => app.newWindow());
+    if (!current) {
+      this.#say("One conversation without an end", WELCOME, "New window", () => app.newWindow());
+      const steps = button("Show me, in four messages", () => store.tell("first-steps"));
+      this.node.querySelector(".empty")?.append(" ", steps);
+      return;
+    }
     if (!live?.all.length && !live?.tailGap) {
       const known = status?.memory.chunks ?? 0;
       const wakeable = `Say something. ${counted(known, "chunk")} in memory can wake up for it.`;

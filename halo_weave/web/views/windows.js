@@ -4,6 +4,7 @@ import { fill, h, icon, iconButton } from "../dom.js";
 import { brief, clip, counted, number } from "../words.js";
 import { modelNotes } from "./models.js";
 
+const MANY = 6; // windows from which on they can be filtered
 const closeRail = () => document.body.classList.remove("rail-open");
 
 export class WindowsView {
@@ -11,6 +12,9 @@ export class WindowsView {
   constructor(app, place, search) {
     this.app = app;
     this.list = h("ul", { class: "windows", "aria-label": "Windows" });
+    const find = "Filter windows";
+    this.filter = h("input", { type: "search", class: "field", placeholder: find, "aria-label": find, hidden: true });
+    this.filter.addEventListener("input", () => this.show());
     this.foot = h("div", { class: "rail-foot" });
     const open = () => {
       closeRail();
@@ -25,7 +29,7 @@ export class WindowsView {
       h("button", { type: "button", class: "search-open", on: { click: search } },
         icon("search"), h("span", { text: "Search memory" }), h("kbd", { text: keys })),
       h("div", { class: "rail-head" }, h("h2", { text: "Windows" }), this.fresh),
-      this.list, this.foot,
+      this.filter, this.list, this.foot,
     );
     for (const topic of ["windows", "window"]) app.store.on(topic, () => this.show());
     app.store.on("status", () => this.#showFoot());
@@ -37,10 +41,14 @@ export class WindowsView {
     const { store } = this.app;
     const row = this.list.contains(document.activeElement) ? document.activeElement?.closest("li") : null;
     const control = row ? [...row.querySelectorAll("button")].findIndex((one) => one === document.activeElement) : -1;
-    const windows = [...store.windows].sort((a, b) => (a.modified < b.modified ? 1 : -1));
+    this.filter.hidden = store.windows.length < MANY && !this.filter.value;
+    const wanted = this.filter.value.trim().toLowerCase();
+    const fits = (/** @type {WindowInfo} */ one) => `${one.name} ${one.last_text}`.toLowerCase().includes(wanted);
+    const windows = store.windows.filter(fits).sort((a, b) => (a.modified < b.modified ? 1 : -1));
     fill(this.list, windows.map((one) => this.#item(one)));
     if (store.windowsKnown && !windows.length) {
-      this.list.append(h("li", { class: "quiet pad", text: "No windows yet." }));
+      const none = wanted ? "No window fits this filter." : "No windows yet.";
+      this.list.append(h("li", { class: "quiet pad", text: none }));
     }
     if (row && control >= 0) this.#focus(row.dataset.id ?? "", control);
   }

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { beforeEach, describe, test } from "node:test";
 
 import { Store } from "../../../halo_weave/web/store.js";
-import { chunk, context, done, floats, turn, woken } from "./wire.js";
+import { USE, chunk, context, done, floats, turn, woken } from "./wire.js";
 
 /** @type {Store} */
 let store;
@@ -42,7 +42,7 @@ describe("a turn", () => {
     assert.equal(store.turn.toRead, 3);
     apply("reading", { reused: 3, restored: 1, computed: 3, seconds: 0.1, rebuilt: "" });
     apply("token", token(43, "Mochi"));
-    apply("spoken", { turn_id: "5", chunks: [chunk("5.0.assistant", 43, ["Mochi"])] });
+    apply("spoken", { turn_id: "5", use: USE, remembered: [], chunks: [chunk("5.0.assistant", 43, ["Mochi"])] });
     assert.equal(apply("done", done({ woken: 1 }, { live: 8 })), false);
     assert.deepEqual(phases, ["sending", "searching", "waking", "reading", "writing", "finishing", "idle"]);
   });
@@ -97,7 +97,8 @@ describe("a turn", () => {
     assert.ok(store.window.generating);
     assert.equal(store.window.last_text, "Her name?");
     apply("token", token(43, "Mochi"));
-    apply("spoken", { turn_id: "5", said: "2026-11-15T11:00:09Z", chunks: [chunk("5.0.assistant", 43, ["Mochi"])] });
+    const mochi = [chunk("5.0.assistant", 43, ["Mochi"])];
+    apply("spoken", { turn_id: "5", said: "2026-11-15T11:00:09Z", use: USE, remembered: [], chunks: mochi });
     sleep("2.0.user", 2);
     assert.equal(apply("done", done({ asleep: 1, woken: 0 }, { live: 5, frames: 7 })), false);
     const { live_chunks, live_tokens, asleep_chunks, generating, last_text, modified } = store.window;
@@ -170,7 +171,7 @@ describe("the stream", () => {
     assert.equal(end({}, { live: 2, pinned: 1 }), false);
     assert.equal(end({ woken: 1 }), true); // the event was missed
     assert.equal(end({ asleep: 1 }), true);
-    apply("brightened", { data: floats([1]) });
+    apply("brightened", { data: floats([1]), attention: "" });
     assert.equal(end({}), true); // brightness of other tokens
   });
 
@@ -191,7 +192,7 @@ describe("brightness", () => {
   test("is given to the tokens in time order, the reply's included", () => {
     apply("heard", heard);
     apply("token", token(43, "Mo"));
-    apply("brightened", { data: floats([1, 2, 3, 4, 5, 6, 7]) });
+    apply("brightened", { data: floats([1, 2, 3, 4, 5, 6, 7]), attention: "" });
     assert.deepEqual(store.live.all.map((one) => [...one.brightness]), [[1, 2], [3], [4, 5, 6], [7]]);
     assert.deepEqual(store.live.all.map((one) => one.peak), [2, 3, 6, 7]);
     assert.deepEqual([store.live.low, store.live.high], [1, 7]);
@@ -200,7 +201,7 @@ describe("brightness", () => {
   test("of a wrong length changes nothing and is counted", () => {
     const heardOf = [];
     store.on("brightness", () => heardOf.push(1));
-    apply("brightened", { data: floats([1, 2, 3, 4]) });
+    apply("brightened", { data: floats([1, 2, 3, 4]), attention: "" });
     assert.equal(store.live.mismatched, 1);
     assert.deepEqual(heardOf, []);
     assert.equal(store.live.chunks[0].peak, 10_000);
@@ -251,6 +252,7 @@ describe("a thought", () => {
   test("falls asleep into the gap before its answer, which then is known as a thought", () => {
     apply("heard", heard);
     apply("spoken", {
+      use: USE, remembered: [],
       turn_id: "5",
       chunks: [chunk("5.1.assistant", 44, ["Hm"], { thought: true }), chunk("5.0.assistant", 46, ["Mochi"])],
     });

@@ -46,3 +46,6 @@ export function done(stats = {}, budget = {}) {
 export function floats(values) {
   return Buffer.from(Float32Array.from(values).buffer).toString("base64");
 }
+
+/** A reply that took nothing from what was said before. */
+export const USE = { chunks: [], nothing: 1, tokens: [] };

@@ -1,17 +1,15 @@
-"""Renders chat templates in a process of its own: started by `renderer`, it never imports the package.
+"""Renders chat templates in a confined process, where it never imports the package.
 
-It reads lines of JSON, `{"template": text, "now": ISO time, "limit": characters, "seconds": number, "renders": [variables]}`, and
-answers each with one: `{"names": [variables that the template asks for], "results": [{"text": …} or {"error": …}]}`, or
-`{"error": sentence}` if the template cannot be compiled. Its first line holds the folders of jinja2 and its limits.
+A question is `{"template": text, "now": ISO time, "limit": characters, "renders": [variables]}`, the answer
+`{"names": [variables that the template asks for], "results": [{"text": …} or {"error": …}]}`, or `{"error": sentence}` if
+the template cannot be compiled.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-import os
 import pprint  # noqa: F401  jinja2 asks for it later, when no file can be opened any more
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -23,34 +21,9 @@ _WARM_UP = (
 )
 
 
-def confine(memory: int) -> None:
-    """As far as the system can: little memory, no new file, process or dump."""
-    try:
-        import resource
-    except ImportError:  # not a POSIX system: the parent's time limit alone holds
-        return
-    limits = {
-        "RLIMIT_AS": memory,
-        "RLIMIT_FSIZE": 0,
-        "RLIMIT_CORE": 0,
-        "RLIMIT_NPROC": 0,
-        "RLIMIT_NOFILE": 3,  # the three that are open: no file can be opened any more
-    }
-    for name, limit in limits.items():
-        try:
-            resource.setrlimit(getattr(resource, name), (limit, limit))
-        except (AttributeError, OSError, ValueError):  # this system does not know it
-            continue
-
-
-def alarm(seconds: float) -> None:
-    """End this process after so many seconds even if the parent is gone; 0 calls it off."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
-def load() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The function that answers one request. jinja2 is imported here, once its folder is known."""
+def prepared(folders: list[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """What answers a question, with jinja2 from these folders."""
+    sys.path[:0] = folders
     import jinja2
     import jinja2.debug
     import jinja2.ext
@@ -141,27 +114,7 @@ def load() -> Callable[[dict[str, Any]], dict[str, Any]]:
         limit = request["limit"]
         return {"names": names, "results": [written(template, each, limit) for each in request["renders"]]}
 
-    return answer
-
-
-def main() -> None:
-    os.environ.clear()
-    setup = json.loads(sys.stdin.buffer.readline())
-    sys.path[:0] = setup["folders"]
-    answer = load()
-    for (
-        template
-    ) in _WARM_UP:  # jinja2 and Python import some modules when they need them; later no file can be opened
+    # jinja2 and Python import some modules when they need them, and later no file can be opened.
+    for template in _WARM_UP:
         answer({"now": "2026-01-01", "template": template, "limit": 100, "renders": [{}]})
-    confine(setup["memory"])
-    for line in sys.stdin.buffer:
-        request = json.loads(line)
-        alarm(request["seconds"] + 1)
-        reply = json.dumps(answer(request)).encode("ascii")
-        alarm(0)
-        sys.stdout.buffer.write(reply + b"\n")
-        sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    main()
+    return answer

@@ -1,0 +1,56 @@
+"""What a window's cache takes from disk, and what it leaves there."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+from halo_weave.engines.cache import Cache
+from halo_weave.engines.cells import NAMELESS
+from halo_weave.engines.disk import CellFiles
+from halo_weave.engines.prompts import FlatPrompt
+from halo_weave.errors import EngineError
+
+
+def fetch(disk: CellFiles, window: str, cache: Cache, prompt: FlatPrompt, *, asleep: bool) -> None:
+    """All that was live comes back if the cache is new, and what the prompt wakes if that is wanted."""
+    if cache.doubt:
+        return
+    if cache.new:
+        cache.new = False
+        _take_live(disk, window, cache, prompt)
+    if asleep:
+        here = [cache.live.labels, *(grave.tokens.labels for grave in cache.graves)]
+        wanted = np.setdiff1d(prompt.labels[prompt.labels >= 0], np.concatenate(here))
+        found = disk.asleep(window, wanted) if len(wanted) else []
+        cache.graves += [grave for grave in found if prompt.agrees(grave.tokens)]
+
+
+def _take_live(disk: CellFiles, window: str, cache: Cache, prompt: FlatPrompt) -> None:
+    saved = disk.live(window)
+    if saved is None or sum(len(part.tokens) for part in saved.parts) > len(cache.cells):
+        return
+    try:
+        cache.take_in(saved)
+        if not prompt.agrees(
+            cache.live
+        ):  # other words at these positions: only what begins alike is the same
+            cache.labels[: cache.count] = np.arange(NAMELESS, NAMELESS - cache.count, -1)
+    except EngineError:  # of no use to this library
+        cache.reset()
+
+
+def keep_fresh(disk: CellFiles | None, window: str, cache: Cache) -> None:
+    """What fell asleep in a turn goes to disk behind it."""
+    for grave in cache.fresh:
+        if disk:
+            disk.keep(window, grave)
+    cache.fresh.clear()
+
+
+def put_aside(disk: CellFiles | None, window: str, cache: Cache) -> None:
+    """The window gives way; what was live in it goes to disk."""
+    if disk and cache.count and cache.settled and not cache.doubt and not cache.erased:
+        with contextlib.suppress(EngineError):
+            disk.keep_live(window, cache.saved())

@@ -1,0 +1,330 @@
+"""The addresses under `/v1`. They take what clients send, and answer in the API's own shapes."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import Any
+
+import anyio.to_thread
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from halo_weave.core.tokens import Ids
+from halo_weave.errors import HaloWeaveError
+from halo_weave.server.refusals import ApiRefusal, api_problem, json_bytes
+from halo_weave.server.scratch import Scratch
+from halo_weave.server.service import Service
+from halo_weave.server.sse import EventStream, hopping
+from halo_weave.server.v1 import responses, told
+from halo_weave.server.v1.asked import ChatRequest, EmbeddingRequest, ResponseRequest, TextRequest
+from halo_weave.server.v1.history import read_messages
+from halo_weave.server.v1.told import Choice
+from halo_weave.server.v1.writing import GuestTalk, alone, incognito, locate, sampling_of
+from halo_weave.weave.reply import ReplyReader
+from halo_weave.weave.weave import Weave
+
+MOST_TEXTS = 2048
+Lines = Generator[bytes, None, None]
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/v1", include_in_schema=False)
+    scratch = Scratch("v1")
+
+    @router.get("/models")
+    def get_models() -> Response:
+        return _json(
+            {"object": "list", "data": [_model(service.weave, name) for name in _models(service.weave)]}
+        )
+
+    @router.get("/models/{name:path}")
+    def get_model(name: str) -> Response:
+        return _json(_model(service.weave, name))
+
+    @router.post("/chat/completions")
+    async def post_chat(asked: ChatRequest, request: Request) -> Response:
+        def begin() -> Response | tuple[Lines, dict[str, str]]:
+            chat = _Chat(service.weave, scratch, asked, request)
+            return (chat.stream(), chat.headers) if asked.stream else chat.whole()
+
+        return await _answered(begin)
+
+    @router.post("/completions")
+    async def post_text(asked: TextRequest) -> Response:
+        def begin() -> Response | tuple[Lines, dict[str, str]]:
+            text = _Text(service.weave, scratch, asked)
+            return (text.stream(), {}) if asked.stream else text.whole()
+
+        return await _answered(begin)
+
+    @router.post("/responses")
+    async def post_response(asked: ResponseRequest, request: Request) -> Response:
+        def begin() -> Response | tuple[Lines, dict[str, str]]:
+            answer = responses.GuestResponse(service.weave, scratch, asked, request.headers)
+            if asked.stream:
+                return answer.stream(), answer.headers
+            return _json(answer.whole(), answer.headers)
+
+        return await _answered(begin)
+
+    @router.post("/embeddings")
+    def post_embeddings(asked: EmbeddingRequest) -> Response:
+        return _json(_embeddings(service.weave, asked))
+
+    return router
+
+
+async def _answered(begin: Any) -> Response:
+    """An answer at once, or a stream that has begun: what is refused before is no stream."""
+    made = await anyio.to_thread.run_sync(begin)
+    if isinstance(made, Response):
+        return made
+    lines, headers = made
+    first = await anyio.to_thread.run_sync(next, lines)
+    stream = EventStream(hopping(lines, first))
+    stream.headers.update(headers)
+    return stream
+
+
+def _json(value: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+    return Response(json_bytes(value), headers=headers, media_type="application/json")
+
+
+def _models(weave: Weave) -> list[str]:
+    return [weave.engine.info.name, f"{weave.engine.info.name}:incognito"]
+
+
+def _model(weave: Weave, name: str) -> dict[str, Any]:
+    if name not in _models(weave):
+        raise ApiRefusal(
+            404, "model_not_found", f"There is no model {name[:80]!r} here. See /v1/models.", param="model"
+        )
+    return {"id": name, "object": "model", "created": 0, "owned_by": "halo-weave"}
+
+
+class _Chat:
+    """One request to `/v1/chat/completions`."""
+
+    def __init__(self, weave: Weave, scratch: Scratch, asked: ChatRequest, request: Request) -> None:
+        if asked.top_logprobs:
+            raise ApiRefusal(
+                400,
+                "unsupported_value",
+                "Only the logprobs of chosen tokens are known.",
+                param="top_logprobs",
+            )
+        self.weave, self.scratch, self.asked = weave, scratch, asked
+        self.sent = read_messages(asked.messages)
+        task = request.headers.get("x-halo-task", "").strip()
+        private = request.headers.get("x-halo-incognito", "").strip().lower() not in ("", "0", "false")
+        self.explains = request.headers.get("x-halo-explain", "").strip().lower() not in ("", "0", "false")
+        self.talk: GuestTalk | None = None
+        self.headers: dict[str, str] = {}
+        if not (asked.incognito or private or self.sent.is_task or (task and "{{" not in task)):
+            self.talk = locate(weave, asked, self.sent, request.headers)
+            self.first = self.talk.choice(self.talk.begin())
+            self.headers = {"x-halo-window": self.talk.window, "x-halo-woken": str(self.talk.woken_before)}
+        else:
+            self.first = incognito(weave, scratch, asked, self.sent)
+        self.id = f"chatcmpl-{secrets.token_hex(12)}"
+        self.created = told.stamp()
+
+    def choices(self) -> Iterator[Choice]:
+        """One after the other: in a window, the next is another answer to the same words."""
+        yield self.first
+        for _ in range(self.asked.n - 1):
+            if self.talk is not None:
+                yield self.talk.choice(self.talk.again())
+            else:
+                yield incognito(self.weave, self.scratch, self.asked, self.sent)
+
+    def whole(self) -> Response:
+        choices, usages = [], []
+        for i, choice in enumerate(self.choices()):
+            choice.read()
+            choices.append(told.chat_choice(choice, i, logprobs=self.asked.logprobs))
+            usages.append(choice.usage)
+        return _json(
+            {
+                "id": self.id,
+                "object": "chat.completion",
+                "created": self.created,
+                "model": self.weave.engine.info.name,
+                "choices": choices,
+                "usage": told.added(usages).as_json(),
+                "system_fingerprint": None,
+                **self._halo(),
+            },
+            self.headers,
+        )
+
+    def _halo(self) -> dict[str, Any]:
+        if self.talk is None or not self.explains:
+            return {}
+        return {
+            "halo": {
+                "window": self.talk.window,
+                "reply_turn": str(self.talk.reply_turn),
+                "woken": self.talk.woken,
+            }
+        }
+
+    def stream(self) -> Lines:
+        more: dict[str, Any] = {"usage": None} if self.asked.with_usage else {}
+        usages = []
+
+        def chunk(index: int, delta: dict[str, Any], finish: str | None = None, **own: Any) -> bytes:
+            logprobs = own.pop("logprobs", None)
+            choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+            return told.event({**self._head(), "choices": [choice], **more, **own})
+
+        try:
+            for i, choice in enumerate(self.choices()):
+                with closing(choice):
+                    yield chunk(i, {"role": "assistant", "content": ""})
+                    for piece in choice:
+                        known = piece.call is None and not piece.thought and self.asked.logprobs
+                        logprobs = {"content": [told.logprob_of(piece)], "refusal": None} if known else None
+                        yield chunk(i, told.delta_of(piece, len(choice.calls)), logprobs=logprobs)
+                usages.append(choice.usage)
+                last = i == self.asked.n - 1
+                yield chunk(i, {}, choice.finish_reason, **(self._halo() if last else {}))
+            if self.asked.with_usage:
+                yield told.event({**self._head(), "choices": [], "usage": told.added(usages).as_json()})
+        except HaloWeaveError as error:
+            yield told.event({"error": api_problem(error)[1]})
+        yield told.DONE
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": self.created,
+            "model": self.weave.engine.info.name,
+            "system_fingerprint": None,
+        }
+
+
+class _Text:
+    """One request to `/v1/completions`: a text goes on, by the engine alone."""
+
+    def __init__(self, weave: Weave, scratch: Scratch, asked: TextRequest) -> None:
+        for name, wrong in (("suffix", asked.suffix), ("best_of", (asked.best_of or 1) > asked.n)):
+            if wrong:
+                raise ApiRefusal(400, "unsupported_value", f"{name} is not supported here.", param=name)
+        if (asked.logprobs or 0) > 1:
+            raise ApiRefusal(
+                400, "unsupported_value", "Only the logprobs of chosen tokens are known.", param="logprobs"
+            )
+        self.weave, self.scratch, self.asked = weave, scratch, asked
+        self.prompts = [_ids_of(weave, one) for one in _texts(asked.prompt)]
+        if len(self.prompts) * asked.n > MOST_TEXTS:
+            raise ApiRefusal(400, "unsupported_value", "These are too many texts at once.", param="prompt")
+        given = asked.sampling(weave.engine.info.context, 16)
+        given["max_new_tokens"] = max(1, asked.max_tokens or 16)
+        self.sampling = sampling_of(weave, given, asked.stop, "")
+        self.id, self.created = f"cmpl-{secrets.token_hex(12)}", told.stamp()
+        self.all = [self._choice(ids) for ids in self.prompts for _ in range(asked.n)]
+
+    def _choice(self, ids: Ids) -> Choice:
+        choice = alone(self.weave, self.scratch, ids, self.sampling, ReplyReader(0))
+        if self.asked.echo:
+            choice.text = self.weave.engine.pieces(ids).text
+        return choice
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.weave.engine.info.name,
+        }
+
+    def whole(self) -> Response:
+        choices = []
+        for i, choice in enumerate(self.all):
+            choice.read()
+            known = choice.logprobs if self.asked.logprobs else None
+            logprobs = None if known is None else {
+                "tokens": [one["token"] for one in known],
+                "token_logprobs": [one["logprob"] for one in known],
+                "top_logprobs": None,
+                "text_offset": [],
+            }  # fmt: skip
+            choices.append(
+                {"index": i, "text": choice.text, "logprobs": logprobs, "finish_reason": choice.finish_reason}
+            )
+        return _json({**self._head(), "choices": choices, "usage": self._usage()})
+
+    def stream(self) -> Lines:
+        def chunk(index: int, text: str, finish: str | None = None) -> bytes:
+            choice = {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+            return told.event({**self._head(), "choices": [choice]})
+
+        try:
+            for i, choice in enumerate(self.all):
+                if choice.text:
+                    yield chunk(i, choice.text)
+                with closing(choice):
+                    for piece in choice:
+                        yield chunk(i, piece.text)
+                yield chunk(i, "", choice.finish_reason)
+            if self.asked.with_usage:
+                yield told.event({**self._head(), "choices": [], "usage": self._usage()})
+        except HaloWeaveError as error:
+            yield told.event({"error": api_problem(error)[1]})
+        yield told.DONE
+
+    def _usage(self) -> dict[str, Any]:
+        each = [choice.usage for choice in self.all]
+        whole = told.added(each)
+        whole.prompt = sum(one.prompt for one in each[:: self.asked.n])
+        return whole.as_json()
+
+
+def _texts(given: Any) -> list[str | list[int]]:
+    if isinstance(given, str) or (given and isinstance(given[0], int)):
+        return [given]
+    return list(given)
+
+
+def _ids_of(weave: Weave, text: str | list[int]) -> Ids:
+    if isinstance(text, str):
+        return weave.engine.tokenize(text.replace("\0", ""), special=True).ids
+    if any(not 0 <= id < weave.engine.info.vocabulary for id in text):
+        raise ApiRefusal(400, "invalid_prompt", "A token is not in the model's vocabulary.", param="prompt")
+    return np.array(text, np.int32)
+
+
+def _embeddings(weave: Weave, asked: EmbeddingRequest) -> dict[str, Any]:
+    texts = [
+        one if isinstance(one, str) else weave.engine.pieces(_ids_of(weave, one)).text
+        for one in _texts(asked.input)
+    ]
+    if not 0 < len(texts) <= MOST_TEXTS or not all(one.strip() for one in texts):
+        raise ApiRefusal(
+            400, "invalid_input", f"Send 1 to {MOST_TEXTS} texts, none of them empty.", param="input"
+        )
+    name, vectors = weave.memory.embed(texts)
+    if asked.dimensions not in (None, vectors.shape[1]):
+        raise ApiRefusal(
+            400, "unsupported_value", f"{name} makes {vectors.shape[1]} dimensions.", param="dimensions"
+        )
+    tokens = sum(len(weave.engine.tokenize(one)) for one in texts)
+
+    def coded(vector: Any) -> Any:
+        raw = vector.astype("<f4")
+        return base64.b64encode(raw.tobytes()).decode() if asked.encoding_format == "base64" else raw.tolist()
+
+    return {
+        "object": "list",
+        "model": name,
+        "data": [
+            {"object": "embedding", "index": i, "embedding": coded(one)} for i, one in enumerate(vectors)
+        ],
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }

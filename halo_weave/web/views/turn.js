@@ -1,0 +1,71 @@
+// One turn on the page: who spoke, when and where, its versions, its chunks, and what it was reminded of.
+
+import { fill, h, iconButton } from "../dom.js";
+import { moment, speakerOf } from "../words.js";
+import { RememberedView } from "./remembered.js";
+
+const CUT = "The program ended before this reply did. What was stored of it is here.";
+
+export class TurnView {
+  #state = "";
+
+  /** @param {import("../app.js").App} app @param {Turn} turn */
+  constructor(app, turn) {
+    this.app = app;
+    this.turn = turn;
+    this.name = h("div", { class: "turn-name" });
+    this.head = h("header", { class: "turn-head" }, this.name);
+    this.body = h("div", { class: "turn-body" });
+    this.remembered = new RememberedView(app);
+    const about = { class: `turn ${turn.role}`, data: { turn: turn.turn_id } };
+    this.node = h("section", about, this.head, this.body, this.remembered.node);
+    this.show(turn);
+  }
+
+  /** @param {Turn} turn */
+  show(turn) {
+    this.turn = turn;
+    this.remembered.show(turn);
+    const { store } = this.app;
+    const speaker = speakerOf(turn);
+    const elsewhere = turn.window !== "" && turn.window !== store.current;
+    const known = store.windows.some((one) => one.id === turn.window);
+    const { siblings = 1, sibling = 1 } = turn;
+    const state = JSON.stringify(
+      [speaker, turn.said, elsewhere && turn.window_name, known, turn.cut, siblings, sibling, store.busy]);
+    if (this.#state === state) return;
+    this.#state = state;
+    this.node.setAttribute("aria-label", `${speaker}, ${moment(turn.said)}`);
+    const time = { datetime: turn.said, title: new Date(turn.said).toLocaleString(), text: moment(turn.said) };
+    fill(this.name,
+      h("span", { class: "speaker", text: speaker }), h("time", time),
+      elsewhere && (known ? this.#wayTo(turn) : from(turn.window_name)),
+      turn.cut && h("span", { class: "badge", text: "cut off", title: CUT }),
+      !elsewhere && siblings > 1 && this.#versions(turn.turn_id, sibling, siblings));
+  }
+
+  /** Leaf through the versions of a turn. @param {string} turnId @param {number} at @param {number} of */
+  #versions(turnId, at, of) {
+    const { app } = this;
+    const leaf = (/** @type {number} */ to) => () => app.showVersion(turnId, to);
+    const { busy } = app.store;
+    return h("span", { class: "versions-line", role: "group", "aria-label": "Versions" },
+      iconButton("back", "Previous version", leaf(at - 1), { class: "small", disabled: at < 2 || busy }),
+      h("span", { text: `${at} of ${of}` }),
+      iconButton("chevron", "Next version", leaf(at + 1), { class: "small", disabled: at >= of || busy }));
+  }
+
+  /** Where a chunk was said, if that is another window. @param {Turn} turn */
+  #wayTo({ window, window_name }) {
+    return h("button", {
+      type: "button", class: "badge origin", text: `from “${window_name || "another window"}”`,
+      title: "Open the window where this was said", on: { click: () => this.app.open(window) },
+    });
+  }
+}
+
+/** @param {string} name of a window that does not exist any more */
+function from(name) {
+  const text = name ? `from “${name}”` : "from a deleted window";
+  return h("span", { class: "badge origin", text, title: "The window where this was said does not exist any more" });
+}

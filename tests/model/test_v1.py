@@ -1,0 +1,164 @@
+"""The official client on the real model: what it promises, and a conversation that is remembered."""
+
+import json
+import os
+from contextlib import contextmanager
+from pathlib import Path
+
+import openai
+import pytest
+
+from halo_weave.assemble import Options, assemble
+from halo_weave.server.listening import serving
+from halo_weave.server.service import Service
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the current weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+@contextmanager
+def served(folder, model, **options):
+    service = Service(lambda progress: assemble(Options(data=folder, model=model, **options)))
+    service.begin().join()
+    with serving(service) as address:
+        yield openai.OpenAI(base_url=f"{address}/v1", api_key="none", timeout=300, max_retries=0)
+    service.close()
+
+
+@pytest.fixture(scope="module")
+def guest(tmp_path_factory, model_file):
+    with served(tmp_path_factory.mktemp("v1"), model_file) as guest:
+        yield guest
+
+
+def ask(guest, *said, **more):
+    roles = ("user", "assistant")
+    messages = [{"role": roles[i % 2], "content": text} for i, text in enumerate(said)]
+    more = {"temperature": 0, "max_tokens": 24, **more}
+    return guest.chat.completions.create(model="smollm2", messages=messages, **more)
+
+
+@pytest.mark.model
+def test_a_reply_streams_with_its_usage_and_is_the_same_with_the_same_seed(guest):
+    def once():
+        options = {"stream": True, "stream_options": {"include_usage": True}, "temperature": 1, "seed": 7}
+        chunks = list(ask(guest, "Tell me something about the sea.", **options))
+        assert chunks[-1].usage.completion_tokens >= 4
+        assert chunks[-1].usage.prompt_tokens > 8
+        return "".join(one.choices[0].delta.content or "" for one in chunks if one.choices)
+
+    first = once()
+    assert first
+    assert once() == first
+
+
+@pytest.mark.model
+def test_a_stop_text_ends_the_reply(guest):
+    whole = ask(guest, "Count from one to ten.").choices[0].message.content
+    word = whole.split()[3]
+    cut = ask(guest, "Count from one to ten.", stop=[word])
+    assert cut.choices[0].message.content == whole[: whole.index(word)]
+    assert cut.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.model
+def test_json_fits_its_schema(guest):
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
+    for seed in range(3):
+        answer = ask(
+            guest,
+            "Ada is thirty-six years old. Who is she?",
+            response_format=form,
+            max_tokens=80,
+            temperature=1.2,
+            seed=seed,
+        )
+        found = json.loads(answer.choices[0].message.content)
+        assert found.keys() == {"name", "age"}
+        assert isinstance(found["age"], int)
+    anything = ask(guest, "Describe a cat as JSON.", response_format={"type": "json_object"}, max_tokens=200)
+    if anything.choices[0].finish_reason == "stop":
+        assert isinstance(json.loads(anything.choices[0].message.content), dict)
+    assert anything.choices[0].message.content.startswith("{")
+
+
+@pytest.mark.model
+def test_logprobs_are_those_of_the_model(guest):
+    content = ask(guest, "Say hello.", logprobs=True).choices[0].logprobs.content
+    assert all(-20 < one.logprob <= 0 for one in content)
+    assert content[0].logprob > -5, "the likeliest token was taken"
+
+
+@pytest.mark.model
+def test_a_history_is_read_once_and_a_fact_is_remembered(guest):
+    fact = "My sister Ottilie keeps seventeen bees in Winterthur."
+    first = ask(guest, fact)
+    history = [fact, first.choices[0].message.content]
+    second = ask(guest, *history, "What do you think?")
+    usage = second.usage
+    assert usage.prompt_tokens_details.cached_tokens / usage.prompt_tokens > 0.6
+    asked = guest.chat.completions.with_raw_response.create(
+        model="smollm2",
+        messages=[{"role": "user", "content": "What does my sister Ottilie keep?"}],
+        extra_headers={"X-Halo-Explain": "1"},
+        max_tokens=8,
+    )
+    woken = asked.parse().model_extra["halo"]["woken"]
+    assert fact in [one["text"] for one in woken], "another chat remembers it"
+
+
+@pytest.mark.model
+def test_embeddings_have_meaning(guest):
+    data = guest.embeddings.create(model="any", input=["a cat", "a kitten", "tax law"]).data
+    cat, kitten, law = (one.embedding for one in data)
+
+    def near(a, b):
+        return sum(x * y for x, y in zip(a, b, strict=True))
+
+    assert near(cat, kitten) > near(cat, law) + 0.2
+
+
+@pytest.mark.model
+def test_a_model_with_a_format_for_tools_calls_them(tmp_path):
+    """Of those that are here; SmolLM2 has none, and says so."""
+    model = (
+        Path(os.environ.get("HALO_WEAVE_MODELS", "/work/models")) / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
+    )
+    if not model.exists():
+        pytest.skip("a model with a format for tools is not here")
+    with served(tmp_path, model, embedder="off") as guest:
+        asked = {"role": "user", "content": "What is the weather in Paris? Use the tool."}
+        first = guest.chat.completions.create(
+            model="qwen", messages=[asked], tools=[WEATHER], temperature=0, max_tokens=60
+        )
+        (call,) = first.choices[0].message.tool_calls
+        assert "Paris" in json.loads(call.function.arguments)["city"]
+        sent = first.choices[0].message.model_dump(
+            include={"role", "content", "tool_calls"}, exclude_none=True
+        )
+        result = {"role": "tool", "tool_call_id": call.id, "content": "Rain, 11 degrees"}
+        second = guest.chat.completions.create(
+            model="qwen", messages=[asked, sent, result], tools=[WEATHER], temperature=0, max_tokens=60
+        )
+        assert (
+            "11" in second.choices[0].message.content or "rain" in second.choices[0].message.content.lower()
+        )
+
+
+@pytest.mark.model
+def test_a_model_without_a_format_for_tools_says_so(guest):
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(guest, "Hi", tools=[WEATHER])
+    assert refused.value.code == "tools_unsupported"

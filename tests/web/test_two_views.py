@@ -1,0 +1,207 @@
+"""The conversation as it was said, and the context as the model sees it."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.web.talk import frame, say, settled
+
+pytestmark = pytest.mark.browser
+TEXTS = (
+    "() => [...document.querySelectorAll('#conversation .chunk .text')].map((one) => one.textContent.trim())"
+)
+CONVERSATION = {"view": "conversation", "form": "rendered"}
+
+
+def texts(page: Page) -> list[str]:
+    frame(page)
+    return list(page.evaluate(TEXTS))
+
+
+def loaded(page: Page) -> None:
+    page.wait_for_selector("#conversation .chunk")
+    frame(page)
+
+
+def test_a_new_visitor_sees_the_conversation_and_can_change_to_the_context(house, show):
+    window = house.window(max_context_tokens=0, timestamps=False)
+    house.say(window, "My cat is called Mochi.", "A lovely name.")
+    house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
+    page = show(window, **CONVERSATION)
+    loaded(page)
+    assert texts(page) == ["My cat is called Mochi.", "A lovely name."]
+    asleep = page.locator("#conversation article.asleep")
+    expect(asleep).to_have_count(1)
+    expect(asleep).to_have_attribute(
+        "title", "Asleep: the model does not see this now. It wakes up when you speak of it."
+    )
+    page.get_by_role("button", name="Context", exact=True).click()
+    expect(page.locator("#context .gap-line")).to_contain_text("1 chunk")
+    expect(page.locator("#conversation")).to_be_hidden()
+    page.reload()
+    expect(page.locator("#context .gap-line")).to_contain_text("1 chunk")
+
+
+def test_what_another_window_lent_is_told_at_the_answer_and_not_shown_as_a_turn(house, show):
+    kitchen = house.window("Kitchen", max_context_tokens=0, timestamps=False)
+    house.say(kitchen, "My cat is called Mochi.", "A lovely name.")
+    garden = house.window("Garden", max_context_tokens=0, timestamps=False)
+    house.say(garden, "What is my cat called?", "Mochi.")
+    page = show(garden, **CONVERSATION)
+    loaded(page)
+    assert texts(page) == ["What is my cat called?", "Mochi."]
+    line = page.locator("#conversation .remembered summary")
+    line.click()
+    expect(page.locator("#conversation .remembered li").first).to_contain_text("in “Kitchen”")
+
+
+def test_the_reply_is_written_into_the_conversation_and_rendered(house, show):
+    window = house.window(timestamps=False)
+    page = show(window, **CONVERSATION)
+    house.replies.append("A **bold** word.\n\n- one\n- two\n\n```python\nx = 1\n```")
+    say(page, "Tell me.")
+    turn = page.locator("#conversation .turn.assistant")
+    expect(turn.locator("strong")).to_have_text("bold")
+    expect(turn.locator("li")).to_have_count(2)
+    expect(turn.locator(".code-bar > span")).to_have_text("python")
+    expect(turn.locator("pre .code-value")).to_have_text("1")
+    assert page.evaluate("document.querySelectorAll('#conversation .draft').length") == 0
+
+
+def test_the_text_is_shown_raw_when_that_is_wanted(house, show):
+    window = house.window(timestamps=False)
+    house.say(window, "Tell me.", "A **bold** word.")
+    page = show(window, view="conversation", form="raw")
+    loaded(page)
+    assert texts(page)[-1] == "A **bold** word."
+
+
+def told(house, turns: int) -> str:
+    """A long conversation of which little is live."""
+    window = house.window(max_context_tokens=300, min_chunk_tokens=8, timestamps=False, resurrection_budget=0)
+    for number in range(turns // 2):
+        house.say(window, f"Question number {number}.", f"Answer number {number}. " * 6)
+    return window
+
+
+def test_a_long_conversation_is_read_from_its_end_to_its_beginning(house, show):
+    window = told(house, 100)
+    page = show(window, **CONVERSATION)
+    loaded(page)
+    assert texts(page)[-1].startswith("Answer number 49.")
+    assert len(texts(page)) < 60
+    for _ in range(40):
+        page.evaluate("document.querySelector('#conversation').scrollTop -= 1500")
+        page.wait_for_timeout(60)
+        if page.evaluate("document.querySelector('#conversation').scrollTop") == 0:
+            break
+    expect(page.locator("#conversation .text").first).to_contain_text("Question number 0.")
+    shown = page.evaluate(TEXTS)
+    assert len(shown) <= 90
+    numbers = [text for text in shown if text.startswith("Question")]
+    assert numbers == [f"Question number {number}." for number in range(len(numbers))]
+    page.get_by_role("button", name="Newest").click()
+    expect(page.locator("#conversation .text").last).to_contain_text("Answer number 49.")
+
+
+def test_nothing_that_arrives_moves_the_line_that_is_read(house, show):
+    window = told(house, 60)
+    page = show(window, **CONVERSATION)
+    loaded(page)
+    page.evaluate("document.querySelector('#conversation').scrollTop -= 1200")
+    page.wait_for_timeout(300)
+    reading = page.evaluate(
+        """() => { const place = document.querySelector('#conversation'), top = place.getBoundingClientRect().top;
+          const one = [...place.querySelectorAll('.chunk')].find((one) => one.getBoundingClientRect().top > top);
+          return [one.dataset.key, one.getBoundingClientRect().top]; }"""
+    )
+    house.say(window, "Something new.", "Something else is said now. " * 20)
+    page.wait_for_function("() => !app.store.busy && app.store.turn.reason")
+    frame(page)
+    now = page.evaluate(
+        "key => document.querySelector(`#conversation [data-key='${key}']`).getBoundingClientRect().top",
+        reading[0],
+    )
+    assert now == pytest.approx(reading[1], abs=2)
+
+
+def test_a_search_leads_to_the_place_where_it_was_said(house, show):
+    window = told(house, 80)
+    page = show(window, **CONVERSATION)
+    loaded(page)
+    page.evaluate("id => app.open(id, '1.0.user')", window)
+    found = page.locator("#conversation article[data-key='1.0.user']")
+    expect(found).to_be_in_viewport()
+    expect(found).to_be_focused()
+
+
+def tool(page: Page, turn: int, name: str) -> None:
+    one = page.locator("#conversation .turn").nth(turn)
+    one.hover()
+    one.get_by_role("button", name=name, exact=True).click()
+
+
+def test_an_answer_is_given_again_and_its_versions_can_be_leafed_through(house, show):
+    window = house.window(max_context_tokens=0, timestamps=False)
+    house.say(window, "Name a colour.", "Red.")
+    page = show(window, **CONVERSATION)
+    loaded(page)
+    house.replies.append("Blue.")
+    tool(page, 1, "Answer again")
+    expect(page.locator("#conversation .turn.assistant .text")).to_have_text("Blue.")
+    expect(page.locator(".versions-line")).to_contain_text("2 of 2")
+    page.get_by_role("button", name="Previous version").click()
+    expect(page.locator("#conversation .turn.assistant .text")).to_have_text("Red.")
+    expect(page.locator(".versions-line")).to_contain_text("1 of 2")
+    assert house.text(window).endswith("Red.")
+    page.get_by_role("button", name="Next version").click()
+    expect(page.locator("#conversation .turn.assistant .text")).to_have_text("Blue.")
+
+
+def test_a_message_is_edited_and_what_it_said_stays_as_a_version(house, show):
+    window = house.window(max_context_tokens=0, timestamps=False)
+    house.say(window, "Name a colur.", "What?")
+    page = show(window, **CONVERSATION)
+    loaded(page)
+    house.replies.append("Green.")
+    tool(page, 0, "Edit")
+    dialog = page.get_by_role("dialog", name="Edit")
+    dialog.get_by_label("Text").fill("Name a colour.")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.locator("#conversation .turn.assistant .text")).to_have_text("Green.")
+    assert texts(page) == ["Name a colour.", "Green."]
+    page.get_by_role("button", name="Previous version").click()
+    expect(page.locator("#conversation .turn.assistant .text")).to_have_text("What?")
+
+
+def test_a_reply_goes_on_and_a_message_without_a_reply_is_answered(house, show):
+    window = house.window(max_context_tokens=0, timestamps=False, max_new_tokens=4)
+    house.say(window, "Count.", "one two three four")
+    page = show(window, **CONVERSATION)
+    loaded(page)
+    house.ask("PATCH", f"/windows/{window}", json={"settings": {"max_new_tokens": 64}})
+    house.replies.append(" and on")
+    tool(page, 1, "Continue")
+    expect(page.locator("#conversation .turn.assistant .text")).to_contain_text("and on")
+    house.ask("POST", f"/windows/{window}/rewind", json={"turn": "1"})
+    expect(page.locator("#conversation .turn.assistant")).to_have_count(0)
+    house.replies.append("Once more.")
+    tool(page, 0, "Answer this")
+    expect(page.locator("#conversation .turn.assistant .text")).to_have_text("Once more.")
+
+
+def test_a_branch_is_a_window_of_its_own(house, show):
+    window = house.window("Tales", max_context_tokens=0, timestamps=False)
+    house.say(window, "First.", "One.")
+    house.say(window, "Second.", "Two.")
+    page = show(window, **CONVERSATION)
+    loaded(page)
+    tool(page, 1, "Branch off: a new window from here")
+    page.wait_for_function("id => app.store.current && app.store.current !== id", arg=window)
+    expect(page.locator("#conversation .turn")).to_have_count(2)
+    assert texts(page) == ["First.", "One."]
+    house.replies.append("Three.")
+    say(page, "Third.")
+    settled(page)
+    assert "Three." not in house.text(window)
