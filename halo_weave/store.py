@@ -122,6 +122,9 @@ class Transcript(Protocol):
     def chunks_by_key(self, keys: Iterable[ChunkKey]) -> list[ChunkRecord]:
         """Records in the order asked for; unknown keys are left out."""
 
+    def chunks_between(self, first: int, stop: int) -> list[ChunkRecord]:
+        """The chunks that have a token at one of these positions, in order; deleted ones too."""
+
     def deleted_in(
         self, window_id: str, *, offset: int = 0, limit: int = 100
     ) -> tuple[int, list[ChunkRecord]]:

@@ -11,7 +11,7 @@ def looked_at(client, window):
     say(client, window, "Something to look at.")
     client.put("/api/memory/entry", json={"path": "Looked/At", "content": 1})
     key = client.get(f"/api/windows/{window}/context").json()["turns"][0]["chunks"][0]["key"]
-    return {"window_id": window, "key": key}
+    return {"window_id": window, "key": key, "turn_id": key.partition(".")[0]}
 
 
 def test_no_get_writes(client, service, looked_at, monkeypatch):

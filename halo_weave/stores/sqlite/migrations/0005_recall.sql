@@ -19,3 +19,7 @@ CREATE TABLE wrong (
     made INTEGER NOT NULL,
     PRIMARY KEY (chunk, question)
 ) WITHOUT ROWID;
+
+-- Vectors with one byte for each number and a scale, see core/coding.py.
+
+UPDATE vectors SET vector = codes_of(vector, (SELECT dimension FROM generations g WHERE g.id = generation));
