@@ -15,7 +15,7 @@ from halo_weave.cli.starting import with_options
 from halo_weave.config import read_config, text_of
 from halo_weave.lastrun import running_server
 
-Writes = Annotated[
+_Writes = Annotated[
     bool,
     typer.Option("--allow-writes", help="Also tools that write into memory and forget. Default: read only."),
 ]
@@ -25,7 +25,7 @@ _PATIENCE = 3.0  # seconds for a running server to answer
 
 @app.command()
 @with_options
-def mcp(options: Options, allow_writes: Writes = False, key: _OwnKey = None) -> None:
+def mcp(options: Options, allow_writes: _Writes = False, key: _OwnKey = None) -> None:
     """Serve the memory to an MCP host over standard input and output. No chat model is loaded.
 
     If `halo-weave serve` runs on the same data folder, it does the work; else the memory is opened here.
