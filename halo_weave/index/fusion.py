@@ -85,7 +85,7 @@ class Meaning:
     passages: Floats  # (passages, dimension), those of one chunk together
     counts: Rows  # (chunks,) passages of each; 0 for a chunk that is not embedded yet
     whole: Floats  # (chunks, dimension) each alone as one vector, for comparing chunks
-    amid: Floats  # (chunks, dimension) the same mixed with its neighbours, of any length
+    amid: Floats  # (chunks, dimension) the same mixed with its neighbours
 
     @classmethod
     def of(cls, rows: Rows, outline: Outline, index: VectorIndex, context: Sequence[float]) -> Meaning:
@@ -111,6 +111,7 @@ class Meaning:
             np.take(all_whole, np.searchsorted(everyone, near), axis=0, out=beside, mode="clip")
             beside *= (np.float32(context[i // 2]) * (near >= 0))[:, None]  # nothing where the talk ends
             amid += beside
+        amid /= _lengths(amid)[:, None]
         if all_whole is vectors:
             return cls(whole, np.ones(len(rows), np.int64), whole, amid)
         passages, own = index.of(outline["number"][rows])
@@ -123,8 +124,7 @@ class Meaning:
         if has.any():
             firsts = (np.cumsum(self.counts) - self.counts)[has]
             found[has] = np.maximum.reduceat(likeness(self.passages, query), firsts)
-        amid = likeness(self.amid, query) / _lengths(self.amid)
-        return np.asarray((found + amid) / 2, np.float32)
+        return (found + likeness(self.amid, query)) / np.float32(2)
 
 
 def _unit(vectors: Floats) -> Floats:

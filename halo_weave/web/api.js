@@ -140,6 +140,12 @@ export class Api {
   gap(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/gap`, query)); }
   /** @param {string} id @param {string} key @param {ChunkAct} act */
   act(id, key, act) { return this.json("POST", path`/api/windows/${id}/chunks/${key}/${act}`); }
+  /** @param {string} id @param {string} key @param {string} question */
+  markWrong(id, key, question) {
+    return this.json("POST", path`/api/windows/${id}/chunks/${key}/wrong`, { body: { question } });
+  }
+  /** @param {string} id @param {string} key */
+  unmarkWrong(id, key) { return this.json("DELETE", path`/api/windows/${id}/chunks/${key}/wrong`); }
   /** @param {string} id @param {string} key @returns {Promise<Why>} */
   why(id, key) { return this.json("GET", path`/api/windows/${id}/chunks/${key}/why`); }
   /** @param {string} id @param {string} key @returns {Promise<Deletion>} */

@@ -369,12 +369,30 @@ export class App extends Link {
 
   // Light
 
-  /** Whether a memory can be called wrong. */
-  canDoubt = false;
-
-  /** @param {string} key @param {string} turnId the answer that was reminded of it */
+  /**
+   * A memory has nothing to do with what was asked: it sleeps, and does not wake up for questions like this one.
+   * @param {string} key @param {string} turnId the answer that was reminded of it
+   */
   async wrongMemory(key, turnId) {
-    void [key, turnId];
+    const window = this.store.current;
+    const live = Boolean(this.store.live?.find(key));
+    const done = await this.attempt(async () => {
+      const { turns } = await this.api.turns(window, { around: turnId, limit: 4 });
+      const before = turns.slice(0, turns.findIndex((one) => one.turn_id === turnId));
+      const asked = before.findLast((one) => one.role === "user")?.chunks.flatMap((one) => one.text_pieces).join("");
+      await this.api.markWrong(window, key, asked ?? "");
+      if (live) await this.api.act(window, key, "sleep");
+      return true;
+    });
+    if (!done) return;
+    await this.#changed(window);
+    const undo = () => this.attempt(async () => {
+      await this.api.unmarkWrong(window, key);
+      if (live) await this.api.act(window, key, "wake_again");
+      await this.#changed(window);
+    });
+    const said = "Noted: it sleeps, and does not wake up for questions like this one.";
+    this.toasts.show(said, { label: "Undo", long: true, act: undo });
   }
 
   /** Where the words of a reply came from; asked once. @param {string} turnId */

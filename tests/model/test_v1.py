@@ -32,8 +32,11 @@ WEATHER = {
 def served(folder, model, **options):
     service = Service(lambda progress: assemble(Options(data=folder, model=model, **options)))
     service.begin().join()
-    with serving(service) as address:
-        yield openai.OpenAI(base_url=f"{address}/v1", api_key="none", timeout=300, max_retries=0)
+    with (
+        serving(service) as address,
+        openai.OpenAI(base_url=f"{address}/v1", api_key="none", timeout=300, max_retries=0) as guest,
+    ):
+        yield guest
     service.close()
 
 

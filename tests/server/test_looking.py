@@ -11,7 +11,7 @@ def looked_at(client, window):
     say(client, window, "Something to look at.")
     client.put("/api/memory/entry", json={"path": "Looked/At", "content": 1})
     key = client.get(f"/api/windows/{window}/context").json()["turns"][0]["chunks"][0]["key"]
-    return {"window_id": window, "key": key}
+    return {"window_id": window, "key": key, "turn_id": key.partition(".")[0]}
 
 
 def test_no_get_writes(client, service, looked_at, monkeypatch):
@@ -26,6 +26,7 @@ def test_no_get_writes(client, service, looked_at, monkeypatch):
     monkeypatch.setattr(Database, "writing", refuse)
     for path in addresses:
         asked = {"q": "look", "path": "Looked" if path.endswith("query") else "Looked/At"}
+        asked |= {"first": "0", "stop": "10"}
         asked["turn"] = looked_at["key"].partition(".")[0]
         known = {one["name"] for one in described[path]["get"].get("parameters", ())}
         answer = client.get(path.format(**looked_at), params={n: v for n, v in asked.items() if n in known})

@@ -192,10 +192,10 @@ def of_unknown_architecture(path):
 def test_a_model_that_cannot_be_used_leaves_the_old_one_in_place(client, models, tmp_path, monkeypatch):
     window = new_window(client)
     assert "no model at" in refused(
-        client.post("/api/model", json={"model": str(tmp_path / "none.gguf")}), 503, "model_missing"
+        client.post("/api/model", json={"model": str(tmp_path / "none.gguf")}), 404, "unknown_model"
     )
     assert "halo-weave models" in refused(
-        client.post("/api/model", json={"model": "gpt-9"}), 503, "model_missing"
+        client.post("/api/model", json={"model": "gpt-9"}), 404, "unknown_model"
     )
     refused(client.post("/api/model", json={"model": "hf:nothing"}), 422, "bad_input")
     refused(client.post("/api/model", json={"model": "minilm"}), 422, "bad_input")
@@ -225,7 +225,7 @@ def test_a_model_that_is_deleted_while_it_runs_goes_on_until_another_is_chosen(c
     goes_on(client, window)
     assert "Anna-1B-Q8_0" not in {one["name"] for one in client.get("/api/models").json()["models"]}
     assert choose(client, "Boris-2B-Q8_0")["state"] == "done"
-    refused(client.post("/api/model", json={"model": "Anna-1B-Q8_0"}), 503, "model_missing")
+    refused(client.post("/api/model", json={"model": "Anna-1B-Q8_0"}), 404, "unknown_model")
     assert spoken(say(client, window, "And now?")) == "Hier ist Boris."
 
 
@@ -395,7 +395,7 @@ def test_with_a_key_no_file_can_be_probed(options, models, tmp_path):
     with running(options, KEY) as client:
         assert client.get("/api/models").json()["any_path"] is False
         sentences = [
-            refused(client.post("/api/model", json={"model": str(path)}), 503, "model_missing").replace(str(path), "")
+            refused(client.post("/api/model", json={"model": str(path)}), 404, "unknown_model").replace(str(path), "")
             for path in (tmp_path / "secret.gguf", tmp_path / "none.gguf", "/etc/passwd", "/root/.ssh/id")
         ]  # fmt: skip
         assert len(set(sentences)) == 1

@@ -2,7 +2,7 @@
 
 import json
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import openai
 import pytest
@@ -15,7 +15,8 @@ from tests.server.talking import following, until_done
 
 @pytest.fixture(scope="module")
 def guest(address):
-    return openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as guest:
+        yield guest
 
 
 def ask(guest, messages, **more):
@@ -398,8 +399,10 @@ def test_a_response_that_is_not_to_be_stored_is_not(guest, client):
 def another_server(folder, *, key="", **options):
     service = Service(lambda progress: assemble(Options(data=folder, engine="scripted", **options)))
     service.begin().join()
-    with serving(service, key=key) as address:
-        yield lambda api_key: openai.OpenAI(base_url=f"{address}/v1", api_key=api_key, max_retries=0)
+    with serving(service, key=key) as address, ExitStack() as opened:
+        yield lambda api_key: opened.enter_context(
+            openai.OpenAI(base_url=f"{address}/v1", api_key=api_key, max_retries=0)
+        )
     service.close()
 
 

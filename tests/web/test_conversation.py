@@ -168,7 +168,7 @@ def test_deleting_the_newest_answer_gives_the_text_back_and_can_be_undone(house,
     assert "Second" not in shown(page)
     toast(page, "Deleted 2 turns").get_by_role("button", name="Undo").click()
     toast(page, "Deletion undone.")
-    expect(page.locator(".turns")).to_contain_text("Second answer.")
+    expect(page.locator("#context .turns")).to_contain_text("Second answer.")
     expect(page.get_by_label("Your message")).to_have_value("")
     assert shown(page) == house.text(window)
 
@@ -229,7 +229,7 @@ def test_a_failure_of_the_model_is_told_and_the_words_are_not_lost(house, show):
     say(page, "Are you there?", wait=False)
     expect(page.locator(".toast.bad")).to_be_visible()
     expect(page.get_by_role("button", name="Send")).to_be_visible()
-    expect(page.locator(".turns")).to_contain_text("Are you there?")
+    expect(page.locator("#context .turns")).to_contain_text("Are you there?")
     assert "Are you there?" in house.text(window)
 
 

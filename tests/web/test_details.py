@@ -115,7 +115,7 @@ def test_messages_stand_over_the_conversation_and_never_over_the_way_to_its_end(
     frame(page)
     message = page.locator(".toast").evaluate(box)
     assert message[3] <= jump.evaluate(box)[2]
-    middle = page.locator(".turns").evaluate(box)
+    middle = page.locator("#context .turns").evaluate(box)
     assert abs(sum(message[:2]) - sum(middle[:2])) <= 20  # the scroll bar's width, halved
     panel(page, "Graveyard")
     frame(page)

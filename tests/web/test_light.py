@@ -207,6 +207,23 @@ def test_a_memory_from_another_window_says_where_it_was_said_and_can_be_opened_t
     expect(chunk(page, "1.0.user")).to_be_focused()
 
 
+def test_a_wrong_memory_sleeps_and_does_not_wake_for_such_a_question_again(house, show):
+    window = told(house)
+    looking_at(house)
+    house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
+    house.say(window, "What is my cat called?", "I do not know.")
+    page = show(window)
+    line = page.locator(".turn.assistant .remembered").last
+    line.locator("summary").click()
+    line.get_by_role("button", name="Wrong memory").click()
+    toast(page, "does not wake up for questions like this one")
+    expect(chunk(page, "1.0.user")).to_have_count(0)
+    house.say(window, "What is my cat called?", "I still do not know.")
+    assert "1.0.user" not in [one["key"] for turn in house.context(window)["turns"] for one in turn["chunks"]]
+    page.locator(".toast").get_by_role("button", name="Undo").click()
+    expect(chunk(page, "1.0.user")).to_have_count(1)
+
+
 def test_a_memory_that_woke_for_nothing_is_told_as_unused(house, show):
     window = told(house)
     looking_at(house)

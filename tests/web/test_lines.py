@@ -176,7 +176,7 @@ def test_a_locked_server_asks_for_its_key_once(tmp_path, tabs):
         say(page, "Let me in.")
         assert shown(page) == house.text(window)
         page.reload()
-        expect(page.locator(".turns")).to_contain_text("Let me in.")
+        expect(page.locator("#context .turns")).to_contain_text("Let me in.")
     finally:
         house.stop()
 

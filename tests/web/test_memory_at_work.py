@@ -26,6 +26,7 @@ def full_window(house, **settings):
         resurrection_budget=0,
         timestamps=False,
         memory_tree_in_prompt=False,
+        strategy="magnitude_voting",  # the oldest sleep first
         **settings,
     )
     house.ask("PATCH", f"/windows/{window}", json={"system_prompt": ""})
@@ -61,6 +62,7 @@ def test_a_chunk_falls_asleep_before_the_users_eyes_when_the_budget_is_reached(h
         resurrection_budget=0,
         timestamps=False,
         memory_tree_in_prompt=False,
+        strategy="magnitude_voting",  # the oldest sleep first
     )
     house.ask("PATCH", f"/windows/{window}", json={"system_prompt": ""})
     page = show(window)
@@ -101,7 +103,7 @@ def test_waking_from_the_graveyard_pins_a_chunk_at_its_place_and_a_reload_shows_
     page = show(window)
     drawer = panel(page, "Graveyard")
     total = house.ask("GET", f"/windows/{window}/graveyard")["total"]
-    expect(drawer.get_by_role("status")).to_have_text(f"{total} chunks asleep")
+    expect(drawer.get_by_role("status")).to_contain_text(f"{total} chunks, ")
     row = drawer.locator(".row", has_text="My cat is called Mochi.")
     expect(row).to_contain_text("peak")
     row.locator(".row-open").click()
@@ -109,7 +111,7 @@ def test_waking_from_the_graveyard_pins_a_chunk_at_its_place_and_a_reload_shows_
     first = page.locator("article.chunk").first
     expect(first).to_contain_text("My cat is called Mochi.")
     expect(first.locator(".pin-badge")).to_be_visible()
-    expect(drawer.get_by_role("status")).to_have_text(f"{total - 1} chunks asleep")
+    expect(drawer.get_by_role("status")).to_contain_text(f"{total - 1} chunks, ")
     expect(row).to_have_count(0)
     woken = next(one for turn in house.context(window)["turns"] for one in turn["chunks"])
     assert woken["pinned"]
@@ -263,6 +265,7 @@ def test_a_long_graveyard_keeps_only_the_rows_near_the_view(house, show):
         resurrection_budget=0,
         timestamps=False,
         memory_tree_in_prompt=False,
+        strategy="magnitude_voting",  # the oldest sleep first
     )
     house.ask("PATCH", f"/windows/{window}", json={"system_prompt": ""})
     for i in range(3):

@@ -57,10 +57,10 @@ def test_each_window_keeps_its_own_text(house, show):
     house.say(other, "Said in the other.", "Yes.")
     page = show(one)
     page.locator("#rail").get_by_role("button", name="Other").first.click()
-    expect(page.locator(".turns")).to_contain_text("Said in the other.")
+    expect(page.locator("#context .turns")).to_contain_text("Said in the other.")
     assert "Said in one." not in shown(page)
     page.go_back()
-    expect(page.locator(".turns")).to_contain_text("Said in one.")
+    expect(page.locator("#context .turns")).to_contain_text("Said in one.")
 
 
 def test_the_drawer_remembers_which_panel_was_open(house, show):

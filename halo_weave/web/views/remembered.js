@@ -47,7 +47,7 @@ export class RememberedView {
         iconButton("search", "Open", () => this.#open(one), { text: true, class: "small" }),
         live?.pinned ? null : iconButton("pin", "Pin", () => (live ? app.pin(one.key) : app.wake(one.key)),
           { text: true, class: "small" }),
-        app.canDoubt && iconButton("sleep", "Wrong memory", () => app.wrongMemory(one.key, turnId),
+        one.woken && iconButton("sleep", "Wrong memory", () => app.wrongMemory(one.key, turnId),
           { text: true, class: "small", hint: "Puts it to sleep, and lowers it for questions like this one" })));
   }
 
