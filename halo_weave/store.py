@@ -155,6 +155,10 @@ class Transcript(Protocol):
     def undelete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
         """Deleted chunks are again what they were in every window, live or asleep. Returns where they are live."""
 
+    def divide_long(self, most: int, *, now: datetime) -> int:
+        """Chunks of more than so many tokens, and more than 256, that are live nowhere are cut into parts, each at its
+        place. So all that was ever said can wake up. Returns how many there were."""
+
     def mark_wrong(self, key: ChunkKey, question: str | None, *, now: datetime) -> None:
         """The wrong memory for questions like this one. None takes all such marks of the chunk back."""
 

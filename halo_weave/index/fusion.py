@@ -27,8 +27,7 @@ class Weights:
     words: float = 5.0  # for the chunk that holds the user's words best
     speaker: float = 1.5  # for a chunk of the one whom the question names
     time: float = 2.0  # for a chunk said in the time that the question names
-    asking: float = 1.0  # taken away from a chunk by its share of questions
-    echo: float = 4.0  # taken away from a chunk that tells nothing
+    asking: float = 5.0  # taken away from a chunk that tells nothing: questions, answers that know nothing
     wrong: float = 20.0  # taken away from what was marked as wrong for such a question: it is no hit any more
     word_reach: tuple[float, ...] = (0.75, 0.5, 0.25)  # of a word that stands 1, 2, 3 chunks away
     context: tuple[float, ...] = (0.5, 0.25)  # of the meaning of what stands 1, 2 chunks away

@@ -230,6 +230,7 @@ class WeaveMemory:
             brought = self._system.store.import_open_file(source, now=self._system.now(), progress=progress)
         finally:
             self._importing = None
+        self._system.divide_long()
         self._system.recall.note_said()
         return brought
 
