@@ -195,7 +195,7 @@ def test_on_a_phone_nothing_covers_the_chunk_that_is_gone_to(house, show):
     panel(page, "Lab").locator(".dimmest button").first.tap()
     expect(drawer).to_be_hidden()
     expect(focused).to_be_in_viewport()
-    panel(page, "Graveyard").locator(".row-open").first.tap()
+    panel(page, "Graveyard").get_by_role("button", name="Wake up here, pinned").first.tap()
     expect(drawer).to_be_hidden()
     expect(focused).to_contain_text("fine cat")
 
