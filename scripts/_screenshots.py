@@ -70,11 +70,10 @@ def main() -> None:
     chromium = os.environ.get("HALO_WEAVE_CHROMIUM") or shutil.which("chromium")
     if not chromium:
         sys.exit("Chromium was not found. Install it, or name it with HALO_WEAVE_CHROMIUM.")
+    model = sys.argv[1] if len(sys.argv) > 1 else None  # the default model
     PICTURES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        service = Service(
-            lambda progress: assemble(Options(Path(folder), model="smollm2-135m", threads=2), progress)
-        )
+        service = Service(lambda progress: assemble(Options(Path(folder), model=model, threads=2), progress))
         service.begin().join()
         if service.failure:
             sys.exit(str(service.failure))
@@ -100,12 +99,36 @@ def main() -> None:
                 browser.close()
 
 
+# The word of the last answer that came most from what was said before, as if the pointer stood on it.
+POINT = """async () => {
+  const light = await app.lightOf(app.store.newestReply), view = app.views.centre.active;
+  const answer = [...view.chunks.values()].filter((one) => one.chunk.turn.turn_id === app.store.newestReply);
+  let best = null;
+  for (const one of answer) {
+    for (let at = 0; at < one.chunk.pieces.length; at++) {
+      const share = light?.sources(one.chunk.start, at, at)[0]?.share ?? 0;
+      if (/\\w{3}/.test(one.chunk.pieces[at]) && share > (best?.share ?? 0)) best = { view: one, first: at, last: at, share };
+    }
+  }
+  if (best) app.views.light.show(best);
+  app.views.conversation.scroll.toEnd();
+  document.querySelector("#conversation .turn:last-of-type .remembered details")?.setAttribute("open", "");
+}"""
+
+
+def point(page: Page) -> None:
+    page.wait_for_selector("#conversation .chunk")
+    page.evaluate(POINT)
+    page.wait_for_timeout(300)
+    page.evaluate("() => app.views.conversation.scroll.toEnd()")
+
+
 def take(page: Page, address: str) -> None:
     def window(name: str) -> str:
         about = {
             "name": name,
             "user_name": "Ada",
-            "ai_name": "SmolLM2",
+            "ai_name": "Halo",
             "system_prompt": PROMPT,
             "settings": SETTINGS,
         }
@@ -124,12 +147,16 @@ def take(page: Page, address: str) -> None:
     httpx.patch(f"{address}/api/windows/{talk}", json={"settings": LAST}, timeout=60)
     say(page, TALK[-1])
     page.wait_for_function("() => app.refresh() && !app.store.status.embedder.wanted", polling=1000)
-    woken = page.locator("article", has=page.locator(".wake-badge")).first
-    page.evaluate("() => (document.querySelector('#context').scrollTop = 0)")
+    point(page)
     shoot(page, "conversation")
     page.evaluate("app.preferences.set('theme', 'light')")
     shoot(page, "conversation-light")
     page.evaluate("app.preferences.set('theme', 'dark')")
+    page.evaluate("() => { app.views.light.clear(); app.preferences.set('view', 'context'); }")
+    page.wait_for_selector("#context .chunk")
+    woken = page.locator("#context article", has=page.locator(".wake-badge")).first
+    page.evaluate("() => (document.querySelector('#context').scrollTop = 0)")
+    shoot(page, "context")
     page.locator("#dock").get_by_role("button", name="Graveyard").click()
     page.wait_for_selector(".grave")
     page.get_by_label("Your message").fill("What could I see at the lighthouse?")

@@ -57,7 +57,19 @@ def test_axe_finds_nothing_serious(house, tabs, axe, theme):
         ]
         assert not serious, f"{where}: {json.dumps(told, indent=1)}"
 
+    check("context")
+    page.evaluate("app.preferences.set('view', 'conversation')")
+    page.wait_for_selector("#conversation .chunk")
+    page.evaluate("app.preferences.set('form', 'rendered')")
+    page.locator("#conversation .remembered summary").first.click()
     check("conversation")
+    page.locator("#conversation .turn.assistant .text span").last.hover()
+    expect(page.locator("[data-lit='word']").first).to_be_visible()
+    check("a word of an answer")
+    page.evaluate(
+        "() => { app.views.light.clear(); app.preferences.set('form', 'raw'); app.preferences.set('view', 'context'); }"
+    )
+    page.wait_for_selector("#context .chunk")
     chunk(page, keys(page)[1]).focus()
     check("a chunk with its controls")
     page.locator(".gap-line").first.click()
@@ -117,7 +129,7 @@ def test_the_original_colours_are_there_for_those_who_want_them(house, show):
     window = house.window(max_context_tokens=0)
     house.say(window, "The keeper rang the bell.", "He rang it.")
     page = show(window)
-    panel(page, "Settings").get_by_label("Brightness", exact=True).select_option("original")
+    panel(page, "Settings").get_by_label("Light", exact=True).select_option("original")
     colours = page.evaluate(
         "() => { const one = document.querySelector('.chunk'); return [0, 0.5, 1].map((heat) => { one.style.setProperty('--heat', heat); return getComputedStyle(one.querySelector('span')).color.match(/[\\d.]+/g).map((value) => Math.round(value * 255)); }); }"
     )
@@ -239,6 +251,6 @@ def test_a_phone_can_talk_switch_windows_and_wake(house, show):
     page.wait_for_selector(".chunk")
     chunk(page, keys(page)[-1]).tap()
     expect(page.get_by_role("toolbar", name="Chunk")).to_be_visible()
-    panel(page, "Graveyard").locator(".row-open").first.tap()
+    panel(page, "Graveyard").get_by_role("button", name="Wake up here, pinned").first.tap()
     expect(page.locator(".toast")).to_contain_text("Awake")
     assert other

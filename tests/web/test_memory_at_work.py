@@ -106,7 +106,7 @@ def test_waking_from_the_graveyard_pins_a_chunk_at_its_place_and_a_reload_shows_
     expect(drawer.get_by_role("status")).to_contain_text(f"{total} chunks, ")
     row = drawer.locator(".row", has_text="My cat is called Mochi.")
     expect(row).to_contain_text("peak")
-    row.locator(".row-open").click()
+    row.get_by_role("button", name="Wake up here, pinned").click()
     toast(page, "Awake at its place, and pinned.")
     first = page.locator("article.chunk").first
     expect(first).to_contain_text("My cat is called Mochi.")

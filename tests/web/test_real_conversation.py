@@ -74,7 +74,7 @@ def test_speaking_forgetting_and_waking_on_the_real_model(tmp_path, tabs):
         expect(page.locator("#budget")).to_contain_text(f"Asleep{asleep}")
 
         drawer = panel(page, "Graveyard")
-        row = drawer.locator(".row-open").first
+        row = drawer.get_by_role("button", name="Wake up here, pinned").first
         sleeping = house.ask("GET", f"/windows/{window}/graveyard")["items"][0]
         row.click()
         toast(page, "Awake at its place, and pinned.")

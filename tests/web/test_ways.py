@@ -195,7 +195,7 @@ def test_on_a_phone_nothing_covers_the_chunk_that_is_gone_to(house, show):
     panel(page, "Lab").locator(".dimmest button").first.tap()
     expect(drawer).to_be_hidden()
     expect(focused).to_be_in_viewport()
-    panel(page, "Graveyard").locator(".row-open").first.tap()
+    panel(page, "Graveyard").get_by_role("button", name="Wake up here, pinned").first.tap()
     expect(drawer).to_be_hidden()
     expect(focused).to_contain_text("fine cat")
 
@@ -311,6 +311,8 @@ def test_a_new_window_waits_for_words(house, show):
     page = show(house.window())
     box = page.get_by_label("Your message")
     page.locator("#context").focus()
+    page.evaluate("app.preferences.set('keys', 'single')")
+    page.evaluate("document.activeElement.blur()")
     page.keyboard.press("n")
     expect(page.locator(".window-title")).to_have_text("New window")
     expect(box).to_be_focused()
@@ -369,6 +371,8 @@ def test_an_old_list_of_windows_does_not_lead_away_from_a_new_one(house, show):
     with page.expect_request("**/api/windows"):
         page.evaluate("() => { app.refresh(); }")
     page.locator("#context").focus()
+    page.evaluate("app.preferences.set('keys', 'single')")
+    page.evaluate("document.activeElement.blur()")
     page.keyboard.press("n")
     expect(page.locator(".window-title")).to_have_text("New window")
     held[0].fulfill(json=old)

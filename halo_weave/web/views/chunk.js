@@ -31,21 +31,12 @@ export class ChunkView {
     this.thought = h("div", { class: "thought-text" });
     this.length = h("summary", {});
     this.folded = h("details", { class: "thought", hidden: true }, this.length, this.thought);
-    this.prose = new Prose(this.text, (at) => (this.chunk.tools[this.#first + at] ? "tool" : ""));
+    this.prose = new Prose(this.text, (at) => (this.chunk.tools[at] ? "tool" : ""));
     this.thinking = new Prose(this.thought, () => "");
     const about = { class: `chunk ${chunk.draft ? "draft" : ""}`, tabindex: "-1", data: { key: chunk.key } };
     this.node = h("article", about, this.badges, this.folded, this.text);
     this.grow();
     this.describe();
-  }
-
-  /** How many tokens of a reply in progress are its thought, which comes first. */
-  get #first() {
-    const { thought, thinking, pieces } = this.chunk;
-    if (thought) return pieces.length;
-    let first = 0;
-    while (thinking[first]) first++;
-    return first;
   }
 
   /** Whether the same tokens stand here, so that the node can stay. @param {LiveChunk} chunk */
@@ -90,21 +81,22 @@ export class ChunkView {
     this.grow();
   }
 
-  /** Brings the text up to the tokens. */
+  /** Brings the text up to the tokens. Thought and answer each have their own, at the same places. */
   grow() {
-    const { pieces, draft, thinking } = this.chunk;
-    const first = this.#first;
-    if (first) {
-      this.thinking.show(pieces.slice(0, first), { ...this.#how, fence: "" });
+    const { pieces, draft, thought, thinking } = this.chunk;
+    const thoughts = thought ? pieces.length : thinking.filter(Boolean).length;
+    if (thoughts) {
+      const own = thought ? pieces : pieces.map((piece, i) => (thinking[i] ? piece : ""));
+      this.thinking.show(own, { ...this.#how, fence: "" });
       const thinks = draft && thinking.at(-1) && thinking.length === pieces.length;
-      this.length.textContent = `${thinks ? "Thinking…" : "Thought"}, ${counted(first, "token")}`;
+      this.length.textContent = `${thinks ? "Thinking…" : "Thought"}, ${counted(thoughts, "token")}`;
       this.folded.hidden = false;
     }
-    if (first < pieces.length) {
-      this.prose.show(first ? pieces.slice(first) : pieces, this.#how);
+    if (thoughts < pieces.length) {
+      const own = thoughts ? pieces.map((piece, i) => (thinking[i] ? "" : piece)) : pieces;
+      this.prose.show(own, this.#how);
     }
-    const room = pieces.length - first;
-    if (this.#next.length < room) this.#next = new Uint8Array(draft ? 2 * room : room);
+    if (this.#next.length < pieces.length) this.#next = new Uint8Array(draft ? 2 * pieces.length : pieces.length);
   }
 
   /** Name, pin and badges. A screen reader hears the text before the figures. */
@@ -159,9 +151,8 @@ export class ChunkView {
     if (!look.original) return shareLevels(look.shares.get(chunk.key) ?? NONE, look.most, next);
     next.fill(0);
     if (chunk.turn.turn_id === look.unproven) return next;
-    const first = this.#first;
-    const shown = Math.min(chunk.brightness.length - first, next.length);
-    if (shown > 0) tokenLevels(chunk.brightness.subarray(first, first + shown), look.low, look.high, next);
+    const shown = Math.min(chunk.brightness.length, next.length);
+    tokenLevels(chunk.brightness.subarray(0, shown), look.low, look.high, next);
     return next;
   }
 

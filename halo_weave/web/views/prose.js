@@ -60,7 +60,7 @@ export class Prose {
   /** @param {string[]} pieces */
   #grow(pieces) {
     const fresh = document.createDocumentFragment();
-    for (let at = this.#shown; at < pieces.length; at++) fresh.append(this.#part(pieces[at], at, ""));
+    for (let at = this.#shown; at < pieces.length; at++) if (pieces[at]) fresh.append(this.#part(pieces[at], at, ""));
     this.node.append(fresh);
   }
 
