@@ -112,7 +112,9 @@ def test_a_file_of_the_first_schema_keeps_its_working_sets(tmp_path, monkeypatch
     first = schema.migrations()[:1]
     db = sqlite3.connect(path, isolation_level=None)
     real(db, path, steps=first)
-    db.execute("INSERT INTO windows VALUES ('w', 'w', '', 'User', 'AI', '{}', 0, 0, NULL)")
+    settings = '{"relevance_floor": 0.3, "seed": 5}'
+    db.execute("INSERT INTO windows VALUES ('w', 'w', '', 'User', 'AI', ?, 0, 0, NULL)", (settings,))
+    db.execute("INSERT INTO settings VALUES ('windows', ?, 0)", (settings,))
     db.execute("INSERT INTO tokenizers VALUES (1, 't')")
     db.execute("INSERT INTO turns VALUES (1, 'w', 'user', NULL, 'User', 0)")
     db.execute(
@@ -125,3 +127,5 @@ def test_a_file_of_the_first_schema_keeps_its_working_sets(tmp_path, monkeypatch
     with SqliteStore(path) as store:
         (live,) = store.live("w")
         assert (live.brightness.tolist(), live.pinned, live.traces) == ([1.0], True, None)
+        assert store.window("w").settings == {"seed": 5}  # the floor was on another scale then
+        assert store.settings()["windows"] == {"seed": 5}

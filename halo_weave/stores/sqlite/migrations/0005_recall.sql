@@ -27,3 +27,8 @@ UPDATE vectors SET vector = codes_of(vector, (SELECT dimension FROM generations 
 -- Chunks of earlier versions that are too long to wake up: they are divided once.
 
 CREATE INDEX chunks_too_long ON chunks(span) WHERE span > 256;
+
+-- The floor of relevance is on another scale now: what was set before means nothing on it.
+
+UPDATE windows SET settings = json_remove(settings, '$.relevance_floor') WHERE json_valid(settings);
+UPDATE settings SET value = json_remove(value, '$.relevance_floor') WHERE key = 'windows' AND json_valid(value);
