@@ -68,7 +68,7 @@ ABLATIONS = {
     "without meaning": replace(DEFAULT, weights=replace(Weights(), meaning=0)),
     "without neighbours' words": replace(DEFAULT, weights=replace(Weights(), word_reach=())),
     "without neighbours' meaning": replace(DEFAULT, weights=replace(Weights(), context=())),
-    "without asking": replace(DEFAULT, weights=replace(Weights(), asking=0, echo=0)),
+    "without asking": replace(DEFAULT, weights=replace(Weights(), asking=0)),
     "without speaker": replace(DEFAULT, weights=replace(Weights(), speaker=0)),
     "without time": replace(DEFAULT, weights=replace(Weights(), time=0)),
     "without floor": replace(DEFAULT, floor=0.0),

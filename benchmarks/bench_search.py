@@ -82,8 +82,8 @@ def measure(size: int, queries: int, rng: np.random.Generator) -> dict[str, floa
             topics.vectors(1)[0], NEAREST
         )  # the first search of a large index learns its directions
         load_seconds = time.perf_counter() - start_time
+        vectors = np.array(stored)  # as they were, to compare with
         del stored
-    vectors = index.of(np.arange(size))[0] if size <= BLOCK else index._vectors[:size]
     asked = topics.vectors(queries + 3, spread=1.2)
     mine, all_of_them, found = [], [], 0
     for i, query in enumerate(asked):

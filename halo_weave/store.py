@@ -122,6 +122,9 @@ class Transcript(Protocol):
     def chunks_by_key(self, keys: Iterable[ChunkKey]) -> list[ChunkRecord]:
         """Records in the order asked for; unknown keys are left out."""
 
+    def chunks_between(self, first: int, stop: int) -> list[ChunkRecord]:
+        """The chunks that have a token at one of these positions, in order; deleted ones too."""
+
     def deleted_in(
         self, window_id: str, *, offset: int = 0, limit: int = 100
     ) -> tuple[int, list[ChunkRecord]]:
@@ -151,6 +154,10 @@ class Transcript(Protocol):
 
     def undelete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
         """Deleted chunks are again what they were in every window, live or asleep. Returns where they are live."""
+
+    def divide_long(self, most: int, *, now: datetime) -> int:
+        """Chunks of more than so many tokens, and more than 256, that are live nowhere are cut into parts, each at its
+        place. So all that was ever said can wake up. Returns how many there were."""
 
     def mark_wrong(self, key: ChunkKey, question: str | None, *, now: datetime) -> None:
         """The wrong memory for questions like this one. None takes all such marks of the chunk back."""

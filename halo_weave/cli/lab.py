@@ -308,7 +308,10 @@ def _print_table(console: Console, title: str, rows: dict[str, Any]) -> None:
             rows = {f"{budget}, {name}": found for budget, of in rows.items() for name, found in of.items()}
             first = next(iter(rows.values()))
         names = [name for name, value in first.items() if not isinstance(value, dict)]
-        table = Table(title, *names, box=SIMPLE)
+        table = Table(box=SIMPLE)
+        table.add_column(title, no_wrap=True)
+        for name in names:
+            table.add_column(name.replace("_", " "))
         for name, found in rows.items():
             table.add_row(name, *(str(found.get(one, "")) for one in names))
     console.print(table)

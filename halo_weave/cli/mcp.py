@@ -15,17 +15,17 @@ from halo_weave.cli.starting import with_options
 from halo_weave.config import read_config, text_of
 from halo_weave.lastrun import running_server
 
-Writes = Annotated[
+_Writes = Annotated[
     bool,
     typer.Option("--allow-writes", help="Also tools that write into memory and forget. Default: read only."),
 ]
-OwnKey = Annotated[str | None, typer.Option("--key", help="Of a server that runs, if it has one.")]
-PATIENCE = 3.0  # seconds for a running server to answer
+_OwnKey = Annotated[str | None, typer.Option("--key", help="Of a server that runs, if it has one.")]
+_PATIENCE = 3.0  # seconds for a running server to answer
 
 
 @app.command()
 @with_options
-def mcp(options: Options, allow_writes: Writes = False, key: OwnKey = None) -> None:
+def mcp(options: Options, allow_writes: _Writes = False, key: _OwnKey = None) -> None:
     """Serve the memory to an MCP host over standard input and output. No chat model is loaded.
 
     If `halo-weave serve` runs on the same data folder, it does the work; else the memory is opened here.
@@ -49,6 +49,6 @@ def mcp(options: Options, allow_writes: Writes = False, key: OwnKey = None) -> N
 def _answers(address: str, key: str) -> bool:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        return requests.get(f"{address}/api/status", headers=headers, timeout=PATIENCE).status_code == 200
+        return requests.get(f"{address}/api/status", headers=headers, timeout=_PATIENCE).status_code == 200
     except requests.RequestException:
         return False

@@ -39,7 +39,7 @@ Names = Annotated[
     list[str] | None,
     typer.Option("--allow-host", help="Another name this server goes by, like box.lan or box.lan:8080."),
 ]
-Writes = Annotated[
+_Writes = Annotated[
     bool, typer.Option("--allow-writes", help="MCP clients of /mcp may also write into memory and forget.")
 ]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
@@ -55,7 +55,7 @@ def serve(
     origin: Origins = None,
     allow_host: Names = None,
     open_page: Open = False,
-    allow_writes: Writes = False,
+    allow_writes: _Writes = False,
 ) -> None:
     """Serve the page and the API on http://127.0.0.1:4256. The default command."""
     # Here, since the web framework takes longer to import than most other commands take to run.

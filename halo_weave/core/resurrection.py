@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import log
@@ -114,7 +114,13 @@ def choose_resurrections(
     a hit first, its pairs once no other hit is worth more than they are. `off`: hits alone. `stamps`: what the frame of
     a turn takes more, by the window where it was said and by role.
     """
-    ranked = _ranked(hits, sleepers, live, frame_tokens or {}, THRIFT if pairs != "with" else 0.0)
+    thrift = THRIFT if pairs != "with" else 0.0
+
+    def price(key: ChunkKey) -> float:
+        """What its length takes off from the worth of a chunk."""
+        return thrift * log(max(1, sleepers[key].tokens + (frame_tokens or {}).get(key.role, 0)))
+
+    ranked = _ranked(hits, sleepers, live, price)
     awake = {key.turn_id for key in live}
     taken: dict[ChunkKey, Waking] = {}
     passed: list[Waking] = []
@@ -142,7 +148,7 @@ def choose_resurrections(
         taken.update((waking.key, waking) for waking in wakes)
         return None
 
-    for hit, members, is_hit in _steps(ranked, sleepers, pairs):
+    for hit, members, is_hit in _steps(ranked, sleepers, pairs, price):
         if is_hit:
             cost = take(hit, members)
             if cost is not None:
@@ -156,10 +162,8 @@ def _ranked(
     hits: Iterable[RecallHit],
     sleepers: Mapping[ChunkKey, Sleeper],
     live: Collection[ChunkKey],
-    frame_tokens: Mapping[Role, int],
-    thrift: float,
-) -> list[tuple[float, RecallHit]]:
-    """What each hit is worth for its length, best first."""
+    price: Callable[[ChunkKey], float],
+) -> list[RecallHit]:
     best: dict[ChunkKey, RecallHit] = {}
     for hit in hits:
         if hit.similarity != hit.similarity:
@@ -171,31 +175,31 @@ def _ranked(
         if hit.key not in best or best[hit.key].similarity < hit.similarity:
             best[hit.key] = hit
 
-    def rank(item: tuple[float, RecallHit]) -> tuple[float, float, int]:
-        sleeper = sleepers[item[1].key]
-        return -item[0], -sleeper.peak, -sleeper.start
+    def rank(hit: RecallHit) -> tuple[float, float, int]:
+        sleeper = sleepers[hit.key]
+        return price(hit.key) - hit.similarity, -sleeper.peak, -sleeper.start
 
-    def worth(hit: RecallHit) -> float:
-        cost = sleepers[hit.key].tokens + frame_tokens.get(hit.key.role, 0)
-        return hit.similarity - thrift * log(max(1, cost))
-
-    return sorted(((worth(hit), hit) for hit in best.values()), key=rank)
+    return sorted(best.values(), key=rank)
 
 
 def _steps(
-    ranked: list[tuple[float, RecallHit]], sleepers: Mapping[ChunkKey, Sleeper], pairs: PairOrder
+    ranked: list[RecallHit],
+    sleepers: Mapping[ChunkKey, Sleeper],
+    pairs: PairOrder,
+    price: Callable[[ChunkKey], float],
 ) -> list[tuple[RecallHit, list[tuple[ChunkKey, WakeReason]], bool]]:
     """What is tried one after the other: a hit with what must come along, or a pair of one (then the last is False)."""
     steps: list[tuple[float, int, tuple[RecallHit, list[tuple[ChunkKey, WakeReason]], bool]]] = []
-    for worth, hit in ranked:
+    for hit in ranked:
+        worth = hit.similarity - price(hit.key)
         own = [(hit.key, WakeReason.HIT)]
         brought = _pairs(sleepers[hit.key], sleepers) if pairs != "off" else []
         if pairs == "with":
             steps.append((-worth, 0, (hit, own + brought, True)))
             continue
         steps.append((-worth, 0, (hit, own, True)))
-        later = worth - (1 - PAIR_SHARE) * abs(hit.similarity)
-        steps += [(-later, 1, (hit, [member], False)) for member in brought]
+        share = min(hit.similarity, PAIR_SHARE * hit.similarity)
+        steps += [(price(member[0]) - share, 1, (hit, [member], False)) for member in brought]
     steps.sort(key=lambda step: step[:2])  # stable: equals keep their rank
     return [step for _, _, step in steps]
 

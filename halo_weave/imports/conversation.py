@@ -12,13 +12,13 @@ from typing import Any, Literal, NamedTuple
 from halo_weave.core.tokens import Role
 
 Left = Counter[str]  # what was not taken, by reason
-Kind = Literal["answer", "thought", "tool"]
+_Kind = Literal["answer", "thought", "tool"]
 
 
 class Part(NamedTuple):
     """Text of one kind. A user's words are of kind "answer", too."""
 
-    kind: Kind
+    kind: _Kind
     text: str
 
 

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-FIRST, LAST = 1980, 2200  # years; outside of them it is not a time
+_FIRST, _LAST = 1980, 2200  # years; outside of them it is not a time
 _STAMP = re.compile(
     r"(\d{4})-(\d{1,2})-(\d{1,2})\s*@\s*(\d{1,2})h\s*(\d{1,2})m\s*(\d{1,2})s(?:\s*(\d{1,3})ms)?"
 )
@@ -59,4 +59,4 @@ def _of_words(text: str) -> datetime | None:
 
 
 def _within(when: datetime) -> datetime | None:
-    return when.astimezone(UTC) if FIRST <= when.year <= LAST else None
+    return when.astimezone(UTC) if _FIRST <= when.year <= _LAST else None

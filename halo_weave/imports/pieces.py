@@ -11,7 +11,7 @@ from halo_weave.core.chunking import cut
 from halo_weave.core.tokens import Tokens
 
 TOKENIZER = "text"  # no model's
-SMALLEST, LARGEST = 64, 200  # tokens of a chunk, if there are so many
+_SMALLEST, LARGEST = 64, 200  # tokens of a chunk, if there are so many
 # Parts of words, and characters of other alphabets.
 _PIECE = re.compile(rb"\s?[!-~]{1,5}|\s?(?:[\xc2-\xdf].|[\xe0-\xef]..|[\xf0-\xf4]...)|\s{1,4}|.", re.S)
 
@@ -27,8 +27,8 @@ def chunked(parts: Sequence[tuple[str, str]]) -> list[tuple[Tokens, str]]:
     for kind, pieces in _pieces(parts):
         tokens = Tokens.of(np.zeros(len(pieces), np.int32), pieces)
         # What is shorter than two chunks is one, and so is what has no line to end a chunk at, unless it is too long.
-        whole = len(tokens) < 2 * SMALLEST or (b"\n" not in tokens.raw and len(tokens) <= LARGEST)
-        for chunk in [tokens] if whole else cut(tokens, SMALLEST, LARGEST):
+        whole = len(tokens) < 2 * _SMALLEST or (b"\n" not in tokens.raw and len(tokens) <= LARGEST)
+        for chunk in [tokens] if whole else cut(tokens, _SMALLEST, LARGEST):
             found.append((chunk, "" if kind == "answer" else kind))
     return found
 

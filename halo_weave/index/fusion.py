@@ -27,8 +27,7 @@ class Weights:
     words: float = 5.0  # for the chunk that holds the user's words best
     speaker: float = 1.5  # for a chunk of the one whom the question names
     time: float = 2.0  # for a chunk said in the time that the question names
-    asking: float = 1.0  # taken away from a chunk by its share of questions
-    echo: float = 4.0  # taken away from a chunk that tells nothing
+    asking: float = 5.0  # taken away from a chunk that tells nothing: questions, answers that know nothing
     wrong: float = 20.0  # taken away from what was marked as wrong for such a question: it is no hit any more
     word_reach: tuple[float, ...] = (0.75, 0.5, 0.25)  # of a word that stands 1, 2, 3 chunks away
     context: tuple[float, ...] = (0.5, 0.25)  # of the meaning of what stands 1, 2 chunks away
@@ -86,7 +85,7 @@ class Meaning:
     passages: Floats  # (passages, dimension), those of one chunk together
     counts: Rows  # (chunks,) passages of each; 0 for a chunk that is not embedded yet
     whole: Floats  # (chunks, dimension) each alone as one vector, for comparing chunks
-    amid: Floats  # (chunks, dimension) the same mixed with its neighbours, of any length
+    amid: Floats  # (chunks, dimension) the same mixed with its neighbours
 
     @classmethod
     def of(cls, rows: Rows, outline: Outline, index: VectorIndex, context: Sequence[float]) -> Meaning:
@@ -112,6 +111,7 @@ class Meaning:
             np.take(all_whole, np.searchsorted(everyone, near), axis=0, out=beside, mode="clip")
             beside *= (np.float32(context[i // 2]) * (near >= 0))[:, None]  # nothing where the talk ends
             amid += beside
+        amid /= _lengths(amid)[:, None]
         if all_whole is vectors:
             return cls(whole, np.ones(len(rows), np.int64), whole, amid)
         passages, own = index.of(outline["number"][rows])
@@ -124,8 +124,7 @@ class Meaning:
         if has.any():
             firsts = (np.cumsum(self.counts) - self.counts)[has]
             found[has] = np.maximum.reduceat(likeness(self.passages, query), firsts)
-        amid = likeness(self.amid, query) / _lengths(self.amid)
-        return np.asarray((found + amid) / 2, np.float32)
+        return (found + likeness(self.amid, query)) / np.float32(2)
 
 
 def _unit(vectors: Floats) -> Floats:

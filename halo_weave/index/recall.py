@@ -341,9 +341,9 @@ class Recall:
         heard = self._spoken_of(text)
         if heard:
             parts["speaker"] = weights.speaker * np.isin(outline["speaker"][rows], heard).astype(np.float32)
-        asking = weights.asking * (1 - told[rows]) + weights.echo * (told[rows] == 0)
+        asking = told[rows] == 0
         if asking.any():
-            parts["asking"] = np.asarray(-asking, np.float32)
+            parts["asking"] = -weights.asking * asking.astype(np.float32)
         wrong = self._marks.weigh(outline["number"][rows], text[:READ], query)
         if wrong is not None:
             parts["wrong"] = -weights.wrong * wrong

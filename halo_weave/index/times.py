@@ -7,6 +7,10 @@ import re
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 
+from halo_weave.core.languages import language_of
+from halo_weave.core.words import terms
+from halo_weave.index import timewords
+
 Span = tuple[date, date]  # first and last day
 
 MONTHS = {
@@ -26,12 +30,19 @@ ISO = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
 AGO = re.compile(r"\b(a|an|one|two|three|four|five|six|\d{1,3})\s+(day|week|month|year)s?\s+ago\b", re.I)
 RELATIVE = re.compile(r"\b(today|yesterday|(?:last|this|past)\s+(?:night|week|weekend|month|year))\b", re.I)
 WEEKDAY = re.compile(rf"\b(?:last|on|this)\s+({'|'.join(DAYS)})\b", re.I)
+HERE = re.compile(r"\bhier\b", re.I)
 COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
 
 
 def spans(text: str, now: datetime) -> list[Span]:
     """The days that a text speaks of, seen from `now`. A month without a year is the last one that has begun."""
-    today, found = now.date(), []
+    today, found = now.date(), list[Span]()
+    if language_of(terms(text)) in ("german", "dutch"):
+        text = HERE.sub(" ", text)  # yesterday in French
+    for english, pattern in timewords.RELATIVE.items():
+        if pattern.search(text):
+            found.append(_relative(english, today))
+            text = pattern.sub(" ", text)
     for pattern, span_of in _READERS:
         found += [span_of(match, today) for match in pattern.finditer(text)]
         text = pattern.sub(" ", text)  # what matched is taken out: "May 2023" is not "in May" as well
@@ -110,6 +121,20 @@ def _weekday(name: str, today: date) -> Span:
     return day, day
 
 
+def _ago_elsewhere(match: re.Match[str], unit: str, today: date) -> Span:
+    said = next(group for group in match.groups() if group).lower()
+    count = int(said) if said.isdecimal() else timewords.COUNTS.get(said, 0)
+    return _ago(min(count, 999), unit, today) if count else NEVER
+
+
+def _asian(year: str | None, month: int, day: str | None, today: date) -> Span:
+    if not 1 <= month <= 12:
+        return NEVER
+    if day:
+        return _day_of(int(day), month, year, today)
+    return _whole_month(int(year), month) if year else _last_month(month, today)
+
+
 # Each way to name a time, the most exact first, and the days that it means.
 _READERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], date], Span]], ...] = (
     (ISO, lambda m, today: _one_day(int(m[1]), int(m[2]), int(m[3]))),
@@ -121,4 +146,13 @@ _READERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], date], Span]], .
     (AGO, lambda m, today: _ago(COUNTS.get(m[1].lower()) or int(m[1]), m[2].lower(), today)),
     (RELATIVE, lambda m, today: _relative(" ".join(m[1].lower().split()), today)),
     (WEEKDAY, lambda m, today: _weekday(m[1], today)),
+    (timewords.NUMERIC, lambda m, today: _one_day(int(m[3]), int(m[2]), int(m[1]))),
+    *(
+        (pattern, lambda m, today, unit=unit: _ago_elsewhere(m, unit, today))
+        for unit, pattern in timewords.AGO.items()
+    ),
+    (timewords.ASIAN, lambda m, today: _asian(m[1], int(m[2]), m[3], today)),
+    (timewords.DAY_MONTH, lambda m, today: _day_of(int(m[1]), timewords.MONTHS[m[2].lower()], m[3], today)),
+    (timewords.MONTH_YEAR, lambda m, today: _whole_month(int(m[2]), timewords.MONTHS[m[1].lower()])),
+    (timewords.MONTH_ALONE, lambda m, today: _last_month(timewords.MONTHS[m[1].lower()], today)),
 )

@@ -1,7 +1,7 @@
-"""Vectors in memory. In a small index all are compared; in a large one a narrow view chooses which to compare.
+"""Vectors in memory, one byte for each number. In a small index all are compared; in a large one a narrow view chooses.
 
-The narrow view keeps the directions in which the vectors of this memory differ most (principal components): it is
-an eighth of the bytes to read, and reading is what takes the time.
+The narrow view keeps the directions in which the vectors of this memory differ most (principal components): there is
+little of it to read, and reading is what takes the time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from halo_weave.core.coding import decoded, encoded
 from halo_weave.errors import BadInput
 from halo_weave.index.numbers import NumberMap
 from halo_weave.ports import Vectors
@@ -18,7 +19,7 @@ from halo_weave.records import Numbers
 
 Floats = npt.NDArray[np.float32]
 
-EXACT_BELOW = 50_000  # vectors; up to here comparing all takes a few milliseconds
+EXACT_BELOW = 10_000  # vectors; up to here comparing all takes a few milliseconds
 NARROW = 48  # directions kept: an eighth of what MiniLM has
 SHORTLIST = 2_000  # at least so many are compared exactly
 SHORTLIST_SHARE = 400  # and one of so many
@@ -34,7 +35,8 @@ class VectorIndex:
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
         self._size = 0
-        self._vectors = np.zeros((0, dimension), np.float32)
+        self._codes = np.zeros((0, dimension), np.int8)  # see core/coding.py
+        self._scales = np.zeros(0, np.float32)
         self._owners = np.zeros(0, np.int64)
         self._first = NumberMap(GONE)  # row of a chunk's first vector; the others follow it
         self._count = NumberMap(0)
@@ -58,7 +60,7 @@ class VectorIndex:
 
     @property
     def bytes(self) -> int:
-        return self._vectors.nbytes + self._owners.nbytes + self._narrow.nbytes
+        return self._codes.nbytes + self._scales.nbytes + self._owners.nbytes + self._narrow.nbytes
 
     def reserve(self, vectors: int) -> None:
         """Make room at once for this many more."""
@@ -79,7 +81,7 @@ class VectorIndex:
         self.remove(owners)
         start, end = self._size, self._size + len(numbers)
         self._make_room(end)
-        self._vectors[start:end] = vectors
+        self._codes[start:end], self._scales[start:end] = encoded(vectors)
         self._owners[start:end] = numbers
         if self._directions is not None:
             self._narrow[start:end] = vectors @ self._directions
@@ -109,7 +111,7 @@ class VectorIndex:
     def of(self, numbers: Numbers) -> tuple[Vectors, Numbers]:
         """The vectors of these chunks one after the other, and how many each has (0 if none)."""
         rows, counts = self._rows_of(numbers)
-        return self._vectors[rows], counts
+        return self._decoded(rows), counts
 
     def _rows_of(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
         counts = self._count[numbers]
@@ -121,19 +123,23 @@ class VectorIndex:
         narrow = self._size > EXACT_BELOW and self.dimension > NARROW
         if not narrow or (self._directions is not None and self._size <= 1.5 * self._learned):
             return
-        sample = self._vectors[: self._size : max(1, self._size // SAMPLE)]
+        sample = self._decoded(slice(0, self._size, max(1, self._size // SAMPLE)))
         _, directions = np.linalg.eigh(np.cov(sample, rowvar=False))
         self._directions = np.ascontiguousarray(directions[:, -NARROW:], np.float32)
-        self._narrow = np.zeros((len(self._vectors), NARROW), np.float32)
+        self._narrow = np.zeros((len(self._codes), NARROW), np.float32)
         for start in range(0, self._size, SAMPLE):
             end = min(self._size, start + SAMPLE)
-            self._narrow[start:end] = self._vectors[start:end] @ self._directions
+            self._narrow[start:end] = self._decoded(slice(start, end)) @ self._directions
         self._learned = self._size
 
     def _candidates(self, query: Floats, count: int) -> tuple[Numbers, Floats]:
         self.learn()
         if self._directions is None or self._size <= EXACT_BELOW:
-            similarity = likeness(self._vectors[: self._size], query)
+            starts = range(0, self._size, 8 * BLOCK)
+            blocks = [slice(start, min(self._size, start + 8 * BLOCK)) for start in starts]
+            similarity = np.concatenate(
+                [np.zeros(0, np.float32), *(self._alike(one, query) for one in blocks)]
+            )
             similarity[self._owners[: self._size] == GONE] = -np.inf
             wanted = min(self._size, 4 * count)  # a chunk may have several among the nearest
             if wanted < self._size:
@@ -147,21 +153,29 @@ class VectorIndex:
         sample = rough[:: max(1, self._size // SAMPLE)]
         place = max(1, min(len(sample) - 1, round(wanted / self._size * len(sample))))
         rows = np.flatnonzero(rough >= np.partition(sample, -place)[-place])
-        blocks = (rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK))
-        return rows, np.concatenate([likeness(self._vectors[block], query) for block in blocks])
+        parts = (rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK))
+        return rows, np.concatenate([self._alike(part, query) for part in parts])
+
+    def _decoded(self, rows: Numbers | slice) -> Floats:
+        return decoded(self._codes[rows], self._scales[rows])
+
+    def _alike(self, rows: Numbers | slice, query: Floats) -> Floats:
+        """(rows,) how near each is. Scaling comes last: it is one number for each."""
+        return likeness(self._codes[rows].astype(np.float32), query) * self._scales[rows]
 
     def _make_room(self, wanted: int) -> None:
-        if wanted <= len(self._vectors):
+        if wanted <= len(self._codes):
             return
-        size = max(wanted, 1024, len(self._vectors) * 3 // 2)
-        self._vectors = _grown(self._vectors, size, self._size)
+        size = max(wanted, 1024, len(self._codes) * 3 // 2)
+        self._codes = _grown(self._codes, size, self._size)
+        self._scales = _grown(self._scales, size, self._size)
         self._owners = _grown(self._owners, size, self._size)
         if self._directions is not None:
             self._narrow = _grown(self._narrow, size, self._size)
 
     def _close_up(self) -> None:
         kept = np.flatnonzero(self._owners[: self._size] != GONE)
-        self._vectors = self._vectors[kept]
+        self._codes, self._scales = self._codes[kept], self._scales[kept]
         self._owners = self._owners[kept]
         if self._directions is not None:
             self._narrow = self._narrow[kept]

@@ -33,7 +33,7 @@ def forced_reply(
     )
     rows: list[AttentionRow | None] = [first]
     surprisal = np.full(len(reply), np.nan, np.float32)
-    wanted = replace(capture, reply=False, reading=capture.reply, reading_surprisal=True) if capture else None
+    wanted = replace(capture, reply=False, reading=capture.reply) if capture else None
     for event in engine.generate(window, whole, GREEDY, wanted, **how):
         if isinstance(event, Read):
             rows += event.rows

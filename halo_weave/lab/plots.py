@@ -28,6 +28,9 @@ def plotted(tape: TapedWindow, done: Mapping[str, Replayed], folder: Path) -> li
         ("survival", _survival(plt, done)),
         ("looks", _looks(plt, tape)),
     ):
+        for axis in figure.axes:
+            if axis.get_xlabel():  # turns, ages and chunks are counted
+                axis.xaxis.get_major_locator().set_params(integer=True)
         for kind in KINDS:
             place = folder / f"{name}.{kind}"
             figure.savefig(place, dpi=120)

@@ -331,6 +331,17 @@ class HitTold(Output):
     tokens: Size = _at("record", "chunk")
 
 
+class TokenTold(Output):
+    position: Number
+    id: int
+    text: str
+    key: KeyText
+
+
+class TokensTold(Output):
+    tokens: list[TokenTold]
+
+
 class SearchTold(Output):
     hits: list[HitTold]
     cost: int | None = Field(description="Tokens that would wake up, frames included, if a budget was given.")

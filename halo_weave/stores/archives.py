@@ -16,12 +16,12 @@ from typing import IO, NamedTuple
 from halo_weave.errors import ImportRefused
 
 ZIP, PNG = b"PK\x03\x04", b"\x89PNG\r\n\x1a\n"
-RATIO, SMALL = (
+_RATIO, SMALL = (
     200,
     64 << 20,
-)  # a zip may unpack to `SMALL` bytes and `RATIO` times its size, far more than text does
-MEMBERS = 200_000
-CARD = 32 << 20  # bytes of the text in a PNG
+)  # a zip may unpack to `SMALL` bytes and `_RATIO` times its size, far more than text does
+_MEMBERS = 200_000
+_CARD = 32 << 20  # bytes of the text in a PNG
 _NEWER = b"ccv3"
 _NAMES = {_NEWER, b"chara"}
 
@@ -30,7 +30,7 @@ class ArchiveRefused(ImportRefused):
     """A zip that cannot be read to its end."""
 
 
-class Document(NamedTuple):
+class _Document(NamedTuple):
     """Something to read, and how large it is."""
 
     name: str  # only to be told
@@ -57,7 +57,7 @@ class _Metered(io.RawIOBase):
         self._meter[0] -= len(block)
         if self._meter[0] < 0:
             raise ArchiveRefused(
-                f"The zip unpacks to more than {RATIO} times its size, so it was not imported."
+                f"The zip unpacks to more than {_RATIO} times its size, so it was not imported."
             )
         buffer[: len(block)] = block
         return len(block)
@@ -78,7 +78,7 @@ def _told(name: str) -> str:
     return repr(name[:100])
 
 
-def documents(source: IO[bytes]) -> Iterator[Document]:
+def documents(source: IO[bytes]) -> Iterator[_Document]:
     """What lies in a file, each open until the next is asked for. It can be asked again from the beginning."""
     size = source.seek(0, os.SEEK_END)
     source.seek(0)
@@ -92,12 +92,12 @@ def documents(source: IO[bytes]) -> Iterator[Document]:
             raise ImportRefused(
                 "The picture has no character card in it (no chunk chara or ccv3), so it was not imported."
             )
-        yield Document("card", io.BytesIO(card), len(card))
+        yield _Document("card", io.BytesIO(card), len(card))
     else:
-        yield Document("file", source, size)
+        yield _Document("file", source, size)
 
 
-def _members(source: IO[bytes], size: int) -> Iterator[Document]:
+def _members(source: IO[bytes], size: int) -> Iterator[_Document]:
     try:
         archive = zipfile.ZipFile(source)
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
@@ -106,18 +106,18 @@ def _members(source: IO[bytes], size: int) -> Iterator[Document]:
         ) from error
     with archive:
         infos = [info for info in archive.infolist() if not info.is_dir()]
-        if len(infos) > MEMBERS:
-            raise ArchiveRefused(f"The zip has more than {MEMBERS:,} files, so it was not imported.")
-        meter = [SMALL + RATIO * size]  # what may still be unpacked
+        if len(infos) > _MEMBERS:
+            raise ArchiveRefused(f"The zip has more than {_MEMBERS:,} files, so it was not imported.")
+        meter = [SMALL + _RATIO * size]  # what may still be unpacked
         for info in infos:
             with _member(archive, info, meter) as member:
                 begin = member.peek(len(PNG))[: len(PNG)]  # type: ignore[attr-defined]
                 if begin.startswith(PNG):
                     card = _card(member)
                     if card is not None:
-                        yield Document(info.filename, io.BytesIO(card), len(card))
+                        yield _Document(info.filename, io.BytesIO(card), len(card))
                         continue
-                yield Document(info.filename, member, info.file_size)
+                yield _Document(info.filename, member, info.file_size)
 
 
 def _card(png: IO[bytes]) -> bytes | None:
@@ -126,7 +126,7 @@ def _card(png: IO[bytes]) -> bytes | None:
     png.read(len(PNG))
     while len(head := png.read(8)) == 8:
         length, kind = struct.unpack(">I4s", head)
-        if kind == b"IEND" or length > CARD:
+        if kind == b"IEND" or length > _CARD:
             break
         if kind == b"tEXt":
             name, _, written = png.read(length).partition(b"\0")

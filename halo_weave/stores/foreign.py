@@ -32,10 +32,15 @@ from halo_weave.stores.packing import micros, pack_floats
 
 LIVE = 1000  # tokens at the end of a conversation that are live in its window; the rest sleeps
 LONGEST = 1_000_000  # characters of a message
-AHEAD = 100  # values of a file that are looked at to know its format
+_AHEAD = 100  # values of a file that are looked at to know its format
 BATCH = 200  # turns to a transaction
-WITHIN = ("conversations", "chats", "threads", "data")  # where a list of conversations may stand in an object
-SPEAKERS = {Role.USER: "User", Role.ASSISTANT: "AI"}
+_WITHIN = (
+    "conversations",
+    "chats",
+    "threads",
+    "data",
+)  # where a list of conversations may stand in an object
+_SPEAKERS = {Role.USER: "User", Role.ASSISTANT: "AI"}
 
 
 class _Spooled(NamedTuple):
@@ -144,7 +149,7 @@ class ForeignFile:
         begin: list[Any] = []
         found: ForeignFormat | None = None
         try:
-            for value in islice(values, AHEAD):
+            for value in islice(values, _AHEAD):
                 begin.append(value)
                 if found := format_of(value):
                     break
@@ -271,7 +276,7 @@ class ForeignFile:
                     "answers": parent if (line.role, role) == (Role.ASSISTANT, Role.USER) else None,
                     "speaker": line.speaker
                     or one.user_name * (line.role == Role.USER)
-                    or SPEAKERS[Role(line.role)],
+                    or _SPEAKERS[Role(line.role)],
                     "said": said_at(line.said),
                     "origin": {"memory": one.source, "turn": 0, "mark": _mark(line)},
                     "chunks": [],
@@ -298,8 +303,8 @@ class ForeignFile:
             "id": one.window,
             "name": one.title or one.program,
             "system_prompt": one.system_prompt,
-            "user_name": one.user_name or SPEAKERS[Role.USER],
-            "ai_name": one.ai_name or SPEAKERS[Role.ASSISTANT],
+            "user_name": one.user_name or _SPEAKERS[Role.USER],
+            "ai_name": one.ai_name or _SPEAKERS[Role.ASSISTANT],
             "settings": {},
             "created": said_at(created),
             "modified": said_at(max(created, one.modified or 0)),
@@ -337,10 +342,10 @@ class ForeignFile:
 
 def _listed(value: Any) -> tuple[list[Any], ForeignFormat | None]:
     """The conversations in an object that is not one itself."""
-    for name in WITHIN:
+    for name in _WITHIN:
         listed = value.get(name) if isinstance(value, dict) else None
         if isinstance(listed, list):
-            for element in listed[:AHEAD]:
+            for element in listed[:_AHEAD]:
                 if found := format_of(element):
                     return listed, found
     return [], None

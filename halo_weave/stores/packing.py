@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from halo_weave.core.coding import pack_codes, unpack_codes
 from halo_weave.core.tokens import Brightness, Tokens
 from halo_weave.core.use import TokenSource
 from halo_weave.errors import BadInput
@@ -94,6 +95,16 @@ def _widened(blobs: Sequence[bytes], counts: Sequence[int], narrow: str) -> npt.
 
 def pack_floats(values: npt.NDArray[np.float32]) -> bytes:
     return np.ascontiguousarray(values, "<f4").tobytes()
+
+
+def codes_of(floats: bytes, dimension: int) -> bytes:
+    """Vectors out of an export, as they are stored."""
+    return pack_codes(np.frombuffer(floats, "<f4").reshape(-1, dimension))
+
+
+def floats_of(codes: bytes, dimension: int) -> bytes:
+    """Stored vectors as an export has them."""
+    return pack_floats(unpack_codes(codes, dimension))
 
 
 def pack_traces(traces: npt.NDArray[np.float32] | None, tokens: int | None = None) -> bytes | None:

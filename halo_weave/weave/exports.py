@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC
 from itertools import groupby
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from halo_weave.core.tokens import Role
 from halo_weave.errors import BadInput
@@ -15,7 +15,6 @@ from halo_weave.store import Progress, Store, silent
 from halo_weave.weave.reply import THOUGHT, TOOL
 
 ExportFormat = Literal["halo-weave", "markdown", "chatgpt"]
-EXPORT_FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 Write = Callable[[str], object]
 
 

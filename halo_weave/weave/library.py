@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
@@ -12,17 +12,18 @@ from halo_weave.core.window import Live
 from halo_weave.errors import BadInput, UnknownChunk
 from halo_weave.imports.pieces import TOKENIZER, chunked
 from halo_weave.keepsakes.structured_memory import StructuredMemory
+from halo_weave.ports import Only
 from halo_weave.records import ChunkRecord, TurnRecord
 from halo_weave.weave.reply import THOUGHT
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
 from halo_weave.weave.windows import find_window
 
-MOST_HITS = 200  # that a search looks at
-PAGE = 20  # turns of a timeline
-AROUND = 5  # turns on each side of a chunk
-LONGEST = 100_000  # characters that are written at once
-WINDOW = "Other programs"  # where what they say is kept
+_MOST_HITS = 200  # that a search looks at
+_PAGE = 20  # turns of a timeline
+_AROUND = 5  # turns on each side of a chunk
+_LONGEST = 100_000  # characters that are written at once
+_WINDOW = "Other programs"  # where what they say is kept
 
 # Values as they are told to programs. Without slots, since the MCP library makes schemas of them, and cannot with.
 
@@ -122,8 +123,9 @@ class WeaveLibrary:
             _moment(until, "until", end=True),
         )
         user_weight = system.settings().user_weight
+        only = Only(since=begin, before=end + timedelta(microseconds=1) if end else None)
         hits = system.recall.search(
-            query, window=window_id, limit=MOST_HITS, now=system.now(), user_weight=user_weight
+            query, window=window_id, limit=_MOST_HITS, now=system.now(), user_weight=user_weight, only=only
         )
         records = {one.key: one for one in system.store.chunks_by_key(hit.key for hit in hits)}
         names = system.names()
@@ -132,8 +134,6 @@ class WeaveLibrary:
         for place, hit in enumerate(hits):
             record = records.get(hit.key)
             if place < offset or record is None or record.gone or THOUGHT in record.tags:
-                continue
-            if (begin and record.said < begin) or (end and record.said > end):
                 continue
             if found and spent + len(record.chunk) > budget:
                 return MemoryHits(found, spent, place)
@@ -157,8 +157,8 @@ class WeaveLibrary:
 
     def read(self, id: str, *, around: int = 1) -> MemoryPassage:
         """A chunk, with as many turns before and after its own."""
-        if not 0 <= around <= AROUND:
-            raise BadInput(f"`around` is {around}; it goes from 0 to {AROUND}.")
+        if not 0 <= around <= _AROUND:
+            raise BadInput(f"`around` is {around}; it goes from 0 to {_AROUND}.")
         store, key = self._system.store, ChunkKey.parse(id)
         record = store.chunk(key)
         if record.gone:
@@ -180,7 +180,7 @@ class WeaveLibrary:
         return MemoryPassage(id, record.chunk.text, self._told([*before, turn, *after]))
 
     def timeline(
-        self, *, since: str = "", until: str = "", window: str = "", cursor: str = "", limit: int = PAGE
+        self, *, since: str = "", until: str = "", window: str = "", cursor: str = "", limit: int = _PAGE
     ) -> Timeline:
         """What was said, in the order of time."""
         if not 1 <= limit <= 100:
@@ -199,14 +199,14 @@ class WeaveLibrary:
     def write(self, text: str, *, path: str = "", speaker: str = "") -> MemoryWritten:
         """Say something into memory; with a path, save it in the structured memory."""
         system, text = self._system, plain(text)
-        if not text.strip() or len(text) > LONGEST:
-            raise BadInput(f"The text has {len(text):,} characters; it needs 1 to {LONGEST:,}.")
+        if not text.strip() or len(text) > _LONGEST:
+            raise BadInput(f"The text has {len(text):,} characters; it needs 1 to {_LONGEST:,}.")
         if path:
             entry = self._tree().save(path, text, now=system.now())
             return MemoryWritten(f"Saved under {entry.path}.", [], entry.path)
-        window = next((one for one in system.store.windows() if one.name == WINDOW), None)
+        window = next((one for one in system.store.windows() if one.name == _WINDOW), None)
         if window is None:
-            window = system.store.create_window(WINDOW, now=system.now())
+            window = system.store.create_window(_WINDOW, now=system.now())
         chunks = chunked([("answer", text)])
         ids = system.store.reserve(sum(len(tokens) for tokens, _ in chunks))
         said, start = [], ids.start
@@ -222,7 +222,7 @@ class WeaveLibrary:
         system.recall.note_said()
         system.changed([window.id])
         keys = [str(one.chunk.key) for one in said]
-        return MemoryWritten(f"Kept in the window {WINDOW!r}.", keys, "")
+        return MemoryWritten(f"Kept in the window {_WINDOW!r}.", keys, "")
 
     def forget(self, id: str, *, undo: bool = False) -> MemoryForgotten:
         """A chunk and what goes with it: out of search and every window, or back."""

@@ -38,6 +38,16 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedToken:
+    """A token at its position."""
+
+    position: int
+    id: int
+    text: str
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
 class Preview:
     """What would wake up if this were said."""
 
@@ -172,6 +182,19 @@ class WeaveMemory:
             )
         return embedder.name, embedder.embed(texts)
 
+    def tokens(self, first: int, stop: int) -> list[PlacedToken]:
+        """What was said at these positions, token by token; what was deleted is left out."""
+        found = []
+        for record in self._system.store.chunks_between(first, stop):
+            chunk = record.chunk
+            if record.gone or len(chunk) != chunk.span:
+                continue
+            for i, piece in enumerate(chunk.tokens.pieces()):
+                if first <= chunk.start + i < stop:
+                    text = piece.decode("utf-8", errors="replace")
+                    found.append(PlacedToken(chunk.start + i, int(chunk.tokens.ids[i]), text, record.key))
+        return found
+
     def stats(self) -> Stats:
         return self._system.store.stats()
 
@@ -207,6 +230,7 @@ class WeaveMemory:
             brought = self._system.store.import_open_file(source, now=self._system.now(), progress=progress)
         finally:
             self._importing = None
+        self._system.divide_long()
         self._system.recall.note_said()
         return brought
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from math import inf
@@ -282,6 +282,12 @@ class System:
         return self._tapes[key]
 
     # Replies that were never finished
+
+    def divide_long(self) -> None:
+        """Chunks that are too long to wake up, of earlier versions or of other programs, are cut into parts."""
+        with suppress(StoreError):  # another time, if the store is busy or full
+            if self.store.divide_long(self.settings(None).max_chunk_tokens, now=self.now()):
+                self.recall.note_said()
 
     def recover(self, held: str | None = None) -> None:
         """Replies that a killed process left unfinished become turns, as far as they were stored.

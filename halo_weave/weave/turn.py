@@ -6,11 +6,9 @@ brightness that the unfinished reply had earned.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from threading import Event as Flag
@@ -20,9 +18,9 @@ from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.pruning import Prune, PrunePlan, SleepReason, choose_prunes
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
-from halo_weave.core.use import ReplyUse, UseTally, seen_for_use
-from halo_weave.core.window import Live, chunk_turn
-from halo_weave.errors import BadInput, StoreError
+from halo_weave.core.use import UseTally, seen_for_use
+from halo_weave.core.window import chunk_turn
+from halo_weave.errors import BadInput
 from halo_weave.keepsakes.calls import ToolCall
 from halo_weave.ports import Done, Planned, Read, Reason, Sampling, Step
 from halo_weave.records import Reservation
@@ -32,16 +30,15 @@ from halo_weave.weave import events
 from halo_weave.weave.asked import Asked, Frame
 from halo_weave.weave.clock import TurnClock
 from halo_weave.weave.desk import About, Desk
-from halo_weave.weave.drafts import RETRY, unstored
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.roundtrip import round_trip
-from halo_weave.weave.said import USED, remembered
-from halo_weave.weave.seen import Reminder, SeenChunk
+from halo_weave.weave.said import USED
+from halo_weave.weave.seen import SeenChunk
+from halo_weave.weave.storing import store_reply, store_use
 from halo_weave.weave.system import System
 from halo_weave.weave.taping import TurnTape, Untaped
 
-log = logging.getLogger(__name__)
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
 TOOL_ROOM = 512  # and for the answer of each tool that may be called
 FRAME = 0.1  # seconds between two reports of brightness
@@ -305,12 +302,7 @@ class Turn:
         )
 
     def _have_read(self, read: Read) -> events.PromptRead:
-        for name, count in (
-            ("reused", read.reused),
-            ("restored", read.restored),
-            ("computed", read.computed),
-        ):
-            self.stats[name] += count
+        self.stats.update(reused=read.reused, restored=read.restored, computed=read.computed)
         self.clock.reading += read.seconds
         window = self.desk.window
         surprisal = None if read.surprisal is None else self.prompt.whole_surprisal(read.surprisal)
@@ -460,50 +452,11 @@ class Turn:
             self._tags = {key: own for key, own in tags.items() if own}
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
             self._note(chunks, self.desk.record.ai_name, now)
-        self._store_reply(turn_id, [window.at(chunk.key) for chunk in chunks], now)
+        live = [window.at(chunk.key) for chunk in chunks]
+        store_reply(self.system, self.desk, turn_id, live, self._tags, now)
         use = self.use.whole(start)
-        reminders = self._store_use(turn_id, use) if chunks else ()
+        reminders = store_use(self.desk, turn_id, use, self._woken) if chunks else ()
         return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use, reminders)
-
-    def _store_reply(self, turn_id: int, live: Sequence[Live], now: datetime) -> None:
-        """What was shown is kept until the store takes it: the disk may be full, another process may hold the file."""
-        stored = False
-        while True:
-            try:
-                stored = stored or self._append_reply(turn_id, live, now)
-                self._save_brightness()
-                break
-            except StoreError as error:
-                self.system.note_unstored(self.desk, unstored(str(error)))
-                if time.monotonic() > self.system.give_up:
-                    log.error("A reply of %d chunks in %r was not stored.", len(live), self.desk.record.name)
-                    raise
-                time.sleep(RETRY)
-        self.system.note_unstored(self.desk, "")
-
-    def _append_reply(self, turn_id: int, live: Sequence[Live], now: datetime) -> bool:
-        if not live:
-            self.store.drop_draft(turn_id)
-        elif not (self.desk.unstored and self.store.turn(turn_id)):  # a refused commit may have been made
-            self.store.append(
-                self.desk.record.id, live, tokenizer=self.engine.info.tokenizer, now=now, tags=self._tags
-            )
-        return True
-
-    def _save_brightness(self) -> None:
-        window = self.desk.window
-        try:
-            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
-        except BadInput:  # another window or process has deleted something meanwhile, or put it to sleep
-            self.desk.follow_store()
-            self.store.save_brightness(self.desk.record.id, window.chunks, window.brightness, window.traces)
-
-    def _store_use(self, turn_id: int, use: ReplyUse) -> tuple[Reminder, ...]:
-        """What was said is stored already; if the store refuses now, only where it came from is lost."""
-        with suppress(StoreError):
-            self.store.save_use(turn_id, use, self._woken)
-            return remembered(self.store, [turn_id], self.desk.names).get(turn_id, ())
-        return ()
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """First thoughts and a tool's words between frames, which templates do not write of past turns; then the dimmest."""

@@ -21,15 +21,16 @@ def hits_for(room: int) -> int:
 
 
 def relevant(found: Sequence[RecallHit], text: str, floor: float) -> list[RecallHit]:
-    """The hits that have to do with a text.
+    """The hits that have to do with a text, without those that tell nothing: they may only come as pairs.
 
     The clearer the nearest one stands above the floor, the more may come with it. For a question about the past the best
     one comes, whatever its nearness.
     """
+    found = [hit for hit in found if "asking" not in hit.parts]
     nearest = max((hit.nearness for hit in found if hit.nearness is not None), default=floor)
     lower = max(0.0, floor - max(0.0, nearest - floor) / 2)
     near = [hit for hit in found if hit.matters(lower)]
-    return near or (list(found[:1]) if asks_back(text) else [])
+    return near or (found[:1] if asks_back(text) else [])
 
 
 def stamps_of(sleepers: Iterable[Sleeper], stamp: Callable[[str, Role], int]) -> dict[tuple[str, Role], int]:

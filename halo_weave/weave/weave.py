@@ -57,6 +57,7 @@ class Weave:
         self.library = WeaveLibrary(self._system)
         self.now = now
         self._system.recover()
+        self._system.divide_long()
 
     @property
     def engine(self) -> Engine:

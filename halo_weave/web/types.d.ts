@@ -57,6 +57,7 @@ declare namespace Wire {
     "GET /api/windows/{window_id}/chunks/{key}/why": WhyTold;
     "GET /api/windows/{window_id}/chunks/{key}/delete": DeletionTold;
     "DELETE /api/windows/{window_id}/chunks/{key}": DeletionTold;
+    "GET /api/tokens": TokensTold;
     "GET /api/search": SearchTold;
     "GET /api/memory": BranchTold;
     "GET /api/memory/entry": EntryTold;
@@ -78,7 +79,7 @@ declare namespace Wire {
     "GET /api/settings": SettingsTold;
     "PATCH /api/settings": SettingsTold;
     "GET /api/stats": StatsTold;
-    "GET /api/export": null;
+    "GET /api/export": Record<string, any> | any[];
     "GET /api/import": ImportState;
     "POST /api/import": Imported;
     "POST /api/clear": null;
@@ -980,6 +981,17 @@ declare namespace Wire {
     place: number;
     offset: number;
     share: number;
+  }
+
+  interface TokenTold {
+    position: string;
+    id: number;
+    text: string;
+    key: string;
+  }
+
+  interface TokensTold {
+    tokens: TokenTold[];
   }
 
   interface ToolAnsweredEvent {

@@ -18,6 +18,9 @@ from halo_weave.assemble import Options, assemble
 from halo_weave.cli.chat import Chat, first_window
 from halo_weave.cli.glow import json_line, painted, span, visible
 from halo_weave.core.tokens import Tokens
+from halo_weave.engines import ENGINES
+from halo_weave.errors import ModelNotFound
+from halo_weave.lastrun import remembered_model
 
 
 @pytest.fixture
@@ -207,3 +210,29 @@ def test_a_pipe_is_enough(tmp_path):
     assert "0 chunks asleep" in answer.stdout
     assert "not heard" not in answer.stdout
     assert "\x1b" not in answer.stdout
+
+
+def test_the_model_is_listed_and_changed(talk, weave, monkeypatch, tmp_path):
+    monkeypatch.setenv("HALO_WEAVE_MODELS", str(tmp_path))
+    listed = talk("/model")
+    assert "Qwen2.5 Coder 1.5B Instruct" in listed
+    assert "all-MiniLM" not in listed, "an embedder does not talk"
+    talk("My cat is called Mochi.")
+    before = weave.engine
+    assert "Now with scripted." in talk("/model another")
+    assert before.closed
+    assert "You said: " in talk("What is she called?")
+    assert "Mochi" in talk("/context")
+    assert remembered_model(weave.memory.folder) == "another"
+
+
+def test_a_model_that_cannot_be_had_is_a_sentence_and_the_talk_goes_on(talk, weave, monkeypatch):
+    def gone(*_, **__):
+        raise ModelNotFound("It is gone. Choose another.")
+
+    monkeypatch.setitem(ENGINES, "scripted", gone)
+    before = weave.engine
+    assert "It is gone. Choose another." in talk("/model another")
+    assert weave.engine is before
+    assert "You said: " in talk("Still there?")
+    assert remembered_model(weave.memory.folder) is None

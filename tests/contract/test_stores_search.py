@@ -86,14 +86,14 @@ def test_new_chunks_want_a_vector_once(store, window):
     assert store.wanted(generation.id, 10).numbers.tolist() == [3]
 
 
-def test_vectors_come_back_exactly(store, window, again):
+def test_vectors_come_back_nearly_exactly(store, window, again):
     for number in range(30):
         ask(store, window, f"number {number}")
     generation, vectors = embed_all(store)
     blocks = list(again().vectors(generation.id))
     loaded = {int(n): v for numbers, block in blocks for n, v in zip(numbers, block, strict=True)}
     assert loaded.keys() == vectors.keys()
-    assert all(np.array_equal(loaded[number], vectors[number]) for number in loaded)
+    assert all(np.allclose(loaded[number], vectors[number], atol=1 / 250) for number in loaded)
     numbers, some = store.vectors_of(generation.id, [3, 999, 5])
     assert sorted(numbers.tolist()) == [3, 5]
     assert some.shape == (2, 4)
@@ -128,7 +128,7 @@ def test_a_chunk_may_have_several_vectors(store, window, again):
     ((numbers, vectors),) = again().vectors(generation.id)
     order = {2: given[:2], 1: given[2:]} if wanted.numbers[0] == 2 else {1: given[:2], 2: given[2:]}
     for number, own in order.items():
-        assert np.array_equal(vectors[numbers == number], own)
+        assert np.allclose(vectors[numbers == number], own, atol=1 / 250)
     with pytest.raises(BadInput):
         store.add_vectors(generation.id, wanted, given, [5, 0])
 

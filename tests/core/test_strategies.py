@@ -269,3 +269,23 @@ def test_what_is_noted_between_rows_changes_no_brightness(heads):
         look()
     same(lambda window: window.end_reply())
     assert len(np.unique(windows[0].brightness)) > 5
+
+
+def test_first_in_first_out_lets_the_oldest_go_whatever_was_looked_at():
+    window = talk(STRATEGIES["first_in_first_out"](), b".", b"!", b".", b".")
+    for _ in range(20):
+        window.update(looking_at(window, 0))
+    assert [key.turn_id for key in choose_prunes(window, 8, current={7}).keys] == [1, 3]
+
+
+@pytest.mark.parametrize(("surprisal", "counts"), [(0.0, True), (50.0, False)])
+def test_in_confident_voting_a_look_counts_as_the_model_was_sure_of_its_word(surprisal, counts):
+    window = talk(STRATEGIES["confident_voting"](initial_brightness=5_000.0), b".", b".", b".")
+    window.begin_reply(6, 100, 5)
+    for _ in range(10):
+        window.update(looking_at(window, 5))
+        window.say(1, b"y", surprisal)
+    window.end_reply()
+    bright = window.chunk_brightness()
+    assert (bright[1] > 5_050) == counts
+    assert (bright[0] < 5_000) == counts

@@ -19,6 +19,7 @@ from halo_weave.index.recall import SMALL_TALK, Recall
 from halo_weave.index.vectors import VectorIndex
 from halo_weave.ports import Only
 from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.weave.waking import relevant
 from tests.index.talk import EXCHANGES, keys_of, recalling, talk
 from tests.stores.material import NOW, answer, ask
 
@@ -604,3 +605,15 @@ def test_an_earlier_question_does_not_outrank_the_fact(store, window):
         hits = recall.search("Do you remember where I work?", now=NOW + timedelta(days=10))
     assert hits[0].key == fact
     assert all(hit.parts["asking"] < 0 for hit in hits if "work" in hit.words and hit.key != fact)
+    woken = {hit.key for hit in relevant(hits, "Do you remember where I work?", 0.0)}
+    assert fact in woken
+    assert not any(hit.key in woken for hit in hits if "work" in hit.words and hit.key != fact)
+
+
+def test_a_question_about_the_past_wakes_the_best_there_is_and_small_talk_nothing(store, window):
+    talk(store, window)
+    with recalling(store) as recall:
+        asked = "Do you remember anything about Ada and the others?"
+        found = recall.search(asked, now=NOW)
+        assert relevant([replace(hit, rare=False) for hit in found], asked, 1e6)[0].key == found[0].key
+        assert relevant([replace(hit, rare=False) for hit in found], "Tell me more.", 1e6) == []

@@ -66,3 +66,51 @@ def test_what_is_no_time_is_not_taken_for_one(text):
 @given(st.text(), st.datetimes(timezones=st.just(UTC), min_value=datetime(1990, 1, 1)))
 def test_any_text_gives_days_in_order(text, now):
     assert all(first <= last for first, last in spans(text, now))
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ("Was habe ich am 8. Mai 2023 gesagt?", date(2023, 5, 8), date(2023, 5, 8)),
+        ("Qu'ai-je dit le 8 mai 2023 ?", date(2023, 5, 8), date(2023, 5, 8)),
+        ("¿Qué dije el 8 de mayo de 2023?", date(2023, 5, 8), date(2023, 5, 8)),
+        ("Что я сказал 8 мая 2023 года?", date(2023, 5, 8), date(2023, 5, 8)),
+        ("2023年5月8日に何を言いましたか", date(2023, 5, 8), date(2023, 5, 8)),
+        ("我2023年5月说了什么", date(2023, 5, 1), date(2023, 5, 31)),
+        ("ماذا قلت في 8 مايو 2023", date(2023, 5, 8), date(2023, 5, 8)),
+        ("am 8.5.2023", date(2023, 5, 8), date(2023, 5, 8)),
+        ("gestern", date(2026, 3, 3), date(2026, 3, 3)),
+        ("Qu'est-ce que j'ai dit hier ?", date(2026, 3, 3), date(2026, 3, 3)),
+        ("ayer", date(2026, 3, 3), date(2026, 3, 3)),
+        ("вчера", date(2026, 3, 3), date(2026, 3, 3)),
+        ("昨日何を話しましたか", date(2026, 3, 3), date(2026, 3, 3)),
+        ("我昨天说了什么", date(2026, 3, 3), date(2026, 3, 3)),
+        ("أمس", date(2026, 3, 3), date(2026, 3, 3)),
+        ("vor drei Tagen", date(2026, 3, 1), date(2026, 3, 1)),
+        ("il y a 3 jours", date(2026, 3, 1), date(2026, 3, 1)),
+        ("hace tres días", date(2026, 3, 1), date(2026, 3, 1)),
+        ("3 дня назад", date(2026, 3, 1), date(2026, 3, 1)),
+        ("3日前", date(2026, 3, 1), date(2026, 3, 1)),
+        ("3天前", date(2026, 3, 1), date(2026, 3, 1)),
+        ("letztes Jahr", date(2025, 1, 1), date(2025, 12, 31)),
+        ("la semaine dernière", date(2026, 2, 23), date(2026, 3, 1)),
+        ("im Januar", date(2026, 1, 1), date(2026, 1, 31)),
+    ],
+)
+def test_times_in_other_languages(text, first, last):
+    assert spans(text, datetime(2026, 3, 4, 12, tzinfo=UTC)) == [(first, last)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Ich kaufe die Anhier-Tasse",
+        "99月99日",
+        "vor vielen Jahren",
+        "I like mars",
+        "32.13.2023",
+        "Wer ist denn hier?",
+    ],
+)
+def test_what_is_no_time_in_another_language_gives_none(text):
+    assert spans(text, datetime(2026, 3, 4, 12, tzinfo=UTC)) == []

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from halo_weave.core.coding import decoded, encoded
 from halo_weave.errors import BadInput
 from halo_weave.index import vectors as module
 from halo_weave.index.vectors import VectorIndex
@@ -44,11 +45,15 @@ def test_the_nearest_are_those_of_comparing_all(data):
             index.put(np.repeat(numbers, counts), some)
             held.update(zip(numbers, np.split(some, np.cumsum(counts)[:-1]), strict=True))
     query = unit(rng, 1)[0]
+    held = {
+        number: decoded(*encoded(vectors)) for number, vectors in held.items()
+    }  # as precise as it keeps them
     assert index.nearest(query, 100).tolist() == brute(held, query)
     assert len(index) == len(held)
     got, counts = index.of(np.array([*held, 99]))
     assert counts.tolist() == [*map(len, held.values()), 0]
     assert np.array_equal(got, np.concatenate([np.zeros((0, 8), np.float32), *held.values()]))
+    assert index.bytes < 1024 * 1.5 * (8 + 4 + 8) + 100
 
 
 def test_removing_much_closes_the_gaps():

@@ -54,6 +54,22 @@ def test_what_was_said_on_the_page_is_found_over_mcp_and_what_is_forgotten_there
         speaking(f"{address}/mcp", talk)
 
 
+def test_a_fact_told_by_a_chat_client_wakes_up_on_the_page_and_is_found_over_mcp(service):
+    fact = "The ferry to Vik leaves at nine."
+    with serving(service) as address, httpx.Client(base_url=address, timeout=60) as page:
+        asked = {"model": "any", "messages": [{"role": "user", "content": fact}]}
+        assert page.post("/v1/chat/completions", json=asked).status_code == 200
+        window = page.post("/api/windows", json={"name": "Harbour"}).json()["id"]
+        told = say(page, window, "When does the ferry to Vik leave?")
+        assert fact in json.dumps([event.data for event in told])  # it woke up
+
+        async def talk(client: Client) -> None:
+            found = await call(client, "memory_search", query="ferry to Vik")
+            assert fact in [hit["text"] for hit in found["hits"]]
+
+        speaking(f"{address}/mcp", talk)
+
+
 def test_writes_are_allowed_by_the_server_alone(service):
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
@@ -68,9 +84,9 @@ def test_writes_are_allowed_by_the_server_alone(service):
             await call(client, "memory_forget", id=written["ids"][0])
 
         speaking(f"http://127.0.0.1:{port}/mcp", talk)
-        hits = httpx.get(f"http://127.0.0.1:{port}/api/search", params={"q": "Nell mends nets"}).json()[
-            "hits"
-        ]
+        hits = httpx.get(
+            f"http://127.0.0.1:{port}/api/search", params={"q": "Nell mends nets"}, timeout=60
+        ).json()["hits"]
         assert not [hit for hit in hits if "Nell" in json.dumps(hit)]
     finally:
         server.should_exit = True
@@ -79,7 +95,7 @@ def test_writes_are_allowed_by_the_server_alone(service):
 
 def test_the_key_is_needed(service):
     with serving(service, key=KEY) as address:
-        refused = httpx.post(f"{address}/mcp", json=INITIALIZE, headers=ACCEPT)
+        refused = httpx.post(f"{address}/mcp", json=INITIALIZE, headers=ACCEPT, timeout=60)
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "key_needed")
 
         async def with_key() -> None:
@@ -98,12 +114,16 @@ def test_the_key_is_needed(service):
 ])  # fmt: skip
 def test_other_sites_stay_outside(service, headers, code):
     with serving(service) as address:
-        refused = httpx.post(f"{address}/mcp", json=INITIALIZE, headers={**ACCEPT, **headers})
+        refused = httpx.post(f"{address}/mcp", json=INITIALIZE, headers={**ACCEPT, **headers}, timeout=60)
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, code)
-        assert httpx.post(f"{address}/mcp", json=INITIALIZE, headers=ACCEPT).status_code == 200
+        assert httpx.post(f"{address}/mcp", json=INITIALIZE, headers=ACCEPT, timeout=60).status_code == 200
 
 
 def test_a_body_that_is_no_message_is_refused(service):
     with serving(service) as address:
         for body in (b"", b"[", b"{}", b"x" * 2_000_000):
-            assert 400 <= httpx.post(f"{address}/mcp", content=body, headers=ACCEPT).status_code < 500
+            assert (
+                400
+                <= httpx.post(f"{address}/mcp", content=body, headers=ACCEPT, timeout=60).status_code
+                < 500
+            )

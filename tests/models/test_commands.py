@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from halo_weave.cli.app import app
 from halo_weave.cli.starting import options_of
 from halo_weave.errors import BadInput, BadSetting, ModelNotFound
+from halo_weave.lastrun import remember_model, remembered_model
 from halo_weave.llama import catalogue, devices
 from tests.models.conftest import WEIGHTS
 from tests.models.hub import FakeHub
@@ -108,3 +109,33 @@ def test_a_wrong_model_name_is_told_before_anything_is_opened(folder: Path) -> N
         options_of({"model": "smollm2-13m"}, data=None, model=None, embedder="off")
     options = options_of({}, data=None, model="smollm2-135m", embedder="minilm")
     assert (options.model, options.embedder) == ("smollm2-135m", None)
+
+
+def test_a_choice_of_an_earlier_run_counts_before_the_config_and_after_what_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("chosen", "configured", "named", "environment"):
+        gguf(folder / f"{name}.gguf")
+    monkeypatch.delenv("HALO_WEAVE_MODEL", raising=False)
+    config = {"model": "configured", "embedder": "off"}
+    before = options_of(config, data=tmp_path / "data")
+    assert (before.model, before.remembered) == ("configured", None)
+    remember_model(tmp_path / "data", "chosen")
+    after = options_of(config, data=tmp_path / "data")
+    assert (after.model, after.remembered) == (None, "chosen")
+    named = options_of(config, data=tmp_path / "data", model="named")
+    assert (named.model, named.remembered) == ("named", None)
+    monkeypatch.setenv("HALO_WEAVE_MODEL", "environment")
+    from_outside = options_of({**config, "model": "environment"}, data=tmp_path / "data")
+    assert (from_outside.model, from_outside.remembered) == ("environment", None)
+
+
+def test_a_path_that_was_chosen_is_kept_whole(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gguf(tmp_path / "here.gguf")
+    monkeypatch.chdir(tmp_path)
+    remember_model(tmp_path / "data", "here.gguf")
+    assert remembered_model(tmp_path / "data") == str(tmp_path / "here.gguf")
+    (tmp_path / "data" / "chosen-model.txt").write_bytes(b"\xff\xfe")
+    assert remembered_model(tmp_path / "data") is None

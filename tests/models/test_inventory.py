@@ -9,7 +9,7 @@ import pytest
 
 from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.llama import catalogue
-from halo_weave.llama.inventory import find, local_models, located, resolve
+from halo_weave.llama.inventory import find, local_models, located, resolve, title_of
 from tests.engines.test_header import write
 
 
@@ -46,7 +46,8 @@ def test_ollama_models_are_found_by_their_manifests(home: Path) -> None:
         "hf.co/owner/repo:Q4_K_M": ("Ollama", other),
     }
     (model,) = [one for one in local_models({}, home) if one.name == "llama3.2:1b"]
-    assert model.described()[0] == "Llama3.2 1B"
+    assert model.described()[0] == title_of(model.path) == "Llama3.2 1B"
+    assert title_of(home / "somewhere.gguf") == ""
 
 
 def test_a_model_for_ollamas_own_engine_is_marked(home: Path) -> None:
@@ -154,3 +155,22 @@ def test_a_model_of_the_hub_in_another_programs_cache_is_not_pulled_again(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     cached = gguf(home / ".cache/huggingface/hub/models--owner--repo/snapshots/abc/Some-1B-Q4_K_M.gguf")
     assert resolve("hf:owner/repo") == resolve("hf:owner/repo:q4_k_m") == cached
+
+
+def test_only_what_is_listed_is_found_for_others(home: Path, folder: Path, tmp_path: Path) -> None:
+    here, secret = gguf(folder / "here.gguf"), gguf(tmp_path / "secret.gguf")
+    assert find(str(here), any_path=False) == here
+    assert find("here", any_path=False) == here
+    assert find(str(secret)) == secret
+    told = set()
+    for path in (secret, tmp_path / "none.gguf", Path("/etc/passwd"), Path("~nobody-at-all/x.gguf")):
+        with pytest.raises(ModelNotFound) as refused:
+            find(str(path), any_path=False)
+        told.add(str(refused.value).replace(str(path), ""))
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "~nobody-at-all/x.gguf", "a\0b", "/" + "y" * 300])
+def test_a_name_that_no_file_can_have_is_a_sentence(home: Path, name: str) -> None:
+    with pytest.raises(ModelNotFound):
+        find(name)

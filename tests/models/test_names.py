@@ -31,6 +31,7 @@ def header(**general: str) -> Header:
         ("ggml-model-q4_k_m.gguf", "Mistral 7B Instruct v0.3", "Mistral 7B Instruct V0.3"),
         ("model.gguf", "qwen3-4b-gguf", "Qwen3 4B"),
         ("sha256-0123", "Phi 3 Mini 4K Instruct", "Phi 3 Mini 4K Instruct"),
+        ("ggml-org_gemma-3-1b-it-GGUF_gemma-3-1b-it-Q4_K_M.gguf", "", "Gemma 3 1B it"),
         ("model.gguf", "", "model.gguf"),
     ],
 )

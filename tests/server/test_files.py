@@ -1,12 +1,15 @@
 """Memory out of and into files over HTTP."""
 
 import errno
+import io
 import json
 import os
 import tempfile
+import zipfile
 
 import pytest
 
+from tests.fuzz import CORPUS
 from tests.server.talking import refused, say
 
 
@@ -69,3 +72,22 @@ def test_a_disk_without_room_for_a_file_is_said_so(client, monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     for answer in (client.get("/api/export"), client.post("/api/import", content=b"{}")):
         assert "No space left" in refused(answer, 507, "store_full")
+
+
+def test_a_file_of_another_program_is_imported_with_a_report_and_told_again(client):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.write(CORPUS / "imports" / "claude.json", "conversations.json")
+        archive.writestr("users.json", "[]")
+    brought = client.post("/api/import", content=out.getvalue()).json()
+    assert (brought["program"], brought["windows"], brought["ids"]) == ("Claude", 2, "")
+    assert brought["left"] == {"attachments without text": 1, "files without conversations": 1}
+    assert client.get("/api/import").json() == {"state": "idle", "done": 0, "total": 0}
+    [garden] = [one for one in client.get("/api/windows").json()["windows"] if one["name"] == "Garden plans"]
+    text = client.get("/api/export", params={"format": "markdown", "window": garden["id"]})
+    assert text.headers["content-type"] == "text/markdown; charset=utf-8"
+    assert text.headers["content-disposition"].endswith('.md"')
+    assert "## Claude, 2025-03-02 09:00" in text.text
+    [told] = client.get("/api/export", params={"format": "chatgpt", "window": garden["id"]}).json()
+    assert told["title"] == "Garden plans"
+    refused(client.get("/api/export", params={"format": "markdown"}), 422, "bad_input")

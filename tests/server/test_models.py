@@ -192,10 +192,10 @@ def of_unknown_architecture(path):
 def test_a_model_that_cannot_be_used_leaves_the_old_one_in_place(client, models, tmp_path, monkeypatch):
     window = new_window(client)
     assert "no model at" in refused(
-        client.post("/api/model", json={"model": str(tmp_path / "none.gguf")}), 503, "model_missing"
+        client.post("/api/model", json={"model": str(tmp_path / "none.gguf")}), 404, "unknown_model"
     )
     assert "halo-weave models" in refused(
-        client.post("/api/model", json={"model": "gpt-9"}), 503, "model_missing"
+        client.post("/api/model", json={"model": "gpt-9"}), 404, "unknown_model"
     )
     refused(client.post("/api/model", json={"model": "hf:nothing"}), 422, "bad_input")
     refused(client.post("/api/model", json={"model": "minilm"}), 422, "bad_input")
@@ -225,7 +225,7 @@ def test_a_model_that_is_deleted_while_it_runs_goes_on_until_another_is_chosen(c
     goes_on(client, window)
     assert "Anna-1B-Q8_0" not in {one["name"] for one in client.get("/api/models").json()["models"]}
     assert choose(client, "Boris-2B-Q8_0")["state"] == "done"
-    refused(client.post("/api/model", json={"model": "Anna-1B-Q8_0"}), 503, "model_missing")
+    refused(client.post("/api/model", json={"model": "Anna-1B-Q8_0"}), 404, "unknown_model")
     assert spoken(say(client, window, "And now?")) == "Hier ist Boris."
 
 
@@ -395,7 +395,7 @@ def test_with_a_key_no_file_can_be_probed(options, models, tmp_path):
     with running(options, KEY) as client:
         assert client.get("/api/models").json()["any_path"] is False
         sentences = [
-            refused(client.post("/api/model", json={"model": str(path)}), 503, "model_missing").replace(str(path), "")
+            refused(client.post("/api/model", json={"model": str(path)}), 404, "unknown_model").replace(str(path), "")
             for path in (tmp_path / "secret.gguf", tmp_path / "none.gguf", "/etc/passwd", "/root/.ssh/id")
         ]  # fmt: skip
         assert len(set(sentences)) == 1
@@ -457,6 +457,22 @@ def test_a_missing_model_can_be_replaced_on_the_page(options, tmp_path):
         refused(client.post(f"/api/windows/{window}/say", json={"text": "Hello?"}), 503, "model_missing")
         assert choose(client, "Boris-2B-Q8_0")["state"] == "done"
         assert spoken(say(client, window, "Hello?")) == "Hier ist Boris."
+
+
+def test_other_programs_speak_with_the_model_in_use(options, tmp_path):
+    def asked(client):
+        messages = [{"role": "user", "content": "Who is there?"}]
+        return client.post(
+            "/v1/chat/completions", json={"model": "any", "messages": messages, "temperature": 0}
+        )
+
+    with running(replace(options, model=str(tmp_path / "gone.gguf"))) as client:
+        assert asked(client).status_code == 503
+        for name, reply in (("Anna-1B-Q8_0", "Anna speaks."), ("Boris-2B-Q8_0", "Hier ist Boris.")):
+            assert choose(client, name)["state"] == "done"
+            answer = asked(client)
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["choices"][0]["message"]["content"] == reply
 
 
 def test_the_choice_survives_a_restart(options, models, monkeypatch):

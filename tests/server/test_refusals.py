@@ -18,7 +18,7 @@ def test_an_unknown_address_and_method_have_the_same_shape(client):
     [
         ("/api/v1/tokenize", {}, "text: this is needed."),
         ("/api/v1/tokenize", {"text": 5}, "text: use text."),
-        ("/api/v1/tokenize", {"text": "a", "colour": 1}, "colour: there is no such field."),
+        ("/api/windows", {"name": "a", "colour": 1}, "colour: there is no such field."),
         ("/api/v1/tokenize", [], "Send a JSON object, with content type application/json."),
         ("/api/windows", [], "Send a JSON object, with content type application/json."),
         ("/api/windows", {"name": "a\0b"}, "name: leave out the character NUL: it cannot be stored."),

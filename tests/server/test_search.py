@@ -91,3 +91,16 @@ def test_a_chunk_tells_how_often_it_woke_up(client, window):
         client.post(f"{base}/sleep")
         client.post(f"{base}/wake")
     assert client.get(f"{base}/why").json()["woken"] == 2
+
+
+def test_tokens_are_told_by_their_positions(client, window):
+    say(client, window, "The ferry leaves at noon from Ushuaia.")
+    key = chunks_of(get_context(client, window))[0]["key"]
+    told = client.get("/api/tokens", params={"first": "0", "stop": "10000"}).json()["tokens"]
+    own = [one for one in told if one["key"] == key]
+    assert "".join(one["text"] for one in own) == "The ferry leaves at noon from Ushuaia."
+    places = [int(one["position"]) for one in told]
+    assert places == sorted(set(places))
+    part = client.get("/api/tokens", params={"first": own[1]["position"], "stop": own[3]["position"]}).json()
+    assert part["tokens"] == own[1:3]
+    refused(client.get("/api/tokens", params={"first": "0", "stop": "10001"}), 422, "bad_input")

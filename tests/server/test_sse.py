@@ -137,6 +137,6 @@ def test_brightness_goes_as_little_endian_floats():
     import numpy as np
 
     hub = Hub("run")
-    hub.publish(Brightened(np.array([1, 2], np.float32)))
+    hub.publish(Brightened(np.array([1, 2], np.float32), np.array([0.5], np.float32)))
     [(_, event, data)] = parsed(rendered(hub.since(0)[0][0]))
-    assert (event, data) == ("brightened", {"data": "AACAPwAAAEA="})
+    assert (event, data) == ("brightened", {"data": "AACAPwAAAEA=", "attention": "AAAAPw=="})

@@ -101,7 +101,7 @@ def test_clearing_deletes_everything_and_what_is_said_after_it_is_found(tmp_path
             assert client.post("/api/clear", json={"confirm": "delete everything"}).status_code == 204
             assert [event.name for event in events] == ["deleted"]
         assert client.get("/api/windows").json() == {"windows": []}
-        assert client.get("/api/search", params={"q": "old secret"}).json() == {"hits": []}
+        assert client.get("/api/search", params={"q": "old secret"}).json()["hits"] == []
         new = client.post("/api/windows", json={"name": "New"}).json()["id"]
         told = say(client, new, "The new secret is here.")
         assert not [event for event in told if event.name == "woken"]

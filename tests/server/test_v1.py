@@ -2,7 +2,7 @@
 
 import json
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import openai
 import pytest
@@ -15,7 +15,8 @@ from tests.server.talking import following, until_done
 
 @pytest.fixture(scope="module")
 def guest(address):
-    return openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as guest:
+        yield guest
 
 
 def ask(guest, messages, **more):
@@ -398,8 +399,10 @@ def test_a_response_that_is_not_to_be_stored_is_not(guest, client):
 def another_server(folder, *, key="", **options):
     service = Service(lambda progress: assemble(Options(data=folder, engine="scripted", **options)))
     service.begin().join()
-    with serving(service, key=key) as address:
-        yield lambda api_key: openai.OpenAI(base_url=f"{address}/v1", api_key=api_key, max_retries=0)
+    with serving(service, key=key) as address, ExitStack() as opened:
+        yield lambda api_key: opened.enter_context(
+            openai.OpenAI(base_url=f"{address}/v1", api_key=api_key, max_retries=0)
+        )
     service.close()
 
 
@@ -444,3 +447,62 @@ def test_the_key_is_needed_here_too(tmp_path):
             client_with("not the key at all").models.list()
         assert refused.value.body["message"]
         assert list(client_with("0123456789abcdef").models.list())
+
+
+JUNK = [
+    None,
+    0,
+    -1,
+    1.5,
+    True,
+    "",
+    " ",
+    "\ud800",
+    "a\0b",
+    [],
+    {},
+    [[]],
+    {"type": "text"},
+    10**30,
+    ["", None],
+    "x" * 300,
+]
+FIELDS = {
+    "chat/completions": """messages model stream stream_options temperature top_p top_k seed max_tokens stop n logprobs
+        response_format tools tool_choice prompt_cache_key metadata""",
+    "completions": "prompt echo logprobs suffix best_of max_tokens stop n stream",
+    "embeddings": "input encoding_format dimensions",
+    "responses": "input instructions previous_response_id store stream text tools metadata max_output_tokens",
+}
+
+
+@pytest.mark.parametrize("place", FIELDS)
+def test_whatever_is_sent_is_answered_or_refused(client, place):
+    plain = {"messages": [user("hi")], "prompt": "hi", "input": "hi", "max_tokens": 2, "max_output_tokens": 2}
+    for field in FIELDS[place].split():
+        for junk in JUNK:
+            body = json.dumps({**plain, field: junk})
+            answer = client.post(f"/v1/{place}", content=body, headers={"content-type": "application/json"})
+            assert answer.status_code in (200, 400, 404), (field, junk, answer.text)
+
+
+def test_whatever_stands_in_messages_is_answered_or_refused(client):
+    for role in ("user", "assistant", "system", "tool", "function", "nobody"):
+        for junk in JUNK:
+            parts = [
+                {"role": role, "content": junk},
+                {"role": role, "content": [{"type": junk, "text": junk}]},
+            ]
+            parts.append(
+                {
+                    "role": role,
+                    "content": "x",
+                    "tool_calls": [{"id": junk, "function": {"name": "f", "arguments": junk}}],
+                }
+            )
+            for part in parts:
+                body = json.dumps({"messages": [user("hi"), part], "max_tokens": 2})
+                answer = client.post(
+                    "/v1/chat/completions", content=body, headers={"content-type": "application/json"}
+                )
+                assert answer.status_code in (200, 400), (part, answer.text)

@@ -34,8 +34,11 @@ def house(folder, *replies):
     weave = Weave(ScriptedEngine(replies, template=THINKS, context=1 << 14), store, WordRecall(store))
     service = Service(lambda progress: weave)
     service.begin().join()
-    with serving(service) as address:
-        yield openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0), weave
+    with (
+        serving(service) as address,
+        openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as guest,
+    ):
+        yield guest, weave
     service.close()
 
 

@@ -10,6 +10,7 @@ import halo_weave.cli
 from halo_weave.cli.app import app
 from halo_weave.errors import BadInput, HaloWeaveError, ImportRefused, StoreError, UnknownWindow
 from halo_weave.stores.sqlite import SqliteStore
+from tests.fuzz import CORPUS
 from tests.stores.material import NOW, exchange, live_keys, sleep, user
 
 assert halo_weave.cli  # registers the commands
@@ -110,6 +111,18 @@ def test_ids_are_said_to_be_taken_only_where_something_is(window, tmp_path):
     run("clear", "--yes", *second)
     assert "ids" not in run("import", str(tmp_path / "again.json"), *second)
     assert taken in run("import", str(tmp_path / "export.json"), *second)
+
+
+def test_conversations_of_another_program_come_in_and_go_out_in_other_forms(tmp_path):
+    there = ["--data", str(tmp_path / "other")]
+    told = run("import", str(CORPUS / "imports" / "sillytavern.jsonl"), *there)
+    assert "1 window from SillyTavern." in told
+    assert "Not taken: hidden messages: 1." in told
+    assert "In the green chest." in run(
+        "export", "-", "--format", "markdown", "--window", "Captain Brill", *there
+    )
+    [conversation] = json.loads(run("export", "-", "--format", "chatgpt", *there))
+    assert conversation["title"] == "Captain Brill"
 
 
 def test_an_export_goes_to_standard_output_too(window):

@@ -54,3 +54,18 @@ def test_where_the_cache_can_be_cut_forgetting_stops_at_the_budget(assembled):
     assert _anew(read) == 0
     assert read == _readings(weave, prune_to=1)
     assert max(map(sum, read[12:])) < 1.2 * min(map(sum, read[12:]))
+
+
+def test_the_engine_keeps_nothing_of_a_deleted_chunk(assembled):
+    engine = ScriptedEngine()
+    weave = assembled(engine)
+    window = weave.windows.create("one", settings=SMALL)
+    list(weave.turns.steps(window.id, "The safe is behind the barometer."))
+    (key, *_) = [chunk.key for chunk in weave._system.desk(window.id).window.chunks]
+    weave.chunks.sleep(window.id, key)
+    list(weave.turns.steps(window.id, "Something else."))
+    kept = engine.windows[window.id]
+    said = set(engine.tokenize("The safe is behind the barometer.").ids.tolist())
+    assert any(said <= set(run.ids.tolist()) for run in kept.asleep)
+    weave.chunks.delete(window.id, key)
+    assert not any(said & set(run.ids.tolist()) for run in kept.asleep)

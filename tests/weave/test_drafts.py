@@ -56,7 +56,7 @@ def refusing(monkeypatch, error, *names):
 
             patched.setattr(SqliteStore, name, refuse)
         patched.setattr(drafts, "RETRY", 0.01)
-        patched.setattr("halo_weave.weave.turn.RETRY", 0.01)
+        patched.setattr("halo_weave.weave.storing.RETRY", 0.01)
         yield
 
 
@@ -194,7 +194,7 @@ def test_a_commit_that_was_made_although_it_failed_is_not_made_twice(assembled, 
             raise failures.pop()
         return numbers
 
-    monkeypatch.setattr("halo_weave.weave.turn.RETRY", 0.01)
+    monkeypatch.setattr("halo_weave.weave.storing.RETRY", 0.01)
     monkeypatch.setattr(SqliteStore, "append", once)
     assert isinstance(list(weave.turns.steps(window, "How many?"))[-1], events.TurnEnded)
     assert words(weave, window) == ["How many?", STORY]

@@ -153,8 +153,8 @@ def test_only_one_model_is_on_its_way_and_it_can_be_left(made, shelf):
     assert spoken(list(weave.turns.steps(window, "Well?"))) == "Still here."
 
 
-def test_without_a_model_there_is_nobody_to_speak_until_one_is_loaded(made, shelf):
-    weave = made(AbsentEngine())
+def test_without_a_model_there_is_nobody_to_speak_until_one_is_loaded(made, shelf, tmp_path):
+    weave = made(AbsentEngine(tmp_path))
     window = weave.windows.create("one", settings=SMALL).id
     with pytest.raises(ModelLoading):
         weave.turns.say(window, "Hello?").result(60)
@@ -174,8 +174,8 @@ def test_without_a_model_there_is_nobody_to_speak_until_one_is_loaded(made, shel
     assert len(shelf.asked) == 2
 
 
-def test_what_a_killed_process_left_waits_for_a_model_that_can_read_it(made, shelf):
-    weave = made(AbsentEngine())
+def test_what_a_killed_process_left_waits_for_a_model_that_can_read_it(made, shelf, tmp_path):
+    weave = made(AbsentEngine(tmp_path))
     store = weave._system.store
     window = weave.windows.create("one", settings={**SMALL, "tools": "off"}).id
     ids = store.reserve(400)

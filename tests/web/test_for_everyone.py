@@ -78,7 +78,7 @@ def test_axe_finds_nothing_serious(house, tabs, axe, theme):
     page.get_by_label("Your message").fill("my cat Mochi")
     expect(page.locator(".preview")).to_be_visible()
     check("preview")
-    for name in ("Graveyard", "Memory", "Notes", "Settings", "Lab"):
+    for name in ("Graveyard", "Memory", "Notes", "Models", "Settings", "Lab"):
         drawer = panel(page, name)
         page.wait_for_timeout(300)
         if name == "Memory":
@@ -223,7 +223,7 @@ def test_nothing_sticks_out_at_small_widths(house, show, width):
     window = told(house)
     page = show(window, viewport={"width": width, "height": 800})
     wide = "() => [document.documentElement.scrollWidth, innerWidth, document.querySelector('#context').scrollWidth - document.querySelector('#context').clientWidth]"
-    for name in ("", "Graveyard", "Memory", "Notes", "Settings", "Lab"):
+    for name in ("", "Graveyard", "Memory", "Notes", "Models", "Settings", "Lab"):
         if name:
             panel(page, name)
             page.wait_for_timeout(200)

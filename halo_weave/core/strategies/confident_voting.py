@@ -30,8 +30,9 @@ class ConfidentVoting(Strategy):
         assert light.traces is not None
         if sight.scored and row.length > 1:
             threshold = max(1 - row.sink("max"), 1e-9) / (row.length - 1)
-            votes = np.floor(row.tokens[: sight.scored] / np.float32(threshold))
-            light.traces[PENDING, : sight.scored] = np.where(votes >= 1, votes, -1)
+            shares = row.tokens[: sight.scored].astype(np.float64)
+            votes = np.where(shares > threshold, np.floor(shares / threshold), -1)
+            light.traces[PENDING, : sight.scored] = votes
         return light
 
     def after_reply(self, sight: Sight) -> Light | None:

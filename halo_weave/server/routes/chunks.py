@@ -13,10 +13,12 @@ from halo_weave.errors import BadInput
 from halo_weave.ports import Only
 from halo_weave.server import requests, wire
 from halo_weave.server.requests import Moment, WindowId
-from halo_weave.server.schema import KEY, WHOLE
+from halo_weave.server.schema import ID, KEY, WHOLE
 from halo_weave.server.service import Service
 
 Act = Literal["pin", "unpin", "sleep", "wake", "wake_again", "merge"]
+Position = Annotated[str, Query(pattern=ID, examples=["0"])]
+MOST_POSITIONS = 10_000
 Key = Annotated[str, InPath(pattern=KEY, examples=["12.0.user"])]
 
 
@@ -68,6 +70,14 @@ def routes(service: Service) -> APIRouter:
     def delete_chunk(window_id: WindowId, key: Key) -> wire.DeletionTold:
         gone = service.weave.chunks.delete(window_id, ChunkKey.parse(key))
         return wire.DeletionTold.model_validate(gone)
+
+    @router.get("/api/tokens", summary="What was said at a range of positions", tags=["Looking"])
+    def get_tokens(first: Position, stop: Position) -> wire.TokensTold:
+        """Token by token, from `first` on and before `stop`: at most 10,000 positions."""
+        begin, end = requests.position(first), requests.position(stop)
+        if end - begin > MOST_POSITIONS:
+            raise BadInput(f"Ask for at most {MOST_POSITIONS:,} positions at once.")
+        return wire.TokensTold.model_validate({"tokens": service.weave.memory.tokens(begin, end)})
 
     @router.get("/api/search", summary="Search all that was ever said", tags=["Looking"])
     def get_search(

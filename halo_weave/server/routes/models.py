@@ -7,10 +7,11 @@ from pathlib import Path
 
 from fastapi import APIRouter
 
-from halo_weave.errors import BadInput
+from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.llama import catalogue, inventory
 from halo_weave.llama.footprint import machine_memory
 from halo_weave.server import modelwire, requests, wire
+from halo_weave.server.refusals import Refusal
 from halo_weave.server.routes.turns import Stopped
 from halo_weave.server.security import Policy
 from halo_weave.server.service import Service
@@ -46,7 +47,10 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
         The model in use speaks until then, and goes on if the other one cannot be had.
         """
-        found = inventory.find(asked.model.strip(), any_path=any_path)
+        try:
+            found = inventory.find(asked.model.strip(), any_path=any_path)
+        except ModelNotFound as error:
+            raise Refusal(404, "unknown_model", str(error)) from error
         if isinstance(found, catalogue.CatalogueEntry) and found.kind == "embedder":
             raise BadInput(f"{found.title} is an embedding model. Choose one to talk with.")
         service.weave.models.choose(str(found) if isinstance(found, Path) else asked.model.strip())

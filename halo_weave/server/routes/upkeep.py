@@ -28,7 +28,10 @@ from halo_weave.weave.memory import EmbeddingState, ImportState
 BLOCK = 1 << 18
 FILE = {
     "description": "One JSON value, made to be read as a stream; or Markdown.",
-    "content": {"application/json": {"schema": {}}, "text/markdown": {"schema": {"type": "string"}}},
+    "content": {
+        "application/json": {"schema": {"anyOf": [{"type": "object"}, {"type": "array", "items": {}}]}},
+        "text/markdown": {"schema": {"type": "string"}},
+    },
 }
 FILE_BODY = {
     "requestBody": {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from halo_weave.core.jsongrammar import any_object, grammar_of
 from halo_weave.errors import BadInput
 from halo_weave.server.refusals import ApiRefusal
+from halo_weave.weave.turns import plain
 
 INCOGNITO = ":incognito"
 _MOST_MESSAGES = 20_000
@@ -18,6 +19,10 @@ _MOST_CHOICES = 8
 
 def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value or []
+
+
+def _whole_texts(values: list[str]) -> list[str]:
+    return [text for text in map(plain, values) if text]
 
 
 class _Lenient(BaseModel):
@@ -86,7 +91,9 @@ class Sampled(_Lenient):
     repeat_penalty: float | None = Field(default=None, ge=0.5, le=2)
     seed: int | None = None
     max_tokens: int | None = Field(default=None, ge=1)
-    stop: Annotated[list[str], BeforeValidator(_listed)] = Field(default=[], max_length=16)
+    stop: Annotated[list[str], BeforeValidator(_listed), AfterValidator(_whole_texts)] = Field(
+        default=[], max_length=16
+    )
     n: int = Field(default=1, ge=1, le=_MOST_CHOICES)
 
     @property
@@ -244,13 +251,20 @@ class ResponseRequest(_Lenient):
         )
         messages = [item for item in items if item.get("type", "message") == "message"]
         told = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        return ChatRequest.model_validate(
-            {
-                "messages": [*told, *messages],
-                "model": self.model,
-                "temperature": self.temperature,
-                "top_p": self.top_p,
-                "max_tokens": self.max_output_tokens,
-                "response_format": (self.text or {}).get("format"),
-            }
-        )
+        try:
+            return ChatRequest.model_validate(self._fields([*told, *messages]))
+        except ValidationError as error:
+            what = ".".join(str(part) for part in error.errors()[0]["loc"])
+            raise ApiRefusal(
+                400, "bad_input", f"input: {what} is not as it has to be.", param="input"
+            ) from None
+
+    def _fields(self, messages: list[Any]) -> dict[str, Any]:
+        return {
+            "messages": messages,
+            "model": self.model,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_output_tokens,
+            "response_format": (self.text or {}).get("format"),
+        }

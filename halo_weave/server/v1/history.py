@@ -12,6 +12,7 @@ from halo_weave.server.v1.asked import GuestMessage
 from halo_weave.templates.messages import ChatMessage, NativeCall
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import ReplyKind
+from halo_weave.weave.turns import plain
 
 TASK = "### Task:"  # how title, tag and follow-up requests of front-ends begin
 
@@ -64,7 +65,7 @@ def read_messages(messages: Sequence[GuestMessage]) -> Sent:
     system: list[str] = []
     units: list[Unit] = []
     for message in messages:
-        text = message.text.replace("\0", "")
+        text = plain(message.text)
         last = units[-1] if units else None
         match message.role:
             case "system" | "developer":

@@ -25,6 +25,7 @@ from halo_weave.server.v1.history import read_messages
 from halo_weave.server.v1.told import Choice
 from halo_weave.server.v1.writing import GuestTalk, alone, incognito, locate, sampling_of
 from halo_weave.weave.reply import ReplyReader
+from halo_weave.weave.turns import plain
 from halo_weave.weave.weave import Weave
 
 MOST_TEXTS = 2048
@@ -222,8 +223,8 @@ class _Text:
             )
         self.weave, self.scratch, self.asked = weave, scratch, asked
         self.prompts = [_ids_of(weave, one) for one in _texts(asked.prompt)]
-        if len(self.prompts) * asked.n > MOST_TEXTS:
-            raise ApiRefusal(400, "unsupported_value", "These are too many texts at once.", param="prompt")
+        if not 0 < len(self.prompts) * asked.n <= MOST_TEXTS:
+            raise ApiRefusal(400, "invalid_prompt", f"Send 1 to {MOST_TEXTS} texts.", param="prompt")
         given = asked.sampling(weave.engine.info.context, 16)
         given["max_new_tokens"] = max(1, asked.max_tokens or 16)
         self.sampling = sampling_of(weave, given, asked.stop, "")
@@ -294,7 +295,7 @@ def _texts(given: Any) -> list[str | list[int]]:
 
 def _ids_of(weave: Weave, text: str | list[int]) -> Ids:
     if isinstance(text, str):
-        return weave.engine.tokenize(text.replace("\0", ""), special=True).ids
+        return weave.engine.tokenize(plain(text), special=True).ids
     if any(not 0 <= id < weave.engine.info.vocabulary for id in text):
         raise ApiRefusal(400, "invalid_prompt", "A token is not in the model's vocabulary.", param="prompt")
     return np.array(text, np.int32)
@@ -302,7 +303,7 @@ def _ids_of(weave: Weave, text: str | list[int]) -> Ids:
 
 def _embeddings(weave: Weave, asked: EmbeddingRequest) -> dict[str, Any]:
     texts = [
-        one if isinstance(one, str) else weave.engine.pieces(_ids_of(weave, one)).text
+        plain(one) if isinstance(one, str) else weave.engine.pieces(_ids_of(weave, one)).text
         for one in _texts(asked.input)
     ]
     if not 0 < len(texts) <= MOST_TEXTS or not all(one.strip() for one in texts):

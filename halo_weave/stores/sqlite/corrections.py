@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from halo_weave.core.chunking import cut
 from halo_weave.core.tokens import Brightness, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, UnknownChunk
 from halo_weave.records import Traces
@@ -24,8 +25,10 @@ from halo_weave.stores.packing import (
 )
 from halo_weave.stores.sqlite.presence import come_back, leave
 from halo_weave.stores.sqlite.rows import (
+    PRESENT,
     SqlitePart,
     check_window,
+    insert_chunk,
     listed,
     note_changed,
     note_event,
@@ -147,6 +150,22 @@ class SqliteCorrections(SqlitePart):
             note_event(db, [(None, number, when, "undeleted", "{}") for number in numbers])
         return windows
 
+    def divide_long(self, most: int, *, now: datetime) -> int:
+        done = 0
+        with self._db.reading() as db:
+            numbers = [
+                number
+                for (number,) in db.execute(
+                    f"""SELECT c.number FROM chunks c WHERE c.span > 256 AND c.span > ? AND {PRESENT}
+                        AND NOT EXISTS (SELECT 1 FROM live l WHERE l.chunk = c.number)""",
+                    (most,),
+                )
+            ]
+        for number in numbers:
+            with self._db.writing() as db:
+                done += _divide(db, number, most, micros(now))
+        return done
+
     def mark_wrong(self, key: ChunkKey, question: str | None, *, now: datetime) -> None:
         when = micros(now)
         with self._db.writing(durable=True) as db:
@@ -172,6 +191,52 @@ class SqliteCorrections(SqlitePart):
                     "SELECT count(*) FROM history WHERE chunk = ? AND event = 'woke'", asked
                 ).fetchone()[0]
             )
+
+
+def _divide(db: sqlite3.Connection, number: int, most: int, when: int) -> bool:
+    """One chunk becomes several: the first keeps its key and number, the others are counted on from the turn's last."""
+    row = db.execute(
+        f"""SELECT c.turn, c.window, c.start, c.span, c.ids, c.lengths, c.raw, c.tags, t.role, k.fingerprint,
+                (SELECT max(o.chunk) FROM chunks o WHERE o.turn = c.turn)
+            FROM chunks c JOIN turns t ON t.id = c.turn JOIN tokenizers k ON k.id = c.tokenizer
+            WHERE c.number = ? AND {PRESENT} AND NOT EXISTS (SELECT 1 FROM live l WHERE l.chunk = c.number)""",
+        (number,),
+    ).fetchone()
+    if row is None:  # another process was faster
+        return False
+    turn, window, start, span, ids, lengths, raw, tags, role, tokenizer, last = row
+    parts = cut(unpack_tokens(ids, lengths, raw, span), span, most)
+    if len(parts) < 2:
+        return False
+    first = parts[0]
+    db.execute(
+        "UPDATE chunks SET span = ?, told = ?, ids = ?, lengths = ?, raw = ? WHERE number = ?",
+        (len(first), told_of(first.raw), *pack_tokens(first), number),
+    )
+    places, numbers, at = [(number, start, len(first))], [number], start + len(first)
+    for i, part in enumerate(parts[1:], 1):
+        key = ChunkKey(turn, last + i, Role(role))
+        numbers.append(insert_chunk(db, window, key, at, part, tokenizer, unpack_tags(tags)))
+        places.append((numbers[-1], at, len(part)))
+        at += len(part)
+    sleeping = "SELECT window, gone, peak, slept, reason, brightness FROM asleep WHERE chunk = ?"
+    for held, gone, peak, slept, reason, blob in db.execute(sleeping, (number,)).fetchall():
+        bright = unpack_floats(blob)
+        if len(bright) != span:  # the window read it with another tokenizer
+            bright = np.full(span, peak, np.float32)
+        db.execute("DELETE FROM asleep WHERE window = ? AND start = ?", (held, start))
+        for own, place, size in places:
+            lit = bright[place - start : place - start + size]
+            db.execute(
+                """INSERT INTO asleep (window, start, chunk, gone, peak, slept, reason, brightness)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?)""",
+                (held, place, own, gone, float(lit.max()), slept, reason, pack_floats(lit)),
+            )
+    write_words(db, numbers)
+    note_changed(db, numbers)
+    want_vectors(db, numbers)
+    note_event(db, [(None, number, when, "divided", pack_json({"parts": len(parts)}))])
+    return True
 
 
 def _pair_of(db: sqlite3.Connection, turn_id: int) -> int | None:

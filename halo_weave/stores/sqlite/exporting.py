@@ -13,7 +13,7 @@ from halo_weave.records import Subset
 from halo_weave.store import Progress, silent
 from halo_weave.stores.exchange import FORMAT, VERSION, base64_of, said_at, tokens_out
 from halo_weave.stores.jsonstream import write_object
-from halo_weave.stores.packing import micros, pack_sources, unpack_sources, unpack_tokens
+from halo_weave.stores.packing import floats_of, micros, pack_sources, unpack_sources, unpack_tokens
 from halo_weave.stores.sqlite.rows import SqlitePart, check_window
 
 Element = dict[str, Any]
@@ -121,9 +121,10 @@ def _sections(
     if vectors:
         current = "SELECT id AS generation, model, dimension, created, completed FROM generations WHERE state = 'current'"
         yield "generations", _elements(db, current)
+        db.create_function("floats_of", 2, floats_of, deterministic=True)
         vectors_of = _elements(
             db,
-            """SELECT v.generation, c.turn, c.chunk, v.vector, nullif(w.chunk IS NOT NULL, 0) AS stale FROM vectors v
+            """SELECT v.generation, c.turn, c.chunk, floats_of(v.vector, g.dimension) AS vector, nullif(w.chunk IS NOT NULL, 0) AS stale FROM vectors v
                JOIN generations g ON g.id = v.generation AND g.state = 'current' JOIN chunks c ON c.number = v.chunk
                JOIN chosen ON chosen.turn = c.turn
                LEFT JOIN wanted w ON w.generation = v.generation AND w.chunk = v.chunk ORDER BY c.turn, c.chunk""",

@@ -10,6 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from halo_weave.core.marks import mark_of
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import StoreBusy, StoreError
@@ -32,7 +34,7 @@ from halo_weave.stores.exchange import (
     read_element,
 )
 from halo_weave.stores.importfile import checked, opened
-from halo_weave.stores.packing import micros, pack_tokens, unpack_floats
+from halo_weave.stores.packing import codes_of, micros, pack_tokens, unpack_floats
 from halo_weave.stores.renumbering import Renumbering, Shift, reason_here, snapshot_here
 from halo_weave.stores.sqlite.branches import move_head, place_turn, settle
 from halo_weave.stores.sqlite.keepsakes import ENTRY
@@ -376,6 +378,8 @@ class _Arrivals:
     def _bring_vectors(self, db: sqlite3.Connection, found: VectorIn) -> None:
         if self._generation is None or not found.vector or len(found.vector) % (4 * self._dimension):
             return
+        if not np.isfinite(unpack_floats(found.vector)).all():
+            return
         row = db.execute(
             """SELECT c.number FROM arrived a JOIN chunks c ON c.turn = a.here WHERE a.turn = ? AND c.chunk = ?
                AND c.deleted IS NULL AND c.merged IS NULL
@@ -386,7 +390,7 @@ class _Arrivals:
             return
         db.execute(
             "INSERT INTO vectors (generation, chunk, vector) VALUES (?, ?, ?)",
-            (self._generation, row[0], found.vector),
+            (self._generation, row[0], codes_of(found.vector, self._dimension)),
         )
         note_changed(db, row)
         if not found.stale:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from halo_weave.errors import StoreCorrupt, StoreTooNew
+from halo_weave.stores.packing import codes_of
 from halo_weave.stores.sqlite.wording import told_of, word_terms
 
 # What the migrations may ask of us.
 FUNCTIONS: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("terms_of", 3, word_terms),
     ("told_of", 1, told_of),
+    ("codes_of", 2, codes_of),
 )
 APPLICATION = 0x48414C4F  # "HALO", in the file's header
 

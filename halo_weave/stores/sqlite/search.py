@@ -8,12 +8,13 @@ from datetime import datetime
 
 import numpy as np
 
+from halo_weave.core.coding import pack_codes, packed_size, unpack_codes
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, UnknownGeneration
 from halo_weave.records import Changes, Generation, Numbers, Place, Scores, Vectors, Wanted
 from halo_weave.store import VectorSearch
-from halo_weave.stores.packing import maybe_moment, micros, moment, pack_floats
+from halo_weave.stores.packing import maybe_moment, micros, moment
 from halo_weave.stores.sqlite.rows import (
     FEW,
     PRESENT,
@@ -124,7 +125,7 @@ class SqliteSearch(SqlitePart):
             }
             ends = np.cumsum(each).tolist()
             rows = [
-                (generation, number, pack_floats(vectors[end - count : end]))
+                (generation, number, pack_codes(vectors[end - count : end]))
                 for number, count, end in zip(numbers, each, ends, strict=True)
                 if number in present
             ]
@@ -282,6 +283,6 @@ def _sequence(db: sqlite3.Connection) -> int:
 
 
 def _block(rows: Sequence[tuple[int, bytes]], dimension: int) -> tuple[Numbers, Vectors]:
-    vectors = np.frombuffer(b"".join([blob for _, blob in rows]), "<f4").reshape(-1, dimension)
-    counts = [len(blob) // (4 * dimension) for _, blob in rows]
+    vectors = unpack_codes(b"".join([blob for _, blob in rows]), dimension)
+    counts = [len(blob) // packed_size(dimension) for _, blob in rows]
     return np.repeat(np.array([number for number, _ in rows], np.int64), counts), vectors

@@ -214,6 +214,17 @@ class SqliteTranscript(SqlitePart):
         found = {record.key: record for record in records(rows)}
         return [found[key] for key in dict.fromkeys(wanted) if key in found]
 
+    def chunks_between(self, first: int, stop: int) -> list[ChunkRecord]:
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"""SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.merged IS NULL AND c.start < :stop
+                    AND c.start >= coalesce(
+                        (SELECT max(start) FROM chunks WHERE start <= :first AND merged IS NULL), 0)
+                    ORDER BY c.start""",
+                {"first": first, "stop": stop},
+            ).fetchall()
+        return [record for record in records(rows) if record.chunk.stop > first]
+
     def turn(self, turn_id: int) -> list[ChunkRecord]:
         with self._db.reading() as db:
             rows = db.execute(

@@ -148,7 +148,7 @@ def _check_vectors(db: sqlite3.Connection) -> Iterator[Fault]:
     wrong = db.execute(
         """SELECT v.id, v.chunk FROM vectors v JOIN generations g ON g.id = v.generation
            JOIN chunks c ON c.number = v.chunk
-           WHERE g.state <> 'retired' AND (length(v.vector) = 0 OR length(v.vector) % (4 * g.dimension) <> 0
+           WHERE g.state <> 'retired' AND (length(v.vector) = 0 OR length(v.vector) % (4 + g.dimension) <> 0
                OR c.deleted IS NOT NULL OR c.merged IS NOT NULL)"""
     ).fetchall()
     missing = [

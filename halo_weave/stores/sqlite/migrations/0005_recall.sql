@@ -19,3 +19,11 @@ CREATE TABLE wrong (
     made INTEGER NOT NULL,
     PRIMARY KEY (chunk, question)
 ) WITHOUT ROWID;
+
+-- Vectors with one byte for each number and a scale, see core/coding.py.
+
+UPDATE vectors SET vector = codes_of(vector, (SELECT dimension FROM generations g WHERE g.id = generation));
+
+-- Chunks of earlier versions that are too long to wake up: they are divided once.
+
+CREATE INDEX chunks_too_long ON chunks(span) WHERE span > 256;

@@ -1,0 +1,68 @@
+"""The cache on disk on the command line, and what goes from it while there is no model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import halo_weave.cli
+from halo_weave.cli.app import app
+from halo_weave.engines.absent import AbsentEngine
+from halo_weave.engines.cells import CachedTokens
+from halo_weave.engines.disk import CellFiles, Grave
+from halo_weave.places import cells_folder
+from halo_weave.stores.sqlite import SqliteStore
+
+assert halo_weave.cli  # registers the commands
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> Path:
+    """Ten tokens in each of three files of two windows."""
+    folder = cells_folder(tmp_path)
+    files = CellFiles(folder, "some model", 1 << 30)
+    for window, first in (("one", 0), ("one", 100), ("two", 200)):
+        labels = np.arange(first, first + 10)
+        tokens = CachedTokens(labels, labels.astype(np.int32), np.arange(10, dtype=np.int32))
+        files.keep(window, Grave(tokens, np.arange(10), np.zeros(1000, np.uint8)))
+    files.close()
+    return folder
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_cache_is_told_and_deleted(cells: Path) -> None:
+    data = str(cells.parent)
+    told = json.loads(run("cache", "status", "--data", data, "--json"))
+    assert told["files"] == 3
+    assert 3000 < told["bytes"] < 6000
+    assert f"in 3 files in {cells}" in run("cache", "status", "--data", data).replace("\n", "")
+    assert "Deleted" in run("cache", "clear", "--data", data)
+    assert json.loads(run("cache", "status", "--data", data, "--json"))["files"] == 0
+
+
+def test_wiping_the_memory_wipes_its_cells(cells: Path) -> None:
+    SqliteStore(cells.parent / "memory.sqlite").close()
+    run("clear", "--yes", "--data", str(cells.parent))
+    assert not cells.exists()
+
+
+def test_what_is_deleted_before_a_model_is_there_leaves_no_cells(cells: Path) -> None:
+    engine = AbsentEngine(cells)
+    engine.erase([(105, 106)])
+    assert len(list(cells.rglob("*.cells"))) == 2
+    engine.forget("two")
+    (left,) = cells.rglob("*.cells")
+    files = CellFiles(cells, "some model", 1 << 30)
+    (grave,) = files.asleep("one", np.array([3]))
+    files.close()
+    assert grave.tokens.labels[0] == 0
+    assert left.is_file()
