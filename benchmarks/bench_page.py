@@ -18,9 +18,10 @@ import numpy as np
 from playwright.sync_api import Page, sync_playwright
 
 from halo_weave.assemble import Options, assemble
+from halo_weave.core.brightness import Floats
 from halo_weave.core.tokens import Chunk, ChunkKey, Role
 from halo_weave.core.window import Live
-from halo_weave.engines.scripted import ScriptedEngine
+from halo_weave.engines.scripted import Looking, ScriptedEngine
 from halo_weave.server.listening import serving
 from halo_weave.server.service import Service
 from halo_weave.weave import Weave
@@ -35,24 +36,24 @@ TEXT = (
 )
 WORDS = TEXT.split()
 
+# Another light on all live tokens, as when the pointer goes to another answer.
 RECOLOUR = """async (rounds) => {
-  const { live } = app.store, view = app.views.centre.active, times = [], frames = [];
+  const { store } = app, view = app.views.centre.active, times = [], frames = [];
+  const shown = store.light.get(store.newestReply);
   for (let round = 0; round < rounds; round++) {
-    const values = Float32Array.from({ length: live.tokens }, () => 10000 * Math.random());
-    const bytes = new Uint8Array(values.buffer);
-    let binary = "";
-    for (let i = 0; i < bytes.length; i += 4096) binary += String.fromCharCode(...bytes.subarray(i, i + 4096));
-    const event = { id: "", event: "brightened", data: { data: btoa(binary) } };
+    const grounds = new Map(store.live.chunks.map(({ key, pieces }) => [key, Float32Array.from(pieces, Math.random)]));
     await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 30)));
     const began = performance.now();
-    app.store.apply(event);
+    store.setLight(store.newestReply, { grounds, most: 1 });
     view.flush();
     void view.place.scrollHeight; // styles and layout are done when this is known
     times.push(performance.now() - began);
     await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
     frames.push(performance.now() - began);
   }
-  return { times, frames, written: view.last?.written ?? 0 };
+  const written = view.last?.written ?? 0;
+  store.setLight(store.newestReply, shown);
+  return { times, frames, written };
 }"""
 
 SCROLL = """async () => {
@@ -155,6 +156,14 @@ def fill(weave: Weave) -> str:
     return window
 
 
+def look(at: Looking) -> Floats:
+    """While it answers, at sixteen tokens far above, the most that a word's sources can be."""
+    weights = np.full(len(at.ids), 0.001, np.float32)
+    if at.text.rsplit("<|turn|>", 1)[-1].startswith("assistant"):
+        weights[200:216] = 10.0
+    return weights
+
+
 def talk(weave: Weave) -> str:
     """A window of 5,000 short turns, all asleep but the last."""
     rng = np.random.default_rng(8)
@@ -215,6 +224,7 @@ def measure(page: Page, address: str, windows: tuple[str, str], note: Any) -> di
     page.wait_for_function("() => app.store.turn.phase === 'idle' && app.store.turn.reason", timeout=180_000)
     page.wait_for_timeout(500)
     long_tasks = page.evaluate("window.longTasks")
+    streamed = page.evaluate("app.store.turn.stats.tokens")
     pointed = page.evaluate(HIGHLIGHT, ROUNDS)
     note(f"pointing at a word: {statistics.median(pointed['times']):.1f} ms")
     choose(page, "conversation")
@@ -244,7 +254,7 @@ def measure(page: Page, address: str, windows: tuple[str, str], note: Any) -> di
         "graveyard_chunks": ASLEEP_CHUNKS,
         "graveyard_rows": rows,
         "graveyard_open_ms": round(statistics.median(opened), 1),
-        "streamed_tokens": page.evaluate("app.store.turn.stats.tokens"),
+        "streamed_tokens": streamed,
         "long_tasks": len(long_tasks),  # the browser counts those above 50 ms
         "longest_task_ms": round(max(long_tasks, default=0.0), 1),
     }
@@ -267,6 +277,7 @@ def main() -> None:
             answer=lambda prompt: " ".join(WORDS * 20)[: 3 * STREAMED],
             pause=lambda: time.sleep(1 / PER_SECOND),
             context=32_768,
+            look=look,
         )
         weave = Weave(engine, parts._system.store, parts._system.recall, parts._system.toolbox)
         note(f"filling a window with {LIVE_TOKENS} live tokens and {ASLEEP_CHUNKS} chunks asleep")
