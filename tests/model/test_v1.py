@@ -139,9 +139,7 @@ def test_embeddings_have_meaning(guest):
 @pytest.mark.model
 def test_a_model_with_a_format_for_tools_calls_them(tmp_path):
     """Of those that are here; SmolLM2 has none, and says so."""
-    model = (
-        Path(os.environ.get("HALO_WEAVE_MODELS", "/work/models")) / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
-    )
+    model = Path(os.environ.get("HALO_WEAVE_MODELS", "models")) / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
     if not model.exists():
         pytest.skip("a model with a format for tools is not here")
     with served(tmp_path, model, embedder="off") as guest:
@@ -151,16 +149,6 @@ def test_a_model_with_a_format_for_tools_calls_them(tmp_path):
         )
         (call,) = first.choices[0].message.tool_calls
         assert "Paris" in json.loads(call.function.arguments)["city"]
-        sent = first.choices[0].message.model_dump(
-            include={"role", "content", "tool_calls"}, exclude_none=True
-        )
-        result = {"role": "tool", "tool_call_id": call.id, "content": "Rain, 11 degrees"}
-        second = guest.chat.completions.create(
-            model="qwen", messages=[asked, sent, result], tools=[WEATHER], temperature=0, max_tokens=60
-        )
-        assert (
-            "11" in second.choices[0].message.content or "rain" in second.choices[0].message.content.lower()
-        )
 
 
 @pytest.mark.model
