@@ -215,7 +215,7 @@ class Database:
 
     def _sentence(self, error: sqlite3.Error, path: Path) -> StoreError:
         name: str = getattr(error, "sqlite_errorname", "") or ""
-        if name == "SQLITE_INTERRUPT":
+        if name == "SQLITE_INTERRUPT" or self._closed:  # an interrupted step may also say that a table is missing
             return StoreError(f"{path} was closed.")
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return StoreBusy(self._busy())
