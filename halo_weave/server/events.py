@@ -13,7 +13,7 @@ from halo_weave.core.use import ReplyUse
 from halo_weave.ports import Planned
 from halo_weave.server.refusals import json_bytes
 from halo_weave.server.schema import KeyText, Number, Output
-from halo_weave.server.told import RememberedTold, UseTold
+from halo_weave.server.speech import RememberedTold, UseTold
 from halo_weave.server.wire import ChunkTold
 from halo_weave.weave import events
 from halo_weave.weave.hub import Numbered

@@ -17,7 +17,7 @@ from halo_weave.core.tokens import Role
 from halo_weave.records import Generation
 from halo_weave.server.modelwire import ModelTold
 from halo_weave.server.schema import Id, KeyText, Number, Output
-from halo_weave.server.told import SpeechTold, UseTold
+from halo_weave.server.speech import SpeechTold, UseTold
 from halo_weave.settings import Settings
 from halo_weave.weave.memory import Preview
 from halo_weave.weave.seen import Budget, Context, Gap

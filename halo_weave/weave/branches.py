@@ -10,8 +10,8 @@ from halo_weave.core.tokens import Role
 from halo_weave.core.window import chunk_turn
 from halo_weave.errors import BadInput, UnknownWindow
 from halo_weave.records import TurnRecord, WindowRecord
-from halo_weave.weave.asked import go_to, on_branch, text_of
 from halo_weave.weave.history import Recognised, recognise
+from halo_weave.weave.orders import go_to, on_branch, text_of
 from halo_weave.weave.system import System
 
 

@@ -15,9 +15,9 @@ from halo_weave.core.window import Live
 from halo_weave.errors import BadInput, StoreError
 from halo_weave.weave.desk import Desk
 from halo_weave.weave.drafts import RETRY, unstored
-from halo_weave.weave.said import remembered
 from halo_weave.weave.seen import Reminder
 from halo_weave.weave.system import System
+from halo_weave.weave.transcript import remembered
 
 log = logging.getLogger(__name__)
 

@@ -27,17 +27,17 @@ from halo_weave.records import Reservation
 from halo_weave.templates.calls import CallSplitter
 from halo_weave.templates.messages import NativeCall
 from halo_weave.weave import events
-from halo_weave.weave.asked import Asked, Frame
 from halo_weave.weave.clock import TurnClock
 from halo_weave.weave.desk import About, Desk
+from halo_weave.weave.orders import Asked, Frame
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.roundtrip import round_trip
-from halo_weave.weave.said import USED
 from halo_weave.weave.seen import SeenChunk
 from halo_weave.weave.storing import store_reply, store_use
 from halo_weave.weave.system import System
 from halo_weave.weave.taping import TurnTape, Untaped
+from halo_weave.weave.transcript import USED
 
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
 TOOL_ROOM = 512  # and for the answer of each tool that may be called

@@ -13,7 +13,6 @@ from typing import Any
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.errors import BadInput, BadSetting, HaloWeaveError
 from halo_weave.ports import Sampling
-from halo_weave.weave.asked import Asked, Frame, answering, going_on, saying, step_back
 from halo_weave.weave.branches import TurnBranches
 from halo_weave.weave.events import (
     INTERNAL,
@@ -27,6 +26,7 @@ from halo_weave.weave.events import (
     WindowEvent,
 )
 from halo_weave.weave.hub import Hub
+from halo_weave.weave.orders import Asked, Frame, answering, going_on, saying, step_back
 from halo_weave.weave.reply import ReplyKind
 from halo_weave.weave.system import System
 from halo_weave.weave.turn import Turn

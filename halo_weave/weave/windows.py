@@ -19,9 +19,9 @@ from halo_weave.weave.desk import CUT
 from halo_weave.weave.digest import Excerpt, digest
 from halo_weave.weave.events import ChunksSlept
 from halo_weave.weave.reply import THOUGHT
-from halo_weave.weave.said import remembered, said
 from halo_weave.weave.seen import Context, Gap, SaidPage, SeenReply, SeenTurn
 from halo_weave.weave.system import System
+from halo_weave.weave.transcript import remembered, said
 from halo_weave.weave.turns import WeaveTurns, plain
 
 DEFAULT_PROMPT = "You are a helpful assistant with a long memory. Answer plainly and briefly."

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from halo_weave.core.tokens import Role
-from halo_weave.server import requests, told, wire
+from halo_weave.server import requests, speech, wire
 from halo_weave.server.events import EVENTS
 from halo_weave.server.refusals import Refusal
 from halo_weave.server.requests import WindowId
@@ -103,18 +103,18 @@ def routes(service: Service) -> APIRouter:
         offset: Annotated[int | None, Query(ge=0, le=2**53)] = None,
         around: Id | None = None,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    ) -> told.SaidTold:
+    ) -> speech.SaidTold:
         """From an offset on, around a turn, or without either the last ones. What sleeps is there too."""
         turn = None if around is None else requests.position(around)
         page = service.weave.windows.said(window_id, offset=offset, around=turn, limit=limit)
-        return told.SaidTold.model_validate(page)
+        return speech.SaidTold.model_validate(page)
 
     @router.get(
         "/{window_id}/turns/{turn_id}/use", summary="Where each word of a reply came from", tags=["Looking"]
     )
-    def get_use(window_id: WindowId, turn_id: Id) -> told.ReplyUseTold:
+    def get_use(window_id: WindowId, turn_id: Id) -> speech.ReplyUseTold:
         start, use = service.weave.windows.use(window_id, requests.position(turn_id))
-        return told.ReplyUseTold.model_validate({"start": start, "use": use})
+        return speech.ReplyUseTold.model_validate({"start": start, "use": use})
 
     @router.get("/{window_id}/graveyard", summary="What sleeps in the window", tags=["Looking"])
     def get_graveyard(
@@ -142,10 +142,10 @@ def routes(service: Service) -> APIRouter:
         window_id: WindowId,
         offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    ) -> told.DeletedPage:
+    ) -> speech.DeletedPage:
         """What was deleted last comes first."""
         total, found = service.weave.windows.deleted(window_id, offset=offset, limit=limit)
-        return told.DeletedPage.model_validate({"total": total, "items": found})
+        return speech.DeletedPage.model_validate({"total": total, "items": found})
 
     @router.get("/{window_id}/gap", summary="What sleeps between two positions", tags=["Looking"])
     def get_gap(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.ports import Engine
 from halo_weave.server.refusals import ApiRefusal
-from halo_weave.server.v1.asked import GuestMessage
+from halo_weave.server.v1.requests import GuestMessage
 from halo_weave.templates.messages import ChatMessage, NativeCall
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import ReplyKind

@@ -12,9 +12,9 @@ from halo_weave.errors import HaloWeaveError, UnknownWindow
 from halo_weave.records import WINDOW_ID
 from halo_weave.server.refusals import ApiRefusal, api_problem
 from halo_weave.server.scratch import Scratch
-from halo_weave.server.v1 import told
-from halo_weave.server.v1.asked import ResponseRequest
+from halo_weave.server.v1 import answers
 from halo_weave.server.v1.history import read_messages
+from halo_weave.server.v1.requests import ResponseRequest
 from halo_weave.server.v1.writing import GuestTalk, frame_of, incognito, locate
 from halo_weave.weave.weave import Weave
 
@@ -31,7 +31,7 @@ class GuestResponse:
         request = asked.as_chat()
         sent = read_messages(request.messages)
         self.headers: dict[str, str] = {}
-        self.created = told.stamp()
+        self.created = answers.stamp()
         self.message = f"msg_{secrets.token_hex(12)}"
         if not asked.store or request.incognito:
             self.id = f"resp_{secrets.token_hex(16)}"
@@ -73,7 +73,7 @@ class GuestResponse:
         def event(kind: str, **data: Any) -> bytes:
             nonlocal number
             number += 1
-            return told.event({"type": kind, "sequence_number": number - 1, **data}, kind)
+            return answers.event({"type": kind, "sequence_number": number - 1, **data}, kind)
 
         place: dict[str, Any] = {"item_id": self.message, "output_index": 0, "content_index": 0}
         yield event("response.created", response=self._response("in_progress"))

@@ -19,10 +19,10 @@ from halo_weave.server.refusals import ApiRefusal, api_problem, json_bytes
 from halo_weave.server.scratch import Scratch
 from halo_weave.server.service import Service
 from halo_weave.server.sse import EventStream, hopping
-from halo_weave.server.v1 import responses, told
-from halo_weave.server.v1.asked import ChatRequest, EmbeddingRequest, ResponseRequest, TextRequest
+from halo_weave.server.v1 import answers, responses
+from halo_weave.server.v1.answers import Choice
 from halo_weave.server.v1.history import read_messages
-from halo_weave.server.v1.told import Choice
+from halo_weave.server.v1.requests import ChatRequest, EmbeddingRequest, ResponseRequest, TextRequest
 from halo_weave.server.v1.writing import GuestTalk, alone, incognito, locate, sampling_of
 from halo_weave.weave.reply import ReplyReader
 from halo_weave.weave.turns import plain
@@ -132,7 +132,7 @@ class _Chat:
         else:
             self.first = incognito(weave, scratch, asked, self.sent)
         self.id = f"chatcmpl-{secrets.token_hex(12)}"
-        self.created = told.stamp()
+        self.created = answers.stamp()
 
     def choices(self) -> Iterator[Choice]:
         """One after the other: in a window, the next is another answer to the same words."""
@@ -147,7 +147,7 @@ class _Chat:
         choices, usages = [], []
         for i, choice in enumerate(self.choices()):
             choice.read()
-            choices.append(told.chat_choice(choice, i, logprobs=self.asked.logprobs))
+            choices.append(answers.chat_choice(choice, i, logprobs=self.asked.logprobs))
             usages.append(choice.usage)
         return _json(
             {
@@ -156,7 +156,7 @@ class _Chat:
                 "created": self.created,
                 "model": self.weave.engine.info.name,
                 "choices": choices,
-                "usage": told.added(usages).as_json(),
+                "usage": answers.added(usages).as_json(),
                 "system_fingerprint": None,
                 **self._halo(),
             },
@@ -181,7 +181,7 @@ class _Chat:
         def chunk(index: int, delta: dict[str, Any], finish: str | None = None, **own: Any) -> bytes:
             logprobs = own.pop("logprobs", None)
             choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-            return told.event({**self._head(), "choices": [choice], **more, **own})
+            return answers.event({**self._head(), "choices": [choice], **more, **own})
 
         try:
             for i, choice in enumerate(self.choices()):
@@ -189,16 +189,18 @@ class _Chat:
                     yield chunk(i, {"role": "assistant", "content": ""})
                     for piece in choice:
                         known = piece.call is None and not piece.thought and self.asked.logprobs
-                        logprobs = {"content": [told.logprob_of(piece)], "refusal": None} if known else None
-                        yield chunk(i, told.delta_of(piece, len(choice.calls)), logprobs=logprobs)
+                        logprobs = (
+                            {"content": [answers.logprob_of(piece)], "refusal": None} if known else None
+                        )
+                        yield chunk(i, answers.delta_of(piece, len(choice.calls)), logprobs=logprobs)
                 usages.append(choice.usage)
                 last = i == self.asked.n - 1
                 yield chunk(i, {}, choice.finish_reason, **(self._halo() if last else {}))
             if self.asked.with_usage:
-                yield told.event({**self._head(), "choices": [], "usage": told.added(usages).as_json()})
+                yield answers.event({**self._head(), "choices": [], "usage": answers.added(usages).as_json()})
         except HaloWeaveError as error:
-            yield told.event({"error": api_problem(error)[1]})
-        yield told.DONE
+            yield answers.event({"error": api_problem(error)[1]})
+        yield answers.DONE
 
     def _head(self) -> dict[str, Any]:
         return {
@@ -228,7 +230,7 @@ class _Text:
         given = asked.sampling(weave.engine.info.context, 16)
         given["max_new_tokens"] = max(1, asked.max_tokens or 16)
         self.sampling = sampling_of(weave, given, asked.stop, "")
-        self.id, self.created = f"cmpl-{secrets.token_hex(12)}", told.stamp()
+        self.id, self.created = f"cmpl-{secrets.token_hex(12)}", answers.stamp()
         self.all = [self._choice(ids) for ids in self.prompts for _ in range(asked.n)]
 
     def _choice(self, ids: Ids) -> Choice:
@@ -264,7 +266,7 @@ class _Text:
     def stream(self) -> Lines:
         def chunk(index: int, text: str, finish: str | None = None) -> bytes:
             choice = {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
-            return told.event({**self._head(), "choices": [choice]})
+            return answers.event({**self._head(), "choices": [choice]})
 
         try:
             for i, choice in enumerate(self.all):
@@ -275,14 +277,14 @@ class _Text:
                         yield chunk(i, piece.text)
                 yield chunk(i, "", choice.finish_reason)
             if self.asked.with_usage:
-                yield told.event({**self._head(), "choices": [], "usage": self._usage()})
+                yield answers.event({**self._head(), "choices": [], "usage": self._usage()})
         except HaloWeaveError as error:
-            yield told.event({"error": api_problem(error)[1]})
-        yield told.DONE
+            yield answers.event({"error": api_problem(error)[1]})
+        yield answers.DONE
 
     def _usage(self) -> dict[str, Any]:
         each = [choice.usage for choice in self.all]
-        whole = told.added(each)
+        whole = answers.added(each)
         whole.prompt = sum(one.prompt for one in each[:: self.asked.n])
         return whole.as_json()
 

@@ -18,12 +18,12 @@ from halo_weave.errors import BadInput, HaloWeaveError, UnknownWindow, WindowBus
 from halo_weave.ports import Done, Prompt, Read, Sampling, Segment, Step
 from halo_weave.server.refusals import ApiRefusal
 from halo_weave.server.scratch import Scratch
-from halo_weave.server.v1.asked import ChatRequest
+from halo_weave.server.v1.answers import Choice, ReplyPiece, Usage
 from halo_weave.server.v1.history import Sent, chat_messages, opening_of
-from halo_weave.server.v1.told import Choice, ReplyPiece, Usage
+from halo_weave.server.v1.requests import ChatRequest
 from halo_weave.templates.calls import CallSplitter
 from halo_weave.weave import events
-from halo_weave.weave.asked import Frame
+from halo_weave.weave.orders import Frame
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import ReplyReader
 from halo_weave.weave.turns import Begun
