@@ -215,7 +215,8 @@ class Database:
 
     def _sentence(self, error: sqlite3.Error, path: Path) -> StoreError:
         name: str = getattr(error, "sqlite_errorname", "") or ""
-        if name == "SQLITE_INTERRUPT" or self._closed:  # an interrupted step may also say that a table is missing
+        # An interrupted step may also say that it could not open a table.
+        if name == "SQLITE_INTERRUPT" or self._closed:
             return StoreError(f"{path} was closed.")
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return StoreBusy(self._busy())
