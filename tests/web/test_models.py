@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from playwright.sync_api import expect
 
 from halo_weave import assemble as assembling
 from halo_weave.assemble import Options, assemble_without_model
+from halo_weave.llama import hub
 from tests.engines.reciting import write_reciting
 from tests.engines.thinkers import ANSWER, thinker
+from tests.models.test_hub import PATIENCE
 from tests.server.test_models import REFERENCE, models, options, speaker, tower  # noqa: F401
 from tests.web.house import House
 from tests.web.talk import panel, say, settled, shown, toast
@@ -72,7 +75,9 @@ def test_a_failure_is_said_and_the_old_model_stays(options, models, tmp_path, ta
         assert shown(page).endswith("Anna speaks.")
 
 
-def test_a_download_shows_how_far_it_is_and_can_be_left(options, tower, tmp_path, tabs):  # noqa: F811
+def test_a_download_shows_how_far_it_is_and_can_be_left(options, tower, tmp_path, tabs, monkeypatch):  # noqa: F811
+    # A download that pauses is not begun anew meanwhile.
+    monkeypatch.setattr(hub, "Patience", lambda: replace(PATIENCE, read=120))
     half, go_on = threading.Event(), threading.Event()
 
     def slowly(handler) -> bool:
@@ -83,7 +88,7 @@ def test_a_download_shows_how_far_it_is_and_can_be_left(options, tower, tmp_path
         handler.wfile.write(content[: len(content) // 2])
         handler.wfile.flush()
         half.set()
-        go_on.wait(60)
+        go_on.wait(120)
         handler.close_connection = True
         return True
 
@@ -102,7 +107,8 @@ def test_a_download_shows_how_far_it_is_and_can_be_left(options, tower, tmp_path
         )
         say(page, "Meanwhile?")
         assert shown(page).endswith("Anna speaks.")
-        change.get_by_role("button", name="Stop").click()
+        with page.expect_response("**/api/model/stop"):
+            change.get_by_role("button", name="Stop").click()
         go_on.set()
         expect(change).to_contain_text("That was stopped. Anna 1B stays.")
         box.fill(REFERENCE)

@@ -21,6 +21,10 @@ export class LightView {
   #leaving = 0;
   /** @type {Element | null} */
   #put = null;
+  /** Where the pointer is. */
+  #at = "";
+  /** A chip led elsewhere: what is scrolled under the pointer there is not pointed at until the pointer moves. */
+  #resting = false;
   /** How long the last pointing took. */
   last = 0;
 
@@ -44,8 +48,9 @@ export class LightView {
   #listen() {
     const { over, app } = this;
     over.addEventListener("pointerover", (event) => {
-      if (event.pointerType === "mouse") this.#over(/** @type {Element} */ (event.target));
+      if (event.pointerType === "mouse" && !this.#rests(event)) this.#over(/** @type {Element} */ (event.target));
     });
+    over.addEventListener("pointermove", (event) => this.#rests(event), { passive: true });
     over.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.#leave());
     // What is under a finger may move when the chunk gets the focus: what counts is where it was put down.
     over.addEventListener("pointerdown", (event) => (this.#put = /** @type {Element} */ (event.target)));
@@ -61,6 +66,14 @@ export class LightView {
     for (const topic of ["window", "heard"]) app.store.on(topic, () => this.clear());
     over.addEventListener("scroll", () => this.#word && this.#draw(), { capture: true, passive: true });
     addEventListener("resize", () => this.#word && this.#draw());
+  }
+
+  /** @param {PointerEvent} event */
+  #rests(event) {
+    const at = `${event.clientX} ${event.clientY}`;
+    if (at !== this.#at) this.#resting = false;
+    this.#at = at;
+    return this.#resting;
   }
 
   /** @param {Element} target */
@@ -188,6 +201,7 @@ export class LightView {
     this.#unlight();
     this.threads.replaceChildren();
     this.chips.hidden = true;
+    this.chips.replaceChildren();
     this.told.textContent = "";
     document.documentElement.classList.remove("pointing");
     this.app.store.point("");
@@ -245,6 +259,7 @@ export class LightView {
     const title = live ? "Go there" : "It sleeps now: show it";
     const click = () => {
       this.clear();
+      this.#resting = true;
       this.app.store.tell("goto", key);
     };
     return h("button", { type: "button", class: "chip", title, on: { click } }, icon(live ? "search" : "sleep"), words);
