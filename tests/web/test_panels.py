@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from playwright.sync_api import expect
@@ -91,7 +92,17 @@ def test_notes_are_checked_and_saved(house, show):
     expect(drawer.get_by_role("alert")).to_contain_text("line 2")
     expect(save).to_be_disabled()
     field.fill("[1, 2]")
-    expect(drawer.get_by_role("alert")).to_contain_text("one JSON object")
+    expect(drawer.get_by_role("alert")).to_contain_text("Notes have names")
+    expect(save).to_be_disabled()
+    field.fill("gold")
+    expect(drawer.get_by_role("alert")).to_contain_text("Notes have names")
+    expect(save).to_be_disabled()
+    field.fill("bell: silver\nlamps: 3")
+    save.click()
+    toast(page, "Notes saved.")
+    expect(field).to_have_value(re.compile('"bell": "silver"'))
+    content = house.ask("GET", "/notes")["content"]
+    assert (content["bell"], content["lamps"]) == ("silver", 3)
     field.fill('{"topics": {"bell": "gold"}}')
     save.click()
     toast(page, "Notes saved.")

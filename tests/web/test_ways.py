@@ -17,7 +17,9 @@ def test_the_skip_link_leads_into_the_input_box_of_the_same_window(house, show):
     here = house.window("Here")
     house.window("Newer")
     page = show(here)
-    page.keyboard.press("Tab")
+    expect(page.get_by_label("Your message")).to_be_focused()  # from the beginning
+    page.get_by_role("button", name="Search memory").focus()  # the first control after the link
+    page.keyboard.press("Shift+Tab")
     expect(page.get_by_role("link", name="To the input box")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_label("Your message")).to_be_focused()
@@ -83,6 +85,28 @@ def test_saving_an_entry_leaves_the_next_one_alone_and_saves_once(house, show):
         assert house.ask("GET", "/memory/entry", params={"path": path})["version"] == 1
 
 
+def test_an_entry_that_was_not_saved_can_be_brought_back_over_the_next_one(house, show):
+    page = show(house.window())
+    drawer = panel(page, "Memory")
+    held = []
+    page.route("**/api/memory/entry", lambda route: held.append(route))
+    drawer.get_by_role("button", name="New entry").click()
+    drawer.get_by_label("Path").fill("A")
+    drawer.get_by_label("Content").fill('"kept"')
+    with page.expect_request("**/api/memory/entry"):
+        drawer.get_by_role("button", name="Save").click()
+    drawer.get_by_role("button", name="New entry").click()
+    drawer.get_by_label("Path").fill("B")
+    held[0].fulfill(status=500, json={"error": {"code": "internal", "sentence": "The disk is full."}})
+    page.unroute("**/api/memory/entry")
+    toast(page, "A was not saved.").get_by_role("button", name="Bring it back").click()
+    page.get_by_role("dialog").get_by_role("button", name="Leave it").click()
+    expect(drawer.get_by_label("Path")).to_have_value("A")
+    drawer.get_by_role("button", name="Save").click()
+    expect(drawer.locator(".json")).to_contain_text("kept")
+    assert house.ask("GET", "/memory/entry", params={"path": "A"})["content"] == "kept"
+
+
 def test_words_that_were_not_sent_go_back_into_their_own_window(house, show):
     one, other = house.window("One"), house.window("Other")
     page = show(one)
@@ -118,9 +142,9 @@ def test_words_of_a_slow_deletion_go_back_into_their_own_window(house, show):
         f"**/api/windows/{one}/chunks/*",
         lambda route: held.append(route) if route.request.method == "DELETE" else route.continue_(),
     )
-    box.press("ArrowUp")
+    act(page, keys(page)[0], "Delete…")
     with page.expect_request(lambda asked: asked.method == "DELETE"):
-        page.get_by_role("dialog").get_by_role("button", name="Edit", exact=True).click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
     page.evaluate("id => { app.open(id); }", other)
     expect(page.locator(".window-title")).to_have_text("Other")
     held[0].continue_()

@@ -58,7 +58,7 @@ export class EntryView {
   /** @param {Entry | null} entry null: a new one */
   async edit(entry) {
     if (!(await this.#mayLeave())) return;
-    const mine = ++this.#shown;
+    let mine = 0;
     const path = h("input", {
       class: "field", placeholder: "People/Mochi", spellcheck: "false",
       set: { value: entry?.path ?? "", readOnly: Boolean(entry) },
@@ -66,7 +66,6 @@ export class EntryView {
     const field = new JsonField("Content", entry ? entry.content : {});
     const save = h("button", { type: "submit", class: "button primary", text: "Save" });
     const first = field.input.value;
-    this.#unsaved = () => field.input.value !== first || path.value !== (entry?.path ?? "");
     const cancel = button("Cancel", () => {
       this.#unsaved = () => false;
       if (entry) this.show(entry.path);
@@ -76,22 +75,42 @@ export class EntryView {
       if (save.disabled) return;
       if (!field.valid) return field.input.focus();
       save.disabled = path.readOnly = field.input.readOnly = true;
+      this.#unsaved = () => false; // it is on its way, and comes back if it is not saved
       const saved = await this.#save(path.value.trim(), field.value, mine);
       if (saved) return;
       save.disabled = field.input.readOnly = false;
       path.readOnly = Boolean(entry);
+      if (mine === this.#shown) this.#unsaved = changed;
+      else this.#offerBack(path.value.trim(), put);
     };
-    fill(this.node, h("form", { class: "stack", on: onSubmit(send) },
+    const form = h("form", { class: "stack", on: onSubmit(send) },
       h("label", { class: "stack" }, h("span", { class: "label", text: "Path" }), path), field.node,
-      h("div", { class: "answers" }, cancel, save)));
-    (entry ? field.input : path).focus();
+      h("div", { class: "answers" }, cancel, save));
+    const changed = () => field.input.value !== first || path.value !== (entry?.path ?? "");
+    const put = () => {
+      mine = ++this.#shown;
+      this.#unsaved = changed;
+      fill(this.node, form);
+      (entry ? field.input : path).focus();
+    };
+    put();
+  }
+
+  /**
+   * What was not saved can be written on, though something else stands here by now.
+   * @param {string} path @param {() => void} put
+   */
+  #offerBack(path, put) {
+    const act = async () => {
+      if (await this.#mayLeave()) put();
+    };
+    this.app.toasts.show(`${path} was not saved.`, { kind: "bad", label: "Bring it back", long: true, act });
   }
 
   /** @param {string} path @param {unknown} content @param {number} mine @returns {Promise<boolean>} if it is saved */
   async #save(path, content, mine) {
     const saved = await this.app.attempt(() => this.app.api.saveEntry(path, content));
     if (!saved) return false;
-    this.#unsaved = () => false;
     this.app.toasts.show(`Saved ${path}.`);
     const own = this.node.contains(document.activeElement) || document.activeElement === document.body;
     await this.tree.load();
