@@ -63,6 +63,10 @@ def test_axe_finds_nothing_serious(house, tabs, axe, theme):
     page.evaluate("app.preferences.set('form', 'rendered')")
     page.locator("#conversation .remembered summary").first.click()
     check("conversation")
+    page.locator("#conversation article.chunk").last.focus()
+    page.keyboard.press("ArrowUp")
+    expect(page.get_by_role("toolbar", name="Chunk")).to_be_visible()
+    check("a chunk of the conversation with its controls")
     page.locator("#conversation .turn.assistant .text span").last.hover()
     expect(page.locator("[data-lit='word']").first).to_be_visible()
     check("a word of an answer")
@@ -70,7 +74,9 @@ def test_axe_finds_nothing_serious(house, tabs, axe, theme):
         "() => { app.views.light.clear(); app.preferences.set('form', 'raw'); app.preferences.set('view', 'context'); }"
     )
     page.wait_for_selector("#context .chunk")
-    chunk(page, keys(page)[1]).focus()
+    page.locator("#context article.chunk").last.focus()
+    page.keyboard.press("ArrowUp")
+    expect(page.get_by_role("toolbar", name="Chunk")).to_be_visible()
     check("a chunk with its controls")
     page.locator(".gap-line").first.click()
     expect(page.locator(".sleeper").first).to_be_visible()
@@ -130,10 +136,21 @@ def test_the_original_colours_are_there_for_those_who_want_them(house, show):
     house.say(window, "The keeper rang the bell.", "He rang it.")
     page = show(window)
     panel(page, "Settings").get_by_label("Light", exact=True).select_option("original")
+    frame(page)
     colours = page.evaluate(
-        "() => { const one = document.querySelector('.chunk'); return [0, 0.5, 1].map((heat) => { one.style.setProperty('--heat', heat); return getComputedStyle(one.querySelector('span')).color.match(/[\\d.]+/g).map((value) => Math.round(value * 255)); }); }"
+        "() => { const one = document.querySelector('#context .chunk'), plain = one.querySelector('.text span:not([class*=hot])');"
+        " return [0, 0.5, 1].map((heat) => { one.style.setProperty('--heat', heat); return getComputedStyle(plain).color.match(/[\\d.]+/g).map((value) => Math.round(value * 255)); }); }"
     )
     assert colours == [[100, 90, 40], [200, 180, 80], [255, 220, 100]]
+    # Tokens in the top fifth of the range, and no others, have a ground.
+    hot, above = page.evaluate(
+        """() => {
+          const { low, high } = app.store.live, view = [...app.views.context.chunks.values()][0];
+          const at = view.chunk.pieces.map((_, i) => i);
+          return [at.filter((i) => view.partsAt(i)[0].step > 0), at.filter((i) => view.chunk.brightness[i] > low + 0.8 * (high - low))];
+        }"""
+    )
+    assert hot and hot == above
 
 
 def test_everything_of_a_chunk_can_be_done_with_the_keyboard(house, show):
@@ -192,14 +209,20 @@ def test_a_closed_dialog_does_not_fetch_the_focus_back(house, show):
     expect(page.get_by_label("Your message")).to_be_focused()
 
 
-def test_the_keys_are_named_and_work_everywhere(house, show):
+def test_the_keys_are_named_and_work_everywhere_once_they_are_switched_on(house, show):
     page = show(house.window())
-    page.locator("#context").focus()
-    page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keys")
-    for key in ("Enter", "Shift Enter", "Esc", "Ctrl K"):
+    page.locator("#header").get_by_role("button", name="Keys").click()
+    for key in ("Enter", "Shift Enter", "Esc", "Ctrl K", "single keys on in the settings"):
         expect(dialog).to_contain_text(key)
     page.keyboard.press("Escape")
+    panel(page, "Settings").get_by_label("Single-letter keys").select_option("single")
+    page.locator("#context").focus()
+    page.keyboard.press("?")
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    page.locator("#context").focus()
     page.keyboard.press("g")
     expect(page.locator("#drawer")).to_contain_text("Graveyard")
     page.locator("#context").focus()

@@ -32,7 +32,7 @@ export class HeaderView {
     place.append(
       iconButton("menu", "Windows", openRail, { class: "rail-open-button" }), this.name, acts.views, this.legend,
       h("div", { class: "header-acts" },
-        this.heat, theme, iconButton("keys", "Keys (?)", acts.keys, { class: "wide-only" })));
+        this.heat, theme, iconButton("keys", "Keys", acts.keys, { class: "wide-only" })));
     place.after(this.banner);
     preferences.addEventListener("change", () => this.show());
     for (const topic of ["windows", "window", "live", "connection", "status"]) app.store.on(topic, () => this.show());
