@@ -150,7 +150,8 @@ def test_the_original_colours_are_there_for_those_who_want_them(house, show):
           return [at.filter((i) => view.partsAt(i)[0].step > 0), at.filter((i) => view.chunk.brightness[i] > low + 0.8 * (high - low))];
         }"""
     )
-    assert hot and hot == above
+    assert hot
+    assert hot == above
 
 
 def test_everything_of_a_chunk_can_be_done_with_the_keyboard(house, show):
