@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from halo_weave.assemble import Options, assemble
 from tests.model.weights import chat_model
 from tests.web.house import House
-from tests.web.talk import heat, keys, panel, say, shown, toast
+from tests.web.talk import grounds, heat, keys, panel, say, shown, toast
 
 pytestmark = [pytest.mark.browser, pytest.mark.model]
 
@@ -25,6 +25,22 @@ WATCH_DRAFT = """() => {
   const look = () => grew.add(document.querySelectorAll(".chunk.draft .text span").length);
   new MutationObserver(look).observe(document.querySelector("#context"), { subtree: true, childList: true });
 }"""
+
+PEAKS = "() => Object.fromEntries(app.store.live.chunks.map((one) => [one.key, one.peak]))"
+
+
+def assert_the_light_is_that_of_the_newest_reply(page, house, window):
+    """Only what the newest reply used stands on light; if that is nothing worth a word, nothing does."""
+    page.wait_for_function("() => app.store.light.get(app.store.newestReply)")
+    newest = page.evaluate("app.store.newestReply")
+    used = house.ask("GET", f"/windows/{window}/turns/{newest}/use")["use"]["chunks"]
+    lit = {key for key, steps in grounds(page).items() if any(steps)}
+    assert lit <= {one["key"] for one in used}
+    strongest = max(used, key=lambda one: one["share"], default={"key": "", "share": 0})
+    if strongest["share"] < 0.05:
+        assert not lit
+    elif strongest["key"] in keys(page):
+        assert strongest["key"] in lit
 
 
 def test_speaking_forgetting_and_waking_on_the_real_model(tmp_path, tabs):
@@ -53,20 +69,21 @@ def test_speaking_forgetting_and_waking_on_the_real_model(tmp_path, tabs):
         say(page, TALK[0])
         assert len(page.evaluate("[...window.grew]")) > 3, "the reply came token by token"
         assert shown(page) == house.text(window)
-        born = heat(page)
+        born = page.evaluate(PEAKS)
 
         for text in TALK[1:]:
             say(page, text)
             assert shown(page) == house.text(window)
         seen, context = heat(page), house.context(window)
-        low, high = context["brightness"]["low"], context["brightness"]["high"]
-        assert high > low, "the model looked at some tokens more than at others"
+        assert context["brightness"]["high"] > context["brightness"]["low"], (
+            "the model looked at some tokens more than at others"
+        )
         for one in (one for turn in context["turns"] for one in turn["chunks"]):
-            place = (max(one["brightness"]) - low) / (high - low)
-            assert seen[one["key"]]["heat"] == pytest.approx(place, abs=0.02)
-        assert any(sum(one["grounds"]) for one in seen.values()), "the brightest tokens have a ground"
-        still = [key for key in born if key in seen]
-        assert not still or [born[key] for key in still] != [seen[key] for key in still]
+            assert seen[one["key"]]["heat"] == pytest.approx(one["rank"] / 100), "the bar tells the rank"
+        assert_the_light_is_that_of_the_newest_reply(page, house, window)
+        now = page.evaluate(PEAKS)
+        still = [key for key in born if key in now]
+        assert not still or [born[key] for key in still] != [now[key] for key in still]
 
         asleep = house.context(window)["stats"]["asleep_chunks"]
         assert asleep > 0, "the budget was reached"
@@ -97,6 +114,7 @@ def test_speaking_forgetting_and_waking_on_the_real_model(tmp_path, tabs):
         say(page, "What is my cat called?")
         assert shown(page) == house.text(window)
         assert "Mochi" in shown(page)
+        assert_the_light_is_that_of_the_newest_reply(page, house, window)
         expect(box).to_have_value("")
     finally:
         house.stop()
