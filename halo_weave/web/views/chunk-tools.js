@@ -81,7 +81,7 @@ export class ChunkTools {
   /** @param {Element | null} node @param {boolean} [byHover] */
   #offer(node, byHover = false) {
     if (byHover && this.bar.querySelector(":focus-visible")) return; // the keyboard is at work in it
-    const article = node?.closest("article.chunk:not(.draft)");
+    const article = node?.closest("article.chunk:not(.draft, .asleep)");
     if (!article) {
       if (!byHover || !this.place.querySelector("article:focus-visible")) this.bar.hidden = true;
       return;
