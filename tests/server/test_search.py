@@ -95,8 +95,11 @@ def test_a_chunk_tells_how_often_it_woke_up(client, window):
 
 def test_tokens_are_told_by_their_positions(client, window):
     say(client, window, "The ferry leaves at noon from Ushuaia.")
-    key = chunks_of(get_context(client, window))[0]["key"]
-    told = client.get("/api/tokens", params={"first": "0", "stop": "10000"}).json()["tokens"]
+    chunk = chunks_of(get_context(client, window))[0]
+    key, first = chunk["key"], int(chunk["start"])
+    told = client.get("/api/tokens", params={"first": str(first), "stop": str(first + 10_000)}).json()[
+        "tokens"
+    ]
     own = [one for one in told if one["key"] == key]
     assert "".join(one["text"] for one in own) == "The ferry leaves at noon from Ushuaia."
     places = [int(one["position"]) for one in told]
