@@ -19,7 +19,7 @@ PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 LARGEST = 300_000  # bytes
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-sync"]
 SETTINGS = {
-    "max_context_tokens": 420,
+    "max_context_tokens": 220,
     "max_new_tokens": 80,
     "min_chunk_tokens": 32,
     "resurrection_budget": 0,
