@@ -80,7 +80,7 @@ def changed(draw: st.DrawFn) -> bytes:
         within = at(found, path[:-1])
         match draw(st.sampled_from(["odd", "odd", "other", "less", "more"])):
             case "odd":
-                within[path[-1]] = draw(ODD)
+                within[path[-1]] = copy.deepcopy(draw(ODD))  # it may be changed further
             case "other":
                 within[path[-1]] = copy.deepcopy(at(found, draw(st.sampled_from(every))))
             case "less":
@@ -101,8 +101,8 @@ def changed(draw: st.DrawFn) -> bytes:
 
 def zipped(content: bytes) -> bytes:
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("conversations.json", content)
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("conversations.json"), content, zipfile.ZIP_DEFLATED)
     return out.getvalue()
 
 
