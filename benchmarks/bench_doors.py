@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -78,6 +77,10 @@ def sentence(number: int) -> str:
 def measure_overhead(client: httpx.Client) -> dict[str, float]:
     """Both ways in turn, each in a window of its own with the same settings and the same words."""
     settings = {"max_new_tokens": 8, "timestamps": False, "temperature": 0, "memory_scope": "window"}
+    settings |= {
+        "tools": "off",
+        "memory_tree_in_prompt": False,
+    }  # a client of /v1 brings its own tools and prompt
     made = client.post(
         "/api/windows", json={"name": "page", "system_prompt": "", "settings": settings}
     ).json()["id"]
@@ -128,6 +131,12 @@ def measure_history(weave: Weave, client: httpx.Client) -> dict[str, float]:
     }
 
 
+def most_memory() -> float:
+    """Megabytes that this process had at most. `ru_maxrss` would count what its parent had when it was started."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
 def measure_import(folder: Path) -> dict[str, float]:
     """An export of another program with many messages, in a process of its own, so that its memory is its own."""
     conversations = []
@@ -152,14 +161,13 @@ def measure_import(folder: Path) -> dict[str, float]:
     file = folder / "conversations.json"
     file.write_text(json.dumps(conversations))
     script = (
-        "import resource, sys, time\nfrom pathlib import Path\nfrom datetime import UTC, datetime\n"
-        "from halo_weave.assemble import open_store\n"
+        "import sys, time\nfrom pathlib import Path\nfrom datetime import UTC, datetime\n"
+        "from benchmarks.bench_doors import most_memory\nfrom halo_weave.assemble import open_store\n"
         "store = open_store(sys.argv[1])\n"
-        "base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\nbegan = time.perf_counter()\n"
+        "base = most_memory()\nbegan = time.perf_counter()\n"
         "brought = store.import_file(Path(sys.argv[2]), now=datetime.now(UTC))\n"
         "took = time.perf_counter() - began\n"
-        "more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base\n"
-        "print(brought.turns, took, more / 1024)\nstore.close()\n"
+        "print(brought.turns, took, most_memory() - base)\nstore.close()\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", script, str(folder / "imported"), str(file)],
@@ -190,7 +198,7 @@ def main() -> int:
             report: dict[str, float] = {**measure_overhead(client), **measure_history(weave, client)}
         service.close()
         report |= measure_import(folder)
-    report["memory_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    report["memory_mb"] = round(most_memory())
     if asked.json:
         print(json.dumps(report))
     else:

@@ -16,7 +16,7 @@ from halo_weave.weave.system import System
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class GuestTerms:
     """What another program wants to hold for one reply, instead of what the window has."""
 
     system_prompt: str = ""
@@ -33,7 +33,7 @@ class Asked:
     after: int | None = None  # what is said follows this turn instead of the last one; 0: none
     question: int | None = None  # nothing new is said: this turn of the user's is answered
     opening: tuple[tuple[ReplyKind, Tokens], ...] = ()  # what the reply begins with
-    frame: Frame | None = None
+    terms: GuestTerms | None = None
 
     @property
     def tokens(self) -> int:

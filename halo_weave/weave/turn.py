@@ -29,7 +29,7 @@ from halo_weave.templates.messages import NativeCall
 from halo_weave.weave import events
 from halo_weave.weave.clock import TurnClock
 from halo_weave.weave.desk import About, Desk
-from halo_weave.weave.orders import Asked, Frame
+from halo_weave.weave.orders import Asked, GuestTerms
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.roundtrip import round_trip
@@ -58,11 +58,11 @@ class Turn:
         self.clock = TurnClock(began)
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
-        self.frame = asked.frame or Frame()
-        self.form = system.tool_form(desk.settings, asked.text) if asked.frame is None else "off"
+        self.terms = asked.terms or GuestTerms()
+        self.form = system.tool_form(desk.settings, asked.text) if asked.terms is None else "off"
         desk.system = system.system_prompt(desk.record, desk.settings, self.form)
-        if asked.frame is not None:
-            desk.system = system.scribe.system(self.frame.system_prompt, self.frame.tools)
+        if asked.terms is not None:
+            desk.system = system.scribe.system(self.terms.system_prompt, self.terms.tools)
         desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
         self._called: set[str] = set()  # commands in the template's format that were answered
@@ -86,7 +86,7 @@ class Turn:
             start = ids.start + len(said)
             self.desk.window.begin_reply(ids.assistant_turn, start, self.asked.question or ids.user_turn)
             self.reply = self.desk.reply = ReplyReader(
-                start, self.engine.facts.marks, calls=self._finder(), calls_end=bool(self.frame.tools)
+                start, self.engine.facts.marks, calls=self._finder(), calls_end=bool(self.terms.tools)
             )
         self.draft = self.system.drafts.begin(
             self.desk, self.engine.info.tokenizer, self.system.note_unstored
@@ -274,7 +274,7 @@ class Turn:
             seed=self.settings.seed,
             max_new_tokens=left,
             stop=self.asked.stop,
-            grammar=self.frame.grammar,
+            grammar=self.terms.grammar,
         )
         capture = seen_for_use(window.strategy.capture, self.use.calibration)
         capture = self.tape.wanted(capture, self.engine)
@@ -366,7 +366,7 @@ class Turn:
     def _finder(self) -> CallSplitter | None:
         """Finds calls in the template's own format."""
         facts = self.engine.facts
-        tools = declarations(self.frame.tools) or (self.scribe.tools if self.form == "native" else ())
+        tools = declarations(self.terms.tools) or (self.scribe.tools if self.form == "native" else ())
         if facts.tools is None or not tools:
             return None
         prompt = self.system.generation_prompt(self.settings.effort)
@@ -374,7 +374,7 @@ class Turn:
 
     def _calls_for_others(self) -> Iterator[events.TurnEvent]:
         """Calls of tools that another program runs."""
-        if self.frame.tools:
+        if self.terms.tools:
             calls, self.reply.calls = self.reply.calls, []
             yield from (events.CallMade(call.name, dict(call.arguments)) for call in calls)
 

@@ -26,7 +26,7 @@ from halo_weave.weave.events import (
     WindowEvent,
 )
 from halo_weave.weave.hub import Hub
-from halo_weave.weave.orders import Asked, Frame, answering, going_on, saying, step_back
+from halo_weave.weave.orders import Asked, GuestTerms, answering, going_on, saying, step_back
 from halo_weave.weave.reply import ReplyKind
 from halo_weave.weave.system import System
 from halo_weave.weave.turn import Turn
@@ -62,17 +62,17 @@ class WeaveTurns(TurnBranches):
         sampling: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
         after: int | None = None,
-        frame: Frame | None = None,
+        terms: GuestTerms | None = None,
     ) -> Future[Begun]:
         """Begin a turn in a thread. The future holds until the user's words are stored, or says why they are not.
 
         `sampling`: settings such as temperature or max_new_tokens, for this turn alone. `stop`: the reply ends before
-        one of these texts. `after`: the turn that these words follow, instead of the last one; 0: none. `frame`: what
+        one of these texts. `after`: the turn that these words follow, instead of the last one; 0: none. `terms`: what
         another program wants to hold for this reply.
         """
 
         def order() -> Asked:
-            return replace(self._saying(window_id, text, stop, after), frame=frame)
+            return replace(self._saying(window_id, text, stop, after), terms=terms)
 
         return self._begin(window_id, order, sampling)
 
@@ -83,7 +83,7 @@ class WeaveTurns(TurnBranches):
         *,
         sampling: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
-        frame: Frame | None = None,
+        terms: GuestTerms | None = None,
         opening: tuple[tuple[ReplyKind, Tokens], ...] = (),
     ) -> Future[Begun]:
         """A reply to words that have none, or another reply; the former one stays in the record.
@@ -92,7 +92,7 @@ class WeaveTurns(TurnBranches):
         """
 
         def order() -> Asked:
-            return replace(answering(self._system, window_id, turn_id, stop), frame=frame, opening=opening)
+            return replace(answering(self._system, window_id, turn_id, stop), terms=terms, opening=opening)
 
         return self._begin(window_id, order, sampling)
 
@@ -102,12 +102,12 @@ class WeaveTurns(TurnBranches):
         *,
         sampling: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
-        frame: Frame | None = None,
+        terms: GuestTerms | None = None,
     ) -> Future[Begun]:
         """The last reply goes on where it ended. The shorter one stays in the record."""
 
         def order() -> Asked:
-            return replace(going_on(self._system, window_id, stop), frame=frame)
+            return replace(going_on(self._system, window_id, stop), terms=terms)
 
         return self._begin(window_id, order, sampling)
 

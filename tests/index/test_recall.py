@@ -1,10 +1,8 @@
 """What is found, when, and why."""
 
 import math
-import threading
 from dataclasses import replace
 from datetime import timedelta
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,13 +10,9 @@ import pytest
 from halo_weave.core.resurrection import choose_resurrections
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.embedders.hashing import HashingEmbedder
-from halo_weave.errors import BadSetting, EngineError, ModelUnusable
-from halo_weave.index import recall as module
+from halo_weave.errors import BadSetting
 from halo_weave.index.fusion import Weights
-from halo_weave.index.recall import SMALL_TALK, Recall
-from halo_weave.index.vectors import VectorIndex
 from halo_weave.ports import Only
-from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave.waking import relevant
 from tests.index.talk import EXCHANGES, keys_of, recalling, talk
 from tests.stores.material import NOW, answer, ask
@@ -160,400 +154,6 @@ def test_hits_become_a_plan_within_the_room_with_their_pairs(store, window):
     assert plan.cost <= 16
 
 
-# Keeping up
-
-
-def test_what_was_just_said_is_found_at_once_by_its_words(store, window):
-    gate = threading.Event()
-
-    class Slow(HashingEmbedder):
-        def embed(self, texts, *, query=False):
-            assert query or gate.wait(30)
-            return super().embed(texts, query=query)
-
-    talk(store, window)
-    recall = Recall(store, Slow, now=lambda: NOW)
-    try:
-        assert recall.embedder(30) is not None
-        ids = ask(store, window, "The lighthouse keeper retired.")
-        recall.note_said()
-        hits = recall.search("lighthouse", now=NOW)
-        assert hits[0].key.turn_id == ids.user_turn
-        assert "meaning" not in hits[0].parts
-        assert recall.status()["wanted"] > 0
-        gate.set()
-        assert recall.settle(30)
-        assert recall.status()["wanted"] == 0
-        assert recall.search("lighthouse", now=NOW)[0].parts["meaning"] > 0
-    finally:
-        gate.set()
-        recall.close()
-
-
-def test_deleted_chunks_are_not_found_and_undeleted_ones_are(store, window):
-    keys = talk(store, window)
-    with recalling(store) as recall:
-        assert recall.search("violin Lisbon", now=NOW)
-        gone = list(store.deletion_of(keys[1][0]))
-        store.delete(gone, now=NOW)
-        assert not set(keys_of(recall.search("violin Lisbon lovely city music", now=NOW))) & set(gone)
-        store.undelete(gone, now=NOW)
-        recall.note_said()
-        assert recall.settle(30)
-        hits = recall.search("violin Lisbon", now=NOW)
-    assert hits[0].key == keys[1][0]
-    assert {"meaning", "words"} <= set(hits[0].parts)
-
-
-def test_a_merged_chunk_is_found_under_the_key_that_stays(store, window):
-    ids = ask(store, window, "Olives grow here.", "Capers grow there.")
-    with recalling(store) as recall:
-        assert next(hit.key.chunk_id for hit in recall.search("capers", now=NOW)) == 1
-        kept = store.merge(window, recall.search("capers", now=NOW)[0].key, now=NOW)
-        hits = recall.search("capers", now=NOW)
-    assert hits[0].key == kept
-    assert (kept.turn_id, kept.chunk_id) == (ids.user_turn, 0)
-    assert all(hit.key.chunk_id == 0 for hit in hits)
-
-
-def test_what_another_process_writes_is_found(store, window, folder):
-    talk(store, window)
-    with recalling(store) as recall:
-        assert (
-            recall.search("walrus", now=NOW) == []
-            or "walrus" not in recall.search("walrus", now=NOW)[0].words
-        )
-        with SqliteStore(folder / "memory.sqlite") as other:
-            ids = ask(other, window, "A walrus came to the beach.")
-        assert recall.search("walrus", now=NOW)[0].key.turn_id == ids.user_turn
-        assert recall.settle(30)  # and it is embedded here, since nobody else does
-        assert recall.search("walrus", now=NOW)[0].parts["meaning"] > 0
-
-
-def test_a_hit_tells_how_near_it_is_whatever_else_there_is_and_whether_a_word_is_rare(store, window):
-    talk(store, window)
-    with recalling(store) as recall:
-        best = recall.search("greyhound", now=NOW)[0]
-        assert best.rare
-        assert best.nearness is not None
-        assert best.matters(1.0)  # a rare word is enough
-        other = recall.search("something altogether different", now=NOW)
-        assert all(not hit.matters(0.9) and hit.matters(0.0) for hit in other)
-    with recalling(store, None) as recall:  # words alone: nothing is known of its meaning
-        assert recall.search("greyhound", now=NOW)[0].nearness is None
-
-
-def test_a_restart_finds_the_same(store, window):
-    talk(store, window)
-    with recalling(store) as recall:
-        before = recall.search("tomato violin greyhound", now=NOW)
-    with recalling(store) as recall:
-        after = recall.search("tomato violin greyhound", now=NOW)
-    assert [hit.key for hit in after] == [hit.key for hit in before]
-    assert [hit.similarity for hit in after] == pytest.approx([hit.similarity for hit in before], abs=1e-3)
-
-
-def test_many_threads_search_while_others_speak(store, window):
-    talk(store, window)
-    failures = []
-    with recalling(store) as recall:
-
-        def search():
-            try:
-                for _ in range(20):
-                    assert recall.search("violin tomato", now=NOW)
-            except BaseException as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=search) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for i in range(20):
-            ask(store, window, f"Something new, number {i}.")
-            recall.note_said()
-        for thread in threads:
-            thread.join()
-    assert failures == []
-
-
-# Without an embedder
-
-
-def test_words_alone_serve_when_the_embedder_fails_to_load_and_the_status_says_why(store, window):
-    def broken():
-        raise ModelUnusable("x.gguf is damaged.")
-
-    keys = talk(store, window)
-    with recalling(store, broken) as recall:
-        assert recall.search("violin", now=NOW)[0].key == keys[1][0]
-        status = recall.status()
-    assert status["state"] == "off"
-    assert "x.gguf is damaged" in status["sentence"]
-    assert "Words alone" in status["sentence"]
-
-
-def test_an_embedder_that_fails_in_an_unforeseen_way_while_it_opens_keeps_nobody_waiting(store, window):
-    def broken():
-        raise ValueError("bad JSON beside the model")
-
-    keys = talk(store, window)
-    with recalling(store, broken) as recall:
-        assert recall.embedder(timeout=None) is None
-        assert recall.search("violin", now=NOW)[0].key == keys[1][0]
-        status = recall.status()
-    assert status["state"] == "off"
-    assert status["sentence"] == (
-        "The embedder could not be opened (ValueError: bad JSON beside the model). Words alone serve."
-    )
-
-
-def test_after_an_unforeseen_failure_the_rest_is_embedded_when_more_is_said(store, window):
-    class Once(HashingEmbedder):
-        fails = True
-
-        def embed(self, texts, *, query=False):
-            if self.fails and not query:
-                raise IndexError("list index out of range")
-            return super().embed(texts, query=query)
-
-    talk(store, window)
-    embedder = Once()
-    with recalling(store, lambda: embedder) as recall:
-        status = recall.status()
-        assert (status["state"], status["vectors"], status["wanted"]) == ("ready", 0, 10)
-        assert "Embedding failed (IndexError: list index out of range)." in status["sentence"]
-        embedder.fails = False
-        ask(store, window, "A walrus came to the beach.")
-        recall.note_said()
-        assert recall.settle(30)
-        status = recall.status()
-        assert (status["sentence"], status["vectors"], status["wanted"]) == ("", 11, 0)
-
-
-def test_words_serve_a_question_that_cannot_be_embedded(store, window):
-    class Failing(HashingEmbedder):
-        def embed(self, texts, *, query=False):
-            if query:
-                raise EngineError("out of memory.")
-            return super().embed(texts)
-
-    keys = talk(store, window)
-    with recalling(store, Failing) as recall:
-        hits = recall.search("violin", now=NOW)
-        assert hits[0].key == keys[1][0]
-        assert "meaning" not in hits[0].parts
-        assert "out of memory" in recall.status()["sentence"]
-
-
-def test_vectors_of_another_embedder_are_never_compared(store, window):
-    keys = talk(store, window)
-    with recalling(store):
-        pass
-    with recalling(store, lambda: HashingEmbedder(32, name="other")) as recall:
-        hits = recall.search("violin", now=NOW)
-        assert hits[0].key == keys[1][0]
-        assert "meaning" not in hits[0].parts
-        assert "halo-weave reindex" in recall.status()["sentence"]
-
-
-def test_a_memory_that_is_only_read_is_searched_and_not_embedded(store, window, folder):
-    talk(store, window)
-    with SqliteStore(folder / "memory.sqlite", read_only=True) as reader:
-        with recalling(reader, writes=False) as recall:
-            assert recall.search("violin", now=NOW)
-            assert recall.status()["state"] == "off"
-        with recalling(store):
-            pass
-        with recalling(reader, writes=False) as recall:
-            assert recall.search("violin", now=NOW)[0].parts["meaning"] > 0
-
-
-# Bad input
-
-ODD = {
-    "empty": "",
-    "blank": " \n\t ",
-    "stop words": "what is it that you were and to the of",
-    "emoji": "🦊🎻✨",
-    "another script": "バイオリンは誰が弾きますか",
-    "right to left": "من يعزف على الكمان؟",
-    "operators": 'AND OR NOT NEAR(violin, 2) ^violin violin* "violin',
-    "columns": "terms : violin {terms} - violin",
-    "quotes": '"\'`""\'violin',
-    "NUL": "vio\x00lin \x00",
-    "half a character": "\ud83d violin",
-    "SQL": "'; DROP TABLE chunks; --",
-    "long": "violin " * 15_000,
-    "one long word": "v" * 100_000,
-    "many words": " ".join(f"word{i}" for i in range(12_000)),
-}
-
-
-@pytest.mark.parametrize("text", ODD.values(), ids=ODD.keys())
-def test_any_text_gets_an_answer_or_an_empty_one(store, window, text):
-    talk(store, window)
-    with recalling(store) as recall:
-        hits = recall.search(text, now=NOW)
-        assert all(np.isfinite(hit.similarity) for hit in hits)
-        if not text.strip():
-            assert hits == []
-        if "violin" in text:
-            assert any("violin" in hit.words for hit in hits)
-
-
-def test_an_empty_memory_gives_nothing(store):
-    with recalling(store) as recall:
-        assert recall.search("violin", now=NOW) == []
-
-
-def test_a_script_without_spaces_is_found_by_a_part_of_a_sentence(store, window):
-    ids = ask(store, window, "妹はリスボンでバイオリンを弾いています。")
-    talk(store, window)
-    with recalling(store, None) as recall:
-        assert recall.search("バイオリン", now=NOW)[0].key.turn_id == ids.user_turn
-
-
-def test_a_memory_that_another_process_cleared_is_searched_as_new(store, window, folder):
-    talk(store, window)
-    with recalling(store) as recall:
-        assert recall.search("violin", now=NOW)
-        with SqliteStore(folder / "memory.sqlite") as other:
-            other.clear(confirm=True)
-            again = other.create_window("again", now=NOW).id
-            ids = ask(other, again, "A walrus came to the beach.")
-        (hit,) = recall.search("walrus", now=NOW)
-        assert hit.key.turn_id == ids.user_turn
-        assert recall.settle(30)
-        assert (recall.status()["state"], recall.status()["vectors"]) == ("ready", 1)
-
-
-@pytest.mark.parametrize("moment", ["chunks", "add_vectors"])
-def test_a_memory_that_another_process_clears_while_it_is_embedded_is_embedded_as_new(
-    store, window, folder, monkeypatch, moment
-):
-    talk(store, window)
-    with recalling(store) as recall:
-        step = getattr(store, moment)
-
-        def cleared(*given):
-            monkeypatch.undo()
-            with SqliteStore(folder / "memory.sqlite") as other:
-                other.clear(confirm=True)
-            return step(*given)
-
-        monkeypatch.setattr(store, moment, cleared)
-        ask(store, window, "Never to be embedded.")
-        recall.note_said()
-        assert recall.settle(30)
-        assert recall.status()["sentence"] == ""
-        again = store.create_window("again", now=NOW).id
-        ids = ask(store, again, "A walrus came to the beach.")
-        (hit,) = recall.search("walrus", now=NOW)
-        assert hit.key.turn_id == ids.user_turn
-        assert recall.settle(30)
-        status = recall.status()
-        assert (status["state"], status["vectors"], status["wanted"]) == ("ready", 1, 0)
-
-
-class SearchingStore:
-    """A store with a vector index of its own, as a database may have it: here it compares all."""
-
-    def __init__(self, store):
-        self._store, self.asked = store, []
-
-    def __getattr__(self, name):
-        return getattr(self._store, name)
-
-    def vectors(self, generation):
-        raise AssertionError("All vectors were loaded, though the store searches them itself.")
-
-    def vector_search(self, generation):
-        def nearest(vector, *, limit, window=None):
-            self.asked.append((limit, window))
-            index = VectorIndex(len(vector))
-            for numbers, vectors in self._store.vectors(generation):
-                index.put(numbers, vectors)
-            found = index.nearest(vector, 10_000)
-            windows = {place.number: place.window for place in self._store.outline()}
-            found = np.array([n for n in found.tolist() if window in (None, windows[n])], np.int64)[:limit]
-            return found, np.zeros(len(found), np.float32)
-
-        return SimpleNamespace(nearest=nearest)
-
-
-@pytest.mark.parametrize("shortlist", [400, 2])
-def test_a_store_that_searches_vectors_itself_gives_the_same_hits_and_none_are_loaded(
-    store, window, shortlist, monkeypatch
-):
-    monkeypatch.setattr(module, "SHORTLIST", shortlist)
-    talk(store, window)
-    other = store.create_window("second", now=NOW).id
-    talk(store, other, [("My brother plays the cello.", "Where does he play?")])
-    searching = SearchingStore(store)
-    for within in (None, window):
-        with recalling(store) as recall:
-            expected = recall.search(
-                "Who plays the violin in Lisbon?", now=NOW, window=within, mmr_lambda=0.7
-            )
-        with recalling(searching) as recall:
-            found = recall.search("Who plays the violin in Lisbon?", now=NOW, window=within, mmr_lambda=0.7)
-            assert recall.status()["bytes"] == 0
-        assert found == expected
-        assert found
-    assert searching.asked == ([(2, None), (2, window)] if shortlist == 2 else [])
-
-
-def test_what_is_said_later_is_found_through_the_stores_own_index(store, window):
-    talk(store, window)
-    with recalling(SearchingStore(store)) as recall:
-        recall.search("violin", now=NOW)
-        ids = ask(store, window, "My cousin repairs accordions in Ghent.")
-        recall.note_said()
-        assert recall.settle(30)
-        hits = recall.search("accordions", now=NOW)
-    assert hits[0].key.turn_id == ids.user_turn
-    assert hits[0].nearness is not None
-
-
-class CountingEmbedder(HashingEmbedder):
-    questions = 0
-
-    def embed(self, texts, *, query=False):
-        self.questions += query and texts != SMALL_TALK
-        return super().embed(texts, query=query)
-
-
-def test_a_question_is_embedded_once_for_a_preview_and_for_the_turn_after_it(store, window):
-    talk(store, window)
-    embedder = CountingEmbedder()
-    with recalling(store, lambda: embedder) as recall:
-        before = recall.search("Which instrument does Ada play?", now=NOW)
-        recall.expect("Which instrument does Ada play?")
-        assert recall.search("Which instrument does Ada play?", now=NOW) == before
-        assert embedder.questions == 1
-        recall.expect("Where is the rent?")
-        assert recall.search("Where is the rent?", now=NOW)
-        assert embedder.questions == 2
-
-
-def test_what_was_asked_before_the_embedder_was_there_is_embedded_when_it_is_asked_again(store, window):
-    talk(store, window)
-    opened, embedder = threading.Event(), CountingEmbedder()
-
-    def open_late():
-        assert opened.wait(30)
-        return embedder
-
-    recall = Recall(store, open_late, now=lambda: NOW)
-    try:
-        assert all("meaning" not in hit.parts for hit in recall.search("the violin of Ada", now=NOW))
-        opened.set()
-        assert recall.settle(30)
-        assert any("meaning" in hit.parts for hit in recall.search("the violin of Ada", now=NOW))
-    finally:
-        recall.close()
-
-
 def test_a_search_can_be_narrowed_by_role_speaker_and_time(store, window):
     talk(store, window)
     with recalling(store) as recall:
@@ -617,3 +217,48 @@ def test_a_question_about_the_past_wakes_the_best_there_is_and_small_talk_nothin
         found = recall.search(asked, now=NOW)
         assert relevant([replace(hit, rare=False) for hit in found], asked, 1e6)[0].key == found[0].key
         assert relevant([replace(hit, rare=False) for hit in found], "Tell me more.", 1e6) == []
+
+
+# Bad input
+
+ODD = {
+    "empty": "",
+    "blank": " \n\t ",
+    "stop words": "what is it that you were and to the of",
+    "emoji": "🦊🎻✨",
+    "another script": "バイオリンは誰が弾きますか",
+    "right to left": "من يعزف على الكمان؟",
+    "operators": 'AND OR NOT NEAR(violin, 2) ^violin violin* "violin',
+    "columns": "terms : violin {terms} - violin",
+    "quotes": '"\'`""\'violin',
+    "NUL": "vio\x00lin \x00",
+    "half a character": "\ud83d violin",
+    "SQL": "'; DROP TABLE chunks; --",
+    "long": "violin " * 15_000,
+    "one long word": "v" * 100_000,
+    "many words": " ".join(f"word{i}" for i in range(12_000)),
+}
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD.keys())
+def test_any_text_gets_an_answer_or_an_empty_one(store, window, text):
+    talk(store, window)
+    with recalling(store) as recall:
+        hits = recall.search(text, now=NOW)
+        assert all(np.isfinite(hit.similarity) for hit in hits)
+        if not text.strip():
+            assert hits == []
+        if "violin" in text:
+            assert any("violin" in hit.words for hit in hits)
+
+
+def test_an_empty_memory_gives_nothing(store):
+    with recalling(store) as recall:
+        assert recall.search("violin", now=NOW) == []
+
+
+def test_a_script_without_spaces_is_found_by_a_part_of_a_sentence(store, window):
+    ids = ask(store, window, "妹はリスボンでバイオリンを弾いています。")
+    talk(store, window)
+    with recalling(store, None) as recall:
+        assert recall.search("バイオリン", now=NOW)[0].key.turn_id == ids.user_turn

@@ -15,7 +15,7 @@ from halo_weave.server.scratch import Scratch
 from halo_weave.server.v1 import answers
 from halo_weave.server.v1.history import read_messages
 from halo_weave.server.v1.requests import ResponseRequest
-from halo_weave.server.v1.writing import GuestTalk, frame_of, incognito, locate
+from halo_weave.server.v1.writing import GuestTalk, incognito, locate, terms_of
 from halo_weave.weave.weave import Weave
 
 _ID = re.compile(rf"resp_({WINDOW_ID.strip('^$')})_([0-9]{{1,19}})")
@@ -60,7 +60,7 @@ class GuestResponse:
                 param="previous_response_id",
             ) from None
         return GuestTalk(
-            self.weave, request, sent, window, 0, turn, False, frame_of(self.weave, request, sent)
+            self.weave, request, sent, window, 0, turn, False, terms_of(self.weave, request, sent)
         )
 
     def whole(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from halo_weave.server.v1.history import Sent, chat_messages, opening_of
 from halo_weave.server.v1.requests import ChatRequest
 from halo_weave.templates.calls import CallSplitter
 from halo_weave.weave import events
-from halo_weave.weave.orders import Frame
+from halo_weave.weave.orders import GuestTerms
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import ReplyReader
 from halo_weave.weave.turns import Begun
@@ -48,7 +48,7 @@ class GuestTalk:
     known: int  # units that the window has
     turn: int | None  # the last of them
     fresh: bool  # nothing was ever said in the window
-    frame: Frame
+    terms: GuestTerms
     woken: list[dict[str, Any]] = field(default_factory=list)
     reply_turn: int = 0
 
@@ -57,7 +57,7 @@ class GuestTalk:
         turns, units = self.weave.turns, self.sent.units
         new = units[self.known :]
         after = None if self.fresh or self.turn == self._head else self.turn or 0
-        more: dict[str, Any] = {"sampling": self._sampling(), "stop": self.request.stop, "frame": self.frame}
+        more: dict[str, Any] = {"sampling": self._sampling(), "stop": self.request.stop, "terms": self.terms}
         last = units[-1]
         if not new and last.role is Role.USER:
             return self._patiently(lambda: turns.answer(self.window, self.turn, **more).result())
@@ -79,7 +79,7 @@ class GuestTalk:
 
     def again(self) -> Begun:
         """Another reply to the same words."""
-        more: dict[str, Any] = {"sampling": self._sampling(), "stop": self.request.stop, "frame": self.frame}
+        more: dict[str, Any] = {"sampling": self._sampling(), "stop": self.request.stop, "terms": self.terms}
         return self._patiently(lambda: self.weave.turns.answer(self.window, **more).result())
 
     def choice(self, begun: Begun) -> Choice:
@@ -106,7 +106,7 @@ class GuestTalk:
                 param="messages",
             )
         effort = self.weave.windows.settings(self.window).effort
-        opening = opening_of(self.weave.engine, unit, self.frame.tools, effort)
+        opening = opening_of(self.weave.engine, unit, self.terms.tools, effort)
         return self._patiently(lambda: turns.answer(self.window, question, opening=opening, **more).result())
 
     @property
@@ -199,7 +199,7 @@ def _call(name: str, arguments: Mapping[str, Any], window: str = "") -> dict[str
 # Where a request belongs
 
 
-def frame_of(weave: Weave, request: ChatRequest, sent: Sent) -> Frame:
+def terms_of(weave: Weave, request: ChatRequest, sent: Sent) -> GuestTerms:
     tools = request.declared
     facts = weave.engine.facts
     if tools and (facts.tools is None or not facts.declares_tools):
@@ -209,12 +209,12 @@ def frame_of(weave: Weave, request: ChatRequest, sent: Sent) -> Frame:
             f"{weave.engine.info.name} has no format for tool calls. Send no tools, or use another model.",
             param="tools",
         )
-    return Frame(sent.system, tools, request.grammar)
+    return GuestTerms(sent.system, tools, request.grammar)
 
 
 def locate(weave: Weave, request: ChatRequest, sent: Sent, headers: Mapping[str, str]) -> GuestTalk:
     """The window of a request: by our own header, by the client's name for the chat, by the history; else a new one."""
-    frame = frame_of(weave, request, sent)
+    terms = terms_of(weave, request, sent)
     units = sent.units[:-1] if sent.units[-1].pending else sent.units
     said = [(unit.role, unit.text) for unit in units]
     turns = weave.turns
@@ -223,10 +223,10 @@ def locate(weave: Weave, request: ChatRequest, sent: Sent, headers: Mapping[str,
         window = weave.windows.get(own)
         found = turns.recognise(said, own)
         if found is not None and found.turn is not None:
-            return GuestTalk(weave, request, sent, own, found.known, found.turn.id, False, frame)
+            return GuestTalk(weave, request, sent, own, found.known, found.turn.id, False, terms)
         if len(said) == 1 or window.head is None:  # only what is new was sent
-            return GuestTalk(weave, request, sent, own, 0, window.head, window.head is None, frame)
-        return GuestTalk(weave, request, sent, own, 0, None, False, frame)
+            return GuestTalk(weave, request, sent, own, 0, window.head, window.head is None, terms)
+        return GuestTalk(weave, request, sent, own, 0, None, False, terms)
     strong = [
         f"{name}:{value}"
         for name in _CHAT_HEADERS
@@ -241,7 +241,7 @@ def locate(weave: Weave, request: ChatRequest, sent: Sent, headers: Mapping[str,
         fresh = weave.windows.get(known).head is None
         if found is not None and (found.turn is not None or fresh or name in strong):
             turn = found.turn.id if found.turn else None
-            return GuestTalk(weave, request, sent, known, found.known, turn, fresh, frame)
+            return GuestTalk(weave, request, sent, known, found.known, turn, fresh, terms)
     found = turns.recognise(said) if not strong else None
     if found is not None and found.turn is not None:
         window_id, known_units, turn = found.window, found.known, found.turn.id
@@ -250,7 +250,7 @@ def locate(weave: Weave, request: ChatRequest, sent: Sent, headers: Mapping[str,
         except UnknownWindow:  # it was deleted since
             found = None
         else:
-            talk = GuestTalk(weave, request, sent, window_id, known_units, turn, False, frame)
+            talk = GuestTalk(weave, request, sent, window_id, known_units, turn, False, terms)
             _name(weave, talk.window, strong, request)
             return talk
     first = next((text for role, text in said if role is Role.USER), "A chat")
@@ -258,7 +258,7 @@ def locate(weave: Weave, request: ChatRequest, sent: Sent, headers: Mapping[str,
     # Clients know nothing of the time that the model is told with each message.
     made = weave.windows.create(name, system_prompt=sent.system, settings={"timestamps": False})
     _name(weave, made.id, strong, request)
-    return GuestTalk(weave, request, sent, made.id, 0, None, True, frame)
+    return GuestTalk(weave, request, sent, made.id, 0, None, True, terms)
 
 
 def _window_of_calls(weave: Weave, sent: Sent) -> str | None:
@@ -296,8 +296,8 @@ def sampling_of(weave: Weave, given: Mapping[str, Any], stop: Sequence[str], gra
 
 def incognito(weave: Weave, scratch: Scratch, request: ChatRequest, sent: Sent) -> Choice:
     """A reply to the whole conversation as it was sent. Nothing is stored, and memory is not read."""
-    frame = frame_of(weave, request, sent)
-    engine, tools = weave.engine, declarations(frame.tools)
+    terms = terms_of(weave, request, sent)
+    engine, tools = weave.engine, declarations(terms.tools)
     usual = weave.windows.settings()
     written = engine.chat(chat_messages(sent), effort=usual.effort, tools=tools)
     parts = [
@@ -312,7 +312,7 @@ def incognito(weave: Weave, scratch: Scratch, request: ChatRequest, sent: Sent) 
     )
     reader = ReplyReader(0, marks, calls=finder, calls_end=True)
     reader.begin(marks is not None and marks.opened_by(opening))
-    sampling = sampling_of(weave, given, request.stop, frame.grammar)
+    sampling = sampling_of(weave, given, request.stop, terms.grammar)
     return alone(weave, scratch, ids, sampling, reader)
 
 
