@@ -454,7 +454,7 @@ class Turn:
             self._note(chunks, self.desk.record.ai_name, now)
         live = [window.at(chunk.key) for chunk in chunks]
         store_reply(self.system, self.desk, turn_id, live, self._tags, now)
-        use = self.use.whole(start)
+        use = None if self.use.calibration.pending else self.use.whole(start)
         reminders = store_use(self.desk, turn_id, use, self._woken) if chunks else ()
         return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use, reminders)
 

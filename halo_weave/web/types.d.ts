@@ -718,7 +718,7 @@ declare namespace Wire {
     window: string;
     window_name: string;
     speaker: string;
-    share: number;
+    share: number | null;
     woken: Record<string, any> | null;
   }
 
@@ -909,8 +909,8 @@ declare namespace Wire {
     said: string;
     speaker: string;
     chunks: ChunkTold[];
-    use: UseTold;
-    remembered: RememberedTold[];
+    use: UseTold | null;
+    remembered: RememberedTold[] | null;
   }
 
   interface StatsTold {
