@@ -14,7 +14,7 @@ import numpy as np
 from halo_weave.core.heads import Calibration
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.index.recall import Recall
-from halo_weave.lab.dialogues import Dialogue
+from halo_weave.lab.dialogues import Dialogue, exchanges_of
 from halo_weave.lab.forced import ForcedEngine
 from halo_weave.ports import Embedder, Engine, Vectors
 from halo_weave.settings import Settings
@@ -67,7 +67,7 @@ def said_whole(
         with closing(weave):
             window = weave.windows.create(dialogue.name).id
             read = woken = 0
-            for user, reply in list(dialogue.exchanges)[:exchanges]:
+            for user, reply in list(exchanges_of(dialogue.turns))[:exchanges]:
                 now = max(user.said, now)
                 forced.reply = engine.tokenize(reply.text)
                 for event in weave.turns.steps(window, user.text):

@@ -29,6 +29,7 @@ class TurnTape(Tape, Protocol):
         """The turn is over."""
 
 
+DropTapes = Callable[[str | None], None]  # deletes what was taken down of a window, or of all
 NewTape = Callable[[str, Settings, Engine, Calibration], TurnTape]  # for a window, by its settings
 
 

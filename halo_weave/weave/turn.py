@@ -240,6 +240,7 @@ class Turn:
                         calls += self._native_calls() if rounds else []
                     case Done():
                         self.reason = step.reason
+                        self._note_end(step.row)
                         return
                 if calls:
                     break
@@ -360,6 +361,11 @@ class Turn:
         assert window.reply is not None
         assert window.reply.answers is not None
         self.use.say(row, window.chunks, window.offsets, window.reply.answers)
+
+    def _note_end(self, row: AttentionRow | None) -> None:
+        row = None if row is None else self.prompt.whole(row)
+        if row is not None and row.fault(len(self.desk.window)) is None:
+            self.use.end(row)
 
     # Tools
 

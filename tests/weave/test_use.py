@@ -81,7 +81,11 @@ def test_it_is_known_after_a_restart_and_on_the_command_line(
 def test_a_model_without_heads_tells_it_as_well(tmp_path: Path) -> None:
     engine = ScriptedEngine(
         ["Hello Anna.", "Rex."],
-        look=lambda at: look(at) if at.text.endswith("assistant\n") else np.ones(len(at.ids), np.float32),
+        look=lambda at: (
+            look(at)
+            if at.text.rpartition("<|turn|>")[2].startswith("assistant")
+            else np.ones(len(at.ids), np.float32)
+        ),
     )
     store = SqliteStore(tmp_path / "memory.sqlite")
     weave = Weave(engine, store, WordRecall(store), None, now=Clock())

@@ -95,6 +95,10 @@ def routes(service: Service) -> APIRouter:
             ]
         )
 
+    @router.delete("/captures", summary="Delete what was captured of the window", status_code=204)
+    def delete_captures(window_id: WindowId) -> None:
+        service.weave.windows.drop_captures(window_id)
+
     @router.get("/compare", summary="How strategies would have acted on a capture")
     def get_compare(
         window_id: WindowId,
