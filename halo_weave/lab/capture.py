@@ -128,6 +128,11 @@ class CaptureWriter:
             self._rows.append((REPLY, row))
         self._steps.append({"what": "row", "known": row is not None, "score_reply": score_reply})
 
+    def last_row(self, row: AttentionRow) -> None:
+        """The model has ended the reply: what its last token looked at."""
+        self._rows.append((REPLY, row))
+        self._steps.append({"what": "last_row"})
+
     def note(self, what: str, *values: Any) -> None:
         step: dict[str, Any] = {"what": what}
         match what:

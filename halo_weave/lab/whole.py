@@ -89,14 +89,20 @@ def said_whole(
 def _asked(dialogue: Dialogue, weave: Weave, window: str, keys: dict[str, list[ChunkKey]]) -> dict[str, Any]:
     """Each question as if it were the next thing said; nothing is changed by it."""
     live = {one.key for turn in weave.windows.context(window).turns for one in turn.chunks}
-    asked = there = live_already = cost = 0
+    each: list[int] = []  # for each question, whether all of its evidence is there
+    live_already = cost = 0
     for one in dialogue.asked:
         if not one.evidence <= keys.keys():
             continue
         needed = {key for name in one.evidence for key in keys[name]}
         plan = weave.memory.preview(window, one.text).plan
-        asked += 1
-        there += needed <= live.union(plan.keys)
+        each.append(int(needed <= live.union(plan.keys)))
         live_already += needed <= live
         cost += plan.cost
-    return {"questions": asked, "found": there, "live": live_already, "asked_tokens": cost}
+    return {
+        "questions": len(each),
+        "found": sum(each),
+        "each": each,
+        "live": live_already,
+        "asked_tokens": cost,
+    }

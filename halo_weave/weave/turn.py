@@ -365,6 +365,7 @@ class Turn:
     def _note_end(self, row: AttentionRow | None) -> None:
         row = None if row is None else self.prompt.whole(row)
         if row is not None and row.fault(len(self.desk.window)) is None:
+            self.tape.last_row(row)
             self.use.end(row)
 
     # Tools

@@ -68,6 +68,7 @@ declare namespace Wire {
     "GET /api/notes": NotesTold;
     "PUT /api/notes": NotesTold;
     "GET /api/windows/{window_id}/captures": Captures;
+    "DELETE /api/windows/{window_id}/captures": null;
     "GET /api/windows/{window_id}/compare": ComparisonTold;
     "GET /api/windows/{window_id}/digest": DigestTold;
     "GET /api/model": ModelTold;
@@ -656,6 +657,8 @@ declare namespace Wire {
     initial_brightness?: number | null;
     brightness_cap?: number | null;
     fading?: number | null;
+    fading_share?: number | null;
+    adds_up?: "mean" | "max" | null;
     decay?: number | null;
     sink?: "max" | "first" | null;
     asking_sinks?: number | null;
@@ -808,10 +811,11 @@ declare namespace Wire {
   interface SettingsChange {
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
       "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" | "initial_brightness"
-      | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
-      "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
-      | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
-      "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
+      | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" | "asking_sinks" | "pairs_asleep"
+      | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" |
+      "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" |
+      "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "capture" |
+      "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -829,6 +833,8 @@ declare namespace Wire {
     initial_brightness?: number;
     brightness_cap?: number;
     fading?: number;
+    fading_share?: number;
+    adds_up?: "mean" | "max";
     decay?: number;
     sink?: "max" | "first";
     asking_sinks?: number;
@@ -948,6 +954,7 @@ declare namespace Wire {
     turns: number;
     asleep: number;
     woken: number;
+    woken_tokens: number;
     live: number;
     median_age: number | null;
     rows: number;
@@ -1104,10 +1111,11 @@ declare namespace Wire {
     name?: string | null;
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
       "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" | "initial_brightness"
-      | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
-      "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
-      | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
-      "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
+      | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" | "asking_sinks" | "pairs_asleep"
+      | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" |
+      "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" |
+      "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "capture" |
+      "capture_megabytes")[];
   }
 
   interface WindowTold {

@@ -36,6 +36,7 @@ class StrategyTold(Output):
     turns: int
     asleep: int
     woken: int
+    woken_tokens: int = Field(description="Read anew, or brought back from the cache.")
     live: int = Field(description="Chunks that are live at the end.")
     median_age: float | None = Field(description="In turns, of what fell asleep.")
     rows: int
