@@ -103,6 +103,7 @@ class Turn:
         yield self._brightened()
         yield spoken
         yield from self._fall_asleep(ids)
+        self.system.divide_long()
         self.recall.note_said()
         stats = self.clock.summary(self.stats) | {"faults": sum(self.desk.window.faults.values())}
         ranks = {str(key): rank for key, rank in self.desk.window.ranks().items()}
@@ -154,6 +155,7 @@ class Turn:
         yield events.SearchStarted(max(0, room))
         if room <= 0:
             return
+        self.system.divide_long()  # of what the user put to sleep since
         question = self.asked.question
         before = self.store.turn(question)[0].chunk.start if question else ids.start
         hits, plan = self.desk.plan_recall(self.text, room, recall=self.recall, now=self.now(), before=before)
