@@ -215,6 +215,10 @@ class Embedder(Protocol):
     @property
     def dimension(self) -> int: ...
 
+    @property
+    def file(self) -> str:
+        """Where its weights lie; empty if it has none."""
+
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors: ...
 
     def close(self) -> None: ...

@@ -142,6 +142,7 @@ class Recall:
         return {
             "state": self._embedding.state,
             "model": ready.embedder.name if ready else "",
+            "file": ready.embedder.file if ready else "",
             "sentence": self._embedding.sentence,
             "wanted": wanted,
             "vectors": vectors,
@@ -154,9 +155,13 @@ class Recall:
             self._start_anew()
 
     def reopen(self) -> None:
-        """The memory has the vectors of another embedder now: open that one."""
-        self._embedding.close()
-        self._embedding = self._begin()
+        """The memory has the vectors of another embedder now: open that one. The old one serves until it is there."""
+        before, after = self._embedding, self._begin()
+        after.opened()
+        self._embedding = after
+        before.close()
+        if after.ready:
+            self._load_early()
 
     def close(self) -> None:
         self._beside.shutdown()

@@ -129,6 +129,14 @@ class ChooseModel(Input):
     )
 
 
+class EmbedAnew(Input):
+    embedder: Annotated[str, Field(max_length=4096, pattern=SAID, examples=["nomic-embed"])] | None = Field(
+        default=None,
+        description="An embedder that GET /api/models lists, hf:owner/repository[:quant], or the path of a GGUF file. "
+        "Without one: the embedder in use.",
+    )
+
+
 class Wrong(Input):
     question: Annotated[str, Field(min_length=1, max_length=LONGEST_QUESTION, pattern=WHOLE)]
 

@@ -69,6 +69,7 @@ class EmbedderTold(Output):
 
     state: Literal["ready", "loading", "off"] = "loading"
     model: str = ""
+    file: str = ""
     sentence: str = ""
     wanted: int = Field(default=0, description="Chunks that are not embedded yet.")
 

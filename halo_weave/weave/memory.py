@@ -24,7 +24,9 @@ from halo_weave.weave.waking import plan_waking
 
 log = logging.getLogger(__name__)
 WAIT = 60.0  # seconds for the embedder to be there
-EmbedAnew = Callable[[Callable[[int, int], None]], None]  # told how many chunks are done, of how many
+LEAVE = 5.0  # seconds that embedding anew gets to end with the program
+# All vectors made by the embedder of this name, None: by the one in use. Told what is being done, how much, of how much.
+EmbedAnew = Callable[[str | None, Callable[[str, int, int], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,13 @@ class Preview:
     tokens: int  # of the text itself
 
 
+class _Ending(Exception):
+    """The program ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class EmbeddingState:
-    """How many chunks have the vector they should have."""
+    """How many chunks have the vector they should have; while an embedder is downloaded, how many of its bytes are here."""
 
     state: Literal["idle", "running", "off", "failed"]
     model: str
@@ -94,6 +100,8 @@ class WeaveMemory:
         """`embed_anew` makes all vectors by the embedder that was chosen; None if there is none."""
         self._system, self._embed_anew = system, embed_anew
         self._embedding: EmbeddingState | None = None  # by another embedder, under way or failed
+        self._building: Thread | None = None
+        self._closed = False
         self._importing: ImportState | None = None
 
     # Looking
@@ -272,32 +280,53 @@ class WeaveMemory:
             now.get("sentence", ""),
         )
 
-    def embed_anew(self) -> EmbeddingState:
-        """Every chunk is embedded again, in the background; search goes on with the vectors that are there."""
+    def embed_anew(self, embedder: str | None = None) -> EmbeddingState:
+        """Every chunk is embedded again, in the background, by another embedder if one is named.
+
+        Search goes on with the vectors that are there; the others serve when all of them are made.
+        """
         now = self.embedding()
-        if now.state == "running":
+        if self._building is not None and self._building.is_alive():
+            if embedder is None:
+                return now
+            raise WindowBusy(
+                "Another embedder is on its way already. Wait until everything is embedded by it."
+            )
+        if now.state == "running" and embedder is None:
             return now
-        if now.state == "idle":
+        if now.state == "idle" and embedder is None:
             store = self._system.store
             store.want_again(place.number for place in store.outline())
             self._system.recall.note_said()
             return self.embedding()
         if self._embed_anew is None:
             raise EmbedderOff(now.sentence or "There is no embedder: search goes by words.")
-        self._embedding = EmbeddingState("running", "", 0, now.total, "")
-        Thread(target=self._build, args=(self._embed_anew,), name="reindex", daemon=True).start()
-        return self._embedding
+        begun = self._embedding = EmbeddingState("running", embedder or "", 0, now.total, "")
+        work = (self._embed_anew, embedder)
+        self._building = Thread(target=self._build, args=work, name="reindex", daemon=True)
+        self._building.start()
+        return begun
 
-    def _build(self, embed_anew: EmbedAnew) -> None:
+    def close(self) -> None:
+        """Leave embedding anew; what is done of it is kept."""
+        self._closed = True
+        if self._building is not None:
+            self._building.join(LEAVE)
+
+    def _build(self, embed_anew: EmbedAnew, embedder: str | None) -> None:
         """The vectors of another embedder; once they are there, they serve."""
 
-        def progress(done: int, total: int) -> None:
-            self._embedding = EmbeddingState("running", "", done, total, "")
+        def progress(what: str, done: int, total: int) -> None:
+            if self._closed:
+                raise _Ending
+            self._embedding = EmbeddingState("running", embedder or "", done, total, what)
 
         try:
-            embed_anew(progress)
+            embed_anew(embedder, progress)
             self._system.recall.reopen()
             self._embedding = None
+        except _Ending:
+            pass
         except Exception as error:
             known = isinstance(error, HaloWeaveError)
             if not known:

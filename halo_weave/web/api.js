@@ -188,8 +188,8 @@ export class Api {
 
   /** @param {string} confirm @returns {Promise<null>} */
   clear(confirm) { return this.json("POST", "/api/clear", { body: { confirm } }); }
-  /** @returns {Promise<Wire.Answers["POST /api/reindex"]>} */
-  reindex() { return this.json("POST", "/api/reindex"); }
+  /** @param {string} embedder @returns {Promise<Wire.Answers["POST /api/reindex"]>} */
+  reindex(embedder = "") { return this.json("POST", "/api/reindex", embedder ? { body: { embedder } } : {}); }
   /** @returns {Promise<Wire.Answers["GET /api/reindex"]>} */
   reindexing() { return this.json("GET", "/api/reindex"); }
   /** @returns {Promise<Wire.Answers["GET /api/import"]>} */

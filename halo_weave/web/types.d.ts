@@ -20,6 +20,7 @@ declare namespace Wire {
     "PATCH /api/settings": SettingsChange;
     "POST /api/import": Record<string, any>;
     "POST /api/clear": Clear;
+    "POST /api/reindex": EmbedAnew | null;
     "POST /api/extra/tokencount": CountTokens;
     "POST /api/v1/generate": Generate;
     "POST /api/extra/generate/check": CheckText | null;
@@ -329,9 +330,14 @@ declare namespace Wire {
     saying: Saying | null;
   }
 
+  interface EmbedAnew {
+    embedder?: string | null;
+  }
+
   interface EmbedderTold {
     state: "ready" | "loading" | "off";
     model: string;
+    file: string;
     sentence: string;
     wanted: number;
   }
@@ -618,6 +624,7 @@ declare namespace Wire {
     default: string;
     models: ListedModelTold[];
     recommended: string[];
+    embedders: Record<string, string>;
     any_path: boolean;
   }
 

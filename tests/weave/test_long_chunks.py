@@ -30,7 +30,8 @@ def test_a_long_chunk_that_is_there_wakes_up_in_part_at_its_place(assembled):
     window = weave.windows.create("one", settings=SETTINGS)
     said = of(events.Heard, list(weave.turns.steps(window.id, pasted())))[0]
     whole = said.chunks[0].chunk
-    assert len(said.chunks) == 1 and len(whole) > 512
+    assert len(said.chunks) == 1
+    assert len(whole) > 512
     forget(weave, window.id)
     assert whole.key not in {one.key for one in weave._system.store.live(window.id)}
     seen = weave.memory.preview(window.id, "Where does the lighthouse key hang?")

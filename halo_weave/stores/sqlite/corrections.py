@@ -227,8 +227,8 @@ def _divide(db: sqlite3.Connection, number: int, most: int, when: int) -> bool:
             bright, traces = np.full(span, peak, np.float32), None
         db.execute("DELETE FROM asleep WHERE window = ? AND start = ?", (held, start))
         for own, place, size in places:
-            part = slice(place - start, place - start + size)
-            lit, known = bright[part], None if traces is None else traces[:, part]
+            within = slice(place - start, place - start + size)
+            lit, known = bright[within], None if traces is None else traces[:, within]
             db.execute(
                 """INSERT INTO asleep (window, start, chunk, gone, peak, slept, reason, brightness, traces)
                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)""",
