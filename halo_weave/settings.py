@@ -15,6 +15,7 @@ from halo_weave.core.strategies import STRATEGIES, settings_of
 from halo_weave.errors import BadSetting
 
 SHARED = "windows"  # the key under which a store keeps the settings that all windows share
+PRESETS_KEY = "presets"  # and the one of the saved presets, by name
 
 Returning = Literal["earned", "hybrid", "fresh"]
 Scope = Literal["all", "window"]
