@@ -29,7 +29,7 @@ from halo_weave.llama import catalogue
 from halo_weave.llama.footprint import KvType
 from halo_weave.llama.inventory import resolve
 from halo_weave.places import calibration_folder, captures_folder, cells_folder, memory_file, models_folder
-from halo_weave.ports import Embedder, Engine
+from halo_weave.ports import Embedder, Engine, Only
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.stores.sqlite import SqliteStore
@@ -281,8 +281,9 @@ def named_embedder(path: Path) -> Path:
 def kept_with_memories(store: Store, recall: Recall) -> SnapshotSearch:
     """Recall as the structured memory asks it: for the chunks that explain what is saved."""
 
-    def search(text: str, limit: int, within: str | None) -> list[KeptChunk]:
-        found = recall.search(text, window=within, limit=limit, now=datetime.now(UTC), user_weight=1.0)
+    def search(text: str, limit: int, within: frozenset[str] | None) -> list[KeptChunk]:
+        only = Only(windows=within)
+        found = recall.search(text, limit=limit, now=datetime.now(UTC), user_weight=1.0, only=only)
         records = {record.key: record for record in store.chunks_by_key([hit.key for hit in found])}
         return [
             KeptChunk(hit.key, record.chunk.text, len(record.chunk), hit.similarity, record.said.isoformat())

@@ -27,7 +27,7 @@ from halo_weave.ports import Only
 from halo_weave.records import ChunkRecord
 from halo_weave.store import Store
 from halo_weave.weave.system import stored_settings
-from halo_weave.weave.waking import plan_waking
+from halo_weave.weave.waking import plan_waking, tagged
 from halo_weave.weave.windows import find_window
 
 EmbedderFile = Annotated[
@@ -63,6 +63,7 @@ def search(
     before: Annotated[
         datetime | None, typer.Option("--before", help="Only what was said before this day.")
     ] = None,
+    tag: Annotated[str, typer.Option("--tag", help="Only what was said in windows with this tag.")] = "",
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many chunks.")] = 10,
     budget: Annotated[
         int | None,
@@ -76,6 +77,9 @@ def search(
     with opened_to_read(data) as store:
         if window is not None:
             window = find_window(store.windows(), window).id
+            only = only.within(frozenset({window}))
+        if tag:
+            only = only.within(tagged(store, [tag]))
         with recalling(store, embedder) as recall:
             told: dict[str, Any] = {}
             if budget is None:
@@ -129,7 +133,6 @@ def _would_wake(
         recall=recall,
         now=now(),
         window_id=window or "",
-        scope=window,
         live={one.key for one in store.live(window)} if window else (),
         only=only,
     )

@@ -310,6 +310,9 @@ class Recall:
         mask = outline["present"].copy()
         if window is not None:
             mask &= outline["window"] == outline.window_codes.get(window, -1)
+        if only.windows is not None:
+            codes = [outline.window_codes[one] for one in only.windows if one in outline.window_codes]
+            mask &= np.isin(outline["window"], codes)
         if only.role is not None:
             mask &= outline["role"] == ROLES.index(only.role)
         if only.speaker:

@@ -20,7 +20,7 @@ from halo_weave.weave.events import INTERNAL
 from halo_weave.weave.exports import ExportFormat, tell
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
-from halo_weave.weave.waking import plan_waking
+from halo_weave.weave.waking import plan_waking, tagged
 
 log = logging.getLogger(__name__)
 WAIT = 60.0  # seconds for the embedder to be there
@@ -112,11 +112,13 @@ class WeaveMemory:
         *,
         window_id: str | None = None,
         only_window: bool = False,
+        tag: str = "",
         limit: int = 50,
         only: Only = EVERYTHING,
     ) -> list[Found]:
-        """All of memory, or what was said in one window, by someone, at some time."""
+        """All of memory, or what was said in one window or in those with a tag, by someone, at some time."""
         system = self._system
+        only = self._narrowed(only, window_id if only_window else None, tag)
         settings = system.settings(system.window(window_id) if window_id else None)
         hits = system.recall.search(
             plain(text),
@@ -138,16 +140,15 @@ class WeaveMemory:
         *,
         window_id: str | None = None,
         only_window: bool = False,
+        tag: str = "",
         only: Only = EVERYTHING,
     ) -> tuple[list[Found], int]:
         """What would wake up within a budget, in the order it is taken, and what it costs: as in a turn."""
         system, text = self._system, plain(text)
+        only = self._narrowed(only, window_id if only_window else None, tag)
         if window_id:
             desk = system.desk(window_id)
-            scope = window_id if only_window else None
-            hits, plan = desk.plan_recall(
-                text, budget, recall=system.recall, now=system.now(), scope=scope, only=only
-            )
+            hits, plan = desk.plan_recall(text, budget, recall=system.recall, now=system.now(), only=only)
         else:
             hits, plan = plan_waking(
                 text,
@@ -169,6 +170,11 @@ class WeaveMemory:
             for one in plan.wakes
         ]
         return found, plan.cost
+
+    def _narrowed(self, only: Only, window_id: str | None, tag: str) -> Only:
+        if window_id:
+            only = only.within(frozenset({window_id}))
+        return only.within(tagged(self._system.store, [tag]) if tag else None)
 
     def preview(self, window_id: str, text: str) -> Preview:
         """What would wake up for this text, while it is being typed. Nothing is changed."""

@@ -33,6 +33,12 @@ def relevant(found: Sequence[RecallHit], text: str, floor: float) -> list[Recall
     return near or (found[:1] if asks_back(text) else [])
 
 
+def tagged(store: Store, tags: Collection[str]) -> frozenset[str]:
+    """The ids of the windows that have one of these tags, deleted ones too: what was said in them is still known."""
+    wanted = set(tags)
+    return frozenset(one.id for one in store.windows(deleted=True) if wanted.intersection(one.tags))
+
+
 def stamps_of(sleepers: Iterable[Sleeper], stamp: Callable[[str, Role], int]) -> dict[tuple[str, Role], int]:
     """Tokens of the stamps that chunks get, by the window where they were said and by role."""
     return {place: stamp(*place) for place in {(one.window, one.key.role) for one in sleepers}}
@@ -47,7 +53,6 @@ def plan_waking(
     recall: RecallPort,
     now: datetime,
     window_id: str = "",
-    scope: str | None = None,
     live: Collection[ChunkKey] = (),
     before: int | None = None,
     frame_tokens: Mapping[Role, int] | None = None,
@@ -57,12 +62,12 @@ def plan_waking(
 ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
     """The hits by key, and the plan that fits the room. Nothing is changed.
 
-    `window_id`: where they would wake up; without one, nothing is live. `scope`: only what was said in that window.
+    `window_id`: where they would wake up; without one, nothing is live. `only`: which chunks may.
     `before`: only what stands before this position. `left`: turns that do not wake up. `stamp`: tokens by which the model is told of another window.
     """
     found = recall.search(
         text,
-        window=scope,
+        window=next(iter(only.windows)) if only.windows and len(only.windows) == 1 else None,
         limit=hits_for(room) + len(live),  # what is live may well fit best
         now=now,
         user_weight=settings.user_weight,
