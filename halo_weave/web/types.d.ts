@@ -40,6 +40,7 @@ declare namespace Wire {
     "GET /api/windows/{window_id}/deleted": DeletedPage;
     "GET /api/windows/{window_id}/gap": GapItems;
     "GET /api/windows/{window_id}/preview": PreviewTold;
+    "GET /api/windows/{window_id}/life": LifeTold;
     "POST /api/windows/{window_id}/inject": Injected;
     "POST /api/windows/{window_id}/say": Saying;
     "POST /api/windows/{window_id}/answer": Saying;
@@ -68,6 +69,7 @@ declare namespace Wire {
     "GET /api/notes": NotesTold;
     "PUT /api/notes": NotesTold;
     "GET /api/windows/{window_id}/captures": Captures;
+    "GET /api/windows/{window_id}/replay": ReplayTold;
     "GET /api/windows/{window_id}/compare": ComparisonTold;
     "GET /api/windows/{window_id}/digest": DigestTold;
     "GET /api/model": ModelTold;
@@ -536,6 +538,23 @@ declare namespace Wire {
     halo_weave: string;
   }
 
+  interface LifeEventTold {
+    step: number;
+    chunk: number;
+    event: "slept" | "woke" | "pinned" | "unpinned";
+    why: string;
+  }
+
+  interface LifeTold {
+    turns: string[];
+    keys: string[];
+    tokens: number[];
+    foreign: number[];
+    live: number[];
+    pinned: number[];
+    events: LifeEventTold[];
+  }
+
   interface ListedModelTold {
     name: string;
     title: string;
@@ -687,6 +706,9 @@ declare namespace Wire {
     cost: number;
     wakes: WakingTold[];
     passed_over: number;
+    over: WakingTold[];
+    near: WakingTold[];
+    sleeps: number;
   }
 
   interface Pruned {
@@ -727,6 +749,10 @@ declare namespace Wire {
     version?: string | null;
   }
 
+  interface ReplayTold {
+    turns: ReplayedTurn[];
+  }
+
   interface ReplayedSleep {
     turn: number;
     key: string;
@@ -734,6 +760,13 @@ declare namespace Wire {
     age: number;
     why: string;
     text: string;
+  }
+
+  interface ReplayedTurn {
+    turn: string;
+    brightness: Record<string, number>;
+    slept: string[];
+    woken: string[];
   }
 
   interface ReplyTold {
@@ -787,6 +820,7 @@ declare namespace Wire {
   interface Say {
     text: string;
     after?: string | null;
+    wish?: Wish | null;
   }
 
   interface Saying {
@@ -1073,6 +1107,7 @@ declare namespace Wire {
     similarity: number;
     cost: number;
     words: string[];
+    parts: Record<string, number>;
     text: string;
   }
 
@@ -1129,6 +1164,12 @@ declare namespace Wire {
 
   interface WindowsTold {
     windows: WindowTold[];
+  }
+
+  interface Wish {
+    without?: string[];
+    also?: string[];
+    room?: boolean;
   }
 
   interface WokenChunk {
