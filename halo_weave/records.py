@@ -274,6 +274,35 @@ class Event:
     detail: Mapping[str, Json]
 
 
+@dataclass(frozen=True, slots=True)
+class LivedChunk:
+    """A chunk of a window's life, without its words."""
+
+    key: ChunkKey
+    tokens: int
+    live: bool
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LifeEvent:
+    """What happened to a chunk in a window, and by whom or by what, as far as that is known."""
+
+    key: ChunkKey
+    happened: datetime
+    event: Happening
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A window's current branch without its words, with what woke up from elsewhere, and what became of it."""
+
+    turns: tuple[tuple[int, datetime], ...]  # in order: id, and when it was said
+    chunks: tuple[LivedChunk, ...]  # in time order
+    events: tuple[LifeEvent, ...]  # fell asleep, woke up, pinned, unpinned; in the order they happened
+
+
 # Search
 
 

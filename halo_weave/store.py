@@ -27,6 +27,7 @@ from halo_weave.records import (
     GraveyardPage,
     Imported,
     Json,
+    Life,
     LiveChunk,
     MemoryEntry,
     MostUsed,
@@ -323,6 +324,9 @@ class Windows(Protocol):
         self, *, window: str | None = None, key: ChunkKey | None = None, limit: int = 100
     ) -> list[Event]:
         """What happened, newest first: of a window, of a chunk, of a chunk in a window, or of all."""
+
+    def life(self, window_id: str) -> Life:
+        """A window's current branch without its words, and all that happened to its chunks."""
 
 
 class VectorSearch(Protocol):

@@ -20,7 +20,6 @@ from halo_weave.core.resurrection import (
     WakeReason,
     Waking,
     choose_resurrections,
-    room_for,
 )
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
@@ -33,7 +32,7 @@ from halo_weave.weave.events import SleptChunk, WokenChunk
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyReader
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
-from halo_weave.weave.waking import plan_waking, stamps_of, tagged
+from halo_weave.weave.waking import NO_WISH, Recalled, WakeWish, plan_waking, stamps_of, tagged
 
 CUT = "cut"  # tag of a reply whose process ended before it did
 
@@ -207,17 +206,6 @@ class Desk:
                 return tagged(self.store, self.record.tags) | {self.record.id}
         return None
 
-    def room(self, user: int) -> int:
-        """Tokens that may wake up next to the user's words and the frames of the exchange."""
-        return room_for(
-            model_context=self.engine.info.context,
-            live=self.window.size + sum(self.window.frame_tokens.values()),
-            user=user,
-            max_new=self.settings.max_new_tokens,
-            max_context=self.settings.max_context_tokens,
-            quota=self.settings.resurrection_budget,
-        )
-
     def plan_recall(
         self,
         text: str,
@@ -227,7 +215,8 @@ class Desk:
         now: datetime,
         before: int | None = None,
         only: Only = EVERYTHING,
-    ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
+        wish: WakeWish = NO_WISH,
+    ) -> Recalled:
         """What would wake up here for this text."""
         return plan_waking(
             text,
@@ -243,6 +232,7 @@ class Desk:
             stamp=self._stamp,
             left=self.left,
             only=only.within(self.scope),
+            wish=wish,
         )
 
     def plan_snapshot(
@@ -349,7 +339,7 @@ class Desk:
         for waking in wakes:
             reading, hit = readings[waking.key], hits.get(waking.hit)
             reason = reasons[waking] = {
-                "by": by,
+                "by": "user" if by == "recall" and hit is None else by,  # asked for by name
                 "part": str(waking.part),
                 "hit": str(waking.hit),
                 "similarity": waking.similarity,

@@ -41,6 +41,7 @@ declare namespace Wire {
     "GET /api/windows/{window_id}/deleted": DeletedPage;
     "GET /api/windows/{window_id}/gap": GapItems;
     "GET /api/windows/{window_id}/preview": PreviewTold;
+    "GET /api/windows/{window_id}/life": LifeTold;
     "POST /api/windows/{window_id}/inject": Injected;
     "POST /api/windows/{window_id}/say": Saying;
     "POST /api/windows/{window_id}/answer": Saying;
@@ -69,6 +70,7 @@ declare namespace Wire {
     "GET /api/notes": NotesTold;
     "PUT /api/notes": NotesTold;
     "GET /api/windows/{window_id}/captures": Captures;
+    "GET /api/windows/{window_id}/replay": ReplayTold;
     "GET /api/windows/{window_id}/compare": ComparisonTold;
     "GET /api/windows/{window_id}/digest": DigestTold;
     "GET /api/model": ModelTold;
@@ -542,6 +544,23 @@ declare namespace Wire {
     halo_weave: string;
   }
 
+  interface LifeEventTold {
+    step: number;
+    chunk: number;
+    event: "slept" | "woke" | "pinned" | "unpinned";
+    why: string;
+  }
+
+  interface LifeTold {
+    turns: string[];
+    keys: string[];
+    tokens: number[];
+    foreign: number[];
+    live: number[];
+    pinned: number[];
+    events: LifeEventTold[];
+  }
+
   interface ListedModelTold {
     name: string;
     title: string;
@@ -694,6 +713,9 @@ declare namespace Wire {
     cost: number;
     wakes: WakingTold[];
     passed_over: number;
+    over: WakingTold[];
+    near: WakingTold[];
+    sleeps: number;
   }
 
   interface Pruned {
@@ -734,6 +756,10 @@ declare namespace Wire {
     version?: string | null;
   }
 
+  interface ReplayTold {
+    turns: ReplayedTurn[];
+  }
+
   interface ReplayedSleep {
     turn: number;
     key: string;
@@ -741,6 +767,13 @@ declare namespace Wire {
     age: number;
     why: string;
     text: string;
+  }
+
+  interface ReplayedTurn {
+    turn: string;
+    brightness: Record<string, number>;
+    slept: string[];
+    woken: string[];
   }
 
   interface ReplyTold {
@@ -794,6 +827,7 @@ declare namespace Wire {
   interface Say {
     text: string;
     after?: string | null;
+    wish?: Wish | null;
   }
 
   interface Saying {
@@ -1080,6 +1114,7 @@ declare namespace Wire {
     similarity: number;
     cost: number;
     words: string[];
+    parts: Record<string, number>;
     text: string;
   }
 
@@ -1136,6 +1171,12 @@ declare namespace Wire {
 
   interface WindowsTold {
     windows: WindowTold[];
+  }
+
+  interface Wish {
+    without?: string[];
+    also?: string[];
+    room?: boolean;
   }
 
   interface WokenChunk {
