@@ -51,7 +51,12 @@ def test_an_export_carries_order_and_shared_words(store, elsewhere):
     store.change_window(made.id, now=NOW, pinned=True, archived=True)
     _copied(store, elsewhere)
     found = elsewhere.window(made.id)
-    assert (found.tags, found.pinned, found.archived, found.inherits) == (("a", "b"), True, True, ("ai_name",))
+    assert (found.tags, found.pinned, found.archived, found.inherits) == (
+        ("a", "b"),
+        True,
+        True,
+        ("ai_name",),
+    )
     elsewhere.change_persona({"ai_name": "Eve"}, now=NOW)
     assert elsewhere.window(made.id).ai_name == "Eve"
 
