@@ -54,9 +54,9 @@ class _WordReader:
         raise _Refused(_DAMAGED)
 
     def _add(self, text: str) -> None:
+        text = text[: self._most + 1 - self._size]  # one more tells that there was too much
         self._size += len(text)
-        if self._size <= self._most + 1:  # one more tells that there was too much
-            self._parts.append(text)
+        self._parts.append(text)
 
     def _begin(self, name: str, attributes: dict[str, str]) -> None:
         match name.removeprefix(_WORD).removeprefix(_STRICT):

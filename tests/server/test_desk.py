@@ -54,7 +54,7 @@ def test_a_file_that_cannot_be_attached_is_refused_in_a_sentence(client, window)
 
 def test_a_long_document_comes_with_a_message(client, window):
     client.patch(f"/api/windows/{window}", json={"settings": {"document_tokens": 2_000_000}})
-    about = {"name": "long.txt", "text": "word " * 300_000}
+    about = {"name": "long.txt", "text": "word " * 210_000}
     answer = client.post(f"/api/windows/{window}/say", json={"text": "Keep it.", "documents": [about]})
     assert answer.status_code == 202, answer.text
     with following(client, window, answer.json()["last_event"]) as events:
