@@ -25,7 +25,7 @@ from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
 from halo_weave.ports import EVERYTHING, Engine, Only, RecallPort
-from halo_weave.records import ChunkRecord, PutToSleep, WakeUp, WindowRecord
+from halo_weave.records import DOCUMENT, ChunkRecord, PutToSleep, WakeUp, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
@@ -135,8 +135,12 @@ class Desk:
         if len(chunk) != chunk.span:
             self.foreign.add(chunk.start)
         # The model's own answers have no stamp here, lest it writes some itself; those from elsewhere need one.
-        role, elsewhere = chunk.key.role, self._elsewhere(about.window)
-        if self.settings.timestamps and (elsewhere or role is not Role.ASSISTANT):
+        role, elsewhere, dated = chunk.key.role, self._elsewhere(about.window), self.settings.timestamps
+        if DOCUMENT in about.tags:  # the model is always told which file it reads
+            origin = Origin(about.said, elsewhere if dated else "", about.speaker, dated)
+            self.origins[chunk.key.turn_id] = origin
+            self.window.stamps[chunk.key.turn_id] = self.scribe.origin_tokens(origin, dated=dated)
+        elif dated and (elsewhere or role is not Role.ASSISTANT):
             self.origins[chunk.key.turn_id] = Origin(about.said, elsewhere)
             self.window.stamps[chunk.key.turn_id] = self._stamp(about.window, role)
 
@@ -389,6 +393,7 @@ class Desk:
             speaker=record.speaker,
             said=record.said,
             slept=reading.earned is not None,
+            document=DOCUMENT in record.tags,
         )
 
     # Looking

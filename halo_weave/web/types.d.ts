@@ -14,6 +14,10 @@ declare namespace Wire {
     "POST /api/windows/{window_id}/branch": BranchOff;
     "POST /api/windows/{window_id}/chunks/undelete": Undelete;
     "POST /api/windows/{window_id}/chunks/{key}/wrong": Wrong;
+    "PATCH /api/persona": PersonaChange;
+    "PUT /api/presets/{name}": SavePreset;
+    "POST /api/presets/{name}/rename": RenamePreset;
+    "POST /api/presets/{name}/apply": ApplyPreset;
     "PUT /api/memory/entry": Keep;
     "PUT /api/notes": ReplaceNotes;
     "POST /api/model": ChooseModel;
@@ -61,6 +65,14 @@ declare namespace Wire {
     "DELETE /api/windows/{window_id}/chunks/{key}": DeletionTold;
     "GET /api/tokens": TokensTold;
     "GET /api/search": SearchTold;
+    "GET /api/persona": PersonaTold;
+    "PATCH /api/persona": PersonaTold;
+    "GET /api/presets": PresetsTold;
+    "PUT /api/presets/{name}": PresetTold;
+    "DELETE /api/presets/{name}": PresetTold;
+    "POST /api/presets/{name}/rename": PresetTold;
+    "POST /api/presets/{name}/apply": PresetTold;
+    "POST /api/documents": DocumentTold;
     "GET /api/memory": BranchTold;
     "GET /api/memory/entry": EntryTold;
     "PUT /api/memory/entry": EntryTold;
@@ -140,11 +152,20 @@ declare namespace Wire {
     opened: number;
   }
 
+  interface ApplyPreset {
+    window?: string | null;
+  }
+
   interface AsleepEvent {
     chunks: SleptChunk[];
     budget: number;
     over: number;
     before_turn: boolean;
+  }
+
+  interface Attached {
+    name: string;
+    text: string;
   }
 
   interface BranchOff {
@@ -302,17 +323,24 @@ declare namespace Wire {
   interface Described {
     name: string;
     group: string;
-    type: "integer" | "number" | "boolean" | "choice";
+    type: "integer" | "number" | "boolean" | "choice" | "text";
     default: boolean | number | string | null;
     low: number | null;
     high: number | null;
     choices: string[];
     optional: boolean;
+    common: boolean;
     meaning: string;
   }
 
   interface DigestTold {
     excerpts: ExcerptTold[];
+  }
+
+  interface DocumentTold {
+    name: string;
+    text: string;
+    tokens: number;
   }
 
   interface DoneEvent {
@@ -651,6 +679,7 @@ declare namespace Wire {
     system_prompt?: string | null;
     user_name?: string | null;
     ai_name?: string | null;
+    tags?: string[] | null;
     settings?: OwnSettings | null;
     name: string;
   }
@@ -672,6 +701,7 @@ declare namespace Wire {
     repeat_penalty?: number | null;
     seed?: number | null;
     max_new_tokens?: number | null;
+    stop?: string | null;
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number | null;
     prune_to?: number | null;
@@ -695,7 +725,7 @@ declare namespace Wire {
     user_weight?: number | null;
     relevance_floor?: number | null;
     mmr_lambda?: number | null;
-    memory_scope?: "all" | "window" | null;
+    memory_scope?: "all" | "tags" | "window" | null;
     recall_thoughts?: boolean | null;
     kv_mode?: "splice" | "exact" | null;
     timestamps?: boolean | null;
@@ -703,8 +733,33 @@ declare namespace Wire {
     memory_decay_days?: number | null;
     tools?: "auto" | "native" | "tags" | "off" | null;
     tool_rounds?: number | null;
+    document_megabytes?: number | null;
+    document_tokens?: number | null;
+    document_seconds?: number | null;
     capture?: "off" | "mean" | "retrieval" | "all" | null;
     capture_megabytes?: number | null;
+  }
+
+  interface PersonaChange {
+    system_prompt?: string | null;
+    user_name?: string | null;
+    ai_name?: string | null;
+  }
+
+  interface PersonaTold {
+    system_prompt: string;
+    user_name: string;
+    ai_name: string;
+  }
+
+  interface PresetTold {
+    name: string;
+    settings: Record<string, boolean | number | string | null>;
+    words: Record<string, string>;
+  }
+
+  interface PresetsTold {
+    presets: PresetTold[];
   }
 
   interface PreviewTold {
@@ -749,6 +804,10 @@ declare namespace Wire {
     speaker: string;
     share: number;
     woken: Record<string, any> | null;
+  }
+
+  interface RenamePreset {
+    to: string;
   }
 
   interface ReplaceNotes {
@@ -820,14 +879,22 @@ declare namespace Wire {
     cut: boolean;
     siblings: number;
     sibling: number;
+    document: boolean;
     remembered: RememberedTold[] | null;
     chunks: SaidChunkTold[];
+  }
+
+  interface SavePreset {
+    window?: string | null;
+    settings?: OwnSettings | null;
+    words?: PersonaChange | null;
   }
 
   interface Say {
     text: string;
     after?: string | null;
     wish?: Wish | null;
+    documents?: Attached[];
   }
 
   interface Saying {
@@ -847,12 +914,13 @@ declare namespace Wire {
   }
 
   interface SettingsChange {
-    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" | "initial_brightness"
-      | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
-      "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
-      | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
-      "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
+    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
+      "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
+      "initial_brightness" | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" |
+      "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" |
+      "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" |
+      "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "document_megabytes" |
+      "document_tokens" | "document_seconds" | "capture" | "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -860,6 +928,7 @@ declare namespace Wire {
     repeat_penalty?: number;
     seed?: number | null;
     max_new_tokens?: number;
+    stop?: string;
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number;
     prune_to?: number | null;
@@ -883,7 +952,7 @@ declare namespace Wire {
     user_weight?: number;
     relevance_floor?: number;
     mmr_lambda?: number | null;
-    memory_scope?: "all" | "window";
+    memory_scope?: "all" | "tags" | "window";
     recall_thoughts?: boolean;
     kv_mode?: "splice" | "exact";
     timestamps?: boolean;
@@ -891,6 +960,9 @@ declare namespace Wire {
     memory_decay_days?: number;
     tools?: "auto" | "native" | "tags" | "off";
     tool_rounds?: number;
+    document_megabytes?: number;
+    document_tokens?: number;
+    document_seconds?: number;
     capture?: "off" | "mean" | "retrieval" | "all";
     capture_megabytes?: number;
   }
@@ -913,7 +985,7 @@ declare namespace Wire {
     siblings: SiblingTold[];
   }
 
-  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "turn over";
+  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "no room" | "turn over";
 
   interface SleepingTold {
     key: string;
@@ -1071,6 +1143,7 @@ declare namespace Wire {
     cut: boolean;
     siblings: number;
     sibling: number;
+    document: boolean;
     remembered: RememberedTold[] | null;
     chunks: ChunkTold[];
   }
@@ -1142,14 +1215,19 @@ declare namespace Wire {
     system_prompt?: string | null;
     user_name?: string | null;
     ai_name?: string | null;
+    tags?: string[] | null;
     settings?: OwnSettings | null;
     name?: string | null;
-    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" | "initial_brightness"
-      | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
-      "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
-      | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
-      "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
+    pinned?: boolean | null;
+    archived?: boolean | null;
+    inherits?: ("system_prompt" | "user_name" | "ai_name")[];
+    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
+      "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
+      "initial_brightness" | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" |
+      "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" |
+      "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" |
+      "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "document_megabytes" |
+      "document_tokens" | "document_seconds" | "capture" | "capture_megabytes")[];
   }
 
   interface WindowTold {
@@ -1158,6 +1236,10 @@ declare namespace Wire {
     system_prompt: string;
     user_name: string;
     ai_name: string;
+    inherits: string[];
+    tags: string[];
+    pinned: boolean;
+    archived: boolean;
     settings: Record<string, boolean | number | string | null>;
     effective: Record<string, boolean | number | string | null>;
     created: string;
@@ -1205,6 +1287,7 @@ declare namespace Wire {
     speaker: string;
     said: string;
     slept: boolean;
+    document: boolean;
   }
 
   interface WokenEvent {
