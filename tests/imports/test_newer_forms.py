@@ -200,7 +200,7 @@ def test_words_that_a_site_puts_into_an_object_are_found(store, load):
         )
     )  # fmt: skip
     assert [turn.text for turn in heard(store)] == ["Ahoy."]
-    assert store.stats().turns == 2  # the other one is aside
+    assert [one.aside for one in store.followers(0, store.windows()[0].id)] == [True, False]
 
 
 def test_tools_of_jan_arrive_in_the_answer(store, load):
