@@ -202,6 +202,13 @@ class Desk:
         """The window whose talk may wake up here, or None for all."""
         return self.record.id if self.settings.memory_scope == "window" else None
 
+    def _led_here(self) -> dict[int, str]:
+        """Turns of other windows that this one branched off after, with those windows."""
+        own = self.record.id
+        if self.store.followers(0, own):  # it begins by itself
+            return {}
+        return {turn.id: turn.window for turn in self.store.branch(own) if turn.window != own}
+
     def room(self, user: int) -> int:
         """Tokens that may wake up next to the user's words and the frames of the exchange."""
         return room_for(
@@ -239,6 +246,7 @@ class Desk:
             frame_tokens=self.window.frame_tokens,
             stamp=self._stamp,
             left=self.left,
+            led_here=self._led_here() if self.scope is not None else {},
             only=only,
         )
 
@@ -249,7 +257,8 @@ class Desk:
         wanted = list(keys)
         if self.scope is not None:
             own = {one.key for one in self.store.chunks_by_key(wanted) if one.window == self.scope}
-            wanted = [key for key in wanted if key in own]
+            led = self._led_here()
+            wanted = [key for key in wanted if key in own or key.turn_id in led]
         sleepers = self.store.sleepers(self.record.id, wanted)
         if not self.settings.recall_thoughts:
             sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, Sleeper, choose_resurrections
 from halo_weave.core.telling import asks_back
@@ -53,22 +54,31 @@ def plan_waking(
     frame_tokens: Mapping[Role, int] | None = None,
     stamp: Callable[[str, Role], int] = lambda window, role: 0,
     left: Collection[int] = (),
+    led_here: Mapping[int, str] = MappingProxyType({}),
     only: Only = EVERYTHING,
 ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
     """The hits by key, and the plan that fits the room. Nothing is changed.
 
     `window_id`: where they would wake up; without one, nothing is live. `scope`: only what was said in that window.
+    `led_here`: turns of other windows, with these, that belong to a scope too, since it branched off after them.
     `before`: only what stands before this position. `left`: turns that do not wake up. `stamp`: tokens by which the model is told of another window.
     """
-    found = recall.search(
-        text,
-        window=scope,
-        limit=hits_for(room) + len(live),  # what is live may well fit best
-        now=now,
-        user_weight=settings.user_weight,
-        mmr_lambda=settings.mmr_lambda,
-        only=only,
-    )
+    found = [
+        hit
+        for place in (scope, *sorted(set(led_here.values())))
+        for hit in recall.search(
+            text,
+            window=place,
+            limit=hits_for(room) + len(live),  # what is live may well fit best
+            now=now,
+            user_weight=settings.user_weight,
+            mmr_lambda=settings.mmr_lambda,
+            only=only,
+        )
+        if place == scope or hit.key.turn_id in led_here
+    ]
+    if led_here:
+        found.sort(key=lambda hit: -hit.similarity)
     found = relevant(found, text, settings.relevance_floor)
     sleepers = store.sleepers(window_id, [hit.key for hit in found if hit.key not in live])
     if left:
