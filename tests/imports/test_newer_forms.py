@@ -255,3 +255,47 @@ def test_the_prototypes_oldest_export_has_marks_without_text(store, load):
         ("user", "Hello there."),
         ("assistant", "Good day."),
     ]
+
+
+def card(**more: object) -> dict:
+    return {
+        "spec": "chara_card_v3",
+        "spec_version": "3.0",
+        "data": {"name": "Brill", "description": "A captain.", "first_mes": "Ahoy!", **more},
+    }
+
+
+def test_the_book_of_a_character_sleeps_until_it_is_spoken_of(store, load):
+    entries = [
+        {"keys": ["Petrel", "ship"], "content": "The ship of {{char}} leaks.", "enabled": True},
+        {"keys": ["always"], "content": "It is winter.", "constant": True},
+        {"keys": ["off"], "content": "Never told.", "enabled": False},
+        {"keys": [], "content": "@@depth 4\nThe cook is deaf."},
+    ]
+    result = load(card(character_book={"name": "", "entries": entries}))
+    assert result.left == {"entries of a character book that are empty or switched off": 1}
+    [window] = store.windows()
+    assert window.system_prompt == "A captain.\n\nIt is winter."
+    book, greeting = heard(store)
+    assert (book.speaker, book.text) == (
+        "Brill's book",
+        "Petrel, ship: The ship of Brill leaks.\n\nThe cook is deaf.",
+    )
+    assert [one.chunk.text for one in store.live(window.id)] == ["Ahoy!"]
+    assert greeting.text == "Ahoy!"
+    assert store.window_stats(window.id).asleep_chunks == 2  # each entry wakes up by itself
+
+
+def test_a_book_in_the_form_of_sillytaverns_worlds_is_read_too(store, load):
+    load(card(character_book={"entries": {"0": {"key": ["Petrel"], "content": "A ship.", "disable": False}}}))
+    assert heard(store)[0].text == "Petrel: A ship."
+
+
+def test_odd_books_do_no_harm(load):
+    for book in (
+        None,
+        [],
+        {"entries": [None, 7, {"content": 5}, {"content": "x", "keys": "no list"}]},
+        {"entries": "x"},
+    ):
+        load(card(character_book=book))
