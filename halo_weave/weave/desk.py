@@ -210,6 +210,13 @@ class Desk:
                 return tagged(self.store, self.record.tags) | {self.record.id}
         return None
 
+    def _led_here(self, scope: frozenset[str]) -> dict[int, str]:
+        """Turns of windows beyond the scope that this one branched off after, with those windows."""
+        own = self.record.id
+        if self.store.followers(0, own):  # it begins by itself
+            return {}
+        return {turn.id: turn.window for turn in self.store.branch(own) if turn.window not in scope}
+
     def plan_recall(
         self,
         text: str,
@@ -222,6 +229,8 @@ class Desk:
         wish: WakeWish = NO_WISH,
     ) -> Recalled:
         """What would wake up here for this text."""
+        scope = self.scope
+        led = {} if scope is None else self._led_here(scope)
         return plan_waking(
             text,
             room,
@@ -235,7 +244,8 @@ class Desk:
             frame_tokens=self.window.frame_tokens,
             stamp=self._stamp,
             left=self.left,
-            only=only.within(self.scope),
+            led_here=led,
+            only=only if scope is None else only.within(scope | set(led.values())),
             wish=wish,
         )
 
@@ -246,7 +256,8 @@ class Desk:
         wanted = list(keys)
         if (scope := self.scope) is not None:
             own = {one.key for one in self.store.chunks_by_key(wanted) if one.window in scope}
-            wanted = [key for key in wanted if key in own]
+            led = self._led_here(scope)
+            wanted = [key for key in wanted if key in own or key.turn_id in led]
         sleepers = self.store.sleepers(self.record.id, wanted)
         if not self.settings.recall_thoughts:
             sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
