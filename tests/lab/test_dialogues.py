@@ -36,6 +36,15 @@ def test_an_exchange_begins_with_the_user_also_after_a_day_that_ended_with_one(t
     assert {(a.role, b.role) for a, b in pairs} == {(Role.USER, Role.ASSISTANT)}
 
 
+def test_the_caption_of_a_picture_is_said_only_if_it_is_asked_for(tmp_path: Path) -> None:
+    held = {"speakers": ["Anna", "Ben"], "sessions": [session(1, ("Anna", "Look!"))], "qa": []}
+    held["sessions"][0]["turns"][0]["blip_caption"] = "a photo of a cup"
+    (tmp_path / "one.json").write_text(json.dumps(held))
+    assert [one.text for one in dialogue_of(tmp_path / "one.json").turns] == ["Anna: Look!"]
+    (shown,) = dialogue_of(tmp_path / "one.json", captions=True).turns
+    assert shown.text == "Anna: Look! [picture: a photo of a cup]"
+
+
 def whole(dialogue: str, strategy: str, each: list[int]) -> dict:
     counts = {"questions": len(each), "found": sum(each), "live": 0, "read_tokens": 100, "woken_tokens": 10}
     return {"dialogue": dialogue, "budget": "1000", "strategy": strategy, "each": each, **counts}
