@@ -240,6 +240,7 @@ class Turn:
                         calls += self._native_calls() if rounds else []
                     case Done():
                         self.reason = step.reason
+                        self._note_end(step.row)
                         return
                 if calls:
                     break
@@ -348,6 +349,12 @@ class Turn:
         assert window.reply.answers is not None
         self.use.say(row, window.chunks, window.offsets, window.reply.answers)
 
+    def _note_end(self, row: AttentionRow | None) -> None:
+        row = None if row is None else self.prompt.whole(row)
+        if row is not None and row.fault(len(self.desk.window)) is None:
+            self.tape.last_row(row)
+            self.use.end(row)
+
     # Tools
 
     def _finder(self) -> CallSplitter | None:
@@ -441,7 +448,7 @@ class Turn:
             self._note(chunks, self.desk.record.ai_name, now)
         live = [window.at(chunk.key) for chunk in chunks]
         store_reply(self.system, self.desk, turn_id, live, self._tags, now)
-        use = self.use.whole(start)
+        use = None if self.use.calibration.pending else self.use.whole(start)
         reminders = store_use(self.desk, turn_id, use, self._woken) if chunks else ()
         return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use, reminders)
 

@@ -18,7 +18,7 @@ from halo_weave.weave.memory import EmbedAnew, WeaveMemory
 from halo_weave.weave.models import Calibrate, OpenModel, Remember, WeaveModels
 from halo_weave.weave.presets import WeavePresets
 from halo_weave.weave.system import System
-from halo_weave.weave.taping import NewTape
+from halo_weave.weave.taping import DropTapes, NewTape
 from halo_weave.weave.turns import WeaveTurns
 from halo_weave.weave.windows import WeaveWindows
 
@@ -38,6 +38,7 @@ class Weave:
         remember_model: Remember | None = None,
         calibration: Calibration = NOT_CALIBRATED,
         new_tape: NewTape | None = None,
+        drop_tapes: DropTapes | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._system = System(
@@ -49,7 +50,7 @@ class Weave:
             calibration=calibration,
             now=now,
         )
-        self._system.new_tape = new_tape
+        self._system.new_tape, self._system.erase_tapes = new_tape, drop_tapes
         self.turns = WeaveTurns(self._system)
         self.models = WeaveModels(self._system, self.turns, open_model, calibrate, remember_model)
         self.windows = WeaveWindows(self._system, self.turns)

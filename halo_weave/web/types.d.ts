@@ -82,6 +82,7 @@ declare namespace Wire {
     "GET /api/notes": NotesTold;
     "PUT /api/notes": NotesTold;
     "GET /api/windows/{window_id}/captures": Captures;
+    "DELETE /api/windows/{window_id}/captures": null;
     "GET /api/windows/{window_id}/replay": ReplayTold;
     "GET /api/windows/{window_id}/compare": ComparisonTold;
     "GET /api/windows/{window_id}/digest": DigestTold;
@@ -712,6 +713,8 @@ declare namespace Wire {
     initial_brightness?: number | null;
     brightness_cap?: number | null;
     fading?: number | null;
+    fading_share?: number | null;
+    adds_up?: "mean" | "max" | null;
     decay?: number | null;
     sink?: "max" | "first" | null;
     asking_sinks?: number | null;
@@ -802,7 +805,7 @@ declare namespace Wire {
     window: string;
     window_name: string;
     speaker: string;
-    share: number;
+    share: number | null;
     woken: Record<string, any> | null;
   }
 
@@ -916,11 +919,12 @@ declare namespace Wire {
   interface SettingsChange {
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
       "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
-      "initial_brightness" | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" |
-      "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" |
-      "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" |
-      "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "document_megabytes" |
-      "document_tokens" | "document_seconds" | "capture" | "capture_megabytes")[];
+      "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
+      "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
+      | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
+      "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" |
+      "tool_rounds" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
+      "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -939,6 +943,8 @@ declare namespace Wire {
     initial_brightness?: number;
     brightness_cap?: number;
     fading?: number;
+    fading_share?: number;
+    adds_up?: "mean" | "max";
     decay?: number;
     sink?: "max" | "first";
     asking_sinks?: number;
@@ -1022,8 +1028,8 @@ declare namespace Wire {
     said: string;
     speaker: string;
     chunks: ChunkTold[];
-    use: UseTold;
-    remembered: RememberedTold[];
+    use: UseTold | null;
+    remembered: RememberedTold[] | null;
   }
 
   interface StatsTold {
@@ -1061,6 +1067,7 @@ declare namespace Wire {
     turns: number;
     asleep: number;
     woken: number;
+    woken_tokens: number;
     live: number;
     median_age: number | null;
     rows: number;
@@ -1223,11 +1230,12 @@ declare namespace Wire {
     inherits?: ("system_prompt" | "user_name" | "ai_name")[];
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
       "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
-      "initial_brightness" | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" |
-      "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" |
-      "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" |
-      "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "document_megabytes" |
-      "document_tokens" | "document_seconds" | "capture" | "capture_megabytes")[];
+      "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
+      "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
+      | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
+      "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" |
+      "tool_rounds" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
+      "capture_megabytes")[];
   }
 
   interface WindowTold {
