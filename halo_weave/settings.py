@@ -22,6 +22,7 @@ KvMode = Literal["splice", "exact"]
 Pairs = Literal["ranked", "with", "off"]
 Effort = Literal["off", "low", "high"]
 Taken = Literal["off", "mean", "retrieval", "all"]
+Ahead = Literal["off", "frames", "load", "compute"]
 ToolForm = Literal["auto", "native", "tags", "off"]
 
 _generation = partial(setting, group="Generation")
@@ -150,6 +151,11 @@ class Settings:
         "splice",
         "Remove and restore parts of the model's cache, or read everything again after each change.",
         choices=get_args(KvMode),
+    )
+    read_ahead: Ahead = _system(
+        "compute",
+        "What is read before you send: nothing, the frame of your next message, what it would wake up as far as it is in memory or on disk, or on an idle machine all of that.",
+        choices=get_args(Ahead),
     )
     timestamps: bool = _system(True, "Show the model when each of your messages was said.")
     memory_tree_in_prompt: bool = _system(

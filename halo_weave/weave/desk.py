@@ -135,11 +135,18 @@ class Desk:
         self.about[chunk.key] = about
         if len(chunk) != chunk.span:
             self.foreign.add(chunk.start)
-        # The model's own answers have no stamp here, lest it writes some itself; those from elsewhere need one.
-        role, elsewhere = chunk.key.role, self._elsewhere(about.window)
-        if self.settings.timestamps and (elsewhere or role is not Role.ASSISTANT):
-            self.origins[chunk.key.turn_id] = Origin(about.said, elsewhere)
-            self.window.stamps[chunk.key.turn_id] = self._stamp(about.window, role)
+        if origin := self.origin(chunk, about.window, about.said):
+            self.origins |= origin
+            self.window.stamps[chunk.key.turn_id] = self._stamp(about.window, chunk.key.role)
+
+    def origin(self, chunk: Chunk, window: str, said: datetime) -> dict[int, Origin]:
+        """The stamp that a chunk's turn gets, by the turn.
+
+        The model's own answers have none here, lest it writes some itself; those from elsewhere need one.
+        """
+        elsewhere = self._elsewhere(window)
+        wanted = self.settings.timestamps and (elsewhere or chunk.key.role is not Role.ASSISTANT)
+        return {chunk.key.turn_id: Origin(said, elsewhere)} if wanted else {}
 
     def _own_traces(self, traces: Floats | None) -> Floats | None:
         """What was kept of tokens, if by a strategy that keeps the same as this window's."""
@@ -278,7 +285,7 @@ class Desk:
     ) -> tuple[WokenChunk, ...]:
         """The plan's chunks return to their places: in the store first, then here."""
         mean = float(self.window.brightness.mean()) if len(self.window) else 0.0
-        readings = self._readings(plan.keys)
+        readings = self.readings(plan.keys)
         bright = {}
         for key, reading in readings.items():
             mode = self.settings.resurrection_brightness
@@ -291,7 +298,7 @@ class Desk:
 
     def wake_by_hand(self, key: ChunkKey, *, now: datetime, pinned: bool = True) -> WokenChunk:
         """The user wakes this chunk up, as bright as it was, and pins it unless told otherwise."""
-        readings = self._readings([key])
+        readings = self.readings([key])
         size, earned = len(readings[key].chunk), readings[key].earned
         bright = {
             key: np.full(size, self.settings.initial_brightness, np.float32) if earned is None else earned
@@ -312,7 +319,7 @@ class Desk:
         asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
         return {turn_id for turn_id, _ in turns if turn_id >= min(asked, default=0)}
 
-    def _readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, _Reading]:
+    def readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, _Reading]:
         """Chunks that are not live, in the tokens of this model."""
         wanted = list(keys)
         found = self.store.asleep_or_said(self.record.id, wanted)

@@ -16,6 +16,7 @@ from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import EmbedderOff, HaloWeaveError, WindowBusy
 from halo_weave.ports import EVERYTHING, ModelInfo, Only
 from halo_weave.records import ChunkRecord, Imported, Stats, Subset, Vectors
+from halo_weave.weave.ahead import ReadAhead
 from halo_weave.weave.events import INTERNAL
 from halo_weave.weave.exports import ExportFormat, tell
 from halo_weave.weave.system import System
@@ -90,9 +91,9 @@ class SystemStatus:
 class WeaveMemory:
     """`weave.memory`."""
 
-    def __init__(self, system: System, embed_anew: EmbedAnew | None) -> None:
+    def __init__(self, system: System, embed_anew: EmbedAnew | None, ahead: ReadAhead) -> None:
         """`embed_anew` makes all vectors by the embedder that was chosen; None if there is none."""
-        self._system, self._embed_anew = system, embed_anew
+        self._system, self._embed_anew, self._ahead = system, embed_anew, ahead
         self._embedding: EmbeddingState | None = None  # by another embedder, under way or failed
         self._importing: ImportState | None = None
 
@@ -162,14 +163,19 @@ class WeaveMemory:
         ]
         return found, plan.cost
 
-    def preview(self, window_id: str, text: str) -> Preview:
-        """What would wake up for this text, while it is being typed. Nothing is changed."""
+    def preview(self, window_id: str, text: str, *, ahead: bool = False) -> Preview:
+        """What would wake up for this text, while it is being typed. Nothing is changed.
+
+        `ahead`: the model makes ready for it, as far as the settings let it.
+        """
         text, desk = plain(text), self._system.desk(window_id)
         tokens = len(self._system.engine.tokenize(text))
         room = desk.room(tokens)
         if room <= 0 or not text.strip():
             return Preview(ResurrectionPlan(max(0, room), 0, ()), {}, {}, tokens)
         hits, plan = desk.plan_recall(text, room, recall=self._system.recall, now=self._system.now())
+        if ahead:
+            self._ahead.wish(window_id, plan)
         texts = {one.key: one.chunk.text for one in self._system.store.chunks_by_key(plan.keys)}
         return Preview(plan, hits, texts, tokens)
 

@@ -10,6 +10,7 @@ from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import Engine, RecallPort
 from halo_weave.settings import Settings
 from halo_weave.store import Store
+from halo_weave.weave.ahead import ReadAhead
 from halo_weave.weave.chunks import WeaveChunks
 from halo_weave.weave.keepsakes import WeaveKeepsakes
 from halo_weave.weave.library import WeaveLibrary
@@ -48,11 +49,12 @@ class Weave:
             now=now,
         )
         self._system.new_tape = new_tape
-        self.turns = WeaveTurns(self._system)
+        self._ahead = ReadAhead(self._system)
+        self.turns = WeaveTurns(self._system, self._ahead)
         self.models = WeaveModels(self._system, self.turns, open_model, calibrate, remember_model)
         self.windows = WeaveWindows(self._system, self.turns)
         self.chunks = WeaveChunks(self._system)
-        self.memory = WeaveMemory(self._system, embed_anew)
+        self.memory = WeaveMemory(self._system, embed_anew, self._ahead)
         self.keepsakes = WeaveKeepsakes(self._system)
         self.library = WeaveLibrary(self._system)
         self.now = now
@@ -67,6 +69,7 @@ class Weave:
     def close(self) -> None:
         """Stop what is being written and let go of everything. What was said so far is kept."""
         self.models.close()
+        self._ahead.close()
         self.turns.close()
         self.turns.abort_all()  # also in the thread of someone who asks for a turn's steps
         self._system.close()

@@ -167,7 +167,7 @@ def routes(service: Service) -> APIRouter:
         window_id: WindowId,
         q: Annotated[str, Query(max_length=requests.LONGEST_QUESTION, pattern=WHOLE)] = "",
     ) -> wire.PreviewTold:
-        return wire.PreviewTold.of(service.weave.memory.preview(window_id, q))
+        return wire.PreviewTold.of(service.weave.memory.preview(window_id, q, ahead=True))
 
     @router.post(
         "/{window_id}/inject", summary="Wake up what explains a memory", tags=["The AI's own memory"]
