@@ -154,7 +154,7 @@ class Settings:
     )
     read_ahead: Ahead = _system(
         "compute",
-        "What is read before you send: nothing, the frame of your next message, what it would wake up as far as it is in memory or on disk, or on an idle machine all of that.",
+        "What the model makes ready before you send: nothing, the frame of your message, also what it would wake up from memory or disk, or on an idle machine all of that.",
         choices=get_args(Ahead),
     )
     timestamps: bool = _system(True, "Show the model when each of your messages was said.")
