@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
+import time
 from collections.abc import Iterable
 from datetime import datetime
 from threading import Condition, Thread
@@ -18,7 +18,8 @@ from halo_weave.weave.system import System
 
 log = logging.getLogger(__name__)
 FRAMES = 96  # tokens that may always be computed: the end of a reply, and the beginning of a message
-IDLE = 0.6  # of all processors may be at work on a machine that counts as idle
+IDLE = 0.5  # at most this share of the processors is at work on a machine that counts as idle
+GLANCE = 0.1  # seconds of looking at them
 
 
 class ReadAhead:
@@ -115,6 +116,16 @@ def _prompt_of(desk: Desk, keys: Iterable[ChunkKey], now: datetime) -> Prompt:
 def _idle() -> bool:
     """Whether the processors have time. Where that is not told, they have."""
     try:
-        return os.getloadavg()[0] < IDLE * (os.cpu_count() or 1)
-    except (AttributeError, OSError):
+        before = _processor_times()
+        time.sleep(GLANCE)
+        whole, resting = (b - a for a, b in zip(before, _processor_times(), strict=True))
+        return resting >= (1 - IDLE) * whole
+    except (OSError, ValueError, IndexError):
         return True
+
+
+def _processor_times() -> tuple[int, int]:
+    """Of all processors since the machine began: in all, and at rest. Linux tells it."""
+    with open("/proc/stat") as file:
+        numbers = [int(number) for number in file.readline().split()[1:9]]
+    return sum(numbers), numbers[3] + numbers[4]

@@ -65,8 +65,9 @@ def test_a_busy_machine_computes_frames_only_and_an_idle_one_what_wakes_up(weave
     asked = []
     monkeypatch.setattr(weave.engine, "read_ahead", lambda *_, most, **__: asked.append(most))
     window = weave.windows.create("one", settings={**SMALL, "read_ahead": "compute"}).id
-    for load in (0.0, 1000.0):
-        monkeypatch.setattr(ahead.os, "getloadavg", lambda load=load: (load, load, load))
+    for resting in (90, 10):
+        times = iter([(0, 0), (100, resting)])
+        monkeypatch.setattr(ahead, "_processor_times", lambda times=times: next(times))
         read(weave, window, "Hello.")
     assert asked == [None, ahead.FRAMES]
 
