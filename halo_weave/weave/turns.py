@@ -176,6 +176,13 @@ class WeaveTurns(TurnBranches):
             if isinstance(numbered.event, TurnEnded | TurnFailed):
                 return
 
+    def polled(self, window_id: str, after: str) -> Iterator[WindowEvent | None]:
+        """The same without waiting: None where nothing has come yet."""
+        for numbered in self.hub(window_id).polled(after, lambda: None):
+            yield None if numbered is None else numbered.event
+            if numbered is not None and isinstance(numbered.event, TurnEnded | TurnFailed):
+                return
+
     def told_since(self, window_id: str, after: str) -> list[WindowEvent]:
         """The events after one that were told already."""
         hub = self.hub(window_id)

@@ -25,6 +25,9 @@ class ReplyPiece:
     call: dict[str, Any] | None = None  # a whole tool call
 
 
+NOTHING_YET = ReplyPiece("")  # of a reply that is looked at without waiting
+
+
 @dataclass(slots=True)
 class Usage:
     """Tokens that were read and written."""
@@ -68,7 +71,9 @@ class Choice:
     def __iter__(self) -> Iterator[ReplyPiece]:
         """Whoever stops in the middle has to `close`: the reply ends then."""
         for piece in self.pieces:
-            if piece.call is not None:
+            if piece is NOTHING_YET:
+                pass
+            elif piece.call is not None:
                 self.calls.append(piece.call)
             elif piece.thought:
                 self.thoughts += piece.text

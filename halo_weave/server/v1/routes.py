@@ -18,7 +18,7 @@ from halo_weave.errors import HaloWeaveError
 from halo_weave.server.refusals import ApiRefusal, api_problem, json_bytes
 from halo_weave.server.scratch import Scratch
 from halo_weave.server.service import Service
-from halo_weave.server.sse import EventStream, hopping
+from halo_weave.server.sse import EventStream, hopping, nudged
 from halo_weave.server.v1 import answers, responses
 from halo_weave.server.v1.answers import Choice
 from halo_weave.server.v1.history import read_messages
@@ -48,11 +48,12 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/chat/completions")
     async def post_chat(asked: ChatRequest, request: Request) -> Response:
-        def begin() -> Response | tuple[Lines, dict[str, str]]:
-            chat = _Chat(service.weave, scratch, asked, request)
-            return (chat.stream(), chat.headers) if asked.stream else chat.whole()
-
-        return await _answered(begin)
+        chat = await anyio.to_thread.run_sync(_Chat, service.weave, scratch, asked, request)
+        if chat.talk is not None and chat.talk.looks:
+            stream = EventStream(nudged(chat.stream(), service.weave.turns.hub(chat.talk.window)))
+            stream.headers.update(chat.headers)
+            return stream
+        return await _answered(lambda: (chat.stream(), chat.headers) if asked.stream else chat.whole())
 
     @router.post("/completions")
     async def post_text(asked: TextRequest) -> Response:
@@ -191,6 +192,9 @@ class _Chat:
                 with closing(choice):
                     yield chunk(i, {"role": "assistant", "content": ""})
                     for piece in choice:
+                        if piece is answers.NOTHING_YET:
+                            yield b""
+                            continue
                         known = piece.call is None and not piece.thought and self.asked.logprobs
                         logprobs = (
                             {"content": [answers.logprob_of(piece)], "refusal": None} if known else None

@@ -18,7 +18,7 @@ from halo_weave.errors import BadInput, HaloWeaveError, UnknownWindow, WindowBus
 from halo_weave.ports import Done, Prompt, Read, Sampling, Segment, Step
 from halo_weave.server.refusals import ApiRefusal
 from halo_weave.server.scratch import Scratch
-from halo_weave.server.v1.answers import Choice, ReplyPiece, Usage
+from halo_weave.server.v1.answers import NOTHING_YET, Choice, ReplyPiece, Usage
 from halo_weave.server.v1.demands import grammar_of_calls
 from halo_weave.server.v1.history import Sent, chat_messages, opening_of
 from halo_weave.server.v1.requests import ChatRequest
@@ -111,6 +111,11 @@ class GuestTalk:
         return self._patiently(lambda: turns.answer(self.window, question, opening=opening, **more).result())
 
     @property
+    def looks(self) -> bool:
+        """Whether the reply is streamed without a thread that waits for it: that would cost time at every token."""
+        return self.request.stream and self.request.n == 1
+
+    @property
     def woken_before(self) -> int:
         """How many chunks woke up for the words that began the turn."""
         return len(self.woken)
@@ -136,10 +141,13 @@ class GuestTalk:
 
     def _pieces(self, begun: Begun, choice: Choice) -> Generator[ReplyPiece, None, None]:
         turns, ended = self.weave.turns, False
+        told = turns.polled if self.looks else turns.follow
         opened = getattr(begun.heard, "opened", 0)  # of the reply: the client has it
         try:
-            for happened in turns.follow(self.window, begun.before):
+            for happened in told(self.window, begun.before):
                 match happened:
+                    case None:
+                        yield NOTHING_YET
                     case events.PromptRead() if not choice.usage.prompt:
                         kept = happened.reused + happened.restored
                         choice.usage.prompt, choice.usage.cached = kept + happened.computed, kept
