@@ -122,7 +122,12 @@ class TurnBranches:
                 raise BadInput(f"Turn {turn_id} is not on the current branch. Switch to it first.")
             texts = {"system_prompt": of.system_prompt, "user_name": of.user_name, "ai_name": of.ai_name}
             record = system.store.create_window(
-                name or f"{of.name[:180]} (branch)", settings=of.settings, now=system.now(), **texts
+                name or f"{of.name[:180]} (branch)",
+                settings=of.settings,
+                tags=of.tags,
+                inherits=of.inherits,
+                now=system.now(),
+                **texts,
             )
             system.store.switch(record.id, turn_id, now=system.now())
             keys = [
