@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 
 from halo_weave.core.jsongrammar import any_object, grammar_of
 from halo_weave.errors import BadInput
@@ -88,11 +96,16 @@ class Sampled(_Lenient):
     top_p: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
     top_k: int | None = None
     min_p: float | None = Field(default=None, ge=0, le=1)
-    repeat_penalty: float | None = Field(default=None, ge=0.5, le=2)
+    repeat_penalty: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        validation_alias=AliasChoices("repeat_penalty", "repetition_penalty", "rep_pen"),
+    )
     seed: int | None = None
     max_tokens: int | None = Field(default=None, ge=1)
     stop: Annotated[list[str], BeforeValidator(_listed), AfterValidator(_whole_texts)] = Field(
-        default=[], max_length=16
+        default=[], max_length=256
     )
     n: int = Field(default=1, ge=1, le=_MOST_CHOICES)
 
@@ -112,14 +125,16 @@ class Sampled(_Lenient):
         """As settings of one turn. `usual`: the longest reply where the client names none."""
         wanted = self.most_tokens or max(usual, 1024)
         given: dict[str, Any] = {"max_new_tokens": max(1, min(wanted, context // 2, 32_768))}
-        for name in ("temperature", "min_p", "repeat_penalty"):
+        for name in ("temperature", "min_p"):
             if getattr(self, name) is not None:
                 given[name] = getattr(self, name)
+        if self.repeat_penalty is not None:
+            given["repeat_penalty"] = min(max(self.repeat_penalty, 0.5), 2.0)
         if self.top_p is not None:
             given["top_p"] = max(self.top_p, 0.01)
         if self.top_k is not None:
             given["top_k"] = min(max(self.top_k, 0), 1000)
-        if self.seed is not None:
+        if self.seed is not None and self.seed != -1:  # by which many clients mean any
             given["seed"] = self.seed % (2**32 - 1)
         return given
 
