@@ -36,7 +36,7 @@ from halo_weave.weave.waking import NO_WISH, WakeWish
 
 log = logging.getLogger(__name__)
 PATIENCE = 10.0  # seconds to wait for a reply to be stored when the program ends
-OVERRIDES = {field.name for field in fields(Sampling)} - {"stop", "grammar"}
+OVERRIDES = {field.name for field in fields(Sampling)} - {"stop", "grammar", "likely"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from halo_weave.weave.turns import plain
 INCOGNITO = ":incognito"
 _MOST_MESSAGES = 20_000
 _MOST_CHOICES = 8
+MOST_LIKELY = 20  # tokens in place of one that are told
 
 
 def _listed(value: Any) -> Any:
@@ -143,7 +144,7 @@ class ChatRequest(Sampled):
     messages: list[GuestMessage] = Field(min_length=1, max_length=_MOST_MESSAGES)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
-    top_logprobs: int | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=MOST_LIKELY)
     response_format: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = Field(default=None, max_length=256)
     tool_choice: str | dict[str, Any] | None = None
@@ -240,7 +241,7 @@ class TextRequest(Sampled):
 
     prompt: str | list[str] | list[int] | list[list[int]] = Field(max_length=4_000_000)
     echo: bool = False
-    logprobs: int | None = None
+    logprobs: int | None = Field(default=None, ge=0, le=MOST_LIKELY)
     suffix: str | None = None
     best_of: int | None = None
     max_tokens: int | None = Field(default=16, ge=0)

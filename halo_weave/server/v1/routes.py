@@ -112,12 +112,9 @@ class _Chat:
     """One request to `/v1/chat/completions`."""
 
     def __init__(self, weave: Weave, scratch: Scratch, asked: ChatRequest, request: Request) -> None:
-        if asked.top_logprobs:
+        if asked.top_logprobs and not asked.logprobs:
             raise ApiRefusal(
-                400,
-                "unsupported_value",
-                "Only the logprobs of chosen tokens are known.",
-                param="top_logprobs",
+                400, "invalid_value", "top_logprobs needs logprobs to be true.", param="top_logprobs"
             )
         self.weave, self.scratch, self.asked = weave, scratch, asked
         self.sent = read_messages(asked.messages)
@@ -226,17 +223,13 @@ class _Text:
         for name, wrong in (("suffix", asked.suffix), ("best_of", (asked.best_of or 1) > asked.n)):
             if wrong:
                 raise ApiRefusal(400, "unsupported_value", f"{name} is not supported here.", param=name)
-        if (asked.logprobs or 0) > 1:
-            raise ApiRefusal(
-                400, "unsupported_value", "Only the logprobs of chosen tokens are known.", param="logprobs"
-            )
         self.weave, self.scratch, self.asked = weave, scratch, asked
         self.prompts = [_ids_of(weave, one) for one in _texts(asked.prompt)]
         if not 0 < len(self.prompts) * asked.n <= MOST_TEXTS:
             raise ApiRefusal(400, "invalid_prompt", f"Send 1 to {MOST_TEXTS} texts.", param="prompt")
         given = asked.sampling(weave.engine.info.context, 16)
         given["max_new_tokens"] = max(1, asked.max_tokens or 16)
-        self.sampling = sampling_of(weave, given, asked.stop, "")
+        self.sampling = sampling_of(weave, given, asked.stop, "", asked.logprobs or 0)
         self.id, self.created = f"cmpl-{secrets.token_hex(12)}", answers.stamp()
         self.all = [self._choice(ids) for ids in self.prompts for _ in range(asked.n)]
 
@@ -258,21 +251,15 @@ class _Text:
         choices = []
         for i, choice in enumerate(self.all):
             choice.read()
-            known = choice.logprobs if self.asked.logprobs else None
-            logprobs = None if known is None else {
-                "tokens": [one["token"] for one in known],
-                "token_logprobs": [one["logprob"] for one in known],
-                "top_logprobs": None,
-                "text_offset": [],
-            }  # fmt: skip
+            logprobs = None if self.asked.logprobs is None else answers.text_logprobs(choice.logprobs)
             choices.append(
                 {"index": i, "text": choice.text, "logprobs": logprobs, "finish_reason": choice.finish_reason}
             )
         return _json({**self._head(), "choices": choices, "usage": self._usage()})
 
     def stream(self) -> Lines:
-        def chunk(index: int, text: str, finish: str | None = None) -> bytes:
-            choice = {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+        def chunk(index: int, text: str, finish: str | None = None, logprobs: Any = None) -> bytes:
+            choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
             return answers.event({**self._head(), "choices": [choice]})
 
         try:
@@ -281,7 +268,8 @@ class _Text:
                     yield chunk(i, choice.text)
                 with closing(choice):
                     for piece in choice:
-                        yield chunk(i, piece.text)
+                        known = [answers.logprob_of(piece)] if self.asked.logprobs is not None else None
+                        yield chunk(i, piece.text, logprobs=known and answers.text_logprobs(known))
                 yield chunk(i, "", choice.finish_reason)
             if self.asked.with_usage:
                 yield answers.event({**self._head(), "choices": [], "usage": self._usage()})
