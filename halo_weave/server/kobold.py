@@ -160,6 +160,11 @@ class Generate(FamilyInput):
         }
         return bool(self.model_fields_set & family) and not self.model_fields_set & prototype
 
+    @property
+    def averages_itself(self) -> bool:
+        """Whether the prototype's page asks: it takes the mean over layers and heads, so one of each will do."""
+        return self.request_id is not None and "attention_format" not in self.model_fields_set
+
     @cached_property
     def name(self) -> str:
         return self.request_id or self.genkey or secrets.token_hex(8)
@@ -268,14 +273,16 @@ def prompt_of(engine: Engine, asked: Generate) -> Prompt:
     return Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids))
 
 
-def _attention(step: Step | None, form: str, model: ModelInfo) -> dict[str, Any] | None:
+def _attention(step: Step | None, asked: Generate, model: ModelInfo) -> dict[str, Any] | None:
     """One step's rows as the prototype sends them; None when the engine had none to give."""
-    row = None if step is None else step.row
+    row, form = None if step is None else step.row, asked.attention_format
     values = None if row is None else row.raw if form == "per_layer" else row.tokens
     if values is None:
         return None
     if form == "per_layer":
         values = values.reshape(model.layers, model.heads, -1)
+    elif asked.averages_itself:
+        values = values.reshape(1, 1, -1)
     return {
         "format": form,
         "shape": list(values.shape),
@@ -309,7 +316,7 @@ def _generated(
                     pair = {"token_id": token.id, "text": token.text}
                     said: dict[str, Any] = {"type": "token", "request_id": name, "token": pair}
                     if asked.output_attentions:
-                        said["attention"] = _attention(token.step, asked.attention_format, engine.info)
+                        said["attention"] = _attention(token.step, asked, engine.info)
                     yield _message(said)
                 else:
                     ended = {"finish_reason": token.reason, "total_tokens": token.count}
