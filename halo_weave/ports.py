@@ -68,6 +68,7 @@ class Sampling:
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
     grammar: str = ""  # GBNF: what the text must be like
+    likely: int = 0  # how many of the likeliest tokens are told with each one
 
     def check(self) -> None:
         """Refuse what an engine would take wrongly or abort on."""
@@ -137,6 +138,7 @@ class Step:
     piece: bytes
     surprisal: float  # nats, under the model's own distribution (before temperature and cuts); NaN: not known
     row: AttentionRow | None  # over the chunk tokens of prompt and reply before this token, in time order
+    likely: Sequence[tuple[bytes, float]] = ()  # pieces and log-probabilities of the likeliest in its place
 
 
 Reason = Literal["stop", "eos", "length", "context", "abort"]
