@@ -168,7 +168,7 @@ export class SettingsView {
       if (mark.dataset.own === String(own)) continue;
       mark.dataset.own = String(own);
       fill(mark, own ? iconButton("undo", `Reset ${title}`, back, { class: "small", hint: "As all windows" })
-        : h("span", { class: "quiet", text: "as all windows" }));
+        : h("span", { class: "quiet", text: "shared", title: "The same in all windows, unless you change it here" }));
     }
   }
 
