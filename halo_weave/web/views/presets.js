@@ -114,8 +114,8 @@ export async function showNewWindow(app) {
           h("p", { class: "quiet", text: CARD })),
         h("div", { class: "answers" }, button("Choose a card…", () => file.click(), "primary"), file)),
       presets.map((one) => {
-        const take = button("Take it", from(one));
-        take.setAttribute("aria-label", `New window from ${one.name}`);
+        const take = button("Begin", from(one));
+        take.setAttribute("aria-label", `Begin with ${one.name}`);
         return h("li", { class: "offer" },
           h("div", {}, h("p", { class: "label", text: one.name }), h("p", { class: "quiet", text: presetWords(one) })),
           h("div", { class: "answers" }, take));
