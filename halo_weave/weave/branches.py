@@ -135,8 +135,6 @@ class TurnBranches:
             ]
         with system.alone(record.id):
             desk = system.desk_to_change(record.id)
-            # Also in a window that keeps to itself: what led up to here belongs to it.
-            desk.settings = desk.settings.changed({"memory_scope": "all"})
             plan = desk.plan_snapshot(keys, system.engine.info.context)
             if plan.wakes:
                 desk.wake(plan, {}, now=system.now())

@@ -15,6 +15,7 @@ from halo_weave.records import DOCUMENT
 from halo_weave.settings import Settings
 from halo_weave.weave.desk import About, Desk
 from halo_weave.weave.prompt import Origin
+from halo_weave.weave.room import wake_room
 from halo_weave.weave.system import System
 
 MOST = 20  # documents of one message
@@ -93,7 +94,7 @@ def attach(system: System, desk: Desk, asked: _Bringing, user: int, *, whole: bo
     sleeps at once, and wakes up like anything else when it is spoken of: the plans say what.
     """
     documents = asked.documents
-    room = max(0, desk.room(user)) // 2  # the other half is for what wakes up
+    room = max(0, wake_room(desk, user)) // 2  # the other half is for what wakes up
     for place, document in enumerate(documents):
         tokens, now = system.engine.tokenize(document.text), system.now()
         ids = system.store.reserve(len(tokens))

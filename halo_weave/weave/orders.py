@@ -16,6 +16,7 @@ from halo_weave.weave.desk import Desk
 from halo_weave.weave.documents import Document
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyKind
 from halo_weave.weave.system import System
+from halo_weave.weave.waking import NO_WISH, WakeWish
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Asked:
     question: int | None = None  # nothing new is said: this turn of the user's is answered
     opening: tuple[tuple[ReplyKind, Tokens], ...] = ()  # what the reply begins with
     terms: GuestTerms | None = None
+    wish: WakeWish = NO_WISH
     documents: tuple[Document, ...] = ()  # that come with what is said
 
     @property

@@ -30,6 +30,7 @@ from halo_weave.settings import SHARED, Settings, checked, known, usable
 from halo_weave.weave.desk import CUT
 from halo_weave.weave.digest import Excerpt, digest
 from halo_weave.weave.events import ChunksSlept
+from halo_weave.weave.life import WindowLife, life_of
 from halo_weave.weave.reply import THOUGHT
 from halo_weave.weave.seen import Context, Gap, SaidPage, SeenReply, SeenTurn
 from halo_weave.weave.system import System
@@ -151,13 +152,21 @@ class WeaveWindows:
         return record
 
     def delete(self, window_id: str) -> None:
-        """The window goes; what was said in it stays in memory."""
+        """The window goes, and what was captured of it; what was said in it stays in memory."""
         system = self._system
         with system.alone(window_id):
             system.window(window_id)
             system.store.delete_window(window_id, now=system.now())
             system.engine.forget(window_id)
+            system.drop_tapes(window_id)
         system.hubs.drop(window_id)
+
+    def drop_captures(self, window_id: str) -> None:
+        """What the lab took down of the window is deleted; nothing else changes."""
+        system = self._system
+        with system.alone(window_id):
+            system.window(window_id)
+            system.drop_tapes(window_id)
 
     def settings(self, window_id: str | None = None) -> Settings:
         """What holds for all windows, or in one."""
@@ -241,6 +250,11 @@ class WeaveWindows:
         """What the window's replies used most, up to so many tokens, in the original words."""
         self._system.window(window_id)
         return digest(self._system.store, window_id, tokens)
+
+    def life(self, window_id: str) -> WindowLife:
+        """All that was said in the window, without the words, and what became of it."""
+        self._system.window(window_id)
+        return life_of(self._system.store.life(window_id))
 
     def prune(self, window_id: str) -> ChunksSlept:
         """Apply the budget now, as after a reply."""

@@ -128,7 +128,7 @@ export class App extends Link {
   async deleteWindow(window) {
     const sure = await this.dialogs.confirm({
       title: `Delete the window “${window.name}”?`,
-      sentence: `${staying(window)} Its name, system prompt and settings go.`,
+      sentence: `${staying(window)} Its name, system prompt and settings go, and what the lab captured of it.`,
       confirm: "Delete window", danger: true,
     });
     if (!sure) return;
@@ -147,9 +147,10 @@ export class App extends Link {
 
   /**
    * @param {string} text @param {string} [id] the window @param {Attached[]} [documents]
+   * @param {import("./views/preview.js").Wish} [wish]
    * @returns {Promise<boolean>} whether it is on its way
    */
-  async say(text, id = this.store.current, documents = []) {
+  async say(text, id = this.store.current, documents = [], wish = undefined) {
     id ||= (await this.newWindow())?.id ?? "";
     if (!id) return false;
     const window = this.store.windows.find((one) => one.id === id);
@@ -157,7 +158,7 @@ export class App extends Link {
     if (id === this.store.current) this.store.sending();
     this.store.tell("follow");
     const files = documents.map((one) => ({ name: one.name, text: one.text }));
-    const answer = await this.attempt(() => this.api.say(id, text, files));
+    const answer = await this.attempt(() => this.api.say(id, text, files, wish));
     if (!answer && id === this.store.current) this.store.notSent();
     if (answer && first) this.changeWindow(id, { name: clip(text, NAME) });
     return Boolean(answer);

@@ -24,6 +24,7 @@ declare namespace Wire {
     "PATCH /api/settings": SettingsChange;
     "POST /api/import": Record<string, any>;
     "POST /api/clear": Clear;
+    "POST /api/reindex": EmbedAnew | null;
     "POST /api/extra/tokencount": CountTokens;
     "POST /api/v1/generate": Generate;
     "POST /api/extra/generate/check": CheckText | null;
@@ -44,6 +45,7 @@ declare namespace Wire {
     "GET /api/windows/{window_id}/deleted": DeletedPage;
     "GET /api/windows/{window_id}/gap": GapItems;
     "GET /api/windows/{window_id}/preview": PreviewTold;
+    "GET /api/windows/{window_id}/life": LifeTold;
     "POST /api/windows/{window_id}/inject": Injected;
     "POST /api/windows/{window_id}/say": Saying;
     "POST /api/windows/{window_id}/answer": Saying;
@@ -80,6 +82,8 @@ declare namespace Wire {
     "GET /api/notes": NotesTold;
     "PUT /api/notes": NotesTold;
     "GET /api/windows/{window_id}/captures": Captures;
+    "DELETE /api/windows/{window_id}/captures": null;
+    "GET /api/windows/{window_id}/replay": ReplayTold;
     "GET /api/windows/{window_id}/compare": ComparisonTold;
     "GET /api/windows/{window_id}/digest": DigestTold;
     "GET /api/model": ModelTold;
@@ -358,9 +362,14 @@ declare namespace Wire {
     saying: Saying | null;
   }
 
+  interface EmbedAnew {
+    embedder?: string | null;
+  }
+
   interface EmbedderTold {
     state: "ready" | "loading" | "off";
     model: string;
+    file: string;
     sentence: string;
     wanted: number;
   }
@@ -565,6 +574,23 @@ declare namespace Wire {
     halo_weave: string;
   }
 
+  interface LifeEventTold {
+    step: number;
+    chunk: number;
+    event: "slept" | "woke" | "pinned" | "unpinned";
+    why: string;
+  }
+
+  interface LifeTold {
+    turns: string[];
+    keys: string[];
+    tokens: number[];
+    foreign: number[];
+    live: number[];
+    pinned: number[];
+    events: LifeEventTold[];
+  }
+
   interface ListedModelTold {
     name: string;
     title: string;
@@ -647,6 +673,7 @@ declare namespace Wire {
     default: string;
     models: ListedModelTold[];
     recommended: string[];
+    embedders: Record<string, string>;
     any_path: boolean;
   }
 
@@ -687,6 +714,8 @@ declare namespace Wire {
     initial_brightness?: number | null;
     brightness_cap?: number | null;
     fading?: number | null;
+    fading_share?: number | null;
+    adds_up?: "mean" | "max" | null;
     decay?: number | null;
     sink?: "max" | "first" | null;
     asking_sinks?: number | null;
@@ -700,9 +729,10 @@ declare namespace Wire {
     user_weight?: number | null;
     relevance_floor?: number | null;
     mmr_lambda?: number | null;
-    memory_scope?: "all" | "window" | null;
+    memory_scope?: "all" | "tags" | "window" | null;
     recall_thoughts?: boolean | null;
     kv_mode?: "splice" | "exact" | null;
+    read_ahead?: "off" | "frames" | "load" | "compute" | null;
     timestamps?: boolean | null;
     memory_tree_in_prompt?: boolean | null;
     memory_decay_days?: number | null;
@@ -743,6 +773,9 @@ declare namespace Wire {
     cost: number;
     wakes: WakingTold[];
     passed_over: number;
+    over: WakingTold[];
+    near: WakingTold[];
+    sleeps: number;
   }
 
   interface Pruned {
@@ -774,7 +807,7 @@ declare namespace Wire {
     window: string;
     window_name: string;
     speaker: string;
-    share: number;
+    share: number | null;
     woken: Record<string, any> | null;
   }
 
@@ -788,6 +821,10 @@ declare namespace Wire {
     version?: string | null;
   }
 
+  interface ReplayTold {
+    turns: ReplayedTurn[];
+  }
+
   interface ReplayedSleep {
     turn: number;
     key: string;
@@ -795,6 +832,13 @@ declare namespace Wire {
     age: number;
     why: string;
     text: string;
+  }
+
+  interface ReplayedTurn {
+    turn: string;
+    brightness: Record<string, number>;
+    slept: string[];
+    woken: string[];
   }
 
   interface ReplyTold {
@@ -856,6 +900,7 @@ declare namespace Wire {
   interface Say {
     text: string;
     after?: string | null;
+    wish?: Wish | null;
     documents?: Attached[];
   }
 
@@ -878,11 +923,12 @@ declare namespace Wire {
   interface SettingsChange {
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
       "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
-      "initial_brightness" | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" |
-      "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" |
-      "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" |
-      "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "document_megabytes" |
-      "document_tokens" | "document_seconds" | "capture" | "capture_megabytes")[];
+      "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
+      "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
+      | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
+      "recall_thoughts" | "kv_mode" | "read_ahead" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
+      "tools" | "tool_rounds" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
+      "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -901,6 +947,8 @@ declare namespace Wire {
     initial_brightness?: number;
     brightness_cap?: number;
     fading?: number;
+    fading_share?: number;
+    adds_up?: "mean" | "max";
     decay?: number;
     sink?: "max" | "first";
     asking_sinks?: number;
@@ -914,9 +962,10 @@ declare namespace Wire {
     user_weight?: number;
     relevance_floor?: number;
     mmr_lambda?: number | null;
-    memory_scope?: "all" | "window";
+    memory_scope?: "all" | "tags" | "window";
     recall_thoughts?: boolean;
     kv_mode?: "splice" | "exact";
+    read_ahead?: "off" | "frames" | "load" | "compute";
     timestamps?: boolean;
     memory_tree_in_prompt?: boolean;
     memory_decay_days?: number;
@@ -984,8 +1033,8 @@ declare namespace Wire {
     said: string;
     speaker: string;
     chunks: ChunkTold[];
-    use: UseTold;
-    remembered: RememberedTold[];
+    use: UseTold | null;
+    remembered: RememberedTold[] | null;
   }
 
   interface StatsTold {
@@ -1023,6 +1072,7 @@ declare namespace Wire {
     turns: number;
     asleep: number;
     woken: number;
+    woken_tokens: number;
     live: number;
     median_age: number | null;
     rows: number;
@@ -1149,6 +1199,7 @@ declare namespace Wire {
     similarity: number;
     cost: number;
     words: string[];
+    parts: Record<string, number>;
     text: string;
   }
 
@@ -1184,11 +1235,12 @@ declare namespace Wire {
     inherits?: ("system_prompt" | "user_name" | "ai_name")[];
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
       "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
-      "initial_brightness" | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" |
-      "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" |
-      "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" |
-      "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "document_megabytes" |
-      "document_tokens" | "document_seconds" | "capture" | "capture_megabytes")[];
+      "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
+      "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
+      | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
+      "recall_thoughts" | "kv_mode" | "read_ahead" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
+      "tools" | "tool_rounds" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
+      "capture_megabytes")[];
   }
 
   interface WindowTold {
@@ -1214,6 +1266,12 @@ declare namespace Wire {
 
   interface WindowsTold {
     windows: WindowTold[];
+  }
+
+  interface Wish {
+    without?: string[];
+    also?: string[];
+    room?: boolean;
   }
 
   interface WokenChunk {
