@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from tests.web.house import House, missing
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-sync"]
-expect.set_options(timeout=8_000)  # the machine may be busy
+expect.set_options(timeout=45_000)  # the machine may be busy
 AXE = "4.14.0"
 ROOT = Path(__file__).parents[2]
 
@@ -56,7 +56,7 @@ class Tabs:
         """`view` and `form` as if they had been chosen before: by default what can be compared with the server's text."""
         more = {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark", **more}
         context = self.browser.new_context(**more)
-        context.set_default_timeout(8_000)
+        context.set_default_timeout(60_000)
         context.add_init_script(
             "addEventListener('securitypolicyviolation', (e) => console.error('CSP: ' + e.violatedDirective))"
         )
