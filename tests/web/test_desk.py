@@ -293,7 +293,7 @@ def test_a_character_card_becomes_a_new_window(house, show):
         "spec_version": "2.0",
         "data": {"name": "Ingrid", "description": "She keeps the lamp.", "first_mes": "The lamp is lit."},
     }
-    page.get_by_role("button", name="New window from a card or a preset").click()
+    page.get_by_role("button", name="Begin with a card or a preset").click()
     page.get_by_label("Character card").set_input_files(file("ingrid.json", json.dumps(card)))
     expect(page.locator("#header .window-title")).to_have_text("Ingrid")
     expect(page.locator(".chunk .text").first).to_have_text("The lamp is lit.")
@@ -307,7 +307,7 @@ def test_a_new_window_can_begin_with_a_preset(house, show):
         json={"name": "Calm", "settings": {"temperature": 0.2}, "words": {"ai_name": "Ada"}},
     )
     page = show(house.window())
-    page.get_by_role("button", name="New window from a card or a preset").click()
+    page.get_by_role("button", name="Begin with a card or a preset").click()
     page.get_by_role("button", name="Begin with Calm").click()
     page.wait_for_function(
         "() => app.store.window?.settings.temperature === 0.2 && app.store.window.ai_name === 'Ada'"
@@ -385,7 +385,7 @@ def test_axe_finds_nothing_serious_on_the_desk(house, tabs, axe, theme):
     page.get_by_role("dialog").get_by_role("button", name="Export or copy…").click()
     check("export")
     page.keyboard.press("Escape")
-    page.get_by_role("button", name="New window from a card or a preset").click()
+    page.get_by_role("button", name="Begin with a card or a preset").click()
     expect(page.get_by_role("button", name="Begin with Calm")).to_be_visible()
     check("new window")
     page.keyboard.press("Escape")
