@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
@@ -30,6 +30,7 @@ class Abilities:
     cuts: bool = True  # its cache can lose a part and get it back without reading the rest again
     token_ids: bool = True  # the ids are the model's own vocabulary
     surprisal: bool = True  # how little the model expected a token
+    ahead: bool = False  # what will be needed can be read while nobody waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,7 @@ class Done:
     reason: Reason  # stop string, end of generation, max_new_tokens, no room left, aborted
     tokens: int
     seconds: float
+    row: AttentionRow | None = None  # what the last token looked at, if the model chose to end after it
 
 
 GenerationEvent = Planned | Read | Step | Done
@@ -196,6 +198,21 @@ class Engine(Protocol):
     ) -> Iterator[GenerationEvent]:
         """Read the prompt, then generate. `stopped` is asked before each token."""
 
+    def read_ahead(
+        self,
+        window: str,
+        prompt: Prompt,
+        *,
+        room: int,
+        mode: Literal["splice", "exact"] = "splice",
+        most: int | None = None,
+    ) -> None:
+        """What the next prompt will begin with is read while nobody waits. Returns at once; a generation ends it.
+
+        `room`: for so many tokens more. `most`: if more tokens than these must be computed, they are not, and what
+        lies on disk is only brought into main memory.
+        """
+
     def forget(self, window: str) -> None:
         """Drop a window's KV. It is rebuilt on its next turn."""
 
@@ -215,6 +232,10 @@ class Embedder(Protocol):
     @property
     def dimension(self) -> int: ...
 
+    @property
+    def file(self) -> str:
+        """Where its weights lie; empty if it has none."""
+
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors: ...
 
     def close(self) -> None: ...
@@ -222,12 +243,19 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Which chunks a search looks at: of a role, of a speaker, said since a time and before another."""
+    """Which chunks a search looks at: of a role, of a speaker, said since a time and before another, in some windows."""
 
     role: Role | None = None
     speaker: str = ""
     since: datetime | None = None
     before: datetime | None = None
+    windows: frozenset[str] | None = None  # ids; None: all
+
+    def within(self, windows: frozenset[str] | None) -> Only:
+        """The same, of these windows alone."""
+        if windows is None:
+            return self
+        return replace(self, windows=windows if self.windows is None else self.windows & windows)
 
 
 EVERYTHING = Only()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple
 
 from halo_weave.core.resurrection import (
@@ -66,6 +67,12 @@ def relevant(found: Sequence[RecallHit], text: str, floor: float) -> list[Recall
     return near or (found[:1] if asks_back(text) else [])
 
 
+def tagged(store: Store, tags: Collection[str]) -> frozenset[str]:
+    """The ids of the windows that have one of these tags, deleted ones too: what was said in them is still known."""
+    wanted = set(tags)
+    return frozenset(one.id for one in store.windows(deleted=True) if wanted.intersection(one.tags))
+
+
 def stamps_of(sleepers: Iterable[Sleeper], stamp: Callable[[str, Role], int]) -> dict[tuple[str, Role], int]:
     """Tokens of the stamps that chunks get, by the window where they were said and by role."""
     return {place: stamp(*place) for place in {(one.window, one.key.role) for one in sleepers}}
@@ -80,23 +87,24 @@ def plan_waking(
     recall: RecallPort,
     now: datetime,
     window_id: str = "",
-    scope: str | None = None,
     live: Collection[ChunkKey] = (),
     before: int | None = None,
     frame_tokens: Mapping[Role, int] | None = None,
     stamp: Callable[[str, Role], int] = lambda window, role: 0,
     left: Collection[int] = (),
+    led_here: Mapping[int, str] = MappingProxyType({}),
     only: Only = EVERYTHING,
     wish: WakeWish = NO_WISH,
 ) -> Recalled:
     """The hits by key, the plan that fits the room, and near misses. Nothing is changed.
 
-    `window_id`: where they would wake up; without one, nothing is live. `scope`: only what was said in that window.
+    `window_id`: where they would wake up; without one, nothing is live. `only`: which chunks may. `led_here`: of the
+    windows in it, only these turns may: this one branched off after them.
     `before`: only what stands before this position. `left`: turns that do not wake up. `stamp`: tokens by which the model is told of another window.
     """
     found = recall.search(
         text,
-        window=scope,
+        window=next(iter(only.windows)) if only.windows and len(only.windows) == 1 else None,
         limit=hits_for(room) + len(live),  # what is live may well fit best
         now=now,
         user_weight=settings.user_weight,
@@ -112,6 +120,13 @@ def plan_waking(
             key: sleeper
             for key, sleeper in sleepers.items()
             if key.turn_id not in left and key not in wish.without
+        }
+    if led_here:
+        parents = set(led_here.values())
+        sleepers = {
+            key: sleeper
+            for key, sleeper in sleepers.items()
+            if sleeper.window not in parents or key.turn_id in led_here
         }
     if before is not None:
         # What another window said after this turn began stands after it in time, and can wake up next turn.
