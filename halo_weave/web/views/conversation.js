@@ -37,6 +37,8 @@ export class ConversationView {
   #asked = 0;
   #loading = false;
   #loaded = "";
+  /** Another window is shown, and its context has not come yet. */
+  #first = false;
   /** The context was loaded anew, and nothing was said since. */
   #doubt = false;
 
@@ -60,6 +62,9 @@ export class ConversationView {
     const { store, preferences } = this.app;
     store.on("window", () => this.#clear());
     store.on("context", () => {
+      const first = this.#first;
+      this.#first = false;
+      if (first) return this.flush(true); // its turns were asked for when it was shown
       this.#doubt = this.#loaded === store.current;
       this.#reload();
     });
@@ -131,6 +136,7 @@ export class ConversationView {
   /** Another window is shown. */
   #clear() {
     this.#asked += 1;
+    this.#first = !this.place.hidden;
     this.#loaded = "";
     this.#slice = [];
     this.#total = this.#offset = 0;
