@@ -132,7 +132,7 @@ class ReplyMemory:
     """A chunk that a reply took from, or that woke up for its question."""
 
     record: ChunkRecord
-    share: float  # of the reply
+    share: float | None  # of the reply; None: it is not known
     woken: Mapping[str, Json] | None  # why it woke up; None if it was live already
 
 
@@ -272,6 +272,35 @@ class Event:
     happened: datetime
     event: Happening
     detail: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class LivedChunk:
+    """A chunk of a window's life, without its words."""
+
+    key: ChunkKey
+    tokens: int
+    live: bool
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LifeEvent:
+    """What happened to a chunk in a window, and by whom or by what, as far as that is known."""
+
+    key: ChunkKey
+    happened: datetime
+    event: Happening
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A window's current branch without its words, with what woke up from elsewhere, and what became of it."""
+
+    turns: tuple[tuple[int, datetime], ...]  # in order: id, and when it was said
+    chunks: tuple[LivedChunk, ...]  # in time order
+    events: tuple[LifeEvent, ...]  # fell asleep, woke up, pinned, unpinned; in the order they happened
 
 
 # Search

@@ -27,6 +27,7 @@ from halo_weave.records import (
     GraveyardPage,
     Imported,
     Json,
+    Life,
     LiveChunk,
     MemoryEntry,
     MostUsed,
@@ -97,9 +98,12 @@ class Transcript(Protocol):
 
     def drop_draft(self, turn_id: int) -> None: ...
     def save_use(
-        self, turn_id: int, use: ReplyUse, woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None
+        self, turn_id: int, use: ReplyUse | None, woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None
     ) -> None:
-        """What a stored reply took from chunks, and which woke up for it and why. What is known of it already stays."""
+        """What a stored reply took from chunks, and which woke up for it and why. What is known of it already stays.
+
+        `use` is None if it is not known what it took.
+        """
 
     def remembered(
         self, turn_ids: Iterable[int], *, least: float = 0.0
@@ -323,6 +327,9 @@ class Windows(Protocol):
         self, *, window: str | None = None, key: ChunkKey | None = None, limit: int = 100
     ) -> list[Event]:
         """What happened, newest first: of a window, of a chunk, of a chunk in a window, or of all."""
+
+    def life(self, window_id: str) -> Life:
+        """A window's current branch without its words, and all that happened to its chunks."""
 
 
 class VectorSearch(Protocol):

@@ -125,7 +125,7 @@ def _would_wake(
 ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
     """As in a turn: by the stored settings, and only what is near enough. In a window, what is live there stays out."""
     record = store.window(window) if window else None
-    return plan_waking(
+    hits, plan, _ = plan_waking(
         words,
         budget,
         stored_settings(store, record, configured_settings(read_config())),
@@ -136,6 +136,7 @@ def _would_wake(
         live={one.key for one in store.live(window)} if window else (),
         only=only,
     )
+    return hits, plan
 
 
 def _described(record: ChunkRecord, name: str, hit: RecallHit | None, part: str) -> dict[str, Any]:

@@ -20,20 +20,19 @@ from halo_weave.core.resurrection import (
     WakeReason,
     Waking,
     choose_resurrections,
-    room_for,
 )
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
 from halo_weave.ports import EVERYTHING, Engine, Only, RecallPort
-from halo_weave.records import ChunkRecord, PutToSleep, WakeUp, WindowRecord
+from halo_weave.records import DOCUMENT, ChunkRecord, PutToSleep, WakeUp, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyReader
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
-from halo_weave.weave.waking import plan_waking, stamps_of, tagged
+from halo_weave.weave.waking import NO_WISH, Recalled, WakeWish, plan_waking, stamps_of, tagged
 
 CUT = "cut"  # tag of a reply whose process ended before it did
 
@@ -135,11 +134,26 @@ class Desk:
         self.about[chunk.key] = about
         if len(chunk) != chunk.span:
             self.foreign.add(chunk.start)
-        # The model's own answers have no stamp here, lest it writes some itself; those from elsewhere need one.
-        role, elsewhere = chunk.key.role, self._elsewhere(about.window)
-        if self.settings.timestamps and (elsewhere or role is not Role.ASSISTANT):
-            self.origins[chunk.key.turn_id] = Origin(about.said, elsewhere)
-            self.window.stamps[chunk.key.turn_id] = self._stamp(about.window, role)
+        if origin := self.origin(chunk, about):
+            turn, dated = chunk.key.turn_id, self.settings.timestamps
+            self.origins[turn] = origin
+            self.window.stamps[turn] = (
+                self.scribe.origin_tokens(origin, dated=dated)
+                if DOCUMENT in about.tags
+                else self._stamp(about.window, chunk.key.role)
+            )
+
+    def origin(self, chunk: Chunk, about: About | ChunkRecord) -> Origin | None:
+        """The stamp that a chunk's turn gets.
+
+        The model is always told which file it reads. Its own answers have no stamp here, lest it writes some itself;
+        those from elsewhere need one.
+        """
+        elsewhere, dated = self._elsewhere(about.window), self.settings.timestamps
+        if DOCUMENT in about.tags:
+            return Origin(about.said, elsewhere if dated else "", about.speaker, dated)
+        wanted = dated and (elsewhere or chunk.key.role is not Role.ASSISTANT)
+        return Origin(about.said, elsewhere) if wanted else None
 
     def _own_traces(self, traces: Floats | None) -> Floats | None:
         """What was kept of tokens, if by a strategy that keeps the same as this window's."""
@@ -207,16 +221,12 @@ class Desk:
                 return tagged(self.store, self.record.tags) | {self.record.id}
         return None
 
-    def room(self, user: int) -> int:
-        """Tokens that may wake up next to the user's words and the frames of the exchange."""
-        return room_for(
-            model_context=self.engine.info.context,
-            live=self.window.size + sum(self.window.frame_tokens.values()),
-            user=user,
-            max_new=self.settings.max_new_tokens,
-            max_context=self.settings.max_context_tokens,
-            quota=self.settings.resurrection_budget,
-        )
+    def _led_here(self, scope: frozenset[str]) -> dict[int, str]:
+        """Turns of windows beyond the scope that this one branched off after, with those windows."""
+        own = self.record.id
+        if self.store.followers(0, own):  # it begins by itself
+            return {}
+        return {turn.id: turn.window for turn in self.store.branch(own) if turn.window not in scope}
 
     def plan_recall(
         self,
@@ -227,8 +237,11 @@ class Desk:
         now: datetime,
         before: int | None = None,
         only: Only = EVERYTHING,
-    ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
+        wish: WakeWish = NO_WISH,
+    ) -> Recalled:
         """What would wake up here for this text."""
+        scope = self.scope
+        led = {} if scope is None else self._led_here(scope)
         return plan_waking(
             text,
             room,
@@ -242,7 +255,9 @@ class Desk:
             frame_tokens=self.window.frame_tokens,
             stamp=self._stamp,
             left=self.left,
-            only=only.within(self.scope),
+            led_here=led,
+            only=only if scope is None else only.within(scope | set(led.values())),
+            wish=wish,
         )
 
     def plan_snapshot(
@@ -252,7 +267,8 @@ class Desk:
         wanted = list(keys)
         if (scope := self.scope) is not None:
             own = {one.key for one in self.store.chunks_by_key(wanted) if one.window in scope}
-            wanted = [key for key in wanted if key in own]
+            led = self._led_here(scope)
+            wanted = [key for key in wanted if key in own or key.turn_id in led]
         sleepers = self.store.sleepers(self.record.id, wanted)
         if not self.settings.recall_thoughts:
             sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
@@ -281,7 +297,7 @@ class Desk:
     ) -> tuple[WokenChunk, ...]:
         """The plan's chunks return to their places: in the store first, then here."""
         mean = float(self.window.brightness.mean()) if len(self.window) else 0.0
-        readings = self._readings(plan.keys)
+        readings = self.readings(plan.keys)
         bright = {}
         for key, reading in readings.items():
             mode = self.settings.resurrection_brightness
@@ -294,7 +310,7 @@ class Desk:
 
     def wake_by_hand(self, key: ChunkKey, *, now: datetime, pinned: bool = True) -> WokenChunk:
         """The user wakes this chunk up, as bright as it was, and pins it unless told otherwise."""
-        readings = self._readings([key])
+        readings = self.readings([key])
         size, earned = len(readings[key].chunk), readings[key].earned
         bright = {
             key: np.full(size, self.settings.initial_brightness, np.float32) if earned is None else earned
@@ -315,7 +331,7 @@ class Desk:
         asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
         return {turn_id for turn_id, _ in turns if turn_id >= min(asked, default=0)}
 
-    def _readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, _Reading]:
+    def readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, _Reading]:
         """Chunks that are not live, in the tokens of this model."""
         wanted = list(keys)
         found = self.store.asleep_or_said(self.record.id, wanted)
@@ -349,7 +365,7 @@ class Desk:
         for waking in wakes:
             reading, hit = readings[waking.key], hits.get(waking.hit)
             reason = reasons[waking] = {
-                "by": by,
+                "by": "user" if by == "recall" and hit is None else by,  # asked for by name
                 "part": str(waking.part),
                 "hit": str(waking.hit),
                 "similarity": waking.similarity,
@@ -399,6 +415,7 @@ class Desk:
             speaker=record.speaker,
             said=record.said,
             slept=reading.earned is not None,
+            document=DOCUMENT in record.tags,
         )
 
     # Looking

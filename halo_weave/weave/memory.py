@@ -11,16 +11,18 @@ from threading import Thread
 from typing import IO, Any, Literal
 
 from halo_weave.core.heads import Calibration
-from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, WakeReason
+from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, WakeReason, Waking
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import EmbedderOff, HaloWeaveError, WindowBusy
 from halo_weave.ports import EVERYTHING, ModelInfo, Only
 from halo_weave.records import ChunkRecord, Imported, Stats, Subset, Vectors
+from halo_weave.weave.ahead import ReadAhead
 from halo_weave.weave.events import INTERNAL
 from halo_weave.weave.exports import ExportFormat, tell
+from halo_weave.weave.room import model_room, wake_room
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
-from halo_weave.weave.waking import plan_waking, tagged
+from halo_weave.weave.waking import NO_WISH, WakeWish, plan_waking, tagged
 
 log = logging.getLogger(__name__)
 WAIT = 60.0  # seconds for the embedder to be there
@@ -57,6 +59,8 @@ class Preview:
     hits: Mapping[ChunkKey, RecallHit]
     texts: Mapping[ChunkKey, str]
     tokens: int  # of the text itself
+    near: tuple[Waking, ...] = ()  # too unlike the text to wake up by itself
+    sleeps: int = 0  # tokens that would have to sleep first, if room is made
 
 
 class _Ending(Exception):
@@ -96,9 +100,9 @@ class SystemStatus:
 class WeaveMemory:
     """`weave.memory`."""
 
-    def __init__(self, system: System, embed_anew: EmbedAnew | None) -> None:
+    def __init__(self, system: System, embed_anew: EmbedAnew | None, ahead: ReadAhead) -> None:
         """`embed_anew` makes all vectors by the embedder that was chosen; None if there is none."""
-        self._system, self._embed_anew = system, embed_anew
+        self._system, self._embed_anew, self._ahead = system, embed_anew, ahead
         self._embedding: EmbeddingState | None = None  # by another embedder, under way or failed
         self._building: Thread | None = None
         self._closed = False
@@ -148,9 +152,9 @@ class WeaveMemory:
         only = self._narrowed(only, window_id if only_window else None, tag)
         if window_id:
             desk = system.desk(window_id)
-            hits, plan = desk.plan_recall(text, budget, recall=system.recall, now=system.now(), only=only)
+            hits, plan, _ = desk.plan_recall(text, budget, recall=system.recall, now=system.now(), only=only)
         else:
-            hits, plan = plan_waking(
+            hits, plan, _ = plan_waking(
                 text,
                 budget,
                 system.settings(None),
@@ -176,16 +180,24 @@ class WeaveMemory:
             only = only.within(frozenset({window_id}))
         return only.within(tagged(self._system.store, [tag]) if tag else None)
 
-    def preview(self, window_id: str, text: str) -> Preview:
-        """What would wake up for this text, while it is being typed. Nothing is changed."""
+    def preview(self, window_id: str, text: str, wish: WakeWish = NO_WISH, *, ahead: bool = False) -> Preview:
+        """What would wake up for this text, while it is being typed. Nothing is changed.
+
+        `ahead`: the model makes ready for it, as far as the settings let it.
+        """
         text, desk = plain(text), self._system.desk(window_id)
         tokens = len(self._system.engine.tokenize(text))
-        room = desk.room(tokens)
+        room = wake_room(desk, tokens, given=wish.room)
         if room <= 0 or not text.strip():
             return Preview(ResurrectionPlan(max(0, room), 0, ()), {}, {}, tokens)
-        hits, plan = desk.plan_recall(text, room, recall=self._system.recall, now=self._system.now())
-        texts = {one.key: one.chunk.text for one in self._system.store.chunks_by_key(plan.keys)}
-        return Preview(plan, hits, texts, tokens)
+        system = self._system
+        hits, plan, near = desk.plan_recall(text, room, recall=system.recall, now=system.now(), wish=wish)
+        if ahead:
+            self._ahead.wish(window_id, plan)
+        told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
+        texts = {one.key: one.chunk.text for one in system.store.chunks_by_key(told)}
+        over = max(0, tokens + plan.cost - model_room(desk, desk.window.size))
+        return Preview(plan, hits, texts, tokens, near, over if wish.room else 0)
 
     def embed(self, texts: Sequence[str]) -> tuple[str, Vectors]:
         """The embedder's name, and the vectors of these texts as questions to memory would have them."""
@@ -265,6 +277,7 @@ class WeaveMemory:
             system.store.clear(confirm=True)
             for window_id in windows:
                 system.engine.forget(window_id)
+        system.drop_tapes()
         system.recall.forget()
         for window_id in windows:
             system.hubs.drop(window_id)
