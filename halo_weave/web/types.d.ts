@@ -731,6 +731,7 @@ declare namespace Wire {
     memory_scope?: "all" | "tags" | "window" | null;
     recall_thoughts?: boolean | null;
     kv_mode?: "splice" | "exact" | null;
+    read_ahead?: "off" | "frames" | "load" | "compute" | null;
     timestamps?: boolean | null;
     memory_tree_in_prompt?: boolean | null;
     memory_decay_days?: number | null;
@@ -922,8 +923,8 @@ declare namespace Wire {
       "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
       "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
       | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
-      "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" |
-      "tool_rounds" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
+      "recall_thoughts" | "kv_mode" | "read_ahead" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
+      "tools" | "tool_rounds" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
       "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
@@ -961,6 +962,7 @@ declare namespace Wire {
     memory_scope?: "all" | "tags" | "window";
     recall_thoughts?: boolean;
     kv_mode?: "splice" | "exact";
+    read_ahead?: "off" | "frames" | "load" | "compute";
     timestamps?: boolean;
     memory_tree_in_prompt?: boolean;
     memory_decay_days?: number;
@@ -1233,8 +1235,8 @@ declare namespace Wire {
       "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
       "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
       | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
-      "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" |
-      "tool_rounds" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
+      "recall_thoughts" | "kv_mode" | "read_ahead" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
+      "tools" | "tool_rounds" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
       "capture_megabytes")[];
   }
 
