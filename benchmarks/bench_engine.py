@@ -111,11 +111,11 @@ def turn_speedup(engine: LlamaEngine, repeats: int) -> dict[str, float]:
 
     `ahead`: what returns was computed while the question was typed.
     """
-    size = LIVE + RETURNING + 40
-    system, pruned, chunk, rest, question = pieces(
+    size = LIVE + PRUNED
+    system, pruned, chunk, rest, asked = pieces(
         facts(engine, size), 40, PRUNED, RETURNING, size - 40 - PRUNED - RETURNING - QUESTION, QUESTION
     )
-    before, after = prompt([system, pruned, rest]), prompt([system, chunk, rest, question])
+    before, new = prompt([system, pruned, rest]), itertools.count(size, QUESTION)
     times: dict[str, list[float]] = {kind: [] for kind in ("resident", "disk", "computed", "ahead", "exact")}
     for _ in range(repeats):
         first_token(engine, "turn", prompt([system, pruned, chunk, rest]), "splice")
@@ -128,6 +128,8 @@ def turn_speedup(engine: LlamaEngine, repeats: int) -> dict[str, float]:
             if kind == "ahead":
                 engine.read_ahead("turn", prompt([system, chunk, rest]), room=64)
                 engine.scheduler.settle()
+            question = Piece(next(new) + np.arange(QUESTION), asked.ids)  # nobody has read it before
+            after = prompt([system, chunk, rest, question])
             taken, read = first_token(engine, "turn", after, "exact" if kind == "exact" else "splice")
             sampled.append(taken)
             note(
@@ -187,8 +189,8 @@ def nll(engine: LlamaEngine, folder: Path, count: int) -> dict[str, float | int]
         prefix, chunk, middle, later, continuation = pieces(ids, PREFIX, CHUNK, MIDDLE, LATER, CONTINUATION)
         again = Piece(np.arange(2 * 10**6, 2 * 10**6 + CHUNK), chunk.ids)
         whole, without = [prefix, chunk, middle, later], prompt([prefix, middle, later])
-        exact.append(loss(engine, "exact", whole, continuation, "exact"))
-        untouched = loss(engine, "exact", whole, again, "exact")
+        exact.append(loss(engine, "exact", whole, continuation, "exact")[0])
+        untouched, _ = loss(engine, "exact", whole, again, "exact")
         engine.forget("exact")
         first_token(engine, "loss", prompt([prefix, chunk, middle]), "splice")
         for way in WAYS:
@@ -200,8 +202,11 @@ def nll(engine: LlamaEngine, folder: Path, count: int) -> dict[str, float | int]
                 leave_to_disk(engine, "loss")
             elif way == "computed":
                 forget_asleep(engine, "loss")
-            differences[way].append(loss(engine, "loss", whole, continuation) - exact[-1])
-            copies[way].append(loss(engine, "loss", whole, again) - untouched)
+            after, read = loss(engine, "loss", whole, continuation)
+            assert (read.restored >= CHUNK) == (way in ("resident", "disk")), f"{way}: {read}"
+            assert (read.computed >= CONTINUATION + CHUNK) == (way == "computed"), f"{way}: {read}"
+            differences[way].append(after - exact[-1])
+            copies[way].append(loss(engine, "loss", whole, again)[0] - untouched)
         engine.forget("loss")
         told = ", ".join(f"{way} {differences[way][-1]:+.4f} {copies[way][-1]:+.4f}" for way in WAYS)
         note(f"  dialogue {number + 1}, continuation and copy: {told}")

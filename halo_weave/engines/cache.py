@@ -191,9 +191,10 @@ class Cache:
         self.take_in(kept)
         self.doubt = doubt
 
-    def saved(self) -> SavedWindow:
-        """A copy of everything live."""
-        return SavedWindow([self._saved(part) for part in self._stretches(np.arange(self.count))], self.clean)
+    def saved(self, first: int = NEVER) -> SavedWindow:
+        """A copy of everything live, or of the first tokens."""
+        parts = self._stretches(np.arange(min(self.count, first)))
+        return SavedWindow([self._saved(part) for part in parts], self.clean)
 
     def take_in(self, saved: SavedWindow) -> None:
         """An empty cache gets what another one had. Kinds are known when the next prompt is read."""
@@ -337,10 +338,9 @@ class Cache:
 
     def _give_up(self, cells: npt.NDArray[np.int32], places: Places) -> None:
         """Tokens that were computed and never became live, since reading was stopped."""
-        if len(cells):
-            if self.shape.sliding:
-                self.c.llama_memory_seq_rm(self.memory, HELD, int(places[0]), int(places[-1]) + 1)
-            self.cells.give_back(cells)
+        if len(cells) and self.shape.sliding:
+            self.c.llama_memory_seq_rm(self.memory, HELD, int(places[0]), int(places[-1]) + 1)
+        self.cells.give_back(cells)
 
     def _stretches(self, index: npt.NDArray[np.intp]) -> Iterator[npt.NDArray[np.intp]]:
         """Live tokens that follow each other. With sliding windows llama.cpp saves no more than a window at once."""

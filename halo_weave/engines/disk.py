@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.tokens import Positions
-from halo_weave.engines.cells import NAMELESS, CachedTokens
+from halo_weave.engines.cells import CachedTokens
 from halo_weave.llama.library import Library
+from halo_weave.ports import NAMELESS
 
 log = logging.getLogger(__name__)
 

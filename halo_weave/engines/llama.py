@@ -25,7 +25,7 @@ from halo_weave.engines.probing import has_state
 from halo_weave.engines.prompts import FlatPrompt
 from halo_weave.engines.sampling import Sampler
 from halo_weave.engines.scheduler import FairScheduler
-from halo_weave.engines.shelving import fetch, keep_fresh, put_aside
+from halo_weave.engines.shelving import begin_alike, fetch, keep_fresh, put_aside
 from halo_weave.engines.stops import Stops
 from halo_weave.errors import EngineError, ModelUnusable
 from halo_weave.llama import library
@@ -249,8 +249,7 @@ class LlamaEngine:
             if cache.reader and capture:
                 cache.reader.choose(capture)
             with Sampler(self.model, sampling, prompt.ids) as sampler:
-                if self.disk:
-                    fetch(self.disk, window, cache, prompt, asleep=mode == "splice")
+                self._fetch(window, cache, prompt, mode)
                 reading = self._read(
                     cache, prompt, sampling.max_new_tokens, watch, mode, batch=self.shape.batch
                 )
@@ -268,8 +267,7 @@ class LlamaEngine:
         """In small batches: whoever speaks now does not wait for long."""
         with self._at_work(window):
             cache = self._cache(window, len(prompt) + room, attention=False)
-            if self.disk:
-                fetch(self.disk, window, cache, prompt, asleep=mode == "splice")
+            self._fetch(window, cache, prompt, mode)
             if np.array_equal(cache.live.ids, prompt.ids):
                 return
             batch = min(self.shape.batch, PATIENT)
@@ -456,6 +454,13 @@ class LlamaEngine:
         return CellFiles(
             limits.cells, key_of(self.model.path, self.model.library, *facts), limits.cells_bytes
         )
+
+    def _fetch(self, window: str, cache: Cache, prompt: FlatPrompt, mode: Mode) -> None:
+        """What need not be computed, since it lies on disk or another window has it."""
+        if self.disk:
+            fetch(self.disk, window, cache, prompt, asleep=mode == "splice")
+        if self.info.abilities.cuts:
+            begin_alike(cache, self.caches.values(), prompt)
 
     def _put_aside(self, window: str) -> None:
         put_aside(self.disk, window, self.caches[window])

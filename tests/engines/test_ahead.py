@@ -41,6 +41,27 @@ def test_what_lies_on_disk_is_brought_into_memory_and_not_more_than_allowed_is_c
         assert heard.read.computed >= len(talk.turns[-1][2])
 
 
+def test_a_new_window_takes_the_system_prompt_from_another_one(model: Path) -> None:
+    with engine_on(model, None) as engine:
+        first, second = (Talk(engine, name, "You are a sailor who knows every boat. " * 12) for name in "ab")
+        first.add(Role.USER, "Ahoy!")
+        second.add(Role.USER, "Which boat is blue?")
+        fresh = second.hear(SIX, Capture())
+        engine.forget("b")
+        first.hear(SIX)
+        heard = second.hear(SIX, Capture())
+        assert fresh.read is not None
+        assert heard.read is not None
+        assert fresh.read.reused == 0
+        whole = len(engine.tokenize(first.system)) // engine.shape.batch * engine.shape.batch
+        assert heard.read.reused >= whole > 0
+        assert heard.text == fresh.text
+        assert engine.misfits == 0
+        assert [step.surprisal for step in heard.steps] == pytest.approx(
+            [step.surprisal for step in fresh.steps], abs=0.02
+        )
+
+
 def stopped_in_the_middle(engine: LlamaEngine) -> None:
     """A stretch in the middle is computed in part, and then somebody speaks."""
     talk = talk_in(engine)

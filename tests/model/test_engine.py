@@ -50,7 +50,7 @@ def test_the_default_model_is_described_as_its_file_says(engine: LlamaEngine) ->
     info = engine.info
     assert (info.architecture, info.layers, info.heads, info.kv_heads) == ("llama", 30, 9, 3)
     assert (info.vocabulary, info.trained_context, info.context) == (49152, 8192, 8192)
-    assert (info.abilities, info.template) == (Abilities(), "model")
+    assert (info.abilities, info.template) == (Abilities(ahead=True), "model")
     assert engine.shape.cell_bytes == 23_040
 
 
