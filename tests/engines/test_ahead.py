@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from halo_weave.core.tokens import Role
+from halo_weave.engines.apart import Apart
 from halo_weave.engines.llama import LlamaEngine
 from halo_weave.engines.prompts import FlatPrompt
 from halo_weave.ports import Capture
 from tests.contract.talks import Talk
-from tests.engines.test_disk import SIX, engine_on, speak, talk_in
+from tests.engines.test_disk import LINES, SIX, engine_on, speak, talk_in
 from tests.engines.tiny import write
 
 
@@ -98,3 +100,34 @@ def test_a_reading_that_is_ended_in_the_middle_of_a_chunk_costs_that_chunk_only(
         assert again.read is not None
         assert not again.read.rebuilt
         assert engine.misfits == 0
+
+
+def test_a_chunk_that_is_read_apart_is_as_if_it_were_read_in_its_place(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard, apart = {}, []
+    monkeypatch.setattr(Apart, "read", lambda *a, read=Apart.read: apart.append(a[3]) or read(*a))
+    for costs in (0, 10**12):
+        monkeypatch.setattr("halo_weave.engines.apart.OPEN", costs)
+        with engine_on(model, None) as engine:
+            talk = talk_in(engine, lines=LINES * 3)
+            talk.asleep = {2, 3, 7}
+            talk.hear(SIX)
+            talk.asleep = set()
+            talk.add(Role.USER, "Go on.")
+            heard[costs] = talk.hear(SIX, Capture())
+            assert engine.misfits == 0
+            sliding = engine.shape.sliding
+    assert len(apart) == (0 if sliding else 2)
+    mine, theirs = heard[0], heard[10**12]
+    assert mine.read is not None
+    assert theirs.read is not None
+    assert (mine.read.computed, mine.read.reused) == (theirs.read.computed, theirs.read.reused)
+    assert mine.text == theirs.text
+    assert [step.surprisal for step in mine.steps] == pytest.approx(
+        [step.surprisal for step in theirs.steps], abs=0.01
+    )
+    for one, other in zip(mine.steps, theirs.steps, strict=True):
+        assert one.row is not None
+        assert other.row is not None
+        assert np.allclose(one.row.tokens, other.row.tokens, atol=0.01)

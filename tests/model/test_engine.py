@@ -401,7 +401,7 @@ def stop_after(tokens: int):  # type: ignore[no-untyped-def]
 
 def test_the_least_recently_used_window_is_dropped_when_memory_is_short(model_file: Path) -> None:
     with LlamaEngine(model_file, limits=Limits(context=512, memory_bytes=2 * 768 * 23_040)) as engine:
-        talks = [long_talk(engine, name) for name in "abc"]
+        talks = [long_talk(engine, name, [f"{name} speaks.", *SAID[1:]]) for name in "abc"]
         texts = [talk.hear(THREE).text for talk in talks]
         assert list(engine.caches) == ["b", "c"]
         again = talks[0].hear(THREE)
