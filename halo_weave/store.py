@@ -27,6 +27,7 @@ from halo_weave.records import (
     GraveyardPage,
     Imported,
     Json,
+    Life,
     LiveChunk,
     MemoryEntry,
     MostUsed,
@@ -97,9 +98,12 @@ class Transcript(Protocol):
 
     def drop_draft(self, turn_id: int) -> None: ...
     def save_use(
-        self, turn_id: int, use: ReplyUse, woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None
+        self, turn_id: int, use: ReplyUse | None, woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None
     ) -> None:
-        """What a stored reply took from chunks, and which woke up for it and why. What is known of it already stays."""
+        """What a stored reply took from chunks, and which woke up for it and why. What is known of it already stays.
+
+        `use` is None if it is not known what it took.
+        """
 
     def remembered(
         self, turn_ids: Iterable[int], *, least: float = 0.0
@@ -216,6 +220,8 @@ class Windows(Protocol):
         user_name: str = "User",
         ai_name: str = "AI",
         settings: Mapping[str, Json] | None = None,
+        tags: Sequence[str] = (),
+        inherits: Collection[str] = (),
     ) -> WindowRecord: ...
     def window(self, window_id: str) -> WindowRecord:
         """A window, deleted or not."""
@@ -243,8 +249,16 @@ class Windows(Protocol):
         ai_name: str | None = None,
         settings: Mapping[str, Json] | None = None,
         reset: Collection[str] = (),
+        tags: Sequence[str] | None = None,
+        pinned: bool | None = None,
+        archived: bool | None = None,
+        inherits: Collection[str] = (),
     ) -> WindowRecord:
-        """Change what is given; settings to `reset` go, the others stay. What was said keeps the names it was said under."""
+        """Change what is given; settings to `reset` go. What was said keeps the names it was said under.
+        Words that are given are the window's own from now on; those it `inherits` follow those of all windows again."""
+
+    def change_persona(self, changes: Mapping[str, str], *, now: datetime) -> tuple[str, ...]:
+        """Change the words that all windows share, and those of the windows that inherit them. Returns these windows."""
 
     def delete_window(self, window_id: str, *, now: datetime) -> None:
         """The window closes; what was said in it stays in memory."""
@@ -313,6 +327,9 @@ class Windows(Protocol):
         self, *, window: str | None = None, key: ChunkKey | None = None, limit: int = 100
     ) -> list[Event]:
         """What happened, newest first: of a window, of a chunk, of a chunk in a window, or of all."""
+
+    def life(self, window_id: str) -> Life:
+        """A window's current branch without its words, and all that happened to its chunks."""
 
 
 class VectorSearch(Protocol):

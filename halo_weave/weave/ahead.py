@@ -100,7 +100,8 @@ def _prompt_of(desk: Desk, keys: Iterable[ChunkKey], now: datetime) -> Prompt:
         chunks = [*desk.window.chunks, *(one.chunk for one in readings)]
         origins, foreign = dict(desk.origins), set(desk.foreign)
     for one in readings:
-        origins |= desk.origin(one.chunk, one.record.window, one.record.said)
+        if origin := desk.origin(one.chunk, one.record):
+            origins[one.chunk.key.turn_id] = origin
         if len(one.chunk) != one.chunk.span:
             foreign.add(one.chunk.start)
     return desk.scribe.ahead(

@@ -20,20 +20,19 @@ from halo_weave.core.resurrection import (
     WakeReason,
     Waking,
     choose_resurrections,
-    room_for,
 )
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
 from halo_weave.ports import EVERYTHING, Engine, Only, RecallPort
-from halo_weave.records import ChunkRecord, PutToSleep, WakeUp, WindowRecord
+from halo_weave.records import DOCUMENT, ChunkRecord, PutToSleep, WakeUp, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyReader
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
-from halo_weave.weave.waking import plan_waking, stamps_of
+from halo_weave.weave.waking import NO_WISH, Recalled, WakeWish, plan_waking, stamps_of, tagged
 
 CUT = "cut"  # tag of a reply whose process ended before it did
 
@@ -135,18 +134,26 @@ class Desk:
         self.about[chunk.key] = about
         if len(chunk) != chunk.span:
             self.foreign.add(chunk.start)
-        if origin := self.origin(chunk, about.window, about.said):
-            self.origins |= origin
-            self.window.stamps[chunk.key.turn_id] = self._stamp(about.window, chunk.key.role)
+        if origin := self.origin(chunk, about):
+            turn, dated = chunk.key.turn_id, self.settings.timestamps
+            self.origins[turn] = origin
+            self.window.stamps[turn] = (
+                self.scribe.origin_tokens(origin, dated=dated)
+                if DOCUMENT in about.tags
+                else self._stamp(about.window, chunk.key.role)
+            )
 
-    def origin(self, chunk: Chunk, window: str, said: datetime) -> dict[int, Origin]:
-        """The stamp that a chunk's turn gets, by the turn.
+    def origin(self, chunk: Chunk, about: About | ChunkRecord) -> Origin | None:
+        """The stamp that a chunk's turn gets.
 
-        The model's own answers have none here, lest it writes some itself; those from elsewhere need one.
+        The model is always told which file it reads. Its own answers have no stamp here, lest it writes some itself;
+        those from elsewhere need one.
         """
-        elsewhere = self._elsewhere(window)
-        wanted = self.settings.timestamps and (elsewhere or chunk.key.role is not Role.ASSISTANT)
-        return {chunk.key.turn_id: Origin(said, elsewhere)} if wanted else {}
+        elsewhere, dated = self._elsewhere(about.window), self.settings.timestamps
+        if DOCUMENT in about.tags:
+            return Origin(about.said, elsewhere if dated else "", about.speaker, dated)
+        wanted = dated and (elsewhere or chunk.key.role is not Role.ASSISTANT)
+        return Origin(about.said, elsewhere) if wanted else None
 
     def _own_traces(self, traces: Floats | None) -> Floats | None:
         """What was kept of tokens, if by a strategy that keeps the same as this window's."""
@@ -205,20 +212,21 @@ class Desk:
     # Waking up
 
     @property
-    def scope(self) -> str | None:
-        """The window whose talk may wake up here, or None for all."""
-        return self.record.id if self.settings.memory_scope == "window" else None
+    def scope(self) -> frozenset[str] | None:
+        """The windows whose talk may wake up here, or None for all."""
+        match self.settings.memory_scope:
+            case "window":
+                return frozenset({self.record.id})
+            case "tags":
+                return tagged(self.store, self.record.tags) | {self.record.id}
+        return None
 
-    def room(self, user: int) -> int:
-        """Tokens that may wake up next to the user's words and the frames of the exchange."""
-        return room_for(
-            model_context=self.engine.info.context,
-            live=self.window.size + sum(self.window.frame_tokens.values()),
-            user=user,
-            max_new=self.settings.max_new_tokens,
-            max_context=self.settings.max_context_tokens,
-            quota=self.settings.resurrection_budget,
-        )
+    def _led_here(self, scope: frozenset[str]) -> dict[int, str]:
+        """Turns of windows beyond the scope that this one branched off after, with those windows."""
+        own = self.record.id
+        if self.store.followers(0, own):  # it begins by itself
+            return {}
+        return {turn.id: turn.window for turn in self.store.branch(own) if turn.window not in scope}
 
     def plan_recall(
         self,
@@ -228,10 +236,12 @@ class Desk:
         recall: RecallPort,
         now: datetime,
         before: int | None = None,
-        scope: str | None = None,
         only: Only = EVERYTHING,
-    ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
+        wish: WakeWish = NO_WISH,
+    ) -> Recalled:
         """What would wake up here for this text."""
+        scope = self.scope
+        led = {} if scope is None else self._led_here(scope)
         return plan_waking(
             text,
             room,
@@ -240,13 +250,14 @@ class Desk:
             recall=recall,
             now=now,
             window_id=self.record.id,
-            scope=scope or self.scope,
             live=self.live_keys,
             before=before,
             frame_tokens=self.window.frame_tokens,
             stamp=self._stamp,
             left=self.left,
-            only=only,
+            led_here=led,
+            only=only if scope is None else only.within(scope | set(led.values())),
+            wish=wish,
         )
 
     def plan_snapshot(
@@ -254,9 +265,10 @@ class Desk:
     ) -> ResurrectionPlan:
         """Chunks asked for by name, in the order given, as far as the room goes; only own ones in a window apart."""
         wanted = list(keys)
-        if self.scope is not None:
-            own = {one.key for one in self.store.chunks_by_key(wanted) if one.window == self.scope}
-            wanted = [key for key in wanted if key in own]
+        if (scope := self.scope) is not None:
+            own = {one.key for one in self.store.chunks_by_key(wanted) if one.window in scope}
+            led = self._led_here(scope)
+            wanted = [key for key in wanted if key in own or key.turn_id in led]
         sleepers = self.store.sleepers(self.record.id, wanted)
         if not self.settings.recall_thoughts:
             sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
@@ -353,7 +365,7 @@ class Desk:
         for waking in wakes:
             reading, hit = readings[waking.key], hits.get(waking.hit)
             reason = reasons[waking] = {
-                "by": by,
+                "by": "user" if by == "recall" and hit is None else by,  # asked for by name
                 "part": str(waking.part),
                 "hit": str(waking.hit),
                 "similarity": waking.similarity,
@@ -403,6 +415,7 @@ class Desk:
             speaker=record.speaker,
             said=record.said,
             slept=reading.earned is not None,
+            document=DOCUMENT in record.tags,
         )
 
     # Looking

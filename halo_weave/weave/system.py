@@ -30,7 +30,7 @@ from halo_weave.weave.events import ReplyUnstored, WindowChanged
 from halo_weave.weave.hub import Hubs
 from halo_weave.weave.prompt import Scribe, SystemPrompt
 from halo_weave.weave.reply import ReplyReader
-from halo_weave.weave.taping import NewTape, TurnTape
+from halo_weave.weave.taping import DropTapes, NewTape, TurnTape
 
 log = logging.getLogger(__name__)
 MOST_DESKS = 16  # working sets that are kept between turns
@@ -69,6 +69,7 @@ class System:
         self.give_up = inf
         self.at_work: dict[str, Desk] = {}  # of the turns under way
         self.new_tape: NewTape | None = None  # for windows that are captured
+        self.erase_tapes: DropTapes | None = None
         self._tapes: dict[tuple[str, str, int, str], TurnTape] = {}
         self._defaults = defaults
         self._locks: dict[str, Lock] = {}
@@ -121,6 +122,7 @@ class System:
             return False
         self.model = replace(model, calibration=calibration)
         self._desks.clear()
+        self._tapes.clear()  # a capture holds rows of the heads that were known when it began
         return True
 
     def check_speaks(self) -> None:
@@ -281,12 +283,22 @@ class System:
                 return None
         return self._tapes[key]
 
+    def drop_tapes(self, window_id: str | None = None) -> None:
+        """Delete what was captured of a window, or of all."""
+        self._tapes = {key: tape for key, tape in self._tapes.items() if window_id not in (None, key[0])}
+        if self.erase_tapes:
+            self.erase_tapes(window_id)
+
     # Replies that were never finished
 
     def divide_long(self) -> None:
-        """Chunks that are too long to wake up, of earlier versions or of other programs, are cut into parts."""
+        """What sleeps and is too long to wake up whole is cut into parts: then those that fit wake up, at their places."""
+        settings = self.settings(None)
+        most, budget = settings.max_chunk_tokens, settings.resurrection_budget
+        if budget is not None:
+            most = min(most, max(settings.min_chunk_tokens, budget // 2))
         with suppress(StoreError):  # another time, if the store is busy or full
-            if self.store.divide_long(self.settings(None).max_chunk_tokens, now=self.now()):
+            if self.store.divide_long(most, now=self.now()):
                 self.recall.note_said()
 
     def recover(self, held: str | None = None) -> None:
