@@ -85,6 +85,11 @@ class Sampling:
                 raise BadSetting(f"{name} is {getattr(self, name)}; it takes {range}.")
 
 
+# Labels from here on down name nothing: frames of an earlier process, or of a message that was not said yet. Such a token
+# is known again by what it says and by the one next to it.
+NAMELESS = -(1 << 60)
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A run of tokens that should be live: the system prompt, a turn's frame, or (a part of) a chunk."""
