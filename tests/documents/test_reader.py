@@ -1,6 +1,7 @@
 """Files become text, and hostile ones a sentence."""
 
 import io
+import re
 import zipfile
 import zlib
 
@@ -142,9 +143,8 @@ class TestPdf:
         refusal("a.pdf", pdf().replace(b"/Kids[3 0 R]", b"/Kids[2 0 R]"))
 
     def test_a_pdf_that_does_not_end_is_stopped(self):
-        assert "could not be read" in refusal(
-            "a.pdf", pdf(100_000), characters=10**9, seconds=2
-        ) or "memory" in refusal("a.pdf", pdf(100_000), characters=10**9, seconds=2)
+        words = refusal("a.pdf", pdf(100_000), characters=10**9, seconds=2)
+        assert re.search("took longer than 2 seconds|too much memory|was stopped", words)
 
     def test_a_pdf_that_unpacks_to_much_is_refused(self):
         content = zlib.compress(b"BT /F 12 Tf (x) Tj ET\n" * (20 << 20))
