@@ -11,12 +11,12 @@ from typing import Any
 from halo_weave.errors import UnknownWindow
 from halo_weave.records import Json, WindowRecord, WindowStats
 from halo_weave.stores.packing import maybe_moment, micros, moment
-from halo_weave.stores.sqlite.rows import SqlitePart, check_window, merged, pack_json
+from halo_weave.stores.sql.rows import SqlPart, check_window, merged, pack_json
 
 COLUMNS = "id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head"
 
 
-class SqliteWindows(SqlitePart):
+class SqlWindows(SqlPart):
     def create_window(
         self,
         name: str,
@@ -72,7 +72,11 @@ class SqliteWindows(SqlitePart):
     def name_chat(self, name: str, window_id: str) -> None:
         with self._db.writing() as db:
             check_window(db, window_id)
-            db.execute("INSERT OR REPLACE INTO chats (name, window) VALUES (?, ?)", (name, window_id))
+            db.execute(
+                """INSERT INTO chats (name, window) VALUES (?, ?)
+                   ON CONFLICT (name) DO UPDATE SET window = excluded.window""",
+                (name, window_id),
+            )
 
     def window_names(self) -> dict[str, str]:
         with self._db.reading() as db:
