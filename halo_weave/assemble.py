@@ -17,7 +17,7 @@ from halo_weave.embedders.standard import open_embedder
 from halo_weave.engines import ENGINES
 from halo_weave.engines.absent import AbsentEngine
 from halo_weave.engines.calibration import calibrated, stored_calibration
-from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, StoreTooNew
+from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, StoreError, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
 from halo_weave.keepsakes.notes import Notes
@@ -158,7 +158,7 @@ def open_store(place: Path | str, *, read_only: bool = False) -> Store:
     """The memory in a folder, or at an address such as scheme://host/name. `read_only`: it must be there already."""
     scheme = str(place).partition("://")[0] if "://" in str(place) else ""
     if scheme not in STORES:
-        raise BadInput(f"There is no store for {scheme}:// here. Name a folder.")
+        raise BadInput(f"There is no store for {scheme}:// here. Name a folder, or postgresql://user@host/name.")
     return STORES[scheme](str(place), read_only)
 
 
@@ -171,7 +171,23 @@ def _open_sqlite(folder: str, read_only: bool) -> Store:
         return SqliteStore(path)
 
 
-STORES: dict[str, Callable[[str, bool], Store]] = {"": _open_sqlite}  # by scheme; a folder has none
+def _open_postgres(address: str, read_only: bool) -> Store:
+    try:
+        from halo_weave.stores.postgres import PostgresStore
+    except ImportError as error:
+        raise StoreError("PostgreSQL needs: pip install 'halo-weave[postgres]'") from error
+    try:
+        return PostgresStore(address, read_only=read_only)
+    except StoreTooNew:
+        return PostgresStore(address)  # likewise
+
+
+# By scheme; a folder has none.
+STORES: dict[str, Callable[[str, bool], Store]] = {
+    "": _open_sqlite,
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
+}
 
 
 def open_engine(options: Options, progress: Progress = _silent, *, careful: bool = False) -> Engine:

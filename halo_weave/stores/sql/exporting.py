@@ -22,13 +22,13 @@ ORIGIN = ("source", "first_turn", "mark")
 # How the columns of a query are written, by their names; all others as they are.
 FORMS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("turn", "answers", "parent", "head", "start", "next_turn", "next_position"), str),
-    **dict.fromkeys(("created", "modified", "accessed", "ended", "completed", "exported"), said_at),
+    **dict.fromkeys(("created", "modified", "accessed", "ended", "completed"), said_at),
     **dict.fromkeys(("said", "since", "slept", "happened", "deleted", "undeleted", "merged"), said_at),
     **dict.fromkeys(
         ("settings", "content", "snapshot", "value", "detail", "woken", "reason", "tags"), json.loads
     ),
     **dict.fromkeys(("brightness", "traces", "vectors"), base64_of),
-    **dict.fromkeys(("pinned", "stale", "subset", "aside"), bool),
+    **dict.fromkeys(("pinned", "stale", "aside"), bool),
 }
 
 
@@ -93,8 +93,8 @@ def _sections(
 ) -> Iterator[tuple[str, Any]]:
     yield "format", FORMAT
     yield "version", VERSION
-    header = "SELECT id, created, next_turn, next_position, ? AS exported, ? AS subset FROM memory"
-    yield "memory", next(_elements(db, header, (micros(now), not subset.everything)))
+    header = next(_elements(db, "SELECT id, created, next_turn, next_position FROM memory"))
+    yield "memory", {**header, "exported": said_at(micros(now)), "subset": not subset.everything}
     yield (
         "windows",
         _elements(

@@ -14,7 +14,7 @@ SAID = "chunks INDEXED BY chunks_by_place WHERE merged IS NULL AND aside = 0"  #
 
 class SqlUpkeep(SqlSearch):
     def stats(self) -> Stats:
-        generations = tuple(self.generations())
+        generations, schema, size = tuple(self.generations()), self._db.schema(), self._db.size()
         with self._db.reading() as db:
 
             def one(sql: str) -> int:
@@ -38,8 +38,8 @@ class SqlUpkeep(SqlSearch):
                 entries=one("SELECT count(*) FROM entries"),
                 notes=one("SELECT count(*) FROM notes"),
                 generations=generations,
-                schema=self._db.schema(),
-                bytes=self._db.size(),
+                schema=schema,
+                bytes=size,
             )
 
     def verify(self, *, repair: bool = False, progress: Progress = silent) -> list[Finding]:
