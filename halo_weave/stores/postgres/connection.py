@@ -30,7 +30,7 @@ from halo_weave.stores.postgres.checks import CHECKS
 from halo_weave.stores.postgres.dialect import translated
 from halo_weave.stores.postgres.schema import migrate, schema_of
 from halo_weave.stores.postgres.terms import counted_terms
-from halo_weave.stores.sql.seam import Check, Connection, Cursor, Values
+from halo_weave.stores.sql.seam import NOT_COPIED, WORDS, Check, Connection, Cursor, Table, Values, table_of
 from halo_weave.stores.sql.turnstile import Turnstile
 
 Raw = psycopg.Connection[Any]
@@ -78,6 +78,7 @@ class PostgresConnection:
 
     def __init__(self, raw: Raw) -> None:
         self.raw = raw
+        self._streams: list[psycopg.ServerCursor[Any]] = []
 
     def execute(self, sql: str, values: Values = (), /) -> Cursor:
         statement, given = translated(sql, values)
@@ -94,6 +95,7 @@ class PostgresConnection:
         statement, given = translated(sql, values)
         cursor = self.raw.cursor(f"stream_{time.monotonic_ns()}", binary=True)
         cursor.itersize = STREAM
+        self._streams.append(cursor)
         cursor.execute(statement, given)
         return cast(Cursor, cursor)
 
@@ -174,6 +176,36 @@ class PostgresConnection:
     def defer_references(self) -> None:
         self.raw.execute("SET CONSTRAINTS ALL DEFERRED")
 
+    def tables(self) -> list[Table]:
+        rows = self.raw.execute(
+            """SELECT c.relname, array_agg(a.attname::text ORDER BY a.attnum),
+                   (SELECT array_agg(k.attname::text ORDER BY array_position(i.indkey::int2[], k.attnum))
+                    FROM pg_index i JOIN pg_attribute k ON k.attrelid = c.oid AND k.attnum = ANY(i.indkey)
+                    WHERE i.indrelid = c.oid AND i.indisprimary)
+               FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+               WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'
+               GROUP BY c.oid, c.relname ORDER BY c.oid"""
+        ).fetchall()
+        left_out = {*NOT_COPIED, "words", "postings", "embeddings"}
+        return [*(table_of(*row) for row in rows if row[0] not in left_out), WORDS]
+
+    def adopt_numbers(self) -> None:
+        counted = self.raw.execute(
+            """SELECT table_name, column_name FROM information_schema.columns
+               WHERE table_schema = current_schema() AND is_identity = 'YES'"""
+        ).fetchall()
+        for table, column in counted:
+            self.raw.execute(
+                f"""SELECT setval(pg_get_serial_sequence('{table}', '{column}'), (SELECT max({column}) FROM {table}))"""
+            )
+        self.raw.execute("UPDATE memory SET changed = (SELECT coalesce(max(sequence), 0) FROM changes)")
+
+    def end(self) -> None:
+        """No stream is read any more."""
+        for cursor in self._streams:
+            with suppress(psycopg.Error):
+                cursor.close()
+
 
 class PostgresDatabase:
     """Connections to one memory. Any thread may read or write; writes happen one at a time, among all processes.
@@ -242,9 +274,11 @@ class PostgresDatabase:
             raw = self._begin()
             with self._guard:
                 self._lent.add(raw)
+            db = PostgresConnection(raw)
             try:
-                yield PostgresConnection(raw)
+                yield db
             finally:
+                db.end()
                 with self._guard:
                     self._lent.discard(raw)
                 with suppress(psycopg.Error):
@@ -261,10 +295,13 @@ class PostgresDatabase:
         try:
             with self.translated():
                 raw = self._begin_to_write(durable)
+                db = PostgresConnection(raw)
                 try:
-                    yield PostgresConnection(raw)
+                    yield db
+                    db.end()
                     raw.execute(f"NOTIFY {CHANNEL}; COMMIT" if durable else "COMMIT")
                 except BaseException:
+                    db.end()
                     with suppress(psycopg.Error):
                         raw.execute("ROLLBACK")
                     raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class Cursor(Protocol):
@@ -22,6 +22,24 @@ class Cursor(Protocol):
 
 
 Values = Sequence[Any] | Mapping[str, Any]
+
+
+class Table(NamedTuple):
+    """A table whose rows a copy of a memory must have. Rows are found by their key, which comes first."""
+
+    name: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+
+
+NOT_COPIED = {"memory", "migrations"}
+WORDS = Table("words", ("rowid", "terms"), ("rowid",))
+
+
+def table_of(name: str, columns: Sequence[str], key: Sequence[str]) -> Table:
+    if name == "vectors":  # it has numbers of its own that mean nothing
+        columns, key = ("generation", "chunk", "vector"), ("generation", "chunk")
+    return Table(name, (*key, *(column for column in columns if column not in key)), tuple(key))
 
 
 class Connection(Protocol):
@@ -45,6 +63,12 @@ class Connection(Protocol):
 
     def defer_references(self) -> None:
         """Rows may point to what is not there until the transaction ends."""
+
+    def tables(self) -> list[Table]:
+        """What a copy must have, in an order in which rows only point to what comes before."""
+
+    def adopt_numbers(self) -> None:
+        """After rows were copied with their numbers: new ones are counted on from there."""
 
 
 Mend = Callable[[Connection], object]

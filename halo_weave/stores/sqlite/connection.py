@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from halo_weave.errors import BadInput, StoreBusy, StoreCorrupt, StoreError, StoreFull
 from halo_weave.records import VERIFY_FIRST
-from halo_weave.stores.sql.seam import Check, Connection
+from halo_weave.stores.sql.seam import NOT_COPIED, WORDS, Check, Connection, Table, table_of
 from halo_weave.stores.sql.turnstile import Turnstile
 from halo_weave.stores.sqlite.checks import CHECKS
 from halo_weave.stores.sqlite.schema import APPLICATION, migrate
@@ -56,6 +56,22 @@ class SqliteConnection(sqlite3.Connection):
 
     def defer_references(self) -> None:
         self.execute("PRAGMA defer_foreign_keys = ON")
+
+    def tables(self) -> list[Table]:
+        names = self.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY rowid").fetchall()
+        found = []
+        for (name,) in names:
+            if name.startswith(("sqlite_", "words")) or name in NOT_COPIED:
+                continue
+            columns = self.execute(f"PRAGMA table_info({name})").fetchall()
+            key = [(place, column) for _, column, _, _, _, place in columns if place]
+            found.append(
+                table_of(name, [column for _, column, *_ in columns], [name for _, name in sorted(key)])
+            )
+        return [*found, WORDS]
+
+    def adopt_numbers(self) -> None:
+        """SQLite counts on from the greatest by itself."""
 
 
 class SqliteDatabase:
