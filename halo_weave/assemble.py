@@ -29,8 +29,11 @@ from halo_weave.llama import catalogue
 from halo_weave.llama.footprint import KvType
 from halo_weave.places import calibration_folder, captures_folder, cells_folder, memory_file, models_folder
 from halo_weave.ports import Embedder, Engine
+from halo_weave.records import Finding, Stats
 from halo_weave.settings import Settings
 from halo_weave.store import Store
+from halo_weave.stores.moving import move
+from halo_weave.stores.sql.store import SqlStore
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave
 from halo_weave.weave.taping import TurnTape
@@ -55,6 +58,7 @@ class Options:
     """What the user chose: where the memory lies, which models, how much of the machine."""
 
     data: Path
+    store: str | None = None  # the memory's address; None: it is in the data folder
     model: Path | str | None = None  # a file or a name; None: the default, pulled if it is not there
     remembered: str | None = None  # chosen in an earlier run; counts if `model` names none
     embedder: Path | Literal["off"] | None = None  # None: the default, likewise
@@ -76,7 +80,7 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
     engine = open_model(options, None, progress)
     try:
         calibration = calibrate_engine(options, engine, progress)
-        store = open_store(options.data)
+        store = open_store(options.store or options.data)
     except BaseException:
         engine.close()
         raise
@@ -88,7 +92,7 @@ def assemble_without_model(options: Options, shown: Shown = _unshown) -> Weave:
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)
     _warn_of_changed_models(options)
-    store = open_store(options.data)
+    store = open_store(options.store or options.data)
     recall = _open_recall(options, store)
     return _joined(options, AbsentEngine(cells_folder(options.data)), NOT_CALIBRATED, store, recall, shown)
 
@@ -190,6 +194,18 @@ STORES: dict[str, Callable[[str, bool], Store]] = {
     "postgresql": _open_postgres,
     "postgres": _open_postgres,
 }
+
+
+def move_memory(
+    source: Path | str, target: Path | str, progress: Callable[[int, int], None]
+) -> tuple[Stats, list[Finding]]:
+    """A memory at another place, and what `verify` finds there. The source stays as it is."""
+    if str(source) == str(target):
+        raise BadInput(f"The memory is at {target} already. Name another place with --to.")
+    open_store(source, read_only=True).close()  # where nothing is, no memory is made
+    with open_store(source) as store:
+        assert isinstance(store, SqlStore)  # as all stores here are
+        return store.stats(), move(store, target, progress=progress)
 
 
 def open_engine(options: Options, progress: Progress = _silent, *, careful: bool = False) -> Engine:

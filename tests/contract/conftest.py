@@ -38,6 +38,10 @@ class Kind:
     def place(self, folder: Path) -> str:
         return str(folder)
 
+    def bare(self, folder: Path) -> str:
+        """Where a memory could be, and nothing is yet."""
+        return str(folder)
+
     def copy(self, store: Store, folder: Path) -> None:
         folder.mkdir()
         store.backup(memory_file(folder))
@@ -59,6 +63,10 @@ class InPostgres(Kind):
     def place(self, folder: Path) -> str:
         if folder not in self._names:
             self._names[folder] = self._server.new_memory(self._template)
+        return self._server.address(self._names[folder])
+
+    def bare(self, folder: Path) -> str:
+        self._names[folder] = self._server.new()
         return self._server.address(self._names[folder])
 
     def copy(self, store: Store, folder: Path) -> None:

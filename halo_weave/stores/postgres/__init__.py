@@ -18,8 +18,18 @@ class PostgresStore(PostgresSearch, SqlStore):
 
     _db: PostgresDatabase
 
-    def __init__(self, address: str, *, busy_seconds: float = 5.0, read_only: bool = False) -> None:
-        super().__init__(PostgresDatabase(address, busy_seconds=busy_seconds, read_only=read_only))
+    def __init__(
+        self,
+        address: str,
+        *,
+        busy_seconds: float = 5.0,
+        read_only: bool = False,
+        moving: str | None = None,
+    ) -> None:
+        """`moving`: the id of a memory that is being moved here, which others may not use until it is whole."""
+        super().__init__(
+            PostgresDatabase(address, busy_seconds=busy_seconds, read_only=read_only, moving=moving)
+        )
 
     def backup(self, target: Path, *, progress: Progress = silent) -> None:
         """A memory in a SQLite file: it can be used as it is, or moved back."""

@@ -221,7 +221,6 @@ class PostgresDatabase:
         read_only: bool = False,
         moving: str | None = None,
     ) -> None:
-        """`moving`: a memory of this id is being moved here, which others may not use until it is whole."""
         self.address, self.busy_seconds, self.read_only = address, busy_seconds, read_only
         self._turn = Turnstile()  # one writer at a time within the process
         self._guard = threading.Lock()

@@ -84,7 +84,7 @@ class PostgresVectors:
         here = 'AND "window" = %(window)s' if window else ""
         row = db.raw.execute(
             f"""SELECT count(*) FROM (SELECT 1 FROM embeddings WHERE generation = %(generation)s {here}
-                    LIMIT %(most)s) AS some""",
+                    LIMIT %(most)s) AS many""",
             {"generation": self._generation, "window": window, "most": EXACT_BELOW + 1},
         ).fetchone()
         return bool(row and row[0] > EXACT_BELOW)
