@@ -7,11 +7,14 @@ import os
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from halo_weave.assemble import open_store
+from halo_weave.store import Store
 
 SHARED_MEMORY = Path("/dev/shm")
 CONFIG = """
@@ -85,3 +88,13 @@ def postgres_server(*, on_disk: bool = False) -> Iterator[Server]:
             yield Server(socket)
         finally:
             server.cleanup()
+
+
+@contextmanager
+def new_stores(kind: str, *, on_disk: bool = False) -> Iterator[Callable[[Path], Store]]:
+    """Makes empty memories of a kind, sqlite or postgres, given a folder for each."""
+    if kind == "sqlite":
+        yield open_store
+        return
+    with postgres_server(on_disk=on_disk) as server:
+        yield lambda _: open_store(server.address(server.new()))

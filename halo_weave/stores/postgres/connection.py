@@ -37,7 +37,6 @@ Raw = psycopg.Connection[Any]
 READERS = 8  # connections at most, beside the writer's
 STREAM = 2_000  # rows fetched at a time
 PAUSE = 0.05  # seconds between two tries
-CHANNEL = "halo_weave"  # where others are told that something was said
 LOCK = 0x48414C4F  # "HALO": the first half of our advisory locks' names; the second is the schema
 IMPORT_LOCK = LOCK + 1
 KEPT = {"memory", "migrations", "settings"}  # when a memory is cleared
@@ -298,7 +297,7 @@ class PostgresDatabase:
                 try:
                     yield db
                     db.end()
-                    raw.execute(f"NOTIFY {CHANNEL}; COMMIT" if durable else "COMMIT")
+                    raw.execute("COMMIT")
                 except BaseException:
                     db.end()
                     with suppress(psycopg.Error):
