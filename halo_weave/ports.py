@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
@@ -215,6 +215,10 @@ class Embedder(Protocol):
     @property
     def dimension(self) -> int: ...
 
+    @property
+    def file(self) -> str:
+        """Where its weights lie; empty if it has none."""
+
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors: ...
 
     def close(self) -> None: ...
@@ -222,12 +226,19 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Which chunks a search looks at: of a role, of a speaker, said since a time and before another."""
+    """Which chunks a search looks at: of a role, of a speaker, said since a time and before another, in some windows."""
 
     role: Role | None = None
     speaker: str = ""
     since: datetime | None = None
     before: datetime | None = None
+    windows: frozenset[str] | None = None  # ids; None: all
+
+    def within(self, windows: frozenset[str] | None) -> Only:
+        """The same, of these windows alone."""
+        if windows is None:
+            return self
+        return replace(self, windows=windows if self.windows is None else self.windows & windows)
 
 
 EVERYTHING = Only()

@@ -15,9 +15,10 @@ from halo_weave.core.strategies import STRATEGIES, settings_of
 from halo_weave.errors import BadSetting
 
 SHARED = "windows"  # the key under which a store keeps the settings that all windows share
+PRESETS_KEY = "presets"  # and the one of the saved presets, by name
 
 Returning = Literal["earned", "hybrid", "fresh"]
-Scope = Literal["all", "window"]
+Scope = Literal["all", "tags", "window"]
 KvMode = Literal["splice", "exact"]
 Pairs = Literal["ranked", "with", "off"]
 Effort = Literal["off", "low", "high"]
@@ -142,7 +143,9 @@ class Settings:
         None, "Below 1, prefers variety among what wakes up; empty is off.", low=0, high=1, optional=True
     )
     memory_scope: Scope = _remembering(
-        "all", "Recall from all windows, or only from what was said in this one.", choices=get_args(Scope)
+        "all",
+        "Recall from all windows, from those that share a tag with this one, or only from this one.",
+        choices=get_args(Scope),
     )
     recall_thoughts: bool = _remembering(False, "Whether what the model thought may wake up too.")
 

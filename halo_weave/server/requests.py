@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, create_model
 
-from halo_weave.core.tokens import ID_LIMIT
+from halo_weave.core.tokens import ID_LIMIT, ChunkKey
 from halo_weave.errors import BadInput
 from halo_weave.keepsakes.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
 from halo_weave.records import NAME_LENGTH, PROMPT_LENGTH, WINDOW_ID
 from halo_weave.server.schema import DAY, KEY, SAID, WHOLE, Id, Input, Json
 from halo_weave.settings import described
+from halo_weave.weave.waking import NO_WISH, WakeWish
 
 LONGEST_SAID = 200_000
 LONGEST_QUESTION = 20_000
@@ -29,6 +30,14 @@ def position(text: str) -> int:
     if int(text) >= ID_LIMIT:
         raise BadInput("Positions end at 2^63.")
     return int(text)
+
+
+def wish_of(asked: Wish | None) -> WakeWish:
+    """What is to wake up for a message."""
+    if asked is None:
+        return NO_WISH
+    without, also = ([ChunkKey.parse(key) for key in keys] for keys in (asked.without, asked.also))
+    return WakeWish(frozenset(without), tuple(also), asked.room)
 
 
 def moment(text: str | None) -> datetime | None:
@@ -101,6 +110,15 @@ class WindowChange(_WindowTexts):
 class Say(Input):
     text: Annotated[str, Field(max_length=LONGEST_SAID, pattern=SAID, examples=["My cat is called Mochi."])]
     after: Id | None = Field(default=None, description="The turn that it follows, if not the last; 0: none.")
+    wish: Wish | None = Field(default=None, description="What wakes up for it, as chosen in a preview.")
+
+
+class Wish(Input):
+    """What is to wake up for this message, beside what recall finds."""
+
+    without: list[Key] = Field(default_factory=list, max_length=1000, description="These do not wake up.")
+    also: list[Key] = Field(default_factory=list, max_length=1000, description="These do, before all others.")
+    room: bool = Field(default=False, description="Room is made for all of it.")
 
 
 class Answer(Input):
@@ -126,6 +144,14 @@ class BranchOff(Input):
 class ChooseModel(Input):
     model: Annotated[str, Field(max_length=4096, pattern=SAID, examples=["smollm2-135m"])] = Field(
         description="A name that GET /api/models lists, hf:owner/repository[:quant], or the path of a GGUF file."
+    )
+
+
+class EmbedAnew(Input):
+    embedder: Annotated[str, Field(max_length=4096, pattern=SAID, examples=["nomic-embed"])] | None = Field(
+        default=None,
+        description="An embedder that GET /api/models lists, hf:owner/repository[:quant], or the path of a GGUF file. "
+        "Without one: the embedder in use.",
     )
 
 

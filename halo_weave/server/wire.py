@@ -19,7 +19,6 @@ from halo_weave.server.modelwire import ModelTold
 from halo_weave.server.schema import Id, KeyText, Number, Output
 from halo_weave.server.speech import SpeechTold, UseTold
 from halo_weave.settings import Settings
-from halo_weave.weave.memory import Preview
 from halo_weave.weave.seen import Budget, Context, Gap
 
 SettingValue = bool | int | float | str | None
@@ -69,6 +68,7 @@ class EmbedderTold(Output):
 
     state: Literal["ready", "loading", "off"] = "loading"
     model: str = ""
+    file: str = ""
     sentence: str = ""
     wanted: int = Field(default=0, description="Chunks that are not embedded yet.")
 
@@ -345,47 +345,6 @@ class TokensTold(Output):
 class SearchTold(Output):
     hits: list[HitTold]
     cost: int | None = Field(description="Tokens that would wake up, frames included, if a budget was given.")
-
-
-class WakingTold(Output):
-    key: str
-    part: Literal["hit", "question", "answer", "anchor"]
-    hit: str
-    similarity: float
-    cost: int
-    words: list[str]
-    text: str
-
-
-class PreviewTold(Output):
-    tokens: int = Field(description="Of the text itself.")
-    room: int
-    cost: int
-    wakes: list[WakingTold]
-    passed_over: int
-
-    @classmethod
-    def of(cls, preview: Preview) -> PreviewTold:
-        plan, hits = preview.plan, preview.hits
-        wakes = [
-            WakingTold(
-                key=str(one.key),
-                part=one.part.value,
-                hit=str(one.hit),
-                similarity=one.similarity,
-                cost=one.cost,
-                words=list(hits[one.hit].words) if one.hit in hits else [],
-                text=preview.texts.get(one.key, ""),
-            )
-            for one in plan.wakes
-        ]
-        return cls(
-            tokens=preview.tokens,
-            room=plan.room,
-            cost=plan.cost,
-            wakes=wakes,
-            passed_over=len(plan.passed_over),
-        )
 
 
 # The AI's own memory

@@ -20,7 +20,6 @@ from halo_weave.core.resurrection import (
     WakeReason,
     Waking,
     choose_resurrections,
-    room_for,
 )
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
@@ -33,7 +32,7 @@ from halo_weave.weave.events import SleptChunk, WokenChunk
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyReader
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
-from halo_weave.weave.waking import plan_waking, stamps_of
+from halo_weave.weave.waking import NO_WISH, Recalled, WakeWish, plan_waking, stamps_of, tagged
 
 CUT = "cut"  # tag of a reply whose process ended before it did
 
@@ -198,20 +197,14 @@ class Desk:
     # Waking up
 
     @property
-    def scope(self) -> str | None:
-        """The window whose talk may wake up here, or None for all."""
-        return self.record.id if self.settings.memory_scope == "window" else None
-
-    def room(self, user: int) -> int:
-        """Tokens that may wake up next to the user's words and the frames of the exchange."""
-        return room_for(
-            model_context=self.engine.info.context,
-            live=self.window.size + sum(self.window.frame_tokens.values()),
-            user=user,
-            max_new=self.settings.max_new_tokens,
-            max_context=self.settings.max_context_tokens,
-            quota=self.settings.resurrection_budget,
-        )
+    def scope(self) -> frozenset[str] | None:
+        """The windows whose talk may wake up here, or None for all."""
+        match self.settings.memory_scope:
+            case "window":
+                return frozenset({self.record.id})
+            case "tags":
+                return tagged(self.store, self.record.tags) | {self.record.id}
+        return None
 
     def plan_recall(
         self,
@@ -221,9 +214,9 @@ class Desk:
         recall: RecallPort,
         now: datetime,
         before: int | None = None,
-        scope: str | None = None,
         only: Only = EVERYTHING,
-    ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
+        wish: WakeWish = NO_WISH,
+    ) -> Recalled:
         """What would wake up here for this text."""
         return plan_waking(
             text,
@@ -233,13 +226,13 @@ class Desk:
             recall=recall,
             now=now,
             window_id=self.record.id,
-            scope=scope or self.scope,
             live=self.live_keys,
             before=before,
             frame_tokens=self.window.frame_tokens,
             stamp=self._stamp,
             left=self.left,
-            only=only,
+            only=only.within(self.scope),
+            wish=wish,
         )
 
     def plan_snapshot(
@@ -247,8 +240,8 @@ class Desk:
     ) -> ResurrectionPlan:
         """Chunks asked for by name, in the order given, as far as the room goes; only own ones in a window apart."""
         wanted = list(keys)
-        if self.scope is not None:
-            own = {one.key for one in self.store.chunks_by_key(wanted) if one.window == self.scope}
+        if (scope := self.scope) is not None:
+            own = {one.key for one in self.store.chunks_by_key(wanted) if one.window in scope}
             wanted = [key for key in wanted if key in own]
         sleepers = self.store.sleepers(self.record.id, wanted)
         if not self.settings.recall_thoughts:
@@ -346,7 +339,7 @@ class Desk:
         for waking in wakes:
             reading, hit = readings[waking.key], hits.get(waking.hit)
             reason = reasons[waking] = {
-                "by": by,
+                "by": "user" if by == "recall" and hit is None else by,  # asked for by name
                 "part": str(waking.part),
                 "hit": str(waking.hit),
                 "similarity": waking.similarity,

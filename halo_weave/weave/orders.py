@@ -13,6 +13,7 @@ from halo_weave.store import Store
 from halo_weave.weave.desk import Desk
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyKind
 from halo_weave.weave.system import System
+from halo_weave.weave.waking import NO_WISH, WakeWish
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Asked:
     question: int | None = None  # nothing new is said: this turn of the user's is answered
     opening: tuple[tuple[ReplyKind, Tokens], ...] = ()  # what the reply begins with
     terms: GuestTerms | None = None
+    wish: WakeWish = NO_WISH
 
     @property
     def tokens(self) -> int:

@@ -284,9 +284,13 @@ class System:
     # Replies that were never finished
 
     def divide_long(self) -> None:
-        """Chunks that are too long to wake up, of earlier versions or of other programs, are cut into parts."""
+        """What sleeps and is too long to wake up whole is cut into parts: then those that fit wake up, at their places."""
+        settings = self.settings(None)
+        most, budget = settings.max_chunk_tokens, settings.resurrection_budget
+        if budget is not None:
+            most = min(most, max(settings.min_chunk_tokens, budget // 2))
         with suppress(StoreError):  # another time, if the store is busy or full
-            if self.store.divide_long(self.settings(None).max_chunk_tokens, now=self.now()):
+            if self.store.divide_long(most, now=self.now()):
                 self.recall.note_said()
 
     def recover(self, held: str | None = None) -> None:

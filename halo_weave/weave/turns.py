@@ -30,6 +30,7 @@ from halo_weave.weave.orders import Asked, GuestTerms, answering, going_on, sayi
 from halo_weave.weave.reply import ReplyKind
 from halo_weave.weave.system import System
 from halo_weave.weave.turn import Turn
+from halo_weave.weave.waking import NO_WISH, WakeWish
 
 log = logging.getLogger(__name__)
 PATIENCE = 10.0  # seconds to wait for a reply to be stored when the program ends
@@ -63,16 +64,17 @@ class WeaveTurns(TurnBranches):
         stop: Sequence[str] = (),
         after: int | None = None,
         terms: GuestTerms | None = None,
+        wish: WakeWish = NO_WISH,
     ) -> Future[Begun]:
         """Begin a turn in a thread. The future holds until the user's words are stored, or says why they are not.
 
         `sampling`: settings such as temperature or max_new_tokens, for this turn alone. `stop`: the reply ends before
         one of these texts. `after`: the turn that these words follow, instead of the last one; 0: none. `terms`: what
-        another program wants to hold for this reply.
+        another program wants to hold for this reply. `wish`: what is to wake up for it, and what not.
         """
 
         def order() -> Asked:
-            return replace(self._saying(window_id, text, stop, after), terms=terms)
+            return replace(self._saying(window_id, text, stop, after), terms=terms, wish=wish)
 
         return self._begin(window_id, order, sampling)
 

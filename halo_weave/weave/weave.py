@@ -67,6 +67,7 @@ class Weave:
     def close(self) -> None:
         """Stop what is being written and let go of everything. What was said so far is kept."""
         self.models.close()
+        self.memory.close()
         self.turns.close()
         self.turns.abort_all()  # also in the thread of someone who asks for a turn's steps
         self._system.close()

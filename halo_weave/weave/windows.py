@@ -18,6 +18,7 @@ from halo_weave.settings import SHARED, Settings, checked, known, usable
 from halo_weave.weave.desk import CUT
 from halo_weave.weave.digest import Excerpt, digest
 from halo_weave.weave.events import ChunksSlept
+from halo_weave.weave.life import WindowLife, life_of
 from halo_weave.weave.reply import THOUGHT
 from halo_weave.weave.seen import Context, Gap, SaidPage, SeenReply, SeenTurn
 from halo_weave.weave.system import System
@@ -211,6 +212,11 @@ class WeaveWindows:
         """What the window's replies used most, up to so many tokens, in the original words."""
         self._system.window(window_id)
         return digest(self._system.store, window_id, tokens)
+
+    def life(self, window_id: str) -> WindowLife:
+        """All that was said in the window, without the words, and what became of it."""
+        self._system.window(window_id)
+        return life_of(self._system.store.life(window_id))
 
     def prune(self, window_id: str) -> ChunksSlept:
         """Apply the budget now, as after a reply."""

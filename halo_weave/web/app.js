@@ -145,15 +145,18 @@ export class App extends Link {
 
   // Speaking
 
-  /** @param {string} text @param {string} [id] the window @returns {Promise<boolean>} whether it is on its way */
-  async say(text, id = this.store.current) {
+  /**
+   * @param {string} text @param {string} [id] the window @param {import("./views/preview.js").Wish} [wish]
+   * @returns {Promise<boolean>} whether it is on its way
+   */
+  async say(text, id = this.store.current, wish = undefined) {
     id ||= (await this.newWindow())?.id ?? "";
     if (!id) return false;
     const window = this.store.windows.find((one) => one.id === id);
     const first = window && UNNAMED.test(window.name) && !window.live_chunks && !window.asleep_chunks;
     if (id === this.store.current) this.store.sending();
     this.store.tell("follow");
-    const answer = await this.attempt(() => this.api.say(id, text));
+    const answer = await this.attempt(() => this.api.say(id, text, wish));
     if (!answer && id === this.store.current) this.store.notSent();
     if (answer && first) this.changeWindow(id, { name: clip(text, NAME) });
     return Boolean(answer);

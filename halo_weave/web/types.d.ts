@@ -20,6 +20,7 @@ declare namespace Wire {
     "PATCH /api/settings": SettingsChange;
     "POST /api/import": Record<string, any>;
     "POST /api/clear": Clear;
+    "POST /api/reindex": EmbedAnew | null;
     "POST /api/extra/tokencount": CountTokens;
     "POST /api/v1/generate": Generate;
     "POST /api/extra/generate/check": CheckText | null;
@@ -40,6 +41,7 @@ declare namespace Wire {
     "GET /api/windows/{window_id}/deleted": DeletedPage;
     "GET /api/windows/{window_id}/gap": GapItems;
     "GET /api/windows/{window_id}/preview": PreviewTold;
+    "GET /api/windows/{window_id}/life": LifeTold;
     "POST /api/windows/{window_id}/inject": Injected;
     "POST /api/windows/{window_id}/say": Saying;
     "POST /api/windows/{window_id}/answer": Saying;
@@ -68,6 +70,7 @@ declare namespace Wire {
     "GET /api/notes": NotesTold;
     "PUT /api/notes": NotesTold;
     "GET /api/windows/{window_id}/captures": Captures;
+    "GET /api/windows/{window_id}/replay": ReplayTold;
     "GET /api/windows/{window_id}/compare": ComparisonTold;
     "GET /api/windows/{window_id}/digest": DigestTold;
     "GET /api/model": ModelTold;
@@ -329,9 +332,14 @@ declare namespace Wire {
     saying: Saying | null;
   }
 
+  interface EmbedAnew {
+    embedder?: string | null;
+  }
+
   interface EmbedderTold {
     state: "ready" | "loading" | "off";
     model: string;
+    file: string;
     sentence: string;
     wanted: number;
   }
@@ -536,6 +544,23 @@ declare namespace Wire {
     halo_weave: string;
   }
 
+  interface LifeEventTold {
+    step: number;
+    chunk: number;
+    event: "slept" | "woke" | "pinned" | "unpinned";
+    why: string;
+  }
+
+  interface LifeTold {
+    turns: string[];
+    keys: string[];
+    tokens: number[];
+    foreign: number[];
+    live: number[];
+    pinned: number[];
+    events: LifeEventTold[];
+  }
+
   interface ListedModelTold {
     name: string;
     title: string;
@@ -618,6 +643,7 @@ declare namespace Wire {
     default: string;
     models: ListedModelTold[];
     recommended: string[];
+    embedders: Record<string, string>;
     any_path: boolean;
   }
 
@@ -687,6 +713,9 @@ declare namespace Wire {
     cost: number;
     wakes: WakingTold[];
     passed_over: number;
+    over: WakingTold[];
+    near: WakingTold[];
+    sleeps: number;
   }
 
   interface Pruned {
@@ -727,6 +756,10 @@ declare namespace Wire {
     version?: string | null;
   }
 
+  interface ReplayTold {
+    turns: ReplayedTurn[];
+  }
+
   interface ReplayedSleep {
     turn: number;
     key: string;
@@ -734,6 +767,13 @@ declare namespace Wire {
     age: number;
     why: string;
     text: string;
+  }
+
+  interface ReplayedTurn {
+    turn: string;
+    brightness: Record<string, number>;
+    slept: string[];
+    woken: string[];
   }
 
   interface ReplyTold {
@@ -787,6 +827,7 @@ declare namespace Wire {
   interface Say {
     text: string;
     after?: string | null;
+    wish?: Wish | null;
   }
 
   interface Saying {
@@ -1073,6 +1114,7 @@ declare namespace Wire {
     similarity: number;
     cost: number;
     words: string[];
+    parts: Record<string, number>;
     text: string;
   }
 
@@ -1129,6 +1171,12 @@ declare namespace Wire {
 
   interface WindowsTold {
     windows: WindowTold[];
+  }
+
+  interface Wish {
+    without?: string[];
+    also?: string[];
+    room?: boolean;
   }
 
   interface WokenChunk {

@@ -74,7 +74,8 @@ def routes(service: Service) -> APIRouter:
         It is made whether or not anybody listens.
         """
         after = None if asked.after is None else requests.position(asked.after)
-        return await begun(window_id, service.weave.turns.say(window_id, asked.text, after=after))
+        wish = requests.wish_of(asked.wish)
+        return await begun(window_id, service.weave.turns.say(window_id, asked.text, after=after, wish=wish))
 
     @router.post("/answer", summary="Answer what has no reply, or answer again", status_code=202)
     async def post_answer(window_id: WindowId, asked: requests.Answer) -> Saying:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -15,7 +15,11 @@ from halo_weave.errors import BadInput, UnknownChunk
 from halo_weave.records import (
     Event,
     GraveyardPage,
+    Json,
+    Life,
+    LifeEvent,
     LiveChunk,
+    LivedChunk,
     Numbers,
     PutToSleep,
     Sleeping,
@@ -37,6 +41,7 @@ from halo_weave.stores.sql.presence import HELD_AS_NEW
 from halo_weave.stores.sql.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
+    PRESENT,
     SqlPart,
     check_window,
     listed,
@@ -304,6 +309,49 @@ class SqlWorkingSets(SqlPart):
             Event(ChunkKey(turn, chunk, ROLES[role]), where_, moment(when), event, json.loads(detail))
             for turn, chunk, role, where_, when, event, detail in rows
         ]
+
+    def life(self, window_id: str) -> Life:
+        events = "('slept', 'woke', 'pinned', 'unpinned')"
+        with self._db.reading() as db:
+            turns = db.execute(
+                """WITH RECURSIVE line(id) AS (
+                       SELECT head FROM windows WHERE id = ? AND head IS NOT NULL
+                       UNION ALL SELECT t.parent FROM line JOIN turns t USING (id) WHERE t.parent IS NOT NULL)
+                   SELECT t.id, t.said FROM line JOIN turns t USING (id) ORDER BY t.id""",
+                (window_id,),
+            ).fetchall()
+            rows = db.execute(
+                f"""SELECT c.number, c.turn, c.chunk, t.role, c.span, l.pinned
+                    FROM chunks c JOIN turns t ON t.id = c.turn
+                    LEFT JOIN live l ON l.window = ?1 AND l.start = c.start
+                    WHERE {PRESENT} AND (c.turn IN (SELECT value FROM json_each(?2)) OR c.number IN (
+                        SELECT h.chunk FROM history h WHERE h.window = ?1 AND h.event IN {events}))
+                    ORDER BY c.start""",
+                (window_id, listed(turn for turn, _ in turns)),
+            ).fetchall()
+            happened = db.execute(
+                f"""SELECT chunk, happened, event, detail FROM history
+                    WHERE window = ? AND event IN {events} ORDER BY id""",
+                (window_id,),
+            ).fetchall()
+        keys = {number: ChunkKey(turn, chunk, ROLES[role]) for number, turn, chunk, role, *_ in rows}
+        return Life(
+            tuple((turn, moment(said)) for turn, said in turns),
+            tuple(
+                LivedChunk(keys[number], tokens, pinned is not None, pinned == 1)
+                for number, _, _, _, tokens, pinned in rows
+            ),
+            tuple(
+                LifeEvent(keys[number], moment(when), event, _why(json.loads(detail)))
+                for number, when, event, detail in happened
+                if number in keys
+            ),
+        )
+
+
+def _why(detail: Mapping[str, Json]) -> str:
+    """By whom or why something happened, as far as its detail tells."""
+    return str(detail.get("by") or detail.get("why") or "")
 
 
 def _live_row(db: Connection, window_id: str, key: ChunkKey) -> tuple[int, int, int]:
