@@ -148,6 +148,7 @@ class Done:
     reason: Reason  # stop string, end of generation, max_new_tokens, no room left, aborted
     tokens: int
     seconds: float
+    row: AttentionRow | None = None  # what the last token looked at, if the model chose to end after it
 
 
 GenerationEvent = Planned | Read | Step | Done

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.engines.cache import NEVER, Cache, CellsRefused, Observation, Shape
 from halo_weave.engines.capture import is_native
@@ -330,6 +331,7 @@ class LlamaEngine:
         stops = Stops((*sampling.stop, *self.ends))
         made = given = 0
         reason: Reason | None = None
+        last: AttentionRow | None = None
         while reason is None:
             if stopped():
                 reason = "abort"
@@ -340,7 +342,7 @@ class LlamaEngine:
                 cache.doubt = "the map of its cells did not fit"
             id = sampler.sample(cache.context)
             if self.model.ends_generation(id):
-                reason = "eos"
+                reason, last = "eos", row
                 break
             step = Step(id, label, self.model.piece(id), cache.surprisal(-1, id), row)
             made += 1
@@ -360,7 +362,7 @@ class LlamaEngine:
                     yield None
         rest = stops.rest()
         yield from rest
-        yield Done(reason, given + len(rest), time.perf_counter() - began)
+        yield Done(reason, given + len(rest), time.perf_counter() - began, last)
 
     def _has_room(self, cache: Cache) -> bool:
         """Room for one more live token, if need be by closing holes."""

@@ -294,6 +294,7 @@ class ScriptedEngine:
         stops = Stops(sampling.stop)
         given = 0
         reason: Reason = "eos"
+        last: AttentionRow | None = None
         for made, id in enumerate(ids, start=1):
             self.pause()
             if stopped():
@@ -318,9 +319,10 @@ class ScriptedEngine:
             break
         else:
             self.pause()
+            last = self._row(flat, len(flat), capture) if capture and capture.reply else None
         rest = stops.rest()
         yield from rest
-        yield Done(reason, given + len(rest), time.perf_counter() - began)
+        yield Done(reason, given + len(rest), time.perf_counter() - began, last)
 
     def _append(self, kept: _WindowCache, flat: FlatPrompt, label: int, id: int) -> FlatPrompt:
         flat = FlatPrompt(

@@ -46,12 +46,13 @@ WindowName = Annotated[str, BeforeValidator(_named)]
 class Described(Output):
     name: str
     group: str
-    type: Literal["integer", "number", "boolean", "choice"]
+    type: Literal["integer", "number", "boolean", "choice", "text"]
     default: SettingValue
     low: float | None
     high: float | None
     choices: list[str]
     optional: bool
+    common: bool = Field(description="One of the few that most people change.")
     meaning: str
 
 
@@ -99,6 +100,13 @@ class WindowTold(Output):
     system_prompt: str = _at("window", "system_prompt")
     user_name: str = _at("window", "user_name")
     ai_name: str = _at("window", "ai_name")
+    inherits: list[str] = Field(
+        validation_alias=AliasPath("window", "inherits"),
+        description="Which of these words are those of all windows.",
+    )
+    tags: list[str] = _at("window", "tags")
+    pinned: bool = _at("window", "pinned")
+    archived: bool = _at("window", "archived")
     settings: dict[str, SettingValue] = Field(description="What the window sets itself.")
     effective: Annotated[dict[str, SettingValue], BeforeValidator(Settings.as_mapping)] = Field(
         description="What holds in it."

@@ -25,7 +25,7 @@ from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
 from halo_weave.ports import EVERYTHING, Engine, Only, RecallPort
-from halo_weave.records import ChunkRecord, PutToSleep, WakeUp, WindowRecord
+from halo_weave.records import DOCUMENT, ChunkRecord, PutToSleep, WakeUp, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
@@ -135,8 +135,12 @@ class Desk:
         if len(chunk) != chunk.span:
             self.foreign.add(chunk.start)
         # The model's own answers have no stamp here, lest it writes some itself; those from elsewhere need one.
-        role, elsewhere = chunk.key.role, self._elsewhere(about.window)
-        if self.settings.timestamps and (elsewhere or role is not Role.ASSISTANT):
+        role, elsewhere, dated = chunk.key.role, self._elsewhere(about.window), self.settings.timestamps
+        if DOCUMENT in about.tags:  # the model is always told which file it reads
+            origin = Origin(about.said, elsewhere if dated else "", about.speaker, dated)
+            self.origins[chunk.key.turn_id] = origin
+            self.window.stamps[chunk.key.turn_id] = self.scribe.origin_tokens(origin, dated=dated)
+        elif dated and (elsewhere or role is not Role.ASSISTANT):
             self.origins[chunk.key.turn_id] = Origin(about.said, elsewhere)
             self.window.stamps[chunk.key.turn_id] = self._stamp(about.window, role)
 
@@ -206,6 +210,13 @@ class Desk:
                 return tagged(self.store, self.record.tags) | {self.record.id}
         return None
 
+    def _led_here(self, scope: frozenset[str]) -> dict[int, str]:
+        """Turns of windows beyond the scope that this one branched off after, with those windows."""
+        own = self.record.id
+        if self.store.followers(0, own):  # it begins by itself
+            return {}
+        return {turn.id: turn.window for turn in self.store.branch(own) if turn.window not in scope}
+
     def plan_recall(
         self,
         text: str,
@@ -218,6 +229,8 @@ class Desk:
         wish: WakeWish = NO_WISH,
     ) -> Recalled:
         """What would wake up here for this text."""
+        scope = self.scope
+        led = {} if scope is None else self._led_here(scope)
         return plan_waking(
             text,
             room,
@@ -231,7 +244,8 @@ class Desk:
             frame_tokens=self.window.frame_tokens,
             stamp=self._stamp,
             left=self.left,
-            only=only.within(self.scope),
+            led_here=led,
+            only=only if scope is None else only.within(scope | set(led.values())),
             wish=wish,
         )
 
@@ -242,7 +256,8 @@ class Desk:
         wanted = list(keys)
         if (scope := self.scope) is not None:
             own = {one.key for one in self.store.chunks_by_key(wanted) if one.window in scope}
-            wanted = [key for key in wanted if key in own]
+            led = self._led_here(scope)
+            wanted = [key for key in wanted if key in own or key.turn_id in led]
         sleepers = self.store.sleepers(self.record.id, wanted)
         if not self.settings.recall_thoughts:
             sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
@@ -389,6 +404,7 @@ class Desk:
             speaker=record.speaker,
             said=record.said,
             slept=reading.earned is not None,
+            document=DOCUMENT in record.tags,
         )
 
     # Looking

@@ -43,6 +43,7 @@ class WokenChunk(SeenChunk):
     speaker: str
     said: datetime
     slept: bool  # in this window; else it comes from another one
+    document: bool = False  # a part of a file that was attached; its name is the speaker
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +162,8 @@ class Spoken:
     said: datetime
     speaker: str
     chunks: tuple[SeenChunk, ...]
-    use: ReplyUse
-    remembered: tuple[Reminder, ...]
+    use: ReplyUse | None  # None: it is not known, since the model is not calibrated yet
+    remembered: tuple[Reminder, ...] | None
 
 
 @dataclass(frozen=True, slots=True)

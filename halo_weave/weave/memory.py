@@ -271,6 +271,7 @@ class WeaveMemory:
             system.store.clear(confirm=True)
             for window_id in windows:
                 system.engine.forget(window_id)
+        system.drop_tapes()
         system.recall.forget()
         for window_id in windows:
             system.hubs.drop(window_id)

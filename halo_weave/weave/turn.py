@@ -22,13 +22,14 @@ from halo_weave.core.use import UseTally, seen_for_use
 from halo_weave.core.window import chunk_turn
 from halo_weave.errors import BadInput
 from halo_weave.keepsakes.calls import ToolCall
-from halo_weave.ports import Done, Planned, Read, Reason, Sampling, Step
+from halo_weave.ports import Done, Planned, Read, Reason, Step
 from halo_weave.records import Reservation
 from halo_weave.templates.calls import CallSplitter
 from halo_weave.templates.messages import NativeCall
 from halo_weave.weave import events
 from halo_weave.weave.clock import TurnClock
 from halo_weave.weave.desk import About, Desk
+from halo_weave.weave.documents import attach, document_cost
 from halo_weave.weave.orders import Asked, GuestTerms
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
@@ -79,10 +80,10 @@ class Turn:
         said = fitting(self.desk, "" if self.asked.question else self.text)
         tools = self.settings.tool_rounds * TOOL_ROOM if self.form != "off" else 0
         more = self.settings.max_new_tokens + OVERHEAD + MARGIN + tools + self.asked.tokens
-        ids = self.store.reserve(len(said) + more)
         if self.asked.after is not None or self.asked.question is not None:
             yield events.WindowChanged()
-        yield from self._make_room(len(said))
+        yield from self._attach(len(said)) if self.asked.documents else self._make_room(len(said))
+        ids = self.store.reserve(len(said) + more)
         yield from self._remember(len(said), ids)
         yield self._hear(said, ids)
         with self.desk.guard:
@@ -128,6 +129,16 @@ class Turn:
                     "or lower max_new_tokens."
                 )
             yield self._put_to_sleep(plan, before_turn=True)
+
+    def _attach(self, user: int) -> Iterator[events.TurnEvent]:
+        """Documents come before the user's words: whole if the model has room for them, else their openings."""
+        cost = document_cost(self.desk, self.asked.documents)
+        whole = cost <= wake_room(self.desk, user, given=True)
+        yield from self._make_room(user + cost if whole else user)
+        for plan in attach(self.system, self.desk, self.asked, user, whole=whole):
+            self._put_to_sleep(plan, before_turn=True)
+        self.recall.note_said()
+        yield events.WindowChanged()
 
     def _remember(self, user: int, ids: Reservation) -> Iterator[events.TurnEvent]:
         self.system.divide_long()  # of what the user put to sleep since
@@ -175,7 +186,7 @@ class Turn:
             max_chunk_tokens=self.settings.max_chunk_tokens,
         )
         live = [window.born(chunk) for chunk in chunks]
-        kind, after = self.engine.info.tokenizer, self.asked.after
+        kind, after = self.engine.info.tokenizer, None if self.asked.documents else self.asked.after
         self.store.append(self.desk.record.id, live, tokenizer=kind, now=now, after=after)
         with self.desk.guard:
             self._note(chunks, self.desk.record.user_name, now)
@@ -229,6 +240,7 @@ class Turn:
                         calls += self._native_calls() if rounds else []
                     case Done():
                         self.reason = step.reason
+                        self._note_end(step.row)
                         return
                 if calls:
                     break
@@ -254,17 +266,7 @@ class Turn:
         )
         if left < 1:
             return iter([Done("length", 0, 0.0)])
-        sampling = Sampling(
-            temperature=self.settings.temperature,
-            top_p=self.settings.top_p,
-            top_k=self.settings.top_k,
-            min_p=self.settings.min_p,
-            repeat_penalty=self.settings.repeat_penalty,
-            seed=self.settings.seed,
-            max_new_tokens=left,
-            stop=self.asked.stop,
-            grammar=self.terms.grammar,
-        )
+        sampling = self.asked.sampling(self.settings, left)
         capture = seen_for_use(window.strategy.capture, self.use.calibration)
         capture = self.tape.wanted(capture, self.engine)
         if not first:
@@ -295,16 +297,13 @@ class Turn:
         self.clock.reading += read.seconds
         window = self.desk.window
         surprisal = None if read.surprisal is None else self.prompt.whole_surprisal(read.surprisal)
-        if surprisal is not None and window.reply is not None and window.reply.answers is not None:
-            window.learn_surprisal(window.reply.answers, surprisal)
+        answers = window.reply.answers if window.reply else None
+        if surprisal is not None and answers is not None:
+            window.learn_surprisal(answers, surprisal)
         rows = [row for row in map(self.prompt.whole, read.rows) if row]
-        before = (
-            sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != window.reply.answers)
-            if window.reply
-            else 0
-        )
+        before = sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != answers)
         self.use.read(rows, before)
-        self.tape.rows(rows, window.reply.answers if window.reply else None, surprisal)
+        self.tape.rows(rows, answers, surprisal)
         if window.strategy.capture.reading:
             window.learn_rows(rows)
         return events.PromptRead(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
@@ -349,6 +348,12 @@ class Turn:
         assert window.reply is not None
         assert window.reply.answers is not None
         self.use.say(row, window.chunks, window.offsets, window.reply.answers)
+
+    def _note_end(self, row: AttentionRow | None) -> None:
+        row = None if row is None else self.prompt.whole(row)
+        if row is not None and row.fault(len(self.desk.window)) is None:
+            self.tape.last_row(row)
+            self.use.end(row)
 
     # Tools
 
@@ -443,7 +448,7 @@ class Turn:
             self._note(chunks, self.desk.record.ai_name, now)
         live = [window.at(chunk.key) for chunk in chunks]
         store_reply(self.system, self.desk, turn_id, live, self._tags, now)
-        use = self.use.whole(start)
+        use = None if self.use.calibration.pending else self.use.whole(start)
         reminders = store_use(self.desk, turn_id, use, self._woken) if chunks else ()
         return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use, reminders)
 

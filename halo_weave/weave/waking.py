@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple
 
 from halo_weave.core.resurrection import (
@@ -91,12 +92,14 @@ def plan_waking(
     frame_tokens: Mapping[Role, int] | None = None,
     stamp: Callable[[str, Role], int] = lambda window, role: 0,
     left: Collection[int] = (),
+    led_here: Mapping[int, str] = MappingProxyType({}),
     only: Only = EVERYTHING,
     wish: WakeWish = NO_WISH,
 ) -> Recalled:
     """The hits by key, the plan that fits the room, and near misses. Nothing is changed.
 
-    `window_id`: where they would wake up; without one, nothing is live. `only`: which chunks may.
+    `window_id`: where they would wake up; without one, nothing is live. `only`: which chunks may. `led_here`: of the
+    windows in it, only these turns may: this one branched off after them.
     `before`: only what stands before this position. `left`: turns that do not wake up. `stamp`: tokens by which the model is told of another window.
     """
     found = recall.search(
@@ -117,6 +120,13 @@ def plan_waking(
             key: sleeper
             for key, sleeper in sleepers.items()
             if key.turn_id not in left and key not in wish.without
+        }
+    if led_here:
+        parents = set(led_here.values())
+        sleepers = {
+            key: sleeper
+            for key, sleeper in sleepers.items()
+            if sleeper.window not in parents or key.turn_id in led_here
         }
     if before is not None:
         # What another window said after this turn began stands after it in time, and can wake up next turn.

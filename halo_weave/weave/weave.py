@@ -11,12 +11,14 @@ from halo_weave.ports import Engine, RecallPort
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.chunks import WeaveChunks
+from halo_weave.weave.documents import WeaveDocuments
 from halo_weave.weave.keepsakes import WeaveKeepsakes
 from halo_weave.weave.library import WeaveLibrary
 from halo_weave.weave.memory import EmbedAnew, WeaveMemory
 from halo_weave.weave.models import Calibrate, OpenModel, Remember, WeaveModels
+from halo_weave.weave.presets import WeavePresets
 from halo_weave.weave.system import System
-from halo_weave.weave.taping import NewTape
+from halo_weave.weave.taping import DropTapes, NewTape
 from halo_weave.weave.turns import WeaveTurns
 from halo_weave.weave.windows import WeaveWindows
 
@@ -36,6 +38,7 @@ class Weave:
         remember_model: Remember | None = None,
         calibration: Calibration = NOT_CALIBRATED,
         new_tape: NewTape | None = None,
+        drop_tapes: DropTapes | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._system = System(
@@ -47,10 +50,12 @@ class Weave:
             calibration=calibration,
             now=now,
         )
-        self._system.new_tape = new_tape
+        self._system.new_tape, self._system.erase_tapes = new_tape, drop_tapes
         self.turns = WeaveTurns(self._system)
         self.models = WeaveModels(self._system, self.turns, open_model, calibrate, remember_model)
         self.windows = WeaveWindows(self._system, self.turns)
+        self.documents = WeaveDocuments(self._system)
+        self.presets = WeavePresets(self._system)
         self.chunks = WeaveChunks(self._system)
         self.memory = WeaveMemory(self._system, embed_anew)
         self.keepsakes = WeaveKeepsakes(self._system)

@@ -94,10 +94,14 @@ export class Api {
   /** @param {string} id @param {AbortSignal} [signal] @returns {Promise<WireContext>} */
   context(id, signal) { return this.json("GET", path`/api/windows/${id}/context`, { signal }); }
   /**
-   * @param {string} id @param {string} text @param {Wish} [wish] what wakes up for it
+   * @param {string} id @param {string} text @param {{name: string, text: string}[]} [documents]
+   * @param {Wish} [wish] what wakes up for it
    * @returns {Promise<Wire.Answers["POST /api/windows/{window_id}/say"]>}
    */
-  say(id, text, wish) { return this.json("POST", path`/api/windows/${id}/say`, { body: { text, wish } }); }
+  say(id, text, documents = [], wish = undefined) {
+    const body = documents.length ? { text, documents, wish } : { text, wish };
+    return this.json("POST", path`/api/windows/${id}/say`, { body });
+  }
   /** Answers a turn of the user's, or gives another answer in place of one. @param {string} id @param {string} turn */
   answer(id, turn) { return this.json("POST", path`/api/windows/${id}/answer`, { body: { turn } }); }
   /** @param {string} id */
@@ -222,8 +226,36 @@ export class Api {
   reindexing() { return this.json("GET", "/api/reindex"); }
   /** @returns {Promise<Wire.Answers["GET /api/import"]>} */
   importing() { return this.json("GET", "/api/import"); }
+  /** @returns {Promise<Wire.Answers["GET /api/persona"]>} */
+  persona() { return this.json("GET", "/api/persona"); }
+  /** @param {Wire.Bodies["PATCH /api/persona"]} changes @returns {Promise<Wire.Answers["GET /api/persona"]>} */
+  changePersona(changes) { return this.json("PATCH", "/api/persona", { body: changes }); }
+  /** @returns {Promise<Preset[]>} */
+  async presets() { return (await this.json("GET", "/api/presets")).presets; }
+  /** @param {string} name @param {Wire.Bodies["PUT /api/presets/{name}"]} about @returns {Promise<Preset>} */
+  savePreset(name, about) { return this.json("PUT", path`/api/presets/${name}`, { body: about }); }
+  /** @param {string} name @param {string} to @returns {Promise<Preset>} */
+  renamePreset(name, to) { return this.json("POST", path`/api/presets/${name}/rename`, { body: { to } }); }
+  /** @param {string} name @param {string | null} window null: all windows @returns {Promise<Preset>} */
+  applyPreset(name, window) { return this.json("POST", path`/api/presets/${name}/apply`, { body: { window } }); }
+  /** @param {string} name @returns {Promise<Preset>} */
+  deletePreset(name) { return this.json("DELETE", path`/api/presets/${name}`); }
+
+  /** A window's conversation to read. @param {string} id */
+  async markdown(id) {
+    return (await this.request("GET", this.exportAddress({ window: id, format: "markdown" }))).text();
+  }
   /** @param {Query} query */
   exportAddress(query) { return withQuery("/api/export", query); }
+
+  /**
+   * Reads a file to attach. @param {File} file @param {string} window @param {AbortSignal} signal
+   * @returns {Promise<Attached>}
+   */
+  readDocument(file, window, signal) {
+    const address = withQuery("/api/documents", { name: file.name, window });
+    return this.#sent(address, file, () => {}, signal);
+  }
 
   /**
    * Sends a file as it is; `progress` hears the share that is sent.
@@ -231,9 +263,19 @@ export class Api {
    * @returns {Promise<Wire.Answers["POST /api/import"]>}
    */
   import(file, progress) {
+    return this.#sent("/api/import", file, progress);
+  }
+
+  /**
+   * @param {string} address @param {File} file @param {(share: number) => void} progress @param {AbortSignal} [signal]
+   * @returns {Promise<any>}
+   */
+  #sent(address, file, progress, signal) {
     return new Promise((done, failed) => {
       const request = new XMLHttpRequest();
-      request.open("POST", "/api/import");
+      request.open("POST", address);
+      signal?.addEventListener("abort", () => request.abort());
+      request.onabort = () => failed(new DOMException("", "AbortError"));
       request.setRequestHeader("content-type", "application/octet-stream");
       if (this.key()) request.setRequestHeader("authorization", `Bearer ${this.key()}`);
       request.upload.onprogress = (event) => progress(event.total ? event.loaded / event.total : 0);

@@ -14,6 +14,10 @@ declare namespace Wire {
     "POST /api/windows/{window_id}/branch": BranchOff;
     "POST /api/windows/{window_id}/chunks/undelete": Undelete;
     "POST /api/windows/{window_id}/chunks/{key}/wrong": Wrong;
+    "PATCH /api/persona": PersonaChange;
+    "PUT /api/presets/{name}": SavePreset;
+    "POST /api/presets/{name}/rename": RenamePreset;
+    "POST /api/presets/{name}/apply": ApplyPreset;
     "PUT /api/memory/entry": Keep;
     "PUT /api/notes": ReplaceNotes;
     "POST /api/model": ChooseModel;
@@ -61,6 +65,14 @@ declare namespace Wire {
     "DELETE /api/windows/{window_id}/chunks/{key}": DeletionTold;
     "GET /api/tokens": TokensTold;
     "GET /api/search": SearchTold;
+    "GET /api/persona": PersonaTold;
+    "PATCH /api/persona": PersonaTold;
+    "GET /api/presets": PresetsTold;
+    "PUT /api/presets/{name}": PresetTold;
+    "DELETE /api/presets/{name}": PresetTold;
+    "POST /api/presets/{name}/rename": PresetTold;
+    "POST /api/presets/{name}/apply": PresetTold;
+    "POST /api/documents": DocumentTold;
     "GET /api/memory": BranchTold;
     "GET /api/memory/entry": EntryTold;
     "PUT /api/memory/entry": EntryTold;
@@ -70,6 +82,7 @@ declare namespace Wire {
     "GET /api/notes": NotesTold;
     "PUT /api/notes": NotesTold;
     "GET /api/windows/{window_id}/captures": Captures;
+    "DELETE /api/windows/{window_id}/captures": null;
     "GET /api/windows/{window_id}/replay": ReplayTold;
     "GET /api/windows/{window_id}/compare": ComparisonTold;
     "GET /api/windows/{window_id}/digest": DigestTold;
@@ -140,11 +153,20 @@ declare namespace Wire {
     opened: number;
   }
 
+  interface ApplyPreset {
+    window?: string | null;
+  }
+
   interface AsleepEvent {
     chunks: SleptChunk[];
     budget: number;
     over: number;
     before_turn: boolean;
+  }
+
+  interface Attached {
+    name: string;
+    text: string;
   }
 
   interface BranchOff {
@@ -302,17 +324,24 @@ declare namespace Wire {
   interface Described {
     name: string;
     group: string;
-    type: "integer" | "number" | "boolean" | "choice";
+    type: "integer" | "number" | "boolean" | "choice" | "text";
     default: boolean | number | string | null;
     low: number | null;
     high: number | null;
     choices: string[];
     optional: boolean;
+    common: boolean;
     meaning: string;
   }
 
   interface DigestTold {
     excerpts: ExcerptTold[];
+  }
+
+  interface DocumentTold {
+    name: string;
+    text: string;
+    tokens: number;
   }
 
   interface DoneEvent {
@@ -651,6 +680,7 @@ declare namespace Wire {
     system_prompt?: string | null;
     user_name?: string | null;
     ai_name?: string | null;
+    tags?: string[] | null;
     settings?: OwnSettings | null;
     name: string;
   }
@@ -672,6 +702,7 @@ declare namespace Wire {
     repeat_penalty?: number | null;
     seed?: number | null;
     max_new_tokens?: number | null;
+    stop?: string | null;
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number | null;
     prune_to?: number | null;
@@ -682,6 +713,8 @@ declare namespace Wire {
     initial_brightness?: number | null;
     brightness_cap?: number | null;
     fading?: number | null;
+    fading_share?: number | null;
+    adds_up?: "mean" | "max" | null;
     decay?: number | null;
     sink?: "max" | "first" | null;
     asking_sinks?: number | null;
@@ -695,7 +728,7 @@ declare namespace Wire {
     user_weight?: number | null;
     relevance_floor?: number | null;
     mmr_lambda?: number | null;
-    memory_scope?: "all" | "window" | null;
+    memory_scope?: "all" | "tags" | "window" | null;
     recall_thoughts?: boolean | null;
     kv_mode?: "splice" | "exact" | null;
     timestamps?: boolean | null;
@@ -703,8 +736,33 @@ declare namespace Wire {
     memory_decay_days?: number | null;
     tools?: "auto" | "native" | "tags" | "off" | null;
     tool_rounds?: number | null;
+    document_megabytes?: number | null;
+    document_tokens?: number | null;
+    document_seconds?: number | null;
     capture?: "off" | "mean" | "retrieval" | "all" | null;
     capture_megabytes?: number | null;
+  }
+
+  interface PersonaChange {
+    system_prompt?: string | null;
+    user_name?: string | null;
+    ai_name?: string | null;
+  }
+
+  interface PersonaTold {
+    system_prompt: string;
+    user_name: string;
+    ai_name: string;
+  }
+
+  interface PresetTold {
+    name: string;
+    settings: Record<string, boolean | number | string | null>;
+    words: Record<string, string>;
+  }
+
+  interface PresetsTold {
+    presets: PresetTold[];
   }
 
   interface PreviewTold {
@@ -747,8 +805,12 @@ declare namespace Wire {
     window: string;
     window_name: string;
     speaker: string;
-    share: number;
+    share: number | null;
     woken: Record<string, any> | null;
+  }
+
+  interface RenamePreset {
+    to: string;
   }
 
   interface ReplaceNotes {
@@ -820,14 +882,22 @@ declare namespace Wire {
     cut: boolean;
     siblings: number;
     sibling: number;
+    document: boolean;
     remembered: RememberedTold[] | null;
     chunks: SaidChunkTold[];
+  }
+
+  interface SavePreset {
+    window?: string | null;
+    settings?: OwnSettings | null;
+    words?: PersonaChange | null;
   }
 
   interface Say {
     text: string;
     after?: string | null;
     wish?: Wish | null;
+    documents?: Attached[];
   }
 
   interface Saying {
@@ -847,12 +917,14 @@ declare namespace Wire {
   }
 
   interface SettingsChange {
-    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" | "initial_brightness"
-      | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
-      "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
-      | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
-      "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
+    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
+      "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
+      "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
+      "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
+      | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
+      "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" |
+      "tool_rounds" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
+      "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -860,6 +932,7 @@ declare namespace Wire {
     repeat_penalty?: number;
     seed?: number | null;
     max_new_tokens?: number;
+    stop?: string;
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number;
     prune_to?: number | null;
@@ -870,6 +943,8 @@ declare namespace Wire {
     initial_brightness?: number;
     brightness_cap?: number;
     fading?: number;
+    fading_share?: number;
+    adds_up?: "mean" | "max";
     decay?: number;
     sink?: "max" | "first";
     asking_sinks?: number;
@@ -883,7 +958,7 @@ declare namespace Wire {
     user_weight?: number;
     relevance_floor?: number;
     mmr_lambda?: number | null;
-    memory_scope?: "all" | "window";
+    memory_scope?: "all" | "tags" | "window";
     recall_thoughts?: boolean;
     kv_mode?: "splice" | "exact";
     timestamps?: boolean;
@@ -891,6 +966,9 @@ declare namespace Wire {
     memory_decay_days?: number;
     tools?: "auto" | "native" | "tags" | "off";
     tool_rounds?: number;
+    document_megabytes?: number;
+    document_tokens?: number;
+    document_seconds?: number;
     capture?: "off" | "mean" | "retrieval" | "all";
     capture_megabytes?: number;
   }
@@ -913,7 +991,7 @@ declare namespace Wire {
     siblings: SiblingTold[];
   }
 
-  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "turn over";
+  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "no room" | "turn over";
 
   interface SleepingTold {
     key: string;
@@ -950,8 +1028,8 @@ declare namespace Wire {
     said: string;
     speaker: string;
     chunks: ChunkTold[];
-    use: UseTold;
-    remembered: RememberedTold[];
+    use: UseTold | null;
+    remembered: RememberedTold[] | null;
   }
 
   interface StatsTold {
@@ -989,6 +1067,7 @@ declare namespace Wire {
     turns: number;
     asleep: number;
     woken: number;
+    woken_tokens: number;
     live: number;
     median_age: number | null;
     rows: number;
@@ -1071,6 +1150,7 @@ declare namespace Wire {
     cut: boolean;
     siblings: number;
     sibling: number;
+    document: boolean;
     remembered: RememberedTold[] | null;
     chunks: ChunkTold[];
   }
@@ -1142,14 +1222,20 @@ declare namespace Wire {
     system_prompt?: string | null;
     user_name?: string | null;
     ai_name?: string | null;
+    tags?: string[] | null;
     settings?: OwnSettings | null;
     name?: string | null;
-    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" | "initial_brightness"
-      | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
-      "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
-      | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
-      "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
+    pinned?: boolean | null;
+    archived?: boolean | null;
+    inherits?: ("system_prompt" | "user_name" | "ai_name")[];
+    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
+      "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
+      "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
+      "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
+      | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
+      "recall_thoughts" | "kv_mode" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" |
+      "tool_rounds" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
+      "capture_megabytes")[];
   }
 
   interface WindowTold {
@@ -1158,6 +1244,10 @@ declare namespace Wire {
     system_prompt: string;
     user_name: string;
     ai_name: string;
+    inherits: string[];
+    tags: string[];
+    pinned: boolean;
+    archived: boolean;
     settings: Record<string, boolean | number | string | null>;
     effective: Record<string, boolean | number | string | null>;
     created: string;
@@ -1205,6 +1295,7 @@ declare namespace Wire {
     speaker: string;
     said: string;
     slept: boolean;
+    document: boolean;
   }
 
   interface WokenEvent {

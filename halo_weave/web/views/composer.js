@@ -2,6 +2,7 @@
 
 import { debounced, h, icon } from "../dom.js";
 import { counted, ending, number, turnSentence } from "../words.js";
+import { AttachmentsView } from "./attachments.js";
 import { PreviewView } from "./preview.js";
 
 const PREVIEW_AFTER = 350;
@@ -35,6 +36,7 @@ export class ComposerView {
     this.form = h("form", { class: "composer", "aria-label": "Say something" },
       h("div", { class: "box" }, this.input, this.count, this.send, this.stop));
     place.append(this.form, this.preview.node, this.status);
+    this.attachments = new AttachmentsView(app, /** @type {HTMLElement} */ (this.form.querySelector(".box")));
     /** Words on their way. @type {{window: string, text: string, back: boolean} | null} */
     this.unheard = null;
     this.#listen();
@@ -74,12 +76,14 @@ export class ComposerView {
     const { app } = this;
     const text = this.input.value;
     if (!text.trim()) return;
-    if (app.store.busy || this.send.disabled) return this.#notYet();
+    if (app.store.busy || this.send.disabled || this.attachments.reading) return this.#notYet();
     const { wish } = this.preview;
     this.set("", false);
     const window = app.store.current || ((await app.newWindow())?.id ?? "");
+    const files = this.attachments.take();
     const unheard = (this.unheard = { window, text, back: false });
-    if (window && (await app.say(text, window, wish))) return;
+    if (window && (await app.say(text, window, files, wish))) return;
+    this.attachments.giveBack(window, files);
     this.#giveBack(unheard);
     if (this.unheard === unheard) this.unheard = null;
   }
@@ -88,6 +92,7 @@ export class ComposerView {
   #notYet() {
     const { store } = this.app;
     this.#note = store.busy ? "Not sent yet: the reply is still being written. Esc stops it; your words stay here."
+      : this.attachments.reading ? "Not sent yet: a file is still being read. Your words stay here."
       : "Not sent yet: the model is not ready. Your words stay here.";
     this.#sentence();
     setTimeout(() => {

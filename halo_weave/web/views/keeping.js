@@ -26,6 +26,9 @@ export class KeepingView {
     this.file = h("input", { type: "file", class: "sr", tabindex: "-1", "aria-label": label, on });
     this.only = h("input", { type: "checkbox" });
     this.embeddings = h("input", { type: "checkbox", set: { checked: true } });
+    const forms = [["halo-weave", "Halo Weave's own"], ["markdown", "Markdown"], ["chatgpt", "ChatGPT's shape"]];
+    this.format = h("select", { class: "field", id: "export-format", on: { change: () => this.#suit() } },
+      forms.map(([value, text]) => h("option", { value, text })));
     this.words = h("p", { class: "quiet" });
     this.bar = h("progress", { max: "1" });
     this.progress = h("div", { class: "progress", hidden: true }, this.words, this.bar);
@@ -33,7 +36,9 @@ export class KeepingView {
     this.choice = h("select", { class: "field", "aria-label": "Embedding model", on: { change: () => this.#about() } });
     this.about = h("p", { class: "quiet" });
     this.onlyLine = h("label", { class: "check" }, this.only, h("span", { text: "Only this window" }));
-    this.node = h("section", { class: "group" }, h("h3", { text: "Memory as a whole" }), this.numbers, this.onlyLine,
+    this.node = h("section", { class: "group" }, h("h3", { text: "Memory as a whole" }), this.numbers,
+      h("div", { class: "line" }, h("label", { for: "export-format", class: "label", text: "Export as" }), this.format),
+      this.onlyLine,
       h("label", { class: "check" }, this.embeddings, h("span", { text: "With embeddings (larger, ready to search)" })),
       h("div", { class: "answers start" },
         iconButton("download", "Export", () => this.#export(), { text: true }),
@@ -91,19 +96,19 @@ export class KeepingView {
     this.about.textContent = this.#embedders.find((one) => one.name === this.choice.value)?.about ?? "";
   }
 
-  async #export() {
-    const { api, store, preferences } = this.app;
+  #export() {
+    const { store } = this.app;
     const window = this.only.checked && store.current ? store.current : undefined;
-    const address = api.exportAddress({ window, embeddings: this.embeddings.checked });
-    const begin = async () => {
-      if (preferences.key) await api.beginSession(); // a link cannot carry the key; a cookie of this session can
-      return true;
-    };
-    if (!(await this.app.attempt(begin))) return;
-    const link = h("a", { href: address, download: "" });
-    document.body.append(link);
-    link.click();
-    link.remove();
+    const format = this.format.value;
+    return this.app.download({ window, format, embeddings: format === "halo-weave" && this.embeddings.checked });
+  }
+
+  /** Markdown is for one window, embeddings for our own form. */
+  #suit() {
+    const markdown = this.format.value === "markdown";
+    if (markdown) this.only.checked = true;
+    this.only.disabled = markdown;
+    this.embeddings.disabled = this.format.value !== "halo-weave";
   }
 
   async #import() {
