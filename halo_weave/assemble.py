@@ -81,7 +81,7 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
     engine = open_model(options, None, progress)
     try:
         calibration = calibrate_engine(options, engine, progress)
-        store = open_store(options.store or options.data)
+        store = open_store(options.store or options.data, beside=options.data)
     except BaseException:
         engine.close()
         raise
@@ -96,7 +96,7 @@ def assemble_without_model(options: Options, shown: Shown = _unshown) -> Weave:
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)
     _warn_of_changed_models(options)
-    store = open_store(options.store or options.data)
+    store = open_store(options.store or options.data, beside=options.data)
     chosen = _EmbedderChoice(options)
     recall, engine = _open_recall(chosen, store), AbsentEngine(cells_folder(options.data))
     return _joined(options, engine, NOT_CALIBRATED, store, recall, chosen, shown)
@@ -170,17 +170,20 @@ def open_model(options: Options, name: str | None, progress: Progress = _silent)
     return engine
 
 
-def open_store(place: Path | str, *, read_only: bool = False) -> Store:
-    """The memory in a folder, or at an address such as scheme://host/name. `read_only`: it must be there already."""
+def open_store(place: Path | str, *, read_only: bool = False, beside: Path | None = None) -> Store:
+    """The memory in a folder, or at an address such as scheme://host/name.
+
+    `read_only`: it must be there already. `beside`: the folder for files that are on their way, if the memory has none.
+    """
     scheme = str(place).partition("://")[0] if "://" in str(place) else ""
     if scheme not in STORES:
         raise BadInput(
             f"There is no store for {scheme}:// here. Name a folder, or postgresql://user@host/name."
         )
-    return STORES[scheme](str(place), read_only)
+    return STORES[scheme](str(place), read_only, beside)
 
 
-def _open_sqlite(folder: str, read_only: bool) -> Store:
+def _open_sqlite(folder: str, read_only: bool, beside: Path | None) -> Store:
     path = memory_file(Path(folder))
     try:
         return SqliteStore(path, read_only=read_only)
@@ -189,19 +192,19 @@ def _open_sqlite(folder: str, read_only: bool) -> Store:
         return SqliteStore(path)
 
 
-def _open_postgres(address: str, read_only: bool) -> Store:
+def _open_postgres(address: str, read_only: bool, beside: Path | None) -> Store:
     try:
         from halo_weave.stores.postgres import PostgresStore
     except ImportError as error:
         raise StoreError("PostgreSQL needs: pip install 'halo-weave[postgres]'") from error
     try:
-        return PostgresStore(address, read_only=read_only)
+        return PostgresStore(address, read_only=read_only, folder=beside)
     except StoreTooNew:
-        return PostgresStore(address)  # likewise
+        return PostgresStore(address, folder=beside)  # likewise
 
 
 # By scheme; a folder has none.
-STORES: dict[str, Callable[[str, bool], Store]] = {
+STORES: dict[str, Callable[[str, bool, Path | None], Store]] = {
     "": _open_sqlite,
     "postgresql": _open_postgres,
     "postgres": _open_postgres,

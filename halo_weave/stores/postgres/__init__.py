@@ -25,10 +25,13 @@ class PostgresStore(PostgresSearch, SqlStore):
         busy_seconds: float = 5.0,
         read_only: bool = False,
         moving: str | None = None,
+        folder: Path | None = None,
     ) -> None:
-        """`moving`: the id of a memory that is being moved here, which others may not use until it is whole."""
+        """`folder`: where large files may lie for a while. `moving`: the id of a memory that is being moved here, which others may not use until it is whole."""
         super().__init__(
-            PostgresDatabase(address, busy_seconds=busy_seconds, read_only=read_only, moving=moving)
+            PostgresDatabase(
+                address, busy_seconds=busy_seconds, read_only=read_only, moving=moving, folder=folder
+            )
         )
 
     def backup(self, target: Path, *, progress: Progress = silent) -> None:

@@ -219,7 +219,9 @@ class PostgresDatabase:
         busy_seconds: float = 5.0,
         read_only: bool = False,
         moving: str | None = None,
+        folder: Path | None = None,
     ) -> None:
+        self.folder = folder or Path(tempfile.gettempdir())
         self.address, self.busy_seconds, self.read_only = address, busy_seconds, read_only
         self._turn = Turnstile()  # one writer at a time within the process
         self._guard = threading.Lock()
@@ -250,10 +252,6 @@ class PostgresDatabase:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def folder(self) -> Path:
-        return Path(tempfile.gettempdir())
 
     @property
     def conflict(self) -> type[Exception]:
