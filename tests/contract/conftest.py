@@ -159,7 +159,10 @@ def twin_of(kind, folder, memory) -> Callable[[Store, str], Store]:
 @pytest.fixture
 def rich(memory) -> Store:
     """A memory with something of everything."""
-    store = memory("rich")
+    return enriched(memory("rich"))
+
+
+def enriched(store: Store) -> Store:
     first = store.create_window(
         "first", now=NOW, system_prompt="Be <kind>.", user_name="Ada", settings={"seed": 1}
     ).id

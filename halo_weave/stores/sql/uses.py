@@ -101,7 +101,7 @@ class SqlUses(SqlPart):
             ).fetchall()
             rows = db.execute(
                 f"""{REMEMBERED} SELECT n.turn, n.share, n.reason, {CHUNK_COLUMNS}
-                    FROM named n JOIN whole w ON w.named = n.chunk JOIN {CHUNK_TABLES}
+                    FROM named n JOIN whole w ON w.named = n.chunk CROSS JOIN {CHUNK_TABLES}
                     WHERE c.number = w.number AND {PRESENT} AND (n.share >= ? OR n.reason IS NOT NULL)
                     ORDER BY n.turn, n.share DESC, c.start""",
                 (turns, turns, least),
