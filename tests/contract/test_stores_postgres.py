@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 
 from halo_weave.assemble import open_store
+from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.errors import StoreError, StoreTooNew
+from halo_weave.index.recall import Recall
 from halo_weave.places import memory_file
+from halo_weave.ports import Only
 from halo_weave.stores.sqlite import SqliteStore
 from tests.stores.material import NOW, ask, exchange
 
@@ -167,7 +170,7 @@ def test_many_vectors_are_searched_by_an_index_and_no_window_gets_too_few(addres
         search = store.vector_search(generation.id)
         queries = rng.standard_normal((20, 32)).astype(np.float32)
         with store._db.reading() as db:
-            exact = [[number for number, _ in search._compared(db, query, 50, None)] for query in queries]
+            exact = [[number for number, _ in search._compared(db, query, 50)] for query in queries]
         search.build()
         found = [search.nearest(query, limit=50)[0].tolist() for query in queries]
         assert search._indexed
@@ -180,6 +183,29 @@ def test_many_vectors_are_searched_by_an_index_and_no_window_gets_too_few(addres
         gone = store.chunks(found[0][:1])[0].key
         store.delete([gone], now=NOW)
         assert found[0][0] not in search.nearest(queries[0], limit=50)[0]
+
+
+def test_a_search_within_little_of_a_memory_finds_as_much_as_on_sqlite(address, folder):
+    """Chunks that are asked for are few among those that are nearest."""
+    rng = random.Random(2)
+    words = [f"w{i}" for i in range(200)]
+    with open_store(address) as one, SqliteStore(memory_file(folder)) as other:
+        found = []
+        for store in (one, other):
+            rng.seed(3)
+            windows = [store.create_window(name, now=NOW).id for name in ("large", "small")]
+            for i in range(24):
+                texts = [" ".join(rng.choices(words, k=6)) for _ in range(40)]
+                ask(store, windows[i % 12 == 0], *texts, room=400, speaker="Ida" if i % 8 == 5 else "Ada")
+            recall = Recall(store, HashingEmbedder)
+            recall.settle()
+            masks = Only(), Only(speaker="Ida"), Only(since=NOW, windows=frozenset(windows[1:]))
+            hits = [recall.search("w1 w2 w3 w4 w5", limit=50, now=NOW, only=only) for only in masks]
+            found.append([[hit.key for hit in some] for some in hits])
+            recall.close()
+        for mine, theirs in zip(*found, strict=True):
+            assert len(mine) == 50
+            assert len({*mine} & {*theirs}) >= 49  # vectors are rounded otherwise
 
 
 def test_an_address_is_shown_without_its_password():

@@ -41,26 +41,42 @@ class PostgresVectors:
         return cls(db, generation, row[0])
 
     def nearest(
-        self, vector: Vectors, *, limit: int, window: str | None = None
+        self, vector: Vectors, *, limit: int, window: str | None = None, among: Numbers | None = None
     ) -> tuple[Numbers, Similarities]:
         query = np.asarray(vector, np.float32)
         with self._db.reading() as db:
             if time.monotonic() - self._looked > LOOK:
                 self._look(db)
-            exact = not self._indexed or (window is not None and not self._many(db, window))
-            rows = (self._compared if exact else self._through_index)(db, query, limit, window)
+            few = among is not None or (window is not None and self._indexed and not self._many(db, window))
+            if few or not self._indexed:
+                rows = self._compared(db, query, limit, window, among)
+            else:
+                rows = self._through_index(db, query, limit, window)
         far = np.array([one for _, one in rows], np.float32)
         return np.array([number for number, _ in rows], np.int64), np.float32(1) - far
 
     def _compared(
-        self, db: PostgresConnection, query: Vectors, limit: int, window: str | None
+        self,
+        db: PostgresConnection,
+        query: Vectors,
+        limit: int,
+        window: str | None = None,
+        among: Numbers | None = None,
     ) -> list[tuple[int, float]]:
         here = 'AND e."window" = %(window)s' if window else ""
+        here += " AND e.chunk = ANY(%(among)s)" if among is not None else ""
+        chosen = None if among is None else among.tolist()
         return db.raw.execute(
             f"""SELECT e.chunk, min(e.embedding <=> %(query)s) AS far FROM embeddings e
                 WHERE e.generation = %(generation)s {here} AND {NOT_ASIDE}
                 GROUP BY e.chunk ORDER BY far, e.chunk LIMIT %(limit)s""",
-            {"query": query, "generation": self._generation, "window": window, "limit": limit},
+            {
+                "query": query,
+                "generation": self._generation,
+                "window": window,
+                "limit": limit,
+                "among": chosen,
+            },
         ).fetchall()
 
     def _through_index(
