@@ -30,6 +30,7 @@ class Abilities:
     cuts: bool = True  # its cache can lose a part and get it back without reading the rest again
     token_ids: bool = True  # the ids are the model's own vocabulary
     surprisal: bool = True  # how little the model expected a token
+    ahead: bool = False  # what will be needed can be read while nobody waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,21 @@ class Engine(Protocol):
         stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[GenerationEvent]:
         """Read the prompt, then generate. `stopped` is asked before each token."""
+
+    def read_ahead(
+        self,
+        window: str,
+        prompt: Prompt,
+        *,
+        room: int,
+        mode: Literal["splice", "exact"] = "splice",
+        most: int | None = None,
+    ) -> None:
+        """What the next prompt will begin with is read while nobody waits. Returns at once; a generation ends it.
+
+        `room`: for so many tokens more. `most`: if more tokens than these must be computed, they are not, and what
+        lies on disk is only brought into main memory.
+        """
 
     def forget(self, window: str) -> None:
         """Drop a window's KV. It is rebuilt on its next turn."""

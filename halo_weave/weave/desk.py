@@ -134,15 +134,26 @@ class Desk:
         self.about[chunk.key] = about
         if len(chunk) != chunk.span:
             self.foreign.add(chunk.start)
-        # The model's own answers have no stamp here, lest it writes some itself; those from elsewhere need one.
-        role, elsewhere, dated = chunk.key.role, self._elsewhere(about.window), self.settings.timestamps
-        if DOCUMENT in about.tags:  # the model is always told which file it reads
-            origin = Origin(about.said, elsewhere if dated else "", about.speaker, dated)
-            self.origins[chunk.key.turn_id] = origin
-            self.window.stamps[chunk.key.turn_id] = self.scribe.origin_tokens(origin, dated=dated)
-        elif dated and (elsewhere or role is not Role.ASSISTANT):
-            self.origins[chunk.key.turn_id] = Origin(about.said, elsewhere)
-            self.window.stamps[chunk.key.turn_id] = self._stamp(about.window, role)
+        if origin := self.origin(chunk, about):
+            turn, dated = chunk.key.turn_id, self.settings.timestamps
+            self.origins[turn] = origin
+            self.window.stamps[turn] = (
+                self.scribe.origin_tokens(origin, dated=dated)
+                if DOCUMENT in about.tags
+                else self._stamp(about.window, chunk.key.role)
+            )
+
+    def origin(self, chunk: Chunk, about: About | ChunkRecord) -> Origin | None:
+        """The stamp that a chunk's turn gets.
+
+        The model is always told which file it reads. Its own answers have no stamp here, lest it writes some itself;
+        those from elsewhere need one.
+        """
+        elsewhere, dated = self._elsewhere(about.window), self.settings.timestamps
+        if DOCUMENT in about.tags:
+            return Origin(about.said, elsewhere if dated else "", about.speaker, dated)
+        wanted = dated and (elsewhere or chunk.key.role is not Role.ASSISTANT)
+        return Origin(about.said, elsewhere) if wanted else None
 
     def _own_traces(self, traces: Floats | None) -> Floats | None:
         """What was kept of tokens, if by a strategy that keeps the same as this window's."""
@@ -286,7 +297,7 @@ class Desk:
     ) -> tuple[WokenChunk, ...]:
         """The plan's chunks return to their places: in the store first, then here."""
         mean = float(self.window.brightness.mean()) if len(self.window) else 0.0
-        readings = self._readings(plan.keys)
+        readings = self.readings(plan.keys)
         bright = {}
         for key, reading in readings.items():
             mode = self.settings.resurrection_brightness
@@ -299,7 +310,7 @@ class Desk:
 
     def wake_by_hand(self, key: ChunkKey, *, now: datetime, pinned: bool = True) -> WokenChunk:
         """The user wakes this chunk up, as bright as it was, and pins it unless told otherwise."""
-        readings = self._readings([key])
+        readings = self.readings([key])
         size, earned = len(readings[key].chunk), readings[key].earned
         bright = {
             key: np.full(size, self.settings.initial_brightness, np.float32) if earned is None else earned
@@ -320,7 +331,7 @@ class Desk:
         asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
         return {turn_id for turn_id, _ in turns if turn_id >= min(asked, default=0)}
 
-    def _readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, _Reading]:
+    def readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, _Reading]:
         """Chunks that are not live, in the tokens of this model."""
         wanted = list(keys)
         found = self.store.asleep_or_said(self.record.id, wanted)

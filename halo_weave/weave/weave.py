@@ -10,6 +10,7 @@ from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import Engine, RecallPort
 from halo_weave.settings import Settings
 from halo_weave.store import Store
+from halo_weave.weave.ahead import ReadAhead
 from halo_weave.weave.chunks import WeaveChunks
 from halo_weave.weave.documents import WeaveDocuments
 from halo_weave.weave.keepsakes import WeaveKeepsakes
@@ -51,13 +52,14 @@ class Weave:
             now=now,
         )
         self._system.new_tape, self._system.erase_tapes = new_tape, drop_tapes
-        self.turns = WeaveTurns(self._system)
+        self._ahead = ReadAhead(self._system)
+        self.turns = WeaveTurns(self._system, self._ahead)
         self.models = WeaveModels(self._system, self.turns, open_model, calibrate, remember_model)
         self.windows = WeaveWindows(self._system, self.turns)
         self.documents = WeaveDocuments(self._system)
         self.presets = WeavePresets(self._system)
         self.chunks = WeaveChunks(self._system)
-        self.memory = WeaveMemory(self._system, embed_anew)
+        self.memory = WeaveMemory(self._system, embed_anew, self._ahead)
         self.keepsakes = WeaveKeepsakes(self._system)
         self.library = WeaveLibrary(self._system)
         self.now = now
@@ -73,6 +75,7 @@ class Weave:
         """Stop what is being written and let go of everything. What was said so far is kept."""
         self.models.close()
         self.memory.close()
+        self._ahead.close()
         self.turns.close()
         self.turns.abort_all()  # also in the thread of someone who asks for a turn's steps
         self._system.close()

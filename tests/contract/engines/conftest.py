@@ -15,9 +15,9 @@ from tests.contract.talks import Talk
 from tests.model.weights import chat_model
 
 ABILITIES = {
-    "scripted": Abilities(),
+    "scripted": Abilities(ahead=True),
     "plain": Abilities(attention=False, cuts=False, surprisal=False),  # as behind somebody's API
-    "llama": Abilities(),
+    "llama": Abilities(ahead=True),
 }
 window_names = (f"window {number}" for number in itertools.count())
 
