@@ -14,7 +14,7 @@ from typing import Literal
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.embedders.standard import open_embedder
-from halo_weave.engines import ENGINES
+from halo_weave.engines import ENGINES, REMOTE
 from halo_weave.engines.absent import AbsentEngine
 from halo_weave.engines.calibration import calibrated, stored_calibration
 from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, StoreTooNew
@@ -58,7 +58,11 @@ class Options:
     model: Path | str | None = None  # a file or a name; None: the default, pulled if it is not there
     remembered: str | None = None  # chosen in an earlier run; counts if `model` names none
     embedder: Path | Literal["off"] | None = None  # None: the default, likewise
-    engine: Literal["llama", "scripted"] = "llama"
+    engine: str = "llama"  # one of `engines.ENGINES`
+    url: str = ""  # of the server, for an engine elsewhere
+    model_name: str = ""  # as the server knows the model
+    reader: str = ""  # the model that reads along: a file or a name, or off; empty: the smallest
+    engine_key: str = field(default="", repr=False)  # that the server asks for
     context: int | None = None
     threads: int | None = None
     gpu_layers: int | None = None
@@ -181,6 +185,9 @@ def open_engine(options: Options, progress: Progress = _silent, *, careful: bool
     if options.disk_cache is not None:
         chosen["cells_bytes"] = options.disk_cache << 30
     chosen["cells"] = cells_folder(options.data)
+    if options.engine in REMOTE:
+        chosen |= {"url": options.url, "key": options.engine_key}
+        chosen |= {"model_name": options.model_name, "reader": options.reader}
     return ENGINES[options.engine](options.model, progress, careful=careful, **chosen)
 
 
@@ -222,7 +229,7 @@ def _open_recall(options: Options, store: Store, progress: Progress | None = Non
 
 
 def _pull_embedder(options: Options, progress: Progress) -> None:
-    if options.engine == "llama" and options.embedder is None and not catalogue.EMBEDDER.present:
+    if options.engine != "scripted" and options.embedder is None and not catalogue.EMBEDDER.present:
         catalogue.ensure(catalogue.EMBEDDER, progress)
 
 

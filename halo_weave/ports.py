@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
@@ -30,6 +30,7 @@ class Abilities:
     cuts: bool = True  # its cache can lose a part and get it back without reading the rest again
     token_ids: bool = True  # the ids are the model's own vocabulary
     surprisal: bool = True  # how little the model expected a token
+    reading: bool = True  # rows and surprisal also of what is read, not only of what is written
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,10 @@ class ModelInfo:
     embedding: int = 0  # size of a token's hidden state; 0: not known
     rope_base: float = 0.0  # of its rotary positions; 0: not known
     rope_scale: float = 1.0
+    chat_template: str = ""  # its source; empty: there is none
+    template_words: Mapping[str, str] = field(default_factory=dict)  # what it calls bos_token, eos_token, …
+    adds_bos: bool = False
+    url: str = ""  # of the server that runs it; empty: it runs in this process
     wide_layers: tuple[int, ...] = ()  # those that see everything, if others see a sliding window; (): all do
 
 

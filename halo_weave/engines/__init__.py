@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,4 +39,19 @@ def _open_scripted(
     return ScriptedEngine()
 
 
-ENGINES: dict[str, _OpenEngine] = {"llama": _open_llama, "scripted": _open_scripted}
+def _open_kobold(
+    model: Path | str | None, progress: Progress, *, careful: bool = False, **limits: Any
+) -> Engine:
+    from halo_weave.engines.kobold import KoboldEngine
+
+    progress("Asking the server for its model", 0, 0)
+    client = f"{platform.node()} {limits.get('cells')}"
+    return KoboldEngine(limits["url"], limits.get("key") or "", client=client, context=limits.get("context"))
+
+
+ENGINES: dict[str, _OpenEngine] = {
+    "llama": _open_llama,
+    "kobold": _open_kobold,
+    "scripted": _open_scripted,
+}
+REMOTE = ("kobold",)  # those that need the address of a server

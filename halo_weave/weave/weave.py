@@ -64,6 +64,11 @@ class Weave:
         """The model alone, without windows and memory: for the prototype's addresses."""
         return self._system.engine
 
+    @property
+    def calibration(self) -> Calibration:
+        """The retrieval heads of the model."""
+        return self._system.calibration
+
     def close(self) -> None:
         """Stop what is being written and let go of everything. What was said so far is kept."""
         self.models.close()
