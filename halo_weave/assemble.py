@@ -188,7 +188,19 @@ def open_engine(options: Options, progress: Progress = _silent, *, careful: bool
     if options.engine in REMOTE:
         chosen |= {"url": options.url, "key": options.engine_key}
         chosen |= {"model_name": options.model_name, "reader": options.reader}
+        chosen["open_reader"] = partial(_open_reader, options)
     return ENGINES[options.engine](options.model, progress, careful=careful, **chosen)
+
+
+def _open_reader(options: Options, name: str | None, progress: Progress) -> tuple[Engine, Calibration]:
+    """A small model that reads along where attention is hidden; without a name the smallest of the catalogue."""
+    local = replace(options, engine="llama", model=name or catalogue.CHAT.name)
+    engine = open_engine(local, progress)
+    try:
+        return engine, calibrate_engine(local, engine, progress)
+    except BaseException:
+        engine.close()
+        raise
 
 
 def calibrate_engine(

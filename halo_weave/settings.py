@@ -21,6 +21,7 @@ Scope = Literal["all", "window"]
 KvMode = Literal["splice", "exact"]
 Pairs = Literal["ranked", "with", "off"]
 Effort = Literal["off", "low", "high"]
+Leaving = Literal["all", "window", "not_private"]
 Taken = Literal["off", "mean", "retrieval", "all"]
 ToolForm = Literal["auto", "native", "tags", "off"]
 
@@ -28,6 +29,7 @@ _generation = partial(setting, group="Generation")
 _forgetting = partial(setting, group="Forgetting")
 _remembering = partial(setting, group="Remembering")
 _system = partial(setting, group="System")
+_elsewhere = partial(setting, group="Elsewhere")
 
 OWN = settings_of(STRATEGIES)  # the strategies' own settings
 
@@ -165,6 +167,19 @@ class Settings:
     )
     tool_rounds: int = _system(
         5, "How often the model may use a tool within one reply; 0 turns tools off.", low=0, high=50
+    )
+
+    answered_by: str | None = _elsewhere(
+        None, "The engine that answers here, by its name; empty is the model of all windows.", optional=True
+    )
+    may_leave: Leaving | None = _elsewhere(
+        None,
+        "What the model may read: everything, only what was said in this window, or nothing from private windows; empty is everything, or only this window where the model runs on another machine.",
+        choices=get_args(Leaving),
+        optional=True,
+    )
+    private: bool = _elsewhere(
+        False, "Whether this window never speaks with a model on another machine, and others may not tell it."
     )
 
     capture: Taken = _system(

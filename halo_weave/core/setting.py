@@ -56,6 +56,10 @@ def checked_value(one: Field[Any], value: Any) -> Any:
         if not isinstance(value, bool):
             raise BadSetting(f"{name} is {value!r}; use true or false.")
         return value
+    if kind == "text":
+        if not isinstance(value, str) or not value.strip() or len(value) > 200 or not value.isprintable():
+            raise BadSetting(f"{name} is {value!r}; use a short text, on one line.")
+        return value.strip()
     whole = kind == "integer"
     if (
         isinstance(value, bool)
@@ -69,10 +73,12 @@ def checked_value(one: Field[Any], value: Any) -> Any:
     return int(value) if whole else float(value)
 
 
-def _kind(one: Field[Any]) -> Literal["choice", "boolean", "integer", "number"]:
+def _kind(one: Field[Any]) -> Literal["choice", "boolean", "integer", "number", "text"]:
     written = str(one.type)
     if written == "bool":
         return "boolean"
     if one.metadata["choices"]:
         return "choice"
+    if written.startswith("str"):
+        return "text"
     return "integer" if written.startswith("int") else "number"

@@ -105,6 +105,12 @@ class UseTally:
         `exchange`: the turn that is answered; what came before it can be a source.
         """
         self._tokens.append(())
+        self.see(len(self._tokens) - 1, row, chunks, offsets, exchange)
+
+    def see(
+        self, place: int, row: AttentionRow | None, chunks: Sequence[Chunk], offsets: Offsets, exchange: int
+    ) -> None:
+        """What was looked at to say one of the tokens, if that is known only later."""
         if chunks is not self._chunks:
             self._add_up()
             self._chunks = chunks
@@ -122,7 +128,7 @@ class UseTally:
         self._shares += np.add.reduceat(shares, offsets[:count])
         given = shares * np.float32(mass)
         self.lit = self.lit + given if len(self.lit) == before else given  # what woke meanwhile begins anew
-        self._tokens[-1] = tuple(_strongest(given, chunks, offsets))
+        self._tokens[place] = tuple(_strongest(given, chunks, offsets))
 
     def whole(self, start: int | None = None) -> ReplyUse:
         """The use of the whole reply. Chunks below `LEAST_SHARE` of it are listed only if a token came from them."""

@@ -49,9 +49,35 @@ def _open_kobold(
     return KoboldEngine(limits["url"], limits.get("key") or "", client=client, context=limits.get("context"))
 
 
+def _open_openai(
+    model: Path | str | None, progress: Progress, *, careful: bool = False, **limits: Any
+) -> Engine:
+    from halo_weave.core.heads import NOT_CALIBRATED
+    from halo_weave.engines.openai import OpenAiEngine
+
+    reader, calibration = None, NOT_CALIBRATED
+    if limits.get("reader") != "off":
+        reader, calibration = limits["open_reader"](limits.get("reader") or None, progress)
+    try:
+        progress("Asking the server for its model", 0, 0)
+        return OpenAiEngine(
+            limits["url"],
+            limits.get("key") or "",
+            model=limits.get("model_name") or "",
+            reader=reader,
+            calibration=calibration,
+            context=limits.get("context"),
+        )
+    except BaseException:
+        if reader is not None:
+            reader.close()
+        raise
+
+
 ENGINES: dict[str, _OpenEngine] = {
     "llama": _open_llama,
     "kobold": _open_kobold,
+    "openai": _open_openai,
     "scripted": _open_scripted,
 }
-REMOTE = ("kobold",)  # those that need the address of a server
+REMOTE = ("kobold", "openai")  # those that need the address of a server

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import logging
 import queue
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,14 +37,6 @@ class Refused(EngineError):
     def __init__(self, sentence: str, status: int, told: str) -> None:
         super().__init__(sentence)
         self.status, self.told = status, told
-
-
-def is_here(url: str) -> bool:
-    """Whether an address is one of this machine."""
-    host = urlsplit(url).hostname or ""
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost" or host.endswith(".localhost")
 
 
 def checked_url(url: str) -> str:
@@ -157,18 +148,13 @@ class RemoteServer:
         return text[:MOST_TOLD]
 
 
-class _told:
+@contextmanager
+def _told(url: str) -> Iterator[None]:
     """Turns what goes wrong on the way into a sentence."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError | OSError):
-            raise EngineError(_sentence(self.url, error)) from None
+    try:
+        yield
+    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
+        raise EngineError(_sentence(url, error)) from None
 
 
 def _sentence(url: str, error: BaseException) -> str:

@@ -27,6 +27,7 @@ from halo_weave.ports import (
     Prompt,
     Read,
     Sampling,
+    Seen,
     Segment,
     Step,
 )
@@ -136,7 +137,7 @@ class ForgetLent(Input):
     )
 
 
-class Forgotten(Output):
+class LentForgotten(Output):
     done: Literal[True] = True
 
 
@@ -184,12 +185,12 @@ def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration])
         )
 
     @router.post("/api/extra/lending/forget", summary="Drop a lent window's cache, or what was deleted")
-    def post_forget(asked: ForgetLent) -> Forgotten:
+    def post_forget(asked: ForgetLent) -> LentForgotten:
         if asked.window is not None:
             engine().forget(_window(asked.window))
         if asked.spans:
             engine().erase([(first, last) for first, last in asked.spans])
-        return Forgotten()
+        return LentForgotten()
 
     return router
 
@@ -258,6 +259,8 @@ def _told(step: GenerationEvent, mean: bool) -> dict[str, Any]:
                 "surprisal": step.surprisal if known else None,
                 "attention": _attention(step.row, mean),
             }
+        case Seen():
+            return {"type": "seen"}
         case Done():
             return {"type": "done", "finish_reason": step.reason, "total_tokens": step.tokens}
 

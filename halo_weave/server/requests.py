@@ -45,7 +45,7 @@ def moment(text: str | None) -> datetime | None:
 
 def _setting_field(about: dict[str, Any], *, empty: bool) -> tuple[Any, Any]:
     """A setting as a field of a request: its type and range as the settings themselves state them."""
-    kinds: dict[str, Any] = {"integer": int, "number": float, "boolean": bool}
+    kinds: dict[str, Any] = {"integer": int, "number": float, "boolean": bool, "text": str}
     kind = Literal[tuple(about["choices"])] if about["choices"] else kinds[about["type"]]
     limits = {} if about["low"] is None else {"ge": about["low"], "le": about["high"]}
     field: Any = Annotated[kind, Field(**limits)]

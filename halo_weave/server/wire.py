@@ -47,7 +47,7 @@ WindowName = Annotated[str, BeforeValidator(_named)]
 class Described(Output):
     name: str
     group: str
-    type: Literal["integer", "number", "boolean", "choice"]
+    type: Literal["integer", "number", "boolean", "choice", "text"]
     default: SettingValue
     low: float | None
     high: float | None

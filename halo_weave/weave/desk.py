@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from halo_weave.core.brightness import Floats, returning
-from halo_weave.core.heads import Calibration
+from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.core.pruning import PrunePlan, SleepReason
 from halo_weave.core.resurrection import (
     RecallHit,
@@ -30,6 +30,7 @@ from halo_weave.records import ChunkRecord, PutToSleep, WakeUp, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
+from halo_weave.weave.leaving import check_private, leaving, may_leave, stays
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyReader
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
@@ -76,6 +77,8 @@ class Desk:
     anew: list[Live] = field(default_factory=list)  # of `foreign`, those that the store does not know so yet
     reply: ReplyReader | None = None  # what the tokens of the reply in progress are
     left: frozenset[int] = frozenset()  # turns that go aside when something takes their place
+    calibration: Calibration = NOT_CALIBRATED
+    is_private: Callable[[str], bool] = lambda window: False
     unstored: str = ""  # why the reply is not stored yet, while that is so
     guard: RLock = field(default_factory=RLock)  # held for each change, so that others see whole states
 
@@ -91,6 +94,7 @@ class Desk:
         scribe: Scribe,
         names: Mapping[str, str],
         calibration: Calibration,
+        is_private: Callable[[str], bool] = lambda window: False,
     ) -> Desk:
         """Load the working set. Chunks that another model's tokenizer cut are read anew."""
         window = Window(
@@ -99,6 +103,7 @@ class Desk:
             frame_tokens=scribe.frame_tokens(stamps=settings.timestamps),
         )
         desk = cls(record, settings, window, system, store, engine, scribe, names)
+        desk.calibration, desk.is_private = calibration, is_private
         live: list[Live] = []
         for one in store.live(record.id):
             item: Live = one
@@ -200,7 +205,20 @@ class Desk:
     @property
     def scope(self) -> str | None:
         """The window whose talk may wake up here, or None for all."""
-        return self.record.id if self.settings.memory_scope == "window" else None
+        own = self.settings.memory_scope == "window" or leaving(self.settings, self.engine.info) == "window"
+        return self.record.id if own else None
+
+    def may_read(self, window_id: str) -> bool:
+        """Whether what was said in a window may be sent to the model of this one."""
+        return window_id == self.record.id or may_leave(
+            self.settings, self.engine.info, window_id, self.is_private
+        )
+
+    def hold_back(self, *, now: datetime) -> tuple[SleptChunk, ...]:
+        """What may not be sent to the model falls asleep, pinned or not."""
+        check_private(self.record, self.settings, self.engine.info)
+        plan = stays(live for live in self.window if not self.may_read(self.about[live.chunk.key].window))
+        return self.prune(plan, now=now) if plan.goes else ()
 
     def room(self, user: int) -> int:
         """Tokens that may wake up next to the user's words and the frames of the exchange."""
@@ -240,6 +258,7 @@ class Desk:
             stamp=self._stamp,
             left=self.left,
             only=only,
+            may_read=self.may_read,
         )
 
     def plan_snapshot(
@@ -251,6 +270,7 @@ class Desk:
             own = {one.key for one in self.store.chunks_by_key(wanted) if one.window == self.scope}
             wanted = [key for key in wanted if key in own]
         sleepers = self.store.sleepers(self.record.id, wanted)
+        sleepers = {key: one for key, one in sleepers.items() if self.may_read(one.window)}
         if not self.settings.recall_thoughts:
             sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
         hits = [

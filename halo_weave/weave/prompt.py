@@ -74,6 +74,15 @@ class WindowPrompt(Prompt):
         raw = None if row.raw is None else np.insert(row.raw, at, 0, axis=-1)
         return replace(row, tokens=np.insert(row.tokens, at, 0), raw=raw)
 
+    def later(self, row: AttentionRow | None, live: int) -> AttentionRow | None:
+        """A row over all that is live by now: nobody looked at what was said after its token."""
+        row = self.whole(row)
+        if row is None or row.tokens.size > live:
+            return row
+        more = live - row.tokens.size
+        raw = None if row.raw is None else np.pad(row.raw, ((0, 0), (0, more)))
+        return replace(row, tokens=np.pad(row.tokens, (0, more)), raw=raw)
+
     def whole_surprisal(self, surprisal: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Surprisal of all tokens from `read_from` on; that of tokens that were not read is not known."""
         if not len(self.unread):
@@ -201,6 +210,9 @@ class Scribe:
             unread,
             int(missing[:before].sum()),
             "".join(piece.text for piece in pieces if piece.part == "prompt"),
+            messages=tuple(said) if not reply.ids else (*said, ChatMessage("assistant", reply.tokens.text)),
+            tools=tools,
+            effort=effort,
         )
 
     def _labels(self, chunk: Chunk, foreign: frozenset[int]) -> Positions:

@@ -14,7 +14,6 @@ from datetime import datetime
 from threading import Event as Flag
 from typing import Any, Literal
 
-from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.pruning import Prune, PrunePlan, SleepReason, choose_prunes
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
@@ -22,13 +21,14 @@ from halo_weave.core.use import UseTally, seen_for_use
 from halo_weave.core.window import chunk_turn
 from halo_weave.errors import BadInput
 from halo_weave.keepsakes.calls import ToolCall
-from halo_weave.ports import Done, Planned, Read, Reason, Sampling, Step
+from halo_weave.ports import Done, GenerationEvent, Planned, Read, Reason, Sampling, Seen, Step
 from halo_weave.records import Reservation
 from halo_weave.templates.calls import CallSplitter
 from halo_weave.templates.messages import NativeCall
 from halo_weave.weave import events
 from halo_weave.weave.clock import TurnClock
 from halo_weave.weave.desk import About, Desk
+from halo_weave.weave.lighting import TurnLight
 from halo_weave.weave.orders import Asked, GuestTerms
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
@@ -49,20 +49,20 @@ class Turn:
 
     def __init__(self, system: System, desk: Desk, asked: Asked, began: float) -> None:
         self.desk, self.asked, self.text = desk, asked, asked.text
-        self.engine, self.store, self.now = system.engine, system.store, system.now
+        self.engine, self.store, self.now = desk.engine, system.store, system.now
         self.recall, self.toolbox = system.recall, system.toolbox
-        self.scribe, self.system = system.scribe, system
+        self.scribe, self.system = desk.scribe, system
         self.settings = desk.settings
         self.flag = Flag()
-        self.use = UseTally(system.calibration)
+        self.use = UseTally(desk.calibration)
         self.clock = TurnClock(began)
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
         self.terms = asked.terms or GuestTerms()
-        self.form = system.tool_form(desk.settings, asked.text) if asked.terms is None else "off"
-        desk.system = system.system_prompt(desk.record, desk.settings, self.form)
+        self.form = "off" if asked.terms else system.tool_form(desk.settings, asked.text)
+        desk.system = system.system_prompt(desk.scribe, desk.record, desk.settings, self.form)
         if asked.terms is not None:
-            desk.system = system.scribe.system(self.terms.system_prompt, self.terms.tools)
+            desk.system = desk.scribe.system(self.terms.system_prompt, self.terms.tools)
         desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
         self._called: set[str] = set()  # commands in the template's format that were answered
@@ -70,6 +70,7 @@ class Turn:
         self._shown = 0.0
         desk.window.tape = system.tape(desk.record.id, desk.settings)
         self.tape: TurnTape = desk.window.tape or Untaped()
+        self.light = TurnLight(desk, self.use, self.tape)
 
     def run(self) -> Iterator[events.TurnEvent]:
         self.tape.begin(self.desk.window, self.settings)
@@ -79,6 +80,8 @@ class Turn:
         ids = self.store.reserve(len(said) + more)
         if self.asked.after is not None or self.asked.question is not None:
             yield events.WindowChanged()
+        if held := self.desk.hold_back(now=self.now()):
+            yield events.ChunksSlept(held, self.settings.max_context_tokens, 0, before_turn=True)
         yield from self._make_room(len(said))
         yield from self._remember(len(said), ids)
         yield self._hear(said, ids)
@@ -212,7 +215,7 @@ class Turn:
         for kind, tokens in self.asked.opening:
             for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
                 with self.desk.guard:
-                    self._note_use(None)
+                    self.light.use_row(None)
                     self.desk.window.say(id, piece)
                     settled = self.reply.resume(id, piece, kind)
                 yield from self._tell(settled)
@@ -238,8 +241,12 @@ class Turn:
                         calls += [(call, None) for call in (detector.feed(answer) if detector else ())]
                         yield from self._calls_for_others()
                         calls += self._native_calls() if rounds else []
+                    case Seen():
+                        self.light.see(step)
                     case Done():
                         self.reason = step.reason
+                        if step.cached is not None:
+                            self.stats.update(cached=step.cached, prompted=step.prompted or 0)
                         return
                 if calls:
                     break
@@ -255,7 +262,7 @@ class Turn:
                 yield from self._use_tool(call, native, ids)
             rounds -= 1
 
-    def _generate(self, ids: Reservation, *, first: bool) -> Iterator[Planned | Read | Step | Done]:
+    def _generate(self, ids: Reservation, *, first: bool) -> Iterator[GenerationEvent]:
         """The model's steps to the end of the reply, or of what there is room for."""
         window = self.desk.window
         assert window.reply is not None
@@ -280,7 +287,7 @@ class Turn:
         capture = self.tape.wanted(capture, self.engine)
         if not first:
             capture = replace(capture, reading=False, reading_surprisal=False)
-        self.prompt = prompt = self.scribe.prompt(
+        self.light.prompt = prompt = self.scribe.prompt(
             window,
             self.desk.system,
             self.desk.origins,
@@ -304,33 +311,20 @@ class Turn:
     def _have_read(self, read: Read) -> events.PromptRead:
         self.stats.update(reused=read.reused, restored=read.restored, computed=read.computed)
         self.clock.reading += read.seconds
-        window = self.desk.window
-        surprisal = None if read.surprisal is None else self.prompt.whole_surprisal(read.surprisal)
-        if surprisal is not None and window.reply is not None and window.reply.answers is not None:
-            window.learn_surprisal(window.reply.answers, surprisal)
-        rows = [row for row in map(self.prompt.whole, read.rows) if row]
-        before = (
-            sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != window.reply.answers)
-            if window.reply
-            else 0
-        )
-        self.use.read(rows, before)
-        self.tape.rows(rows, window.reply.answers if window.reply else None, surprisal)
-        if window.strategy.capture.reading:
-            window.learn_rows(rows)
+        self.light.learn(read)
         return events.PromptRead(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
 
     def _take(self, step: Step) -> list[ReplyToken]:
         """The model's next token. Returns those of which it is known now what they are."""
         window = self.desk.window
         with self.desk.guard:
-            row = self.prompt.whole(step.row)
+            row = self.light.prompt.whole(step.row)
             self.tape.row(row, self.settings.score_current_turn)
             if window.strategy.capture.reply and self.engine.info.abilities.attention:
                 fault = window.update(row, score_reply=self.settings.score_current_turn)
             else:
                 fault = row.fault(len(window)) if row is not None else None
-            self._note_use(None if fault else row)
+            self.light.use_row(None if fault else row)
             window.say(step.id, step.piece, step.surprisal)
             settled = self.reply.feed(step.id, step.piece)
             self.reply.tokens[-1].surprisal = step.surprisal
@@ -355,12 +349,6 @@ class Turn:
         held = len(self.reply.tokens) - len(self.reply.known) if window.reply else 0
         return events.Brightened(window.shown()[: len(window) - held], self.use.lit)
 
-    def _note_use(self, row: AttentionRow | None) -> None:
-        window = self.desk.window
-        assert window.reply is not None
-        assert window.reply.answers is not None
-        self.use.say(row, window.chunks, window.offsets, window.reply.answers)
-
     # Tools
 
     def _finder(self) -> CallSplitter | None:
@@ -369,7 +357,7 @@ class Turn:
         tools = declarations(self.terms.tools) or (self.scribe.tools if self.form == "native" else ())
         if facts.tools is None or not tools:
             return None
-        prompt = self.system.generation_prompt(self.settings.effort)
+        prompt = self.system.generation_prompt(self.engine, self.settings.effort)
         return CallSplitter(facts.tools, tools, header=prompt.strip().rpartition("\n")[2])
 
     def _calls_for_others(self) -> Iterator[events.TurnEvent]:
@@ -410,7 +398,7 @@ class Turn:
         room = self.engine.info.context - window.size - 1
         for i, piece in enumerate(answer.pieces()[: max(0, min(positions, room))]):
             with self.desk.guard:
-                self._note_use(None)
+                self.light.use_row(None)
                 window.say(int(answer.ids[i]), piece)
                 settled = self.reply.add(int(answer.ids[i]), piece, kind)
             self.draft.said()

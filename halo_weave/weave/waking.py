@@ -54,11 +54,13 @@ def plan_waking(
     stamp: Callable[[str, Role], int] = lambda window, role: 0,
     left: Collection[int] = (),
     only: Only = EVERYTHING,
+    may_read: Callable[[str], bool] = lambda window: True,
 ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
     """The hits by key, and the plan that fits the room. Nothing is changed.
 
     `window_id`: where they would wake up; without one, nothing is live. `scope`: only what was said in that window.
-    `before`: only what stands before this position. `left`: turns that do not wake up. `stamp`: tokens by which the model is told of another window.
+    `before`: only what stands before this position. `left`: turns that do not wake up.
+    `may_read`: whether what was said in a window may wake up here. `stamp`: tokens by which the model is told of another window.
     """
     found = recall.search(
         text,
@@ -71,6 +73,7 @@ def plan_waking(
     )
     found = relevant(found, text, settings.relevance_floor)
     sleepers = store.sleepers(window_id, [hit.key for hit in found if hit.key not in live])
+    sleepers = {key: sleeper for key, sleeper in sleepers.items() if may_read(sleeper.window)}
     if left:
         sleepers = {key: sleeper for key, sleeper in sleepers.items() if key.turn_id not in left}
     if before is not None:

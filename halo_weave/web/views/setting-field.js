@@ -31,6 +31,7 @@ export class SettingField {
       const options = values.map((value) => h("option", { value, text: value.replaceAll("_", " ") || "default" }));
       return h("select", { id, class: "field", on }, options);
     }
+    if (about.type === "text") return h("input", { id, type: "text", class: "field", placeholder: "default", on });
     const range = { min: about.low, max: about.high, step: about.type === "integer" ? 1 : "any" };
     const placeholder = about.optional ? "off" : "";
     return h("input", { id, type: "number", class: "field", ...range, placeholder, inputmode: "decimal", on });
@@ -40,7 +41,7 @@ export class SettingField {
   #read() {
     const { input, about } = this;
     if (about.type === "boolean") return /** @type {HTMLInputElement} */ (input).checked;
-    if (about.type === "choice") return input.value || null;
+    if (about.type === "choice" || about.type === "text") return input.value.trim() || null;
     return input.value.trim() === "" ? null : Number(input.value);
   }
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from benchmarks.peer_server import llama_server
 from halo_weave.assemble import Options, assemble
 from halo_weave.core.tokens import Role
 from halo_weave.engines.kobold import KoboldEngine
 from halo_weave.engines.llama import Limits, LlamaEngine
+from halo_weave.engines.openai import OpenAiEngine
 from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.ports import Abilities, Engine
 from halo_weave.server.listening import serving
@@ -23,10 +26,13 @@ from tests.contract.talks import Talk
 from tests.model.weights import chat_model
 
 PROTOTYPE = Abilities(cuts=False, surprisal=False, reading=False)
+HIDDEN = Abilities(attention=False, cuts=False, token_ids=False, surprisal=False, reading=False)
 ABILITIES = {
     "scripted": Abilities(),
     "kobold": Abilities(),  # another Halo Weave
     "kobold-plain": PROTOTYPE,  # as the prototype's server is asked
+    "openai": HIDDEN,  # our own /v1
+    "openai-llama": replace(HIDDEN, token_ids=True, late=True),  # llama.cpp's own server, and a reader
     "kobold-llama": Abilities(),
     "kobold-plain-llama": PROTOTYPE,
     "plain": Abilities(
@@ -34,13 +40,23 @@ ABILITIES = {
     ),  # as behind somebody's API
     "llama": Abilities(),
 }
-UNTOLD = {"kobold-plain", "kobold-plain-llama"}  # their servers do not tell what they had read before
+UNTOLD = {
+    "kobold-plain",
+    "kobold-plain-llama",
+    "openai",
+    "openai-llama",
+}  # their servers do not tell what they had read before
 window_names = (f"window {number}" for number in itertools.count())
 
 
 def make_engine(kind: str, *, context: int = 2048) -> Engine:
     if kind == "llama":
         return LlamaEngine(chat_model(), limits=Limits(context=context))
+    if kind == "openai":
+        return OpenAiEngine(served("scripted"), model="scripted:incognito", context=context)
+    if kind == "openai-llama":
+        reader = LlamaEngine(chat_model(), limits=Limits(context=context))
+        return OpenAiEngine(peer(), "sesame", reader=reader, context=context)
     if kind.startswith("kobold"):
         address = served("llama" if kind.endswith("llama") else "scripted")
         return KoboldEngine(address, plain="plain" in kind, context=context)
@@ -74,11 +90,17 @@ def served(engine: str) -> str:
     return _servers.enter_context(serving(service))
 
 
+@lru_cache
+def peer() -> str:
+    return _servers.enter_context(llama_server(chat_model(), key="sesame"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _end_servers() -> Iterator[None]:
     yield
     _servers.close()
     served.cache_clear()
+    peer.cache_clear()
 
 
 @pytest.fixture(scope="module")
