@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,6 +14,7 @@ from typing import Literal
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.embedders.standard import open_embedder
+from halo_weave.engine_list import EngineList, NamedEngine
 from halo_weave.engines import ENGINES, REMOTE
 from halo_weave.engines.absent import AbsentEngine
 from halo_weave.engines.calibration import calibrated, stored_calibration
@@ -69,6 +70,9 @@ class Options:
     kv_type: KvType | None = None
     batch: int | None = None
     disk_cache: int | None = None  # GB for keys and values on disk; 0: none
+    engines: Mapping[str, NamedEngine] = field(
+        default_factory=dict
+    )  # that windows can choose, of the config file
     settings: Settings = field(default_factory=Settings)
 
 
@@ -100,6 +104,7 @@ def assemble_without_model(options: Options, shown: Shown = _unshown) -> Weave:
 def _joined(
     options: Options, engine: Engine, calibration: Calibration, store: Store, recall: Recall, shown: Shown
 ) -> Weave:
+    listed = EngineList(options.data, options.engines)
     tree = StructuredMemory(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
 
     def opened(name: str | None, progress: Progress) -> tuple[Engine, Calibration | None]:
@@ -123,6 +128,8 @@ def _joined(
         open_model=opened,
         calibrate=partial(calibrate_engine, options),
         remember_model=partial(remember_model, options.data),
+        engine_list=listed,
+        open_other=lambda name: open_named(options, listed.get(name)),
     )
 
 
@@ -156,6 +163,28 @@ def open_model(options: Options, name: str | None, progress: Progress = _silent)
     if engine.info.file:
         note_model(options.data, engine.info.file)
     return engine
+
+
+def open_named(
+    options: Options, one: NamedEngine, progress: Progress = _silent
+) -> tuple[Engine, Calibration]:
+    """An engine that a window has chosen, with its retrieval heads."""
+    local = one.kind == "llama"
+    chosen = replace(
+        options,
+        engine=one.kind,
+        url=one.url,
+        engine_key=one.key,
+        reader=one.reader,
+        model=one.model_name or None if local else None,
+        model_name="" if local else one.model_name,
+    )
+    engine = open_engine(chosen, progress, careful=local)
+    try:
+        return engine, calibrate_engine(chosen, engine, progress)
+    except BaseException:
+        engine.close()
+        raise
 
 
 def open_store(place: Path | str, *, read_only: bool = False) -> Store:

@@ -26,7 +26,7 @@ OPTIONS = {
     "batch",
     "disk_cache",
 }
-OPTIONS |= {"url", "model_name", "engine_key", "reader"}
+OPTIONS |= {"engines", "url", "model_name", "engine_key", "reader"}
 OPTIONS |= {"host", "port", "key", "origin", "allow_host"}
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,53 @@ class NamedEngine:
             )
 
 
-def named_engines(data: Path, config: Mapping[str, Any]) -> dict[str, NamedEngine]:
+class EngineList:
     """All of them, by name. What is configured comes before what was told."""
-    found = {one.name: one for one in _kept(data)}
-    told = config.get("engines") or {}
+
+    def __init__(self, data: Path, configured: Mapping[str, NamedEngine] | None = None) -> None:
+        self._data = data
+        self._known = {one.name: one for one in _kept(data)} | dict(configured or {})
+
+    def __iter__(self) -> Iterator[NamedEngine]:
+        return iter(sorted(self._known.values(), key=lambda one: one.name))
+
+    def get(self, name: str) -> NamedEngine:
+        if name not in self._known:
+            known = f" Known: {', '.join(sorted(self._known))}." if self._known else ""
+            raise BadSetting(
+                f"There is no engine named {name!r}.{known} Add it under Models, or in config.toml."
+            )
+        return self._known[name]
+
+    def add(self, one: NamedEngine) -> None:
+        """Keep it for the next start too. Without a key the one that was told before stays."""
+        before = self._known.get(one.name)
+        if before is not None and before.configured:
+            raise BadSetting(f"{one.name} stands in config.toml. Change it there.")
+        if before is not None and not one.key and before.url == one.url:
+            one = replace(one, key=before.key)
+        self._known[one.name] = one
+        self._keep()
+
+    def remove(self, name: str) -> None:
+        if self.get(name).configured:
+            raise BadSetting(f"{name} stands in config.toml. Remove it there.")
+        del self._known[name]
+        self._keep()
+
+    def _keep(self) -> None:
+        """Only the user may read the file: it holds the keys."""
+        self._data.mkdir(parents=True, exist_ok=True)
+        partial = self._data / f"{FILE}.partial"
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump([asdict(one) for one in self if not one.configured], file, indent=1)
+        partial.replace(self._data / FILE)
+
+
+def configured_engines(config: Mapping[str, Any]) -> dict[str, NamedEngine]:
+    """The tables [engines.NAME] of config.toml."""
+    told, found = config.get("engines") or {}, {}
     if not isinstance(told, Mapping):
         raise BadSetting("engines must be tables, like [engines.cellar] with kind and url.")
     for name, about in told.items():
@@ -58,15 +101,6 @@ def named_engines(data: Path, config: Mapping[str, Any]) -> dict[str, NamedEngin
     return found
 
 
-def keep_engine(data: Path, one: NamedEngine) -> None:
-    """For the next start. Only the user may read the file: it holds the keys."""
-    _write(data, [other for other in _kept(data) if other.name != one.name] + [one])
-
-
-def drop_engine(data: Path, name: str) -> None:
-    _write(data, [other for other in _kept(data) if other.name != name])
-
-
 def _kept(data: Path) -> list[NamedEngine]:
     found = []
     with suppress(OSError, ValueError):
@@ -74,12 +108,3 @@ def _kept(data: Path) -> list[NamedEngine]:
             with suppress(TypeError, BadSetting):
                 found.append(NamedEngine(**{**about, "configured": False}))
     return found
-
-
-def _write(data: Path, engines: list[NamedEngine]) -> None:
-    data.mkdir(parents=True, exist_ok=True)
-    partial = data / f"{FILE}.partial"
-    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump([asdict(one) for one in engines], file, indent=1)
-    partial.replace(data / FILE)

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from halo_weave.assemble import Options, named_embedder
 from halo_weave.cli.glow import plain
 from halo_weave.config import configured_settings, read_config, text_of, whole_of
+from halo_weave.engine_list import configured_engines
 from halo_weave.engines import ENGINES, REMOTE
 from halo_weave.errors import BadSetting
 from halo_weave.lastrun import remembered_model
@@ -174,6 +175,7 @@ def options_of(
         engine_key=engine_key or text_of(config, "engine_key"),
         reader=reader or text_of(config, "reader"),
         kv_type=kv_type,
+        engines=configured_engines(config),
         settings=configured_settings(config),
         **numbers,
     )

@@ -22,7 +22,7 @@ from halo_weave.mcp.http import McpAddress
 from halo_weave.server import kobold, koboldai, lending, refusals
 from halo_weave.server.events import EVENTS
 from halo_weave.server.refusals import Refusal
-from halo_weave.server.routes import chunks, keepsakes, lab, models, turns, upkeep, windows
+from halo_weave.server.routes import chunks, engines, keepsakes, lab, models, turns, upkeep, windows
 from halo_weave.server.scratch import Scratch
 from halo_weave.server.security import Guard, Policy
 from halo_weave.server.service import Service
@@ -155,6 +155,7 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB, mcp_writes:
         keepsakes.routes(service),
         lab.routes(service),
         models.routes(service, policy),
+        engines.routes(service),
     )
     for router in (*families, upkeep.routes(service, policy)):
         checks = [Depends(_no_shadowed_method), Depends(_no_unread_body), Depends(_no_unknown_parameter)]

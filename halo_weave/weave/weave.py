@@ -6,16 +6,18 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
+from halo_weave.engine_list import EngineList
 from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import Engine, RecallPort
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.chunks import WeaveChunks
+from halo_weave.weave.elsewhere import WeaveEngines
 from halo_weave.weave.keepsakes import WeaveKeepsakes
 from halo_weave.weave.library import WeaveLibrary
 from halo_weave.weave.memory import EmbedAnew, WeaveMemory
 from halo_weave.weave.models import Calibrate, OpenModel, Remember, WeaveModels
-from halo_weave.weave.system import System
+from halo_weave.weave.system import OpenOther, System
 from halo_weave.weave.taping import NewTape
 from halo_weave.weave.turns import WeaveTurns
 from halo_weave.weave.windows import WeaveWindows
@@ -36,6 +38,8 @@ class Weave:
         remember_model: Remember | None = None,
         calibration: Calibration = NOT_CALIBRATED,
         new_tape: NewTape | None = None,
+        engine_list: EngineList | None = None,
+        open_other: OpenOther | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._system = System(
@@ -47,9 +51,10 @@ class Weave:
             calibration=calibration,
             now=now,
         )
-        self._system.new_tape = new_tape
+        self._system.new_tape, self._system.open_other = new_tape, open_other
         self.turns = WeaveTurns(self._system)
         self.models = WeaveModels(self._system, self.turns, open_model, calibrate, remember_model)
+        self.engines = WeaveEngines(self._system, engine_list)
         self.windows = WeaveWindows(self._system, self.turns)
         self.chunks = WeaveChunks(self._system)
         self.memory = WeaveMemory(self._system, embed_anew)

@@ -17,9 +17,12 @@ declare namespace Wire {
     "PUT /api/memory/entry": Keep;
     "PUT /api/notes": ReplaceNotes;
     "POST /api/model": ChooseModel;
+    "PUT /api/engines/{engine}": PutEngine;
     "PATCH /api/settings": SettingsChange;
     "POST /api/import": Record<string, any>;
     "POST /api/clear": Clear;
+    "POST /api/extra/lending/tokens": AskBytes;
+    "POST /api/extra/lending/forget": ForgetLent;
     "POST /api/extra/tokencount": CountTokens;
     "POST /api/v1/generate": Generate;
     "POST /api/extra/generate/check": CheckText | null;
@@ -75,6 +78,10 @@ declare namespace Wire {
     "GET /api/models": ModelsTold;
     "POST /api/model/stop": Stopped;
     "POST /api/model/retry": Status;
+    "GET /api/engines": EnginesTold;
+    "PUT /api/engines/{engine}": EnginesTold;
+    "DELETE /api/engines/{engine}": EnginesTold;
+    "GET /api/windows/{window_id}/engine": WhereTold;
     "GET /api/status": Status;
     "GET /api/settings": SettingsTold;
     "PATCH /api/settings": SettingsTold;
@@ -87,6 +94,10 @@ declare namespace Wire {
     "POST /api/reindex": EmbeddingState;
     "POST /api/session": null;
     "DELETE /api/session": null;
+    "GET /api/extra/lending": LentModel;
+    "GET /props": Props;
+    "POST /api/extra/lending/tokens": Bytes;
+    "POST /api/extra/lending/forget": LentForgotten;
     "GET /api/v1/info/version": KoboldResult;
     "GET /api/extra/version": KoboldVersion;
     "GET /api/v1/config/max_context_length": KoboldValue;
@@ -137,6 +148,12 @@ declare namespace Wire {
     opened: number;
   }
 
+  interface AskBytes {
+    text?: string | null;
+    special?: boolean;
+    ids?: number[] | null;
+  }
+
   interface AsleepEvent {
     chunks: SleptChunk[];
     budget: number;
@@ -173,6 +190,13 @@ declare namespace Wire {
     frames: number;
     reserve: number;
     free: number;
+  }
+
+  interface Bytes {
+    ids: number[];
+    raw: string;
+    ends: number[];
+    controls: number[];
   }
 
   interface CallMadeEvent {
@@ -299,7 +323,7 @@ declare namespace Wire {
   interface Described {
     name: string;
     group: string;
-    type: "integer" | "number" | "boolean" | "choice";
+    type: "integer" | "number" | "boolean" | "choice" | "text";
     default: boolean | number | string | null;
     low: number | null;
     high: number | null;
@@ -344,6 +368,23 @@ declare namespace Wire {
     sentence: string;
   }
 
+  interface EngineTold {
+    name: string;
+    kind: string;
+    url: string;
+    model_name: string;
+    reader: string;
+    has_key: boolean;
+    configured: boolean;
+    open: boolean;
+    elsewhere: string;
+    light: string;
+  }
+
+  interface EnginesTold {
+    engines: EngineTold[];
+  }
+
   interface EntryTold {
     path: string;
     content: any;
@@ -366,6 +407,11 @@ declare namespace Wire {
 
   interface FailedEvent {
     sentence: string;
+  }
+
+  interface ForgetLent {
+    window?: string | null;
+    spans?: number[][];
   }
 
   interface Forgotten {
@@ -401,6 +447,7 @@ declare namespace Wire {
     genkey?: string | null;
     memory?: string | null;
     trim_stop?: boolean;
+    halo?: LentRequest | null;
     max_context_length?: any;
     quiet?: any;
     sampler_order?: any;
@@ -534,6 +581,37 @@ declare namespace Wire {
     txt2img: boolean;
     vision: boolean;
     halo_weave: string;
+  }
+
+  interface LentForgotten {
+    done: true;
+  }
+
+  interface LentModel {
+    tokenizer: string;
+    chat_template: string;
+    template_words: Record<string, string>;
+    adds_bos: boolean;
+    parameters: number;
+    wide_layers: number[];
+    abilities: Record<string, boolean>;
+    heads: Record<string, number>[];
+    light: string;
+  }
+
+  interface LentRequest {
+    window: string;
+    tokenizer: string;
+    labels: number[];
+    next_label: number;
+    read_from?: number | null;
+    splice?: boolean;
+    heads?: number[][] | null;
+    mean?: boolean;
+    reply?: boolean;
+    reading?: boolean;
+    surprisal?: boolean;
+    grammar?: string;
   }
 
   interface ListedModelTold {
@@ -677,6 +755,9 @@ declare namespace Wire {
     memory_decay_days?: number | null;
     tools?: "auto" | "native" | "tags" | "off" | null;
     tool_rounds?: number | null;
+    answered_by?: string | null;
+    may_leave?: "all" | "window" | "not_private" | null;
+    private?: boolean | null;
     capture?: "off" | "mean" | "retrieval" | "all" | null;
     capture_megabytes?: number | null;
   }
@@ -689,10 +770,24 @@ declare namespace Wire {
     passed_over: number;
   }
 
+  interface Props {
+    chat_template: string;
+    bos_token: string;
+    eos_token: string;
+  }
+
   interface Pruned {
     chunks: SleptTold[];
     budget: number;
     over: number;
+  }
+
+  interface PutEngine {
+    kind: "kobold" | "openai" | "llama";
+    url?: string;
+    model_name?: string;
+    reader?: string;
+    key?: string;
   }
 
   interface RangeTold {
@@ -811,7 +906,8 @@ declare namespace Wire {
       | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
       "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
       | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
-      "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
+      "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "answered_by" | "may_leave" |
+      "private" | "capture" | "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -850,6 +946,9 @@ declare namespace Wire {
     memory_decay_days?: number;
     tools?: "auto" | "native" | "tags" | "off";
     tool_rounds?: number;
+    answered_by?: string | null;
+    may_leave?: "all" | "window" | "not_private" | null;
+    private?: boolean;
     capture?: "off" | "mean" | "retrieval" | "all";
     capture_megabytes?: number;
   }
@@ -872,7 +971,7 @@ declare namespace Wire {
     siblings: SiblingTold[];
   }
 
-  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "turn over";
+  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "stays on this machine" | "turn over";
 
   interface SleepingTold {
     key: string;
@@ -1018,6 +1117,8 @@ declare namespace Wire {
     thought_tokens: number;
     only_thought: boolean;
     faults: number;
+    prompted: number;
+    cached: number;
   }
 
   interface TurnTold {
@@ -1076,6 +1177,16 @@ declare namespace Wire {
     text: string;
   }
 
+  interface WhereTold {
+    name: string;
+    model: string;
+    elsewhere: string;
+    rule: "all" | "window" | "not_private";
+    private: boolean;
+    light: string;
+    malformed: number;
+  }
+
   interface WhyTold {
     key: string;
     text: string;
@@ -1107,7 +1218,8 @@ declare namespace Wire {
       | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
       "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
       | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
-      "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "capture" | "capture_megabytes")[];
+      "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "answered_by" | "may_leave" |
+      "private" | "capture" | "capture_megabytes")[];
   }
 
   interface WindowTold {
