@@ -32,7 +32,9 @@ def engine(request, server, monkeypatch):
 
 
 def said(weave, window):
-    return ["".join(p for c in turn.chunks for p in c.text_pieces) for turn in weave.windows.said(window).turns]
+    return [
+        "".join(p for c in turn.chunks for p in c.text_pieces) for turn in weave.windows.said(window).turns
+    ]
 
 
 def speak(weave, window, text="What does the cat do?"):
