@@ -163,14 +163,14 @@ class Remembering:
     """
 
     def __init__(self, embedder: Embedder, file: Path | None = None) -> None:
-        self.inner, self.file, self.known = embedder, file, dict[str, Vectors]()
-        self.name, self.dimension = embedder.name, embedder.dimension
+        self.inner, self._kept, self.known = embedder, file, dict[str, Vectors]()
+        self.name, self.dimension, self.file = embedder.name, embedder.dimension, embedder.file
         if file and file.is_file():
             with np.load(file) as stored:
                 self.known = dict(zip(stored["texts"].tolist(), stored["vectors"], strict=True))
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
-        if not query and not self.file:
+        if not query and not self._kept:
             return self.inner.embed(texts)
         keys = [f"{query}{text}" for text in texts]
         unknown = [text for key, text in zip(keys, texts, strict=True) if key not in self.known]
@@ -180,8 +180,10 @@ class Remembering:
         return np.stack([self.known[key] for key in keys])
 
     def save(self) -> None:
-        if self.file:
-            np.savez(self.file, texts=np.array(list(self.known)), vectors=np.stack(list(self.known.values())))
+        if self._kept:
+            np.savez(
+                self._kept, texts=np.array(list(self.known)), vectors=np.stack(list(self.known.values()))
+            )
 
     def close(self) -> None:
         pass

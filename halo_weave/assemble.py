@@ -13,7 +13,7 @@ from typing import Literal
 
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.embedders.hashing import HashingEmbedder
-from halo_weave.embedders.standard import open_embedder
+from halo_weave.embedders.standard import open_embedder, standard_file
 from halo_weave.engine_list import EngineList, NamedEngine
 from halo_weave.engines import ENGINES, REMOTE
 from halo_weave.engines.absent import AbsentEngine
@@ -25,11 +25,12 @@ from halo_weave.keepsakes.notes import Notes
 from halo_weave.keepsakes.structured_memory import KeptChunk, SnapshotSearch, StructuredMemory
 from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.lab.capture import CaptureWriter
-from halo_weave.lastrun import changed_models, note_model, remember_model
+from halo_weave.lastrun import changed_models, note_model, remember_embedder, remember_model
 from halo_weave.llama import catalogue
 from halo_weave.llama.footprint import KvType
+from halo_weave.llama.inventory import resolve
 from halo_weave.places import calibration_folder, captures_folder, cells_folder, memory_file, models_folder
-from halo_weave.ports import Embedder, Engine
+from halo_weave.ports import Embedder, Engine, Only
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.stores.sqlite import SqliteStore
@@ -88,7 +89,10 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
     except BaseException:
         engine.close()
         raise
-    return _joined(options, engine, calibration, store, _open_recall(options, store, progress), _unshown)
+    chosen = _EmbedderChoice(options)
+    return _joined(
+        options, engine, calibration, store, _open_recall(chosen, store, progress), chosen, _unshown
+    )
 
 
 def assemble_without_model(options: Options, shown: Shown = _unshown) -> Weave:
@@ -97,12 +101,19 @@ def assemble_without_model(options: Options, shown: Shown = _unshown) -> Weave:
         named_embedder(options.embedder)
     _warn_of_changed_models(options)
     store = open_store(options.data)
-    recall = _open_recall(options, store)
-    return _joined(options, AbsentEngine(cells_folder(options.data)), NOT_CALIBRATED, store, recall, shown)
+    chosen = _EmbedderChoice(options)
+    recall, engine = _open_recall(chosen, store), AbsentEngine(cells_folder(options.data))
+    return _joined(options, engine, NOT_CALIBRATED, store, recall, chosen, shown)
 
 
 def _joined(
-    options: Options, engine: Engine, calibration: Calibration, store: Store, recall: Recall, shown: Shown
+    options: Options,
+    engine: Engine,
+    calibration: Calibration,
+    store: Store,
+    recall: Recall,
+    embedder: _EmbedderChoice,
+    shown: Shown,
 ) -> Weave:
     listed = EngineList(options.data, options.engines)
     tree = StructuredMemory(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
@@ -124,7 +135,7 @@ def _joined(
         defaults=options.settings,
         calibration=calibration,
         new_tape=partial(_new_tape, options.data),
-        embed_anew=None if options.embedder == "off" else partial(_embed_anew, options, store),
+        embed_anew=None if options.embedder == "off" else partial(embedder.embed_anew, store),
         open_model=opened,
         calibrate=partial(calibrate_engine, options),
         remember_model=partial(remember_model, options.data),
@@ -250,28 +261,60 @@ def _calibration_folders(options: Options) -> tuple[Path, Path]:
     return calibration_folder(options.data), calibration_folder(models_folder())
 
 
-def _open_recall(options: Options, store: Store, progress: Progress | None = None) -> Recall:
+class _EmbedderChoice:
+    """Which embedder makes and searches the vectors: the one of the options, until the user chooses another."""
+
+    def __init__(self, options: Options) -> None:
+        self.options, self.file = options, options.embedder
+
+    def pull(self, progress: Progress) -> None:
+        if self.options.engine != "scripted" and self.file is None and not catalogue.EMBEDDER.present:
+            catalogue.ensure(catalogue.EMBEDDER, progress)
+
+    def open(self) -> Embedder:
+        return self._opened(self.file)
+
+    def embed_anew(self, store: Store, name: str | None, progress: Progress) -> None:
+        """All of memory by the embedder of this name. Until it is done, the vectors that are there stay."""
+        file = self.file if name is None else embedder_file(name, progress)
+        with closing(self._opened(file)) as embedder:
+            told = partial(progress, "")
+            reindex(store, embedder, now=lambda: datetime.now(UTC), progress=told)
+        self.file = file
+        if name is not None:
+            remember_embedder(self.options.data, name)
+
+    def _opened(self, file: Path | Literal["off"] | None) -> Embedder:
+        if self.options.engine == "scripted" and file is None:
+            return HashingEmbedder()
+        return open_embedder(None if file == "off" else file)
+
+
+def _open_recall(chosen: _EmbedderChoice, store: Store, progress: Progress | None = None) -> Recall:
     """Search. The embedder opens in the background; until it is there, or without one, words serve.
 
     Without `progress` it is also pulled in the background.
     """
-    if options.embedder == "off":
+    if chosen.file == "off":
         return Recall(store, None)
     if progress:
         with suppress(ModelNotFound):  # opening it fails in turn, and the status says so
-            _pull_embedder(options, progress)
+            chosen.pull(progress)
 
     def opened() -> Embedder:
         if not progress:
-            _pull_embedder(options, _silent)
-        return _chosen_embedder(options)
+            chosen.pull(_silent)
+        return chosen.open()
 
     return Recall(store, opened)
 
 
-def _pull_embedder(options: Options, progress: Progress) -> None:
-    if options.engine != "scripted" and options.embedder is None and not catalogue.EMBEDDER.present:
+def embedder_file(name: str, progress: Progress = _silent) -> Path:
+    """The file of an embedder by its name in the catalogue, by `hf:` or by path; pulled if it is not here."""
+    if name == catalogue.EMBEDDER.name:
         catalogue.ensure(catalogue.EMBEDDER, progress)
+        return standard_file()
+    return resolve(name, progress)
 
 
 def named_embedder(path: Path) -> Path:
@@ -283,23 +326,12 @@ def named_embedder(path: Path) -> Path:
     return path
 
 
-def _chosen_embedder(options: Options) -> Embedder:
-    if options.engine == "scripted" and options.embedder is None:
-        return HashingEmbedder()
-    return open_embedder(None if options.embedder == "off" else options.embedder)
-
-
-def _embed_anew(options: Options, store: Store, progress: Callable[[int, int], None]) -> None:
-    """All of memory by the embedder of the options. Until it is done, the vectors that are there stay."""
-    with closing(_chosen_embedder(options)) as embedder:
-        reindex(store, embedder, now=lambda: datetime.now(UTC), progress=progress)
-
-
 def kept_with_memories(store: Store, recall: Recall) -> SnapshotSearch:
     """Recall as the structured memory asks it: for the chunks that explain what is saved."""
 
-    def search(text: str, limit: int, within: str | None) -> list[KeptChunk]:
-        found = recall.search(text, window=within, limit=limit, now=datetime.now(UTC), user_weight=1.0)
+    def search(text: str, limit: int, within: frozenset[str] | None) -> list[KeptChunk]:
+        only = Only(windows=within)
+        found = recall.search(text, limit=limit, now=datetime.now(UTC), user_weight=1.0, only=only)
         records = {record.key: record for record in store.chunks_by_key([hit.key for hit in found])}
         return [
             KeptChunk(hit.key, record.chunk.text, len(record.chunk), hit.similarity, record.said.isoformat())

@@ -5,6 +5,8 @@ HaloWeaveError
 │   ├── UnknownChunk       no such chunk where one is needed
 │   ├── UnknownWindow      no such window
 │   ├── UnknownMemory      no such entry in the structured memory
+│   ├── UnknownPreset      no preset of this name
+│   ├── DocumentRefused    a file that cannot be attached
 │   ├── UnknownGeneration  no such vectors: the memory was cleared, or embedded anew
 │   ├── WindowBusy         the window is being written to
 │   ├── NotesChanged       the notes are not those that were read
@@ -42,6 +44,14 @@ class UnknownWindow(BadInput):
 
 
 class UnknownMemory(BadInput):
+    pass
+
+
+class UnknownPreset(BadInput):
+    pass
+
+
+class DocumentRefused(BadInput):
     pass
 
 

@@ -1,4 +1,4 @@
-"""What a run leaves in the data folder for the next one: which model it used, and which one the user chose.
+"""What a run leaves in the data folder for the next one: which model it used, and what the user chose.
 
 llama.cpp maps the file of a model into memory. If somebody cuts the file short meanwhile, the system ends the program at
 once, and nothing can be said any more; the note of the model in use lets the next start say why.
@@ -17,25 +17,43 @@ from halo_weave.stores.owners import alive, this_process
 
 FOLDER = "in-use"
 CHOSEN = "chosen-model.txt"
+CHOSEN_EMBEDDER = "chosen-embedder.txt"
 log = logging.getLogger(__name__)
 
 
 def remember_model(data: Path, name: str) -> None:
     """The model that the user chose while the program ran: the next start takes it, unless another one is named."""
+    _remember(data, CHOSEN, name)
+
+
+def remembered_model(data: Path) -> str | None:
+    return _remembered(data, CHOSEN)
+
+
+def remember_embedder(data: Path, name: str) -> None:
+    """The embedder that made the vectors of this memory, as the user named it: the next start takes it likewise."""
+    _remember(data, CHOSEN_EMBEDDER, name)
+
+
+def remembered_embedder(data: Path) -> str | None:
+    return _remembered(data, CHOSEN_EMBEDDER)
+
+
+def _remember(data: Path, note: str, name: str) -> None:
     try:
         data.mkdir(parents=True, exist_ok=True)
         file = Path(name).expanduser()
         name = str(file.absolute()) if file.is_file() else name
-        partial = data / f"{CHOSEN}.partial"
+        partial = data / f"{note}.partial"
         partial.write_text(name, encoding="utf-8")
-        partial.replace(data / CHOSEN)
+        partial.replace(data / note)
     except OSError as error:
         log.warning("The choice of %s could not be stored: %s", name, error.strerror or error)
 
 
-def remembered_model(data: Path) -> str | None:
+def _remembered(data: Path, note: str) -> str | None:
     with suppress(OSError, UnicodeDecodeError):
-        return (data / CHOSEN).read_text(encoding="utf-8").strip() or None
+        return (data / note).read_text(encoding="utf-8").strip() or None
     return None
 
 

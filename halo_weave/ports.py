@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
@@ -256,6 +256,10 @@ class Embedder(Protocol):
     @property
     def dimension(self) -> int: ...
 
+    @property
+    def file(self) -> str:
+        """Where its weights lie; empty if it has none."""
+
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors: ...
 
     def close(self) -> None: ...
@@ -263,12 +267,19 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Which chunks a search looks at: of a role, of a speaker, said since a time and before another."""
+    """Which chunks a search looks at: of a role, of a speaker, said since a time and before another, in some windows."""
 
     role: Role | None = None
     speaker: str = ""
     since: datetime | None = None
     before: datetime | None = None
+    windows: frozenset[str] | None = None  # ids; None: all
+
+    def within(self, windows: frozenset[str] | None) -> Only:
+        """The same, of these windows alone."""
+        if windows is None:
+            return self
+        return replace(self, windows=windows if self.windows is None else self.windows & windows)
 
 
 EVERYTHING = Only()

@@ -25,6 +25,20 @@ Scores = npt.NDArray[np.float64]  # (n,)
 VERIFY_FIRST = "Run: halo-weave verify. If that does not help, put a backup in its place."
 WINDOW_ID = "^[0-9a-zA-Z_-]{1,64}$"  # it stands in addresses
 NAME_LENGTH, PROMPT_LENGTH = 200, 100_000  # characters of a window's names, and of its system prompt
+TAG_LENGTH, MOST_TAGS = 40, 32  # of a window
+DOCUMENT = "document"  # tag of the chunks of a file that was attached; its name is their speaker
+DEFAULT_PROMPT = "You are a helpful assistant with a long memory. Answer plainly and briefly."
+# Words that all windows share unless they have their own: kept under PERSONA_KEY as far as they are others than these.
+PERSONA: Mapping[str, str] = {"system_prompt": DEFAULT_PROMPT, "user_name": "User", "ai_name": "AI"}
+PERSONA_KEY = "persona"
+
+
+def shared_words(stored: Json) -> dict[str, str]:
+    """The persona of all windows: what is stored of it, as far as it can be used, over what it is by default."""
+    known = stored if isinstance(stored, Mapping) else {}
+    return {
+        about: said if isinstance(said := known.get(about), str) else text for about, text in PERSONA.items()
+    }
 
 
 # Said
@@ -146,6 +160,10 @@ class WindowRecord:
     modified: datetime
     deleted: datetime | None = None
     head: int | None = None  # the last turn of its current branch
+    tags: tuple[str, ...] = ()
+    pinned: bool = False  # it stands first in lists
+    archived: bool = False  # lists leave it out; its talk stays in memory
+    inherits: tuple[str, ...] = ()  # which of PERSONA it shares with all windows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -254,6 +272,35 @@ class Event:
     happened: datetime
     event: Happening
     detail: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class LivedChunk:
+    """A chunk of a window's life, without its words."""
+
+    key: ChunkKey
+    tokens: int
+    live: bool
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LifeEvent:
+    """What happened to a chunk in a window, and by whom or by what, as far as that is known."""
+
+    key: ChunkKey
+    happened: datetime
+    event: Happening
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A window's current branch without its words, with what woke up from elsewhere, and what became of it."""
+
+    turns: tuple[tuple[int, datetime], ...]  # in order: id, and when it was said
+    chunks: tuple[LivedChunk, ...]  # in time order
+    events: tuple[LifeEvent, ...]  # fell asleep, woke up, pinned, unpinned; in the order they happened
 
 
 # Search

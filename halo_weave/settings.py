@@ -15,9 +15,10 @@ from halo_weave.core.strategies import STRATEGIES, settings_of
 from halo_weave.errors import BadSetting
 
 SHARED = "windows"  # the key under which a store keeps the settings that all windows share
+PRESETS_KEY = "presets"  # and the one of the saved presets, by name
 
 Returning = Literal["earned", "hybrid", "fresh"]
-Scope = Literal["all", "window"]
+Scope = Literal["all", "tags", "window"]
 KvMode = Literal["splice", "exact"]
 Pairs = Literal["ranked", "with", "off"]
 Effort = Literal["off", "low", "high"]
@@ -28,6 +29,7 @@ ToolForm = Literal["auto", "native", "tags", "off"]
 _generation = partial(setting, group="Generation")
 _forgetting = partial(setting, group="Forgetting")
 _remembering = partial(setting, group="Remembering")
+_documents = partial(setting, group="Documents")
 _system = partial(setting, group="System")
 _elsewhere = partial(setting, group="Elsewhere")
 
@@ -39,29 +41,44 @@ class Settings:
     """The settings of one window. What a window does not set comes from the settings for all."""
 
     temperature: float = _generation(
-        0.7, "How freely the model chooses its words; 0 always takes the likeliest.", low=0, high=5
+        0.7,
+        "How freely the model chooses its words; 0 always takes the likeliest.",
+        low=0,
+        high=5,
+        common=True,
     )
     top_p: float = _generation(
-        0.9, "Choose among the likeliest words that make up this share; 1 is off.", low=0.01, high=1
+        0.9,
+        "Choose among the likeliest words that make up this share; 1 is off.",
+        low=0.01,
+        high=1,
+        common=True,
     )
     top_k: int = _generation(0, "Choose among this many of the likeliest words; 0 is off.", low=0, high=1000)
     min_p: float = _generation(
         0.0, "Leave out words less likely than this share of the likeliest; 0 is off.", low=0, high=1
     )
     repeat_penalty: float = _generation(
-        1.0, "Above 1, words that were just used become less likely; 1 is off.", low=0.5, high=2
+        1.0, "Above 1, words that were just used become less likely; 1 is off.", low=0.5, high=2, common=True
     )
     seed: int | None = _generation(
         None, "The same seed gives the same reply; empty is random.", low=0, high=2**32 - 2, optional=True
     )
     max_new_tokens: int = _generation(
-        256, "A reply ends after this many tokens at the latest.", low=1, high=32_768
+        256, "A reply ends after this many tokens at the latest.", low=1, high=32_768, common=True
+    )
+    stop: str = _generation(
+        "",
+        "A reply ends before one of these texts: one on each line; \\n stands for a line break.",
+        high=2_000,
+        common=True,
     )
     effort: Effort | None = _generation(
         None,
         "How much the model thinks before it answers, as far as its template has a switch; empty is the template's own.",
         choices=get_args(Effort),
         optional=True,
+        common=True,
     )
 
     max_context_tokens: int = _forgetting(
@@ -69,6 +86,7 @@ class Settings:
         "Above this many live tokens the dimmest chunks fall asleep; 0 never prunes.",
         low=0,
         high=1_000_000,
+        common=True,
     )
     prune_to: float | None = _forgetting(
         None,
@@ -120,6 +138,7 @@ class Settings:
         low=0,
         high=1_000_000,
         optional=True,
+        common=True,
     )
     resurrection_brightness: Returning = _remembering(
         "earned",
@@ -144,7 +163,10 @@ class Settings:
         None, "Below 1, prefers variety among what wakes up; empty is off.", low=0, high=1, optional=True
     )
     memory_scope: Scope = _remembering(
-        "all", "Recall from all windows, or only from what was said in this one.", choices=get_args(Scope)
+        "all",
+        "Recall from all windows, from those that share a tag with this one, or only from this one.",
+        choices=get_args(Scope),
+        common=True,
     )
     recall_thoughts: bool = _remembering(False, "Whether what the model thought may wake up too.")
 
@@ -164,13 +186,14 @@ class Settings:
         "auto",
         "How the model calls its tools: in its template's own way, in <tool> tags, or not at all; auto is native for models that can, else off.",
         choices=get_args(ToolForm),
+        common=True,
     )
     tool_rounds: int = _system(
         5, "How often the model may use a tool within one reply; 0 turns tools off.", low=0, high=50
     )
 
-    answered_by: str | None = _elsewhere(
-        None, "The engine that answers here, by its name; empty is the model of all windows.", optional=True
+    answered_by: str = _elsewhere(
+        "", "The engine that answers here, by its name; empty is the model of all windows.", high=60
     )
     may_leave: Leaving | None = _elsewhere(
         None,
@@ -180,6 +203,13 @@ class Settings:
     )
     private: bool = _elsewhere(
         False, "Whether this window never speaks with a model on another machine, and others may not tell it."
+    )
+    document_megabytes: int = _documents(20, "A file to attach may be this large.", low=1, high=200)
+    document_tokens: int = _documents(
+        200_000, "A file to attach may have this many tokens of text.", low=100, high=2_000_000
+    )
+    document_seconds: int = _documents(
+        30, "Reading a PDF or a DOCX is stopped after this long.", low=1, high=600
     )
 
     capture: Taken = _system(
@@ -204,6 +234,12 @@ class Settings:
     def restored(self, stored: object) -> Settings:
         """These settings with stored ones in their place, as far as this version can use them."""
         return self.changed(usable(stored))
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings, each once."""
+        lines = (line.replace("\\n", "\n") for line in self.stop.splitlines())
+        return tuple(dict.fromkeys(line for line in lines if line))
 
     def as_mapping(self) -> dict[str, Any]:
         return {name: self[name] for name in FIELDS}

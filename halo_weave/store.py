@@ -27,6 +27,7 @@ from halo_weave.records import (
     GraveyardPage,
     Imported,
     Json,
+    Life,
     LiveChunk,
     MemoryEntry,
     MostUsed,
@@ -216,6 +217,8 @@ class Windows(Protocol):
         user_name: str = "User",
         ai_name: str = "AI",
         settings: Mapping[str, Json] | None = None,
+        tags: Sequence[str] = (),
+        inherits: Collection[str] = (),
     ) -> WindowRecord: ...
     def window(self, window_id: str) -> WindowRecord:
         """A window, deleted or not."""
@@ -243,8 +246,16 @@ class Windows(Protocol):
         ai_name: str | None = None,
         settings: Mapping[str, Json] | None = None,
         reset: Collection[str] = (),
+        tags: Sequence[str] | None = None,
+        pinned: bool | None = None,
+        archived: bool | None = None,
+        inherits: Collection[str] = (),
     ) -> WindowRecord:
-        """Change what is given; settings to `reset` go, the others stay. What was said keeps the names it was said under."""
+        """Change what is given; settings to `reset` go. What was said keeps the names it was said under.
+        Words that are given are the window's own from now on; those it `inherits` follow those of all windows again."""
+
+    def change_persona(self, changes: Mapping[str, str], *, now: datetime) -> tuple[str, ...]:
+        """Change the words that all windows share, and those of the windows that inherit them. Returns these windows."""
 
     def delete_window(self, window_id: str, *, now: datetime) -> None:
         """The window closes; what was said in it stays in memory."""
@@ -313,6 +324,9 @@ class Windows(Protocol):
         self, *, window: str | None = None, key: ChunkKey | None = None, limit: int = 100
     ) -> list[Event]:
         """What happened, newest first: of a window, of a chunk, of a chunk in a window, or of all."""
+
+    def life(self, window_id: str) -> Life:
+        """A window's current branch without its words, and all that happened to its chunks."""
 
 
 class VectorSearch(Protocol):

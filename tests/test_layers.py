@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "halo_weave"
 LAYERS = [
     {"errors"},
     {"confined"},
-    {"core", "templates"},
+    {"core", "templates", "documents"},
     {"records", "imports"},
     {"ports", "store", "places", "settings"},
     {"config", "engine_list"},

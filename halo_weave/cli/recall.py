@@ -13,7 +13,7 @@ from rich.console import Console
 from halo_weave.cli.app import app
 from halo_weave.cli.glow import counted, plain
 from halo_weave.cli.memory import answer, bar, now, opened_to_change, opened_to_read, say
-from halo_weave.cli.starting import Data, Json, embedder_of
+from halo_weave.cli.starting import Data, Json, embedder_of, folder_of
 from halo_weave.config import configured_settings, read_config
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import ChunkKey, Role
@@ -21,12 +21,13 @@ from halo_weave.embedders.standard import open_embedder
 from halo_weave.errors import BadInput
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex as embed_anew
+from halo_weave.lastrun import remember_embedder
 from halo_weave.llama import catalogue
 from halo_weave.ports import Only
 from halo_weave.records import ChunkRecord
 from halo_weave.store import Store
 from halo_weave.weave.system import stored_settings
-from halo_weave.weave.waking import plan_waking
+from halo_weave.weave.waking import plan_waking, tagged
 from halo_weave.weave.windows import find_window
 
 EmbedderFile = Annotated[
@@ -38,7 +39,7 @@ EmbedderFile = Annotated[
 @contextmanager
 def recalling(store: Store, embedder: str | None, *, writes: bool = False) -> Iterator[Recall]:
     """Search for one command: it waits until the embedder is open, but not until everything is embedded."""
-    chosen = embedder_of(read_config(), embedder)
+    chosen = embedder_of(read_config(), embedder, store.folder)
     recall = Recall(store, None if chosen == "off" else lambda: open_embedder(chosen), writes=writes)
     try:
         recall.embedder()
@@ -62,6 +63,7 @@ def search(
     before: Annotated[
         datetime | None, typer.Option("--before", help="Only what was said before this day.")
     ] = None,
+    tag: Annotated[str, typer.Option("--tag", help="Only what was said in windows with this tag.")] = "",
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many chunks.")] = 10,
     budget: Annotated[
         int | None,
@@ -75,6 +77,9 @@ def search(
     with opened_to_read(data) as store:
         if window is not None:
             window = find_window(store.windows(), window).id
+            only = only.within(frozenset({window}))
+        if tag:
+            only = only.within(tagged(store, [tag]))
         with recalling(store, embedder) as recall:
             told: dict[str, Any] = {}
             if budget is None:
@@ -120,7 +125,7 @@ def _would_wake(
 ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
     """As in a turn: by the stored settings, and only what is near enough. In a window, what is live there stays out."""
     record = store.window(window) if window else None
-    return plan_waking(
+    hits, plan, _ = plan_waking(
         words,
         budget,
         stored_settings(store, record, configured_settings(read_config())),
@@ -128,10 +133,10 @@ def _would_wake(
         recall=recall,
         now=now(),
         window_id=window or "",
-        scope=window,
         live={one.key for one in store.live(window)} if window else (),
         only=only,
     )
+    return hits, plan
 
 
 def _described(record: ChunkRecord, name: str, hit: RecallHit | None, part: str) -> dict[str, Any]:
@@ -153,7 +158,9 @@ def _described(record: ChunkRecord, name: str, hit: RecallHit | None, part: str)
 @app.command()
 def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = False) -> None:
     """Embed all of memory, anew if the embedder is another one. It can be stopped and run again."""
-    file = embedder_of(read_config(), embedder)
+    config = read_config()
+    folder = folder_of(config, data)
+    file = embedder_of(config, embedder, folder)
     if file == "off":
         raise BadInput("Nothing can be embedded without an embedder: it is off. Name one with --embedder.")
     if file is None:
@@ -161,6 +168,8 @@ def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = Fa
             catalogue.ensure(catalogue.EMBEDDER, lambda what, done, total: getting(done, total))
     with opened_to_change(data) as store, open_embedder(file) as made, bar("Embedding") as embedding:
         generation = embed_anew(store, made, now=now, progress=embedding)
+    if embedder:
+        remember_embedder(folder, embedder)
     are = "is" if generation.vectors == 1 else "are"
     sentence = f"{counted(generation.vectors, 'chunk')} {are} embedded by {generation.model}."
     answer(as_json, generation, sentence)

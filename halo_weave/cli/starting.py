@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,14 +19,15 @@ from halo_weave.cli.glow import plain
 from halo_weave.config import configured_settings, read_config, text_of, whole_of
 from halo_weave.engine_list import configured_engines
 from halo_weave.engines import ENGINES, REMOTE
-from halo_weave.errors import BadSetting
-from halo_weave.lastrun import remembered_model
+from halo_weave.errors import BadSetting, HaloWeaveError
+from halo_weave.lastrun import remembered_embedder, remembered_model
 from halo_weave.llama.catalogue import default_model
 from halo_weave.llama.footprint import KV_TYPES, machine_memory
 from halo_weave.llama.hub import SCHEME
-from halo_weave.llama.inventory import find, resolve
+from halo_weave.llama.inventory import find, located, resolve
 from halo_weave.places import data_folder
 
+log = logging.getLogger(__name__)
 SMALLEST_CONTEXT = 1024  # the system prompt with its tools, a reply, and some words
 Tell = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
@@ -168,7 +170,7 @@ def options_of(
         data=folder,
         model=model,
         remembered=remembered,
-        embedder=embedder_of(config, embedder),
+        embedder=embedder_of(config, embedder, folder),
         engine=engine,
         url=url,
         model_name=model_name or text_of(config, "model_name"),
@@ -193,10 +195,20 @@ def say_default(options: Options, console: Console) -> None:
         console.print(plain(default_model(machine_memory())[1]))
 
 
-def embedder_of(config: Mapping[str, Any], named: str | None) -> Path | Literal["off"] | None:
-    """The command line, then what is configured; None for the standard one. What is not here yet is pulled."""
-    wanted = named or text_of(config, "embedder")
-    if wanted in ("", "minilm"):
+def embedder_of(config: Mapping[str, Any], named: str | None, folder: Path) -> Path | Literal["off"] | None:
+    """The command line, then the environment, then what was chosen for this memory, then the config file.
+
+    None for the standard one. What is not here yet is pulled, unless it was only chosen before.
+    """
+    wanted, chosen = named or text_of(config, "embedder"), None
+    if not (named or os.environ.get("HALO_WEAVE_EMBEDDER")) and wanted != "off":
+        chosen = remembered_embedder(folder)
+    if chosen and chosen != "minilm":
+        with suppress(HaloWeaveError):
+            if file := located(find(chosen)):
+                return file
+        log.warning("The embedder %s was chosen for this memory and is not here any more.", chosen)
+    if chosen or wanted in ("", "minilm"):
         return None
     if wanted == "off":
         return "off"

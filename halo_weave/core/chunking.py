@@ -130,7 +130,7 @@ def _parts(pieces: Sequence[bytes], start: int, stop: int, most: int) -> Iterato
 
         def worth(at: int, even: float = even, start: int = start) -> tuple[int, float]:
             before = b"".join(pieces[max(start, at - 3) : at])
-            after = next((piece for piece in pieces[at:stop] if piece), b"")
+            after = next((pieces[i] for i in range(at, stop) if pieces[i]), b"")
             return _quality(before, after), abs(at - start - even)
 
         start = min(places, key=worth, default=stop)

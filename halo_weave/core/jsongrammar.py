@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from halo_weave.errors import BadInput
@@ -31,6 +31,7 @@ _BASE = {
     "member": 'string ws ":" ws value',
     "array": '"[" ws (value (ws "," ws value)*)? ws "]"',
 }
+_ESCAPED = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _ANNOTATIONS = frozenset(
     "title description default examples $schema $id $comment $defs definitions deprecated readOnly writeOnly "
     "strict nullable additionalProperties required format".split()
@@ -62,15 +63,43 @@ def grammar_of(schema: Any) -> str:
     return writer.text(writer.rule(schema, "schema", 0))
 
 
+def until(end: str) -> str:
+    """An expression for any text up to and with this one."""
+    first, rest = end[:1], end[1:2]
+    body = f"[^{_inside(first)}]" + (f" | {_quoted(first)} [^{_inside(rest)}]" if rest else "")
+    return f"({body})* {_quoted(end)}"
+
+
+def grammar_of_one(begin: str, options: Sequence[tuple[str, Any, str]]) -> str:
+    """The grammar of one of several texts after `begin`, an expression: each has a text, what fits a schema, a text.
+
+    Where the schema is None, or cannot be expressed, anything may follow the first text, or any object stand there.
+    """
+    writer = _GrammarWriter({})
+    found = []
+    for i, (before, schema, after) in enumerate(options):
+        middle = "anything" if schema is None else writer.loosely(schema, f"option{i}")
+        found.append(f"{_quoted(before)} {middle}" + (f" {_quoted(after)}" if after else ""))
+    return writer.text(f"{begin} ({' | '.join(found)})", anything=r"[^\x00]*")
+
+
 class _GrammarWriter:
     def __init__(self, whole: Mapping[str, Any]) -> None:
         self._whole = whole
         self._rules = dict(_BASE)
         self._references: dict[str, str] = {}  # rules of what is referred to
 
-    def text(self, root: str) -> str:
-        rules = {"root": root, **self._rules}
+    def text(self, root: str, **more: str) -> str:
+        rules = {"root": root, **self._rules, **more}
         return "\n".join(f"{name} ::= {body}" for name, body in rules.items()) + "\n"
+
+    def loosely(self, schema: Any, name: str) -> str:
+        """A rule for a schema of its own; for one that cannot be expressed, any object."""
+        self._whole, self._references = schema, {}
+        try:
+            return self.rule(schema, name, 0)
+        except BadInput:
+            return "object"
 
     def rule(self, schema: Any, name: str, depth: int) -> str:
         """The name of a rule, or a short expression, for what fits this schema."""
@@ -189,7 +218,7 @@ class _GrammarWriter:
             found = found.get(part) if isinstance(found, Mapping) else None
         if not where.startswith("#") or not isinstance(found, Mapping):
             raise BadInput(f"The JSON schema refers to {where[:80]!r}, which is not in it.")
-        name = self._references[where] = f"ref{len(self._references)}"
+        name = self._references[where] = f"ref{len(self._rules)}"
         body = self.rule(found, f"{name}-of", depth + 1)
         self._rules[name] = body
         return name
@@ -214,10 +243,17 @@ def _literal(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if len(text) > 2_000:
         raise BadInput("A value in the JSON schema is too long.")
-    escaped = "".join(
-        {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(sign, sign) for sign in text
-    )
-    return f'"{escaped}"'
+    return _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    """A text as a grammar writes it."""
+    return f'"{"".join(_ESCAPED.get(sign, sign) for sign in text)}"'
+
+
+def _inside(sign: str) -> str:
+    """A character within brackets."""
+    return f"\\{sign}" if sign in "]\\" else _ESCAPED.get(sign, sign)
 
 
 def _bounds(schema: Mapping[str, Any], least: str, most: str, name: str) -> tuple[int, int | None]:

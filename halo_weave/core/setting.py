@@ -18,8 +18,12 @@ def setting(
     high: float | None = None,
     choices: tuple[str, ...] = (),
     optional: bool = False,
+    common: bool = False,
 ) -> Any:
-    """A field with what the page and the docs show of it."""
+    """A field with what the page and the docs show of it. Of a text, `high` is how many characters it may have.
+
+    `common`: one of the few that most people change.
+    """
     about = {
         "meaning": meaning,
         "group": group,
@@ -27,6 +31,7 @@ def setting(
         "high": high,
         "choices": choices,
         "optional": optional,
+        "common": common,
     }
     return field(default=default, metadata=about)
 
@@ -57,9 +62,9 @@ def checked_value(one: Field[Any], value: Any) -> Any:
             raise BadSetting(f"{name} is {value!r}; use true or false.")
         return value
     if kind == "text":
-        if not isinstance(value, str) or not value.strip() or len(value) > 200 or not value.isprintable():
-            raise BadSetting(f"{name} is {value!r}; use a short text, on one line.")
-        return value.strip()
+        if not isinstance(value, str) or len(value) > about["high"] or "\0" in value:
+            raise BadSetting(f"{name} is a text of at most {about['high']:,} characters.")
+        return value
     whole = kind == "integer"
     if (
         isinstance(value, bool)
@@ -79,6 +84,6 @@ def _kind(one: Field[Any]) -> Literal["choice", "boolean", "integer", "number", 
         return "boolean"
     if one.metadata["choices"]:
         return "choice"
-    if written.startswith("str"):
+    if written == "str":
         return "text"
     return "integer" if written.startswith("int") else "number"

@@ -17,7 +17,7 @@ class HashingEmbedder:
 
     def __init__(self, dimension: int = 64, *, name: str = "hashing") -> None:
         self.name, self.dimension, self.max_tokens = name, dimension, 256
-        self.closed = False
+        self.file, self.closed = "", False
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
         vectors = np.zeros((len(texts), self.dimension), np.float32)

@@ -141,7 +141,7 @@ class LlamaEmbedder:
         self.max_tokens = min(MAX_TOKENS, self._model.trained_context, BATCH)
         called = str(header.values.get("general.name") or path.stem)
         self._prefixes = prefixes_of(path, called)
-        self.name = f"{called} {_fingerprint(path)}"
+        self.name, self.file = f"{called} {_fingerprint(path)}", str(path)
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
         """(texts, dimension), each of length 1. What is longer than `max_tokens` loses its end."""

@@ -31,6 +31,7 @@ class Message:
     speaker: str = ""
     said: datetime | None = None
     aside: bool = False  # not on the branch that was last in use
+    asleep: bool = False  # not live where it was said, however short the conversation is
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,14 @@ from halo_weave.imports.conversation import Part
 
 _HALVES = re.compile("[\ud800-\udfff]")
 _MARKS = re.compile(
-    r'<(think|thinking|thought|reasoning)>|<details\s+type="(reasoning|tool_calls|code_interpreter)"'
+    r"<(think|thinking|thought|reasoning|antThinking|seed:think)>"
+    r'|<details\s+type="(reasoning|tool_calls|code_interpreter)"'
 )
+# Channels, as gpt-oss writes them: what is not the final one is a thought.
+_CHANNELS = re.compile(
+    r"(?:<\|start\|>assistant)?<\|channel\|>(\w{1,20})[^<]{0,80}(?:<\|constrain\|>[^<]{0,40})?<\|message\|>"
+)
+_ENDED = re.compile(r"<\|(?:end|return|call)\|>")
 _ATTRIBUTE = re.compile(r'(name|arguments|result|output|code)="([^"]*)"')
 _SUMMARY = re.compile(r"\s*<summary>[^<]{0,500}</summary>\s?")
 
@@ -41,8 +47,14 @@ def by_tool(text: str) -> tuple[Part, ...]:
 
 def answered(text: str) -> tuple[Part, ...]:
     """An AI's words: its thoughts and tool calls may stand between marks. Every step goes forward in the text."""
-    parts: list[Part] = []
     begin = text.lstrip()
+    if begin.startswith(("<|channel|>", "<|start|>")):
+        return _channels(begin)
+    parts: list[Part] = []
+    if begin.startswith("[THINK]") and "[/THINK]" in begin:
+        inside, _, text = begin.removeprefix("[THINK]").partition("[/THINK]")
+        parts += thought(inside)
+        begin = text.lstrip()
     close = begin.find("</think>")
     if close >= 0 and begin.find("<think>", 0, close) < 0:  # the prompt had opened the thought
         parts += thought(begin[:close])
@@ -78,6 +90,17 @@ def answered(text: str) -> tuple[Part, ...]:
         at = end + len(name) + 3
     plain.append(text[at:])
     flush()
+    return tuple(parts)
+
+
+def _channels(text: str) -> tuple[Part, ...]:
+    begun, *found = _CHANNELS.split(text)
+    if not found:
+        return said(text)
+    parts = list(said(_ENDED.sub("", begun)))
+    for name, inside in zip(found[::2], found[1::2], strict=True):
+        whole = _ENDED.sub("", inside).strip()
+        parts += said(whole) if name == "final" else thought(whole)
     return tuple(parts)
 
 

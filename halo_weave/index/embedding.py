@@ -67,7 +67,11 @@ class Embedding:
         self._store, self._open, self._now, self._writes = store, open_embedder, now, writes
         self.ready: Ready | None = None
         self.state: State = "loading" if open_embedder else "off"
-        self.sentence = "" if open_embedder else "No embedder was given: words alone serve."
+        self.sentence = (
+            ""
+            if open_embedder
+            else "The embedder is off: words alone serve. To have one, start without: --embedder off"
+        )
         self._when_opened = when_opened
         self._work = threading.Event()
         self._opened = threading.Event()

@@ -142,6 +142,7 @@ class Recall:
         return {
             "state": self._embedding.state,
             "model": ready.embedder.name if ready else "",
+            "file": ready.embedder.file if ready else "",
             "sentence": self._embedding.sentence,
             "wanted": wanted,
             "vectors": vectors,
@@ -154,9 +155,13 @@ class Recall:
             self._start_anew()
 
     def reopen(self) -> None:
-        """The memory has the vectors of another embedder now: open that one."""
-        self._embedding.close()
-        self._embedding = self._begin()
+        """The memory has the vectors of another embedder now: open that one. The old one serves until it is there."""
+        before, after = self._embedding, self._begin()
+        after.opened()
+        self._embedding = after
+        before.close()
+        if after.ready:
+            self._load_early()
 
     def close(self) -> None:
         self._beside.shutdown()
@@ -305,6 +310,9 @@ class Recall:
         mask = outline["present"].copy()
         if window is not None:
             mask &= outline["window"] == outline.window_codes.get(window, -1)
+        if only.windows is not None:
+            codes = [outline.window_codes[one] for one in only.windows if one in outline.window_codes]
+            mask &= np.isin(outline["window"], codes)
         if only.role is not None:
             mask &= outline["role"] == ROLES.index(only.role)
         if only.speaker:

@@ -37,8 +37,8 @@ class KeptChunk:
     said: str | None = None  # ISO time
 
 
-# (text, limit, window or all) -> the chunks that explain it, the most relevant first
-SnapshotSearch = Callable[[str, int, str | None], Iterable[KeptChunk]]
+# (text, limit, windows or all) -> the chunks that explain it, the most relevant first
+SnapshotSearch = Callable[[str, int, frozenset[str] | None], Iterable[KeptChunk]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class StructuredMemory:
         *,
         now: datetime,
         context_tokens: int = CONTEXT_TOKENS,
-        within: str | None = None,
+        within: frozenset[str] | None = None,
     ) -> Remembered:
         """Make an entry, or a new version of it, with the chunks that explain it now, of all windows or of one."""
         path = checked_path(path)
@@ -207,7 +207,7 @@ class StructuredMemory:
             raise self._unknown(path)
         return versions
 
-    def _explaining(self, text: str, tokens: int, within: str | None) -> list[KeptChunk]:
+    def _explaining(self, text: str, tokens: int, within: frozenset[str] | None) -> list[KeptChunk]:
         """The most relevant chunks, whole, as many as fit."""
         chosen: list[KeptChunk] = []
         left = tokens

@@ -75,7 +75,7 @@ class Toolbox:
         call: ToolCall,
         *,
         now: datetime,
-        within: str | None = None,
+        within: frozenset[str] | None = None,
         decay_days: float = DECAY_DAYS,
     ) -> ToolResult:
         """Do what a call found in a reply asks."""
@@ -89,12 +89,12 @@ class Toolbox:
         command: str | Command,
         *,
         now: datetime,
-        within: str | None = None,
+        within: frozenset[str] | None = None,
         decay_days: float = DECAY_DAYS,
     ) -> ToolResult:
         """Run one command, as text or as a value. An error is an answer too, so that the model can do better.
 
-        `within`: a window that recalls only its own. What it saves is explained by its own talk alone.
+        `within`: the windows that this one recalls from. What it saves is explained by their talk alone.
         """
         try:
             asked = Command.read(command) if isinstance(command, str) else command
@@ -104,7 +104,7 @@ class Toolbox:
             return ToolResult(str(command), str(error), ok=False)
 
     def _answer(
-        self, command: Command, now: datetime, within: str | None, decay_days: float
+        self, command: Command, now: datetime, within: frozenset[str] | None, decay_days: float
     ) -> tuple[str, tuple[ChunkKey, ...]]:
         """What the command gives, and the chunks that it wants awake."""
         given, path = command.arguments, command.arguments.get("path", "")

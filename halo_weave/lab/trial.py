@@ -19,8 +19,8 @@ from halo_weave.core.window import Window, chunk_turn
 from halo_weave.lab.dialogues import AskedLater, Said
 from halo_weave.lab.forced import forced_reply
 from halo_weave.ports import Engine, Read, Step
+from halo_weave.records import DEFAULT_PROMPT
 from halo_weave.weave.prompt import Origin, Scribe, WindowPrompt
-from halo_weave.weave.windows import DEFAULT_PROMPT
 
 KEEP = (0.75, 0.5, 0.25)
 WINDOW = "lab"

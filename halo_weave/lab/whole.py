@@ -29,6 +29,7 @@ class RememberedVectors:
 
     def __init__(self, embedder: Embedder) -> None:
         self.inner, self.name, self.dimension = embedder, embedder.name, embedder.dimension
+        self.file = embedder.file
         self._known: dict[tuple[str, bool], Vectors] = {}
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:

@@ -22,7 +22,18 @@ from halo_weave.mcp.http import McpAddress
 from halo_weave.server import kobold, koboldai, lending, refusals
 from halo_weave.server.events import EVENTS
 from halo_weave.server.refusals import Refusal
-from halo_weave.server.routes import chunks, engines, keepsakes, lab, models, turns, upkeep, windows
+from halo_weave.server.routes import (
+    chunks,
+    documents,
+    engines,
+    keepsakes,
+    lab,
+    models,
+    presets,
+    turns,
+    upkeep,
+    windows,
+)
 from halo_weave.server.scratch import Scratch
 from halo_weave.server.security import Guard, Policy
 from halo_weave.server.service import Service
@@ -152,6 +163,8 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB, mcp_writes:
         windows.routes(service),
         turns.routes(service),
         chunks.routes(service),
+        presets.routes(service),
+        documents.routes(service),
         keepsakes.routes(service),
         lab.routes(service),
         models.routes(service, policy),

@@ -91,4 +91,5 @@ class ModelsTold(Output):
     default: str = Field(description="The model that is used when none is named.")
     models: list[ListedModelTold]
     recommended: list[str] = Field(description="Models of the hub that should fit.")
+    embedders: dict[str, str] = Field(description="Embedders of the hub, and what is known of each.")
     any_path: bool = Field(description="Whether the path of any file may be asked for.")

@@ -30,6 +30,8 @@ _KNOWN: dict[type[Exception], tuple[int, str]] = {
     errors.NotesChanged: (409, "notes_changed"),
     errors.EmbedderOff: (409, "embedder_off"),
     errors.UnknownMemory: (404, "unknown_memory"),
+    errors.UnknownPreset: (404, "unknown_preset"),
+    errors.DocumentRefused: (422, "document_refused"),
     errors.ModelError: (503, "model_unusable"),
     errors.ModelLoading: (503, "model_loading"),
     errors.ModelNotFound: (503, "model_missing"),

@@ -7,21 +7,25 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, create_model
 
-from halo_weave.core.tokens import ID_LIMIT
+from halo_weave.core.tokens import ID_LIMIT, ChunkKey
 from halo_weave.errors import BadInput
 from halo_weave.keepsakes.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
-from halo_weave.records import NAME_LENGTH, PROMPT_LENGTH, WINDOW_ID
+from halo_weave.records import MOST_TAGS, NAME_LENGTH, PROMPT_LENGTH, TAG_LENGTH, WINDOW_ID
 from halo_weave.server.schema import DAY, KEY, SAID, WHOLE, Id, Input, Json
 from halo_weave.settings import described
+from halo_weave.weave.documents import MOST as MOST_DOCUMENTS
+from halo_weave.weave.waking import NO_WISH, WakeWish
 
 LONGEST_SAID = 200_000
 LONGEST_QUESTION = 20_000
+LONGEST_DOCUMENT = 10_000_000
 
 Key = Annotated[str, Field(pattern=KEY, examples=["12.0.user"])]
 WindowId = Annotated[str, Field(pattern=WINDOW_ID, examples=["3f9a01bc"])]
 Moment = Annotated[str, Field(max_length=40, pattern=DAY, examples=["2026-01-31T12:00Z"])]
 Path = Annotated[str, Field(min_length=1, max_length=512, pattern=WHOLE, examples=["People/Mochi"])]
 Name = Annotated[str, Field(max_length=NAME_LENGTH, pattern=SAID)]
+Tag = Annotated[str, Field(max_length=TAG_LENGTH, pattern=SAID, examples=["work"])]
 Prompt = Annotated[str, Field(max_length=PROMPT_LENGTH, pattern=WHOLE)]
 
 
@@ -29,6 +33,14 @@ def position(text: str) -> int:
     if int(text) >= ID_LIMIT:
         raise BadInput("Positions end at 2^63.")
     return int(text)
+
+
+def wish_of(asked: Wish | None) -> WakeWish:
+    """What is to wake up for a message."""
+    if asked is None:
+        return NO_WISH
+    without, also = ([ChunkKey.parse(key) for key in keys] for keys in (asked.without, asked.also))
+    return WakeWish(frozenset(without), tuple(also), asked.room)
 
 
 def moment(text: str | None) -> datetime | None:
@@ -48,6 +60,8 @@ def _setting_field(about: dict[str, Any], *, empty: bool) -> tuple[Any, Any]:
     kinds: dict[str, Any] = {"integer": int, "number": float, "boolean": bool, "text": str}
     kind = Literal[tuple(about["choices"])] if about["choices"] else kinds[about["type"]]
     limits = {} if about["low"] is None else {"ge": about["low"], "le": about["high"]}
+    if about["type"] == "text":
+        limits = {"max_length": about["high"], "pattern": WHOLE}
     field: Any = Annotated[kind, Field(**limits)]
     # A factory, since a default would be described: to leave a setting out is not to send null.
     return field | None if empty else field, Field(default_factory=lambda: None, description=about["meaning"])
@@ -82,10 +96,14 @@ def given(asked: BaseModel) -> dict[str, Any]:
 # The rest
 
 
-class _WindowTexts(Input):
+class PersonaChange(Input):
     system_prompt: Prompt | None = None
     user_name: Name | None = None
     ai_name: Name | None = None
+
+
+class _WindowTexts(PersonaChange):
+    tags: Annotated[list[Tag], Field(max_length=MOST_TAGS)] | None = None
     settings: OwnSettings | None = None  # type: ignore[valid-type]
 
 
@@ -95,12 +113,51 @@ class NewWindow(_WindowTexts):
 
 class WindowChange(_WindowTexts):
     name: Name | None = None
+    pinned: bool | None = None
+    archived: bool | None = None
+    inherits: list[Literal["system_prompt", "user_name", "ai_name"]] = Field(
+        default=[], description="Words that go back to those for all windows."
+    )
     reset: SettingNames = Field(default=[], description="Settings that go back to those for all windows.")
+
+
+class SavePreset(Input):
+    """From a window, from what holds for all (neither `window` nor `settings`), or as it is given."""
+
+    window: WindowId | None = None
+    settings: OwnSettings | None = None  # type: ignore[valid-type]
+    words: PersonaChange | None = None
+
+
+class RenamePreset(Input):
+    to: Name
+
+
+class ApplyPreset(Input):
+    window: WindowId | None = Field(default=None, description="Null: all windows.")
+
+
+class Attached(Input):
+    name: Name
+    text: Annotated[str, Field(max_length=LONGEST_DOCUMENT, pattern=SAID)]
 
 
 class Say(Input):
     text: Annotated[str, Field(max_length=LONGEST_SAID, pattern=SAID, examples=["My cat is called Mochi."])]
     after: Id | None = Field(default=None, description="The turn that it follows, if not the last; 0: none.")
+    wish: Wish | None = Field(default=None, description="What wakes up for it, as chosen in a preview.")
+    documents: Annotated[list[Attached], Field(max_length=MOST_DOCUMENTS)] = Field(
+        default=[],
+        description="Files as `POST /api/documents` read them; each becomes a turn before the words.",
+    )
+
+
+class Wish(Input):
+    """What is to wake up for this message, beside what recall finds."""
+
+    without: list[Key] = Field(default_factory=list, max_length=1000, description="These do not wake up.")
+    also: list[Key] = Field(default_factory=list, max_length=1000, description="These do, before all others.")
+    room: bool = Field(default=False, description="Room is made for all of it.")
 
 
 class Answer(Input):
@@ -126,6 +183,14 @@ class BranchOff(Input):
 class ChooseModel(Input):
     model: Annotated[str, Field(max_length=4096, pattern=SAID, examples=["smollm2-135m"])] = Field(
         description="A name that GET /api/models lists, hf:owner/repository[:quant], or the path of a GGUF file."
+    )
+
+
+class EmbedAnew(Input):
+    embedder: Annotated[str, Field(max_length=4096, pattern=SAID, examples=["nomic-embed"])] | None = Field(
+        default=None,
+        description="An embedder that GET /api/models lists, hf:owner/repository[:quant], or the path of a GGUF file. "
+        "Without one: the embedder in use.",
     )
 
 

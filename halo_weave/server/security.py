@@ -28,7 +28,8 @@ from halo_weave.errors import BadSetting
 from halo_weave.server.refusals import Refusal, refused
 
 JSON_LIMIT = 1_000_000
-_TALK_LIMIT = 32_000_000  # clients of /v1 send their whole history
+_TALK_LIMIT = 32_000_000
+_DOCUMENT_LIMIT = 210_000_000  # more than the settings allow a file to have
 _IMPORT_LIMIT = 64_000_000_000
 _SHORTEST_KEY = 16
 _GUESSES = 10  # wrong keys that one address may try at once
@@ -243,9 +244,7 @@ class Guard:
     async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Past host and origin: the key and the size decide."""
         headers, path = Headers(scope=scope), scope["path"]
-        limit = (
-            _IMPORT_LIMIT if path == "/api/import" else _TALK_LIMIT if path.startswith("/v1/") else JSON_LIMIT
-        )
+        limit = _limit_of(path)
         address = (scope.get("client") or ("",))[0]
         refusal = self.policy.locked(path, headers, address) or _oversize(headers, limit)
         if refusal:
@@ -280,6 +279,13 @@ def _headers_only(send: Send) -> Send:
             await send({"type": "http.response.body", "body": b""})
 
     return answer
+
+
+def _limit_of(path: str) -> int:
+    """How many bytes a request may have. Documents come with what is said, clients of /v1 send their whole history."""
+    if path.startswith("/v1/") or re.fullmatch(r"/api/windows/[^/]+/say", path):
+        return _TALK_LIMIT
+    return {"/api/import": _IMPORT_LIMIT, "/api/documents": _DOCUMENT_LIMIT}.get(path, JSON_LIMIT)
 
 
 def _oversize(headers: Headers, limit: int) -> Refusal | None:

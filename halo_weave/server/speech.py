@@ -36,6 +36,7 @@ class SpeechTold(Output):
     cut: bool = Field(description="The program ended before this reply did; what was stored of it is here.")
     siblings: int = Field(description="How many turns there are at this place, on all branches.")
     sibling: int = Field(description="Which of them this is, in order of time, from 1 on.")
+    document: bool = Field(description="A file that was attached; its name is the speaker.")
     remembered: list[RememberedTold] | None = Field(
         description="Of a reply, what it was reminded of; null if that is not known."
     )

@@ -19,7 +19,6 @@ from halo_weave.server.modelwire import ModelTold
 from halo_weave.server.schema import Id, KeyText, Number, Output
 from halo_weave.server.speech import SpeechTold, UseTold
 from halo_weave.settings import Settings
-from halo_weave.weave.memory import Preview
 from halo_weave.weave.seen import Budget, Context, Gap
 
 SettingValue = bool | int | float | str | None
@@ -53,6 +52,7 @@ class Described(Output):
     high: float | None
     choices: list[str]
     optional: bool
+    common: bool = Field(description="One of the few that most people change.")
     meaning: str
 
 
@@ -69,6 +69,7 @@ class EmbedderTold(Output):
 
     state: Literal["ready", "loading", "off"] = "loading"
     model: str = ""
+    file: str = ""
     sentence: str = ""
     wanted: int = Field(default=0, description="Chunks that are not embedded yet.")
 
@@ -99,6 +100,13 @@ class WindowTold(Output):
     system_prompt: str = _at("window", "system_prompt")
     user_name: str = _at("window", "user_name")
     ai_name: str = _at("window", "ai_name")
+    inherits: list[str] = Field(
+        validation_alias=AliasPath("window", "inherits"),
+        description="Which of these words are those of all windows.",
+    )
+    tags: list[str] = _at("window", "tags")
+    pinned: bool = _at("window", "pinned")
+    archived: bool = _at("window", "archived")
     settings: dict[str, SettingValue] = Field(description="What the window sets itself.")
     effective: Annotated[dict[str, SettingValue], BeforeValidator(Settings.as_mapping)] = Field(
         description="What holds in it."
@@ -345,47 +353,6 @@ class TokensTold(Output):
 class SearchTold(Output):
     hits: list[HitTold]
     cost: int | None = Field(description="Tokens that would wake up, frames included, if a budget was given.")
-
-
-class WakingTold(Output):
-    key: str
-    part: Literal["hit", "question", "answer", "anchor"]
-    hit: str
-    similarity: float
-    cost: int
-    words: list[str]
-    text: str
-
-
-class PreviewTold(Output):
-    tokens: int = Field(description="Of the text itself.")
-    room: int
-    cost: int
-    wakes: list[WakingTold]
-    passed_over: int
-
-    @classmethod
-    def of(cls, preview: Preview) -> PreviewTold:
-        plan, hits = preview.plan, preview.hits
-        wakes = [
-            WakingTold(
-                key=str(one.key),
-                part=one.part.value,
-                hit=str(one.hit),
-                similarity=one.similarity,
-                cost=one.cost,
-                words=list(hits[one.hit].words) if one.hit in hits else [],
-                text=preview.texts.get(one.key, ""),
-            )
-            for one in plan.wakes
-        ]
-        return cls(
-            tokens=preview.tokens,
-            room=plan.room,
-            cost=plan.cost,
-            wakes=wakes,
-            passed_over=len(plan.passed_over),
-        )
 
 
 # The AI's own memory

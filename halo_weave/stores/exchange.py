@@ -7,7 +7,7 @@ import binascii
 import reprlib
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import (
@@ -25,8 +25,15 @@ from halo_weave.core.depth import storable
 from halo_weave.core.paths import checked_path
 from halo_weave.core.tokens import ID_LIMIT, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, ImportRefused
-from halo_weave.records import NAME_LENGTH, PROMPT_LENGTH, WINDOW_ID
-from halo_weave.settings import SHARED
+from halo_weave.records import (
+    MOST_TAGS,
+    NAME_LENGTH,
+    PERSONA_KEY,
+    PROMPT_LENGTH,
+    TAG_LENGTH,
+    WINDOW_ID,
+)
+from halo_weave.settings import PRESETS_KEY, SHARED
 from halo_weave.stores.packing import micros, moment, unpack_floats, unpack_sources
 
 FORMAT = "halo-weave memory"
@@ -133,6 +140,7 @@ _keepable = partial(storable, limit=ID_LIMIT)
 Text = Annotated[str, AfterValidator(storable)]
 Short = Annotated[Text, Field(max_length=NAME_LENGTH)]
 Name = Annotated[Short, AfterValidator(_visible)]
+Tag = Annotated[Name, Field(max_length=TAG_LENGTH)]
 Id = Annotated[int, BeforeValidator(_text_or_whole), Field(strict=False, ge=0, le=LIMIT)]
 TurnId = Annotated[Id, Field(ge=1)]
 Time = Annotated[int, BeforeValidator(_time)]  # microseconds
@@ -180,6 +188,10 @@ class WindowIn(_Element):
     modified: Time
     deleted: Time | None = None
     head: TurnId | None = None  # the last turn of its current branch
+    tags: Annotated[list[Tag], Field(max_length=MOST_TAGS)] = []
+    pinned: bool = False
+    archived: bool = False
+    inherits: list[Literal["system_prompt", "user_name", "ai_name"]] = []  # which words all windows share
 
 
 class _TokensIn(_Element):
@@ -411,7 +423,7 @@ class SettingIn(_Element):
     @model_validator(mode="after")
     def _settings_by_name(self) -> Self:
         # Its settings may be of a newer version: what cannot be used is passed over when they are read.
-        if self.key == SHARED and not isinstance(self.value, dict):
+        if self.key in (SHARED, PERSONA_KEY, PRESETS_KEY) and not isinstance(self.value, dict):
             raise ValueError("should have an object as its 'value'")
         return self
 

@@ -52,6 +52,7 @@ class _Spooled(NamedTuple):
     speaker: str
     said: int
     aside: bool
+    asleep: bool
     parts: list[tuple[str, str]]
     tokens: int
 
@@ -227,6 +228,7 @@ class ForeignFile:
             one_line(message.speaker),
             said,
             message.aside,
+            message.asleep,
             parts,
             tokens,
         )
@@ -289,7 +291,7 @@ class ForeignFile:
                         "tags": [tag] if tag else None,
                     }
                     element["chunks"].append({**place, **tokens_out(tokens)})  # type: ignore[attr-defined]
-                    awake = not aside and tag != "thought" and before >= one.tokens - LIVE
+                    awake = not aside and tag != "thought" and before >= one.tokens - LIVE and not line.asleep
                     if line.id == one.head and line.tokens > LIVE:  # of a long last message, its beginning
                         awake = tag != "thought" and before < one.tokens - line.tokens + LIVE
                     yield self._held(one.window, turn, number, len(tokens), awake)

@@ -200,7 +200,7 @@ class PrototypeFile:
         rows = map(_Token._make, self._spool.execute("SELECT * FROM tokens ORDER BY position"))
         last, question, said = 0, None, self._now if self._begun is None else self._begun
         for _, group in groupby(rows, key=lambda token: (token.turn, token.role)):
-            raw = list(group)
+            raw = _spelled(list(group))
             if not all(any(token.text for token in part) for _, part in _chunks(raw)):
                 raise ImportRefused(
                     f"A part of turn {raw[0].turn} in the file has no text. Nothing was changed."
@@ -291,6 +291,18 @@ def _chunks(turn: list[_Token]) -> Iterator[tuple[int, list[_Token]]]:
     in_order = sentences[0] == 0 and all(before < after for before, after in pairwise(sentences))
     for number, group in enumerate(groups):
         yield sentences[number] if in_order else number, [token for _, token in group]
+
+
+def _spelled(turn: list[_Token]) -> list[_Token]:
+    """With the marks around a turn written out: the oldest exports have no text for them, only the role after the first."""
+    name = "".join(token.text for token in turn[1:4]).partition("\n")[0]
+    if turn[0].text or name not in _ROLES:
+        return turn
+    after = [token.text for token in turn[1:]] + ["\n"]
+    return [turn[0]._replace(text="<|im_start|>")] + [
+        token._replace(text="<|im_end|>") if not token.text and following.startswith("\n") else token
+        for token, following in zip(turn[1:], after[1:], strict=True)
+    ]
 
 
 def _unmarked(turn: list[_Token]) -> tuple[list[_Token], str, int | None]:

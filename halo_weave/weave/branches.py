@@ -122,7 +122,12 @@ class TurnBranches:
                 raise BadInput(f"Turn {turn_id} is not on the current branch. Switch to it first.")
             texts = {"system_prompt": of.system_prompt, "user_name": of.user_name, "ai_name": of.ai_name}
             record = system.store.create_window(
-                name or f"{of.name[:180]} (branch)", settings=of.settings, now=system.now(), **texts
+                name or f"{of.name[:180]} (branch)",
+                settings=of.settings,
+                tags=of.tags,
+                inherits=of.inherits,
+                now=system.now(),
+                **texts,
             )
             system.store.switch(record.id, turn_id, now=system.now())
             keys = [
@@ -130,8 +135,6 @@ class TurnBranches:
             ]
         with system.alone(record.id):
             desk = system.desk_to_change(record.id)
-            # Also in a window that keeps to itself: what led up to here belongs to it.
-            desk.settings = desk.settings.changed({"memory_scope": "all"})
             plan = desk.plan_snapshot(keys, desk.engine.info.context)
             if plan.wakes:
                 desk.wake(plan, {}, now=system.now())

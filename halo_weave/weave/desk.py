@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from halo_weave.core.brightness import Floats, returning
-from halo_weave.core.heads import NOT_CALIBRATED, Calibration
+from halo_weave.core.heads import Calibration
 from halo_weave.core.pruning import PrunePlan, SleepReason
 from halo_weave.core.resurrection import (
     RecallHit,
@@ -20,21 +20,20 @@ from halo_weave.core.resurrection import (
     WakeReason,
     Waking,
     choose_resurrections,
-    room_for,
 )
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
 from halo_weave.ports import EVERYTHING, Engine, Only, RecallPort
-from halo_weave.records import ChunkRecord, PutToSleep, WakeUp, WindowRecord
+from halo_weave.records import DOCUMENT, ChunkRecord, PutToSleep, WakeUp, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
-from halo_weave.weave.leaving import check_private, leaving, may_leave, stays
+from halo_weave.weave.leaving import leaving, may_leave
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyReader
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
-from halo_weave.weave.waking import plan_waking, stamps_of
+from halo_weave.weave.waking import NO_WISH, Recalled, WakeWish, plan_waking, stamps_of, tagged
 
 CUT = "cut"  # tag of a reply whose process ended before it did
 
@@ -71,14 +70,14 @@ class Desk:
     engine: Engine
     scribe: Scribe
     names: Mapping[str, str]  # of the windows, by id
+    calibration: Calibration
+    is_private: Callable[[str], bool]
     about: dict[ChunkKey, About] = field(default_factory=dict)
     origins: dict[int, Origin] = field(default_factory=dict)  # of the turns that get a stamp
     foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
     anew: list[Live] = field(default_factory=list)  # of `foreign`, those that the store does not know so yet
     reply: ReplyReader | None = None  # what the tokens of the reply in progress are
     left: frozenset[int] = frozenset()  # turns that go aside when something takes their place
-    calibration: Calibration = NOT_CALIBRATED
-    is_private: Callable[[str], bool] = lambda window: False
     unstored: str = ""  # why the reply is not stored yet, while that is so
     guard: RLock = field(default_factory=RLock)  # held for each change, so that others see whole states
 
@@ -94,7 +93,7 @@ class Desk:
         scribe: Scribe,
         names: Mapping[str, str],
         calibration: Calibration,
-        is_private: Callable[[str], bool] = lambda window: False,
+        is_private: Callable[[str], bool],
     ) -> Desk:
         """Load the working set. Chunks that another model's tokenizer cut are read anew."""
         window = Window(
@@ -102,8 +101,7 @@ class Desk:
             system_tokens=len(system),
             frame_tokens=scribe.frame_tokens(stamps=settings.timestamps),
         )
-        desk = cls(record, settings, window, system, store, engine, scribe, names)
-        desk.calibration, desk.is_private = calibration, is_private
+        desk = cls(record, settings, window, system, store, engine, scribe, names, calibration, is_private)
         live: list[Live] = []
         for one in store.live(record.id):
             item: Live = one
@@ -141,8 +139,12 @@ class Desk:
         if len(chunk) != chunk.span:
             self.foreign.add(chunk.start)
         # The model's own answers have no stamp here, lest it writes some itself; those from elsewhere need one.
-        role, elsewhere = chunk.key.role, self._elsewhere(about.window)
-        if self.settings.timestamps and (elsewhere or role is not Role.ASSISTANT):
+        role, elsewhere, dated = chunk.key.role, self._elsewhere(about.window), self.settings.timestamps
+        if DOCUMENT in about.tags:  # the model is always told which file it reads
+            origin = Origin(about.said, elsewhere if dated else "", about.speaker, dated)
+            self.origins[chunk.key.turn_id] = origin
+            self.window.stamps[chunk.key.turn_id] = self.scribe.origin_tokens(origin, dated=dated)
+        elif dated and (elsewhere or role is not Role.ASSISTANT):
             self.origins[chunk.key.turn_id] = Origin(about.said, elsewhere)
             self.window.stamps[chunk.key.turn_id] = self._stamp(about.window, role)
 
@@ -203,33 +205,25 @@ class Desk:
     # Waking up
 
     @property
-    def scope(self) -> str | None:
-        """The window whose talk may wake up here, or None for all."""
-        own = self.settings.memory_scope == "window" or leaving(self.settings, self.engine.info) == "window"
-        return self.record.id if own else None
+    def scope(self) -> frozenset[str] | None:
+        """The windows whose talk may wake up here, or None for all."""
+        own = frozenset({self.record.id})
+        apart = leaving(self.settings, self.engine.info) == "window"
+        if apart or self.settings.memory_scope == "window":
+            return own
+        return tagged(self.store, self.record.tags) | own if self.settings.memory_scope == "tags" else None
 
     def may_read(self, window_id: str) -> bool:
         """Whether what was said in a window may be sent to the model of this one."""
-        return window_id == self.record.id or may_leave(
-            self.settings, self.engine.info, window_id, self.is_private
-        )
+        own = window_id == self.record.id
+        return own or may_leave(self.settings, self.engine.info, window_id, self.is_private)
 
-    def hold_back(self, *, now: datetime) -> tuple[SleptChunk, ...]:
-        """What may not be sent to the model falls asleep, pinned or not."""
-        check_private(self.record, self.settings, self.engine.info)
-        plan = stays(live for live in self.window if not self.may_read(self.about[live.chunk.key].window))
-        return self.prune(plan, now=now) if plan.goes else ()
-
-    def room(self, user: int) -> int:
-        """Tokens that may wake up next to the user's words and the frames of the exchange."""
-        return room_for(
-            model_context=self.engine.info.context,
-            live=self.window.size + sum(self.window.frame_tokens.values()),
-            user=user,
-            max_new=self.settings.max_new_tokens,
-            max_context=self.settings.max_context_tokens,
-            quota=self.settings.resurrection_budget,
-        )
+    def led_here(self, scope: frozenset[str]) -> dict[int, str]:
+        """Turns of windows beyond the scope that this one branched off after, with those windows."""
+        own = self.record.id
+        if self.store.followers(0, own):  # it begins by itself
+            return {}
+        return {turn.id: turn.window for turn in self.store.branch(own) if turn.window not in scope}
 
     def plan_recall(
         self,
@@ -239,10 +233,12 @@ class Desk:
         recall: RecallPort,
         now: datetime,
         before: int | None = None,
-        scope: str | None = None,
         only: Only = EVERYTHING,
-    ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
+        wish: WakeWish = NO_WISH,
+    ) -> Recalled:
         """What would wake up here for this text."""
+        scope = self.scope
+        led = {} if scope is None else self.led_here(scope)
         return plan_waking(
             text,
             room,
@@ -251,13 +247,14 @@ class Desk:
             recall=recall,
             now=now,
             window_id=self.record.id,
-            scope=scope or self.scope,
             live=self.live_keys,
             before=before,
             frame_tokens=self.window.frame_tokens,
             stamp=self._stamp,
             left=self.left,
-            only=only,
+            led_here=led,
+            only=only if scope is None else only.within(scope | set(led.values())),
+            wish=wish,
             may_read=self.may_read,
         )
 
@@ -266,11 +263,14 @@ class Desk:
     ) -> ResurrectionPlan:
         """Chunks asked for by name, in the order given, as far as the room goes; only own ones in a window apart."""
         wanted = list(keys)
-        if self.scope is not None:
-            own = {one.key for one in self.store.chunks_by_key(wanted) if one.window == self.scope}
-            wanted = [key for key in wanted if key in own]
+        if (scope := self.scope) is not None:
+            own = {one.key for one in self.store.chunks_by_key(wanted) if one.window in scope}
+            led = self.led_here(scope)
+            wanted = [key for key in wanted if key in own or key.turn_id in led]
         sleepers = self.store.sleepers(self.record.id, wanted)
-        sleepers = {key: one for key, one in sleepers.items() if self.may_read(one.window)}
+        if held := {key for key, one in sleepers.items() if not self.may_read(one.window)}:
+            led = self.led_here(frozenset({self.record.id}))
+            sleepers = {key: one for key, one in sleepers.items() if key not in held or key.turn_id in led}
         if not self.settings.recall_thoughts:
             sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
         hits = [
@@ -366,7 +366,7 @@ class Desk:
         for waking in wakes:
             reading, hit = readings[waking.key], hits.get(waking.hit)
             reason = reasons[waking] = {
-                "by": by,
+                "by": "user" if by == "recall" and hit is None else by,  # asked for by name
                 "part": str(waking.part),
                 "hit": str(waking.hit),
                 "similarity": waking.similarity,
@@ -416,6 +416,7 @@ class Desk:
             speaker=record.speaker,
             said=record.said,
             slept=reading.earned is not None,
+            document=DOCUMENT in record.tags,
         )
 
     # Looking

@@ -72,7 +72,7 @@ class WeaveEngines:
     def where(self, window_id: str) -> WhereWordsGo:
         system = self._system
         settings = system.settings(system.window(window_id))
-        name = settings.answered_by or ""
+        name = settings.answered_by
         model = system.others.get(name) if name else system.model
         info = model.engine.info if model else None
         if info is None:  # it is not open yet: where its words would go is known all the same

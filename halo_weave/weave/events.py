@@ -43,6 +43,7 @@ class WokenChunk(SeenChunk):
     speaker: str
     said: datetime
     slept: bool  # in this window; else it comes from another one
+    document: bool = False  # a part of a file that was attached; its name is the speaker
 
 
 @dataclass(frozen=True, slots=True)

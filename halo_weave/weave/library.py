@@ -17,6 +17,7 @@ from halo_weave.records import ChunkRecord, TurnRecord
 from halo_weave.weave.reply import THOUGHT
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
+from halo_weave.weave.waking import relevant
 from halo_weave.weave.windows import find_window
 
 _MOST_HITS = 200  # that a search looks at
@@ -113,7 +114,7 @@ class WeaveLibrary:
         until: str = "",
         offset: int = 0,
     ) -> MemoryHits:
-        """The best first, as many as fit the budget of tokens; at least one."""
+        """The best first of what has to do with the query, as many as fit the budget of tokens; at least one of these."""
         system, query = self._system, plain(query)
         if not query.strip():
             raise BadInput("The query is empty. Say in words what to look for.")
@@ -122,11 +123,23 @@ class WeaveLibrary:
             _moment(since, "since"),
             _moment(until, "until", end=True),
         )
-        user_weight = system.settings().user_weight
+        settings = system.settings()
         only = Only(since=begin, before=end + timedelta(microseconds=1) if end else None)
         hits = system.recall.search(
-            query, window=window_id, limit=_MOST_HITS, now=system.now(), user_weight=user_weight, only=only
+            query,
+            window=window_id,
+            limit=_MOST_HITS,
+            now=system.now(),
+            user_weight=settings.user_weight,
+            only=only,
         )
+        near = {hit.key for hit in relevant(hits, query, settings.relevance_floor)}
+        # A question tells nothing, but whoever searches may look for it.
+        hits = [
+            hit
+            for hit in hits
+            if hit.key in near or ("asking" in hit.parts and hit.matters(settings.relevance_floor))
+        ]
         records = {one.key: one for one in system.store.chunks_by_key(hit.key for hit in hits)}
         names = system.names()
         found: list[MemoryHit] = []

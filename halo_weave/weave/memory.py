@@ -11,20 +11,23 @@ from threading import Thread
 from typing import IO, Any, Literal
 
 from halo_weave.core.heads import Calibration
-from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, WakeReason
+from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, WakeReason, Waking
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import EmbedderOff, HaloWeaveError, WindowBusy
 from halo_weave.ports import EVERYTHING, ModelInfo, Only
 from halo_weave.records import ChunkRecord, Imported, Stats, Subset, Vectors
 from halo_weave.weave.events import INTERNAL
 from halo_weave.weave.exports import ExportFormat, tell
+from halo_weave.weave.room import model_room, wake_room
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
-from halo_weave.weave.waking import plan_waking
+from halo_weave.weave.waking import NO_WISH, WakeWish, plan_waking, tagged
 
 log = logging.getLogger(__name__)
 WAIT = 60.0  # seconds for the embedder to be there
-EmbedAnew = Callable[[Callable[[int, int], None]], None]  # told how many chunks are done, of how many
+LEAVE = 5.0  # seconds that embedding anew gets to end with the program
+# All vectors made by the embedder of this name, None: by the one in use. Told what is being done, how much, of how much.
+EmbedAnew = Callable[[str | None, Callable[[str, int, int], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,17 @@ class Preview:
     hits: Mapping[ChunkKey, RecallHit]
     texts: Mapping[ChunkKey, str]
     tokens: int  # of the text itself
+    near: tuple[Waking, ...] = ()  # too unlike the text to wake up by itself
+    sleeps: int = 0  # tokens that would have to sleep first, if room is made
+
+
+class _Ending(Exception):
+    """The program ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingState:
-    """How many chunks have the vector they should have."""
+    """How many chunks have the vector they should have; while an embedder is downloaded, how many of its bytes are here."""
 
     state: Literal["idle", "running", "off", "failed"]
     model: str
@@ -94,6 +103,8 @@ class WeaveMemory:
         """`embed_anew` makes all vectors by the embedder that was chosen; None if there is none."""
         self._system, self._embed_anew = system, embed_anew
         self._embedding: EmbeddingState | None = None  # by another embedder, under way or failed
+        self._building: Thread | None = None
+        self._closed = False
         self._importing: ImportState | None = None
 
     # Looking
@@ -104,11 +115,13 @@ class WeaveMemory:
         *,
         window_id: str | None = None,
         only_window: bool = False,
+        tag: str = "",
         limit: int = 50,
         only: Only = EVERYTHING,
     ) -> list[Found]:
-        """All of memory, or what was said in one window, by someone, at some time."""
+        """All of memory, or what was said in one window or in those with a tag, by someone, at some time."""
         system = self._system
+        only = self._narrowed(only, window_id if only_window else None, tag)
         settings = system.settings(system.window(window_id) if window_id else None)
         hits = system.recall.search(
             plain(text),
@@ -130,18 +143,17 @@ class WeaveMemory:
         *,
         window_id: str | None = None,
         only_window: bool = False,
+        tag: str = "",
         only: Only = EVERYTHING,
     ) -> tuple[list[Found], int]:
         """What would wake up within a budget, in the order it is taken, and what it costs: as in a turn."""
         system, text = self._system, plain(text)
+        only = self._narrowed(only, window_id if only_window else None, tag)
         if window_id:
             desk = system.desk(window_id)
-            scope = window_id if only_window else None
-            hits, plan = desk.plan_recall(
-                text, budget, recall=system.recall, now=system.now(), scope=scope, only=only
-            )
+            hits, plan, _ = desk.plan_recall(text, budget, recall=system.recall, now=system.now(), only=only)
         else:
-            hits, plan = plan_waking(
+            hits, plan, _ = plan_waking(
                 text,
                 budget,
                 system.settings(None),
@@ -162,16 +174,24 @@ class WeaveMemory:
         ]
         return found, plan.cost
 
-    def preview(self, window_id: str, text: str) -> Preview:
+    def _narrowed(self, only: Only, window_id: str | None, tag: str) -> Only:
+        if window_id:
+            only = only.within(frozenset({window_id}))
+        return only.within(tagged(self._system.store, [tag]) if tag else None)
+
+    def preview(self, window_id: str, text: str, wish: WakeWish = NO_WISH) -> Preview:
         """What would wake up for this text, while it is being typed. Nothing is changed."""
         text, desk = plain(text), self._system.desk(window_id)
         tokens = len(self._system.engine.tokenize(text))
-        room = desk.room(tokens)
+        room = wake_room(desk, tokens, given=wish.room)
         if room <= 0 or not text.strip():
             return Preview(ResurrectionPlan(max(0, room), 0, ()), {}, {}, tokens)
-        hits, plan = desk.plan_recall(text, room, recall=self._system.recall, now=self._system.now())
-        texts = {one.key: one.chunk.text for one in self._system.store.chunks_by_key(plan.keys)}
-        return Preview(plan, hits, texts, tokens)
+        system = self._system
+        hits, plan, near = desk.plan_recall(text, room, recall=system.recall, now=system.now(), wish=wish)
+        told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
+        texts = {one.key: one.chunk.text for one in system.store.chunks_by_key(told)}
+        over = max(0, tokens + plan.cost - model_room(desk, desk.window.size))
+        return Preview(plan, hits, texts, tokens, near, over if wish.room else 0)
 
     def embed(self, texts: Sequence[str]) -> tuple[str, Vectors]:
         """The embedder's name, and the vectors of these texts as questions to memory would have them."""
@@ -273,32 +293,53 @@ class WeaveMemory:
             now.get("sentence", ""),
         )
 
-    def embed_anew(self) -> EmbeddingState:
-        """Every chunk is embedded again, in the background; search goes on with the vectors that are there."""
+    def embed_anew(self, embedder: str | None = None) -> EmbeddingState:
+        """Every chunk is embedded again, in the background, by another embedder if one is named.
+
+        Search goes on with the vectors that are there; the others serve when all of them are made.
+        """
         now = self.embedding()
-        if now.state == "running":
+        if self._building is not None and self._building.is_alive():
+            if embedder is None:
+                return now
+            raise WindowBusy(
+                "Another embedder is on its way already. Wait until everything is embedded by it."
+            )
+        if now.state == "running" and embedder is None:
             return now
-        if now.state == "idle":
+        if now.state == "idle" and embedder is None:
             store = self._system.store
             store.want_again(place.number for place in store.outline())
             self._system.recall.note_said()
             return self.embedding()
         if self._embed_anew is None:
             raise EmbedderOff(now.sentence or "There is no embedder: search goes by words.")
-        self._embedding = EmbeddingState("running", "", 0, now.total, "")
-        Thread(target=self._build, args=(self._embed_anew,), name="reindex", daemon=True).start()
-        return self._embedding
+        begun = self._embedding = EmbeddingState("running", embedder or "", 0, now.total, "")
+        work = (self._embed_anew, embedder)
+        self._building = Thread(target=self._build, args=work, name="reindex", daemon=True)
+        self._building.start()
+        return begun
 
-    def _build(self, embed_anew: EmbedAnew) -> None:
+    def close(self) -> None:
+        """Leave embedding anew; what is done of it is kept."""
+        self._closed = True
+        if self._building is not None:
+            self._building.join(LEAVE)
+
+    def _build(self, embed_anew: EmbedAnew, embedder: str | None) -> None:
         """The vectors of another embedder; once they are there, they serve."""
 
-        def progress(done: int, total: int) -> None:
-            self._embedding = EmbeddingState("running", "", done, total, "")
+        def progress(what: str, done: int, total: int) -> None:
+            if self._closed:
+                raise _Ending
+            self._embedding = EmbeddingState("running", embedder or "", done, total, what)
 
         try:
-            embed_anew(progress)
+            embed_anew(embedder, progress)
             self._system.recall.reopen()
             self._embedding = None
+        except _Ending:
+            pass
         except Exception as error:
             known = isinstance(error, HaloWeaveError)
             if not known:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from halo_weave.core.pruning import Prune, PrunePlan, SleepReason
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.errors import BadInput
-from halo_weave.ports import Engine
+from halo_weave.ports import Engine, Sampling
 from halo_weave.records import TurnRecord
+from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.desk import Desk
+from halo_weave.weave.documents import Document
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyKind
 from halo_weave.weave.system import System
+from halo_weave.weave.waking import NO_WISH, WakeWish
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,28 @@ class Asked:
     question: int | None = None  # nothing new is said: this turn of the user's is answered
     opening: tuple[tuple[ReplyKind, Tokens], ...] = ()  # what the reply begins with
     terms: GuestTerms | None = None
+    wish: WakeWish = NO_WISH
+    documents: tuple[Document, ...] = ()  # that come with what is said
 
     @property
     def tokens(self) -> int:
         """Of the opening."""
         return sum(len(tokens) for _, tokens in self.opening)
+
+    def sampling(self, settings: Settings, most: int) -> Sampling:
+        """How the reply is written: at most so many tokens. Other programs bring their own stop strings."""
+        stop = self.stop if self.terms else (*self.stop, *settings.stops)
+        return Sampling(
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            top_k=settings.top_k,
+            min_p=settings.min_p,
+            repeat_penalty=settings.repeat_penalty,
+            seed=settings.seed,
+            max_new_tokens=most,
+            stop=stop,
+            grammar=self.terms.grammar if self.terms else "",
+        )
 
 
 def on_branch(store: Store, window_id: str, turn_id: int) -> bool:

@@ -37,11 +37,15 @@ class Origin:
 
     said: datetime
     window: str = ""  # the name of the window, if it is another one
+    document: str = ""  # the name of the file that it is
+    dated: bool = True
 
     @property
     def stamp(self) -> str:
-        when = self.said.astimezone().strftime("%Y-%m-%d %H:%M")
-        return f"[{when}, in {_shortened(self.window)}] " if self.window else f"[{when}] "
+        parts = [self.said.astimezone().strftime("%Y-%m-%d %H:%M")] if self.dated else []
+        parts += [f"file {_shortened(self.document)}"] if self.document else []
+        parts += [f"in {_shortened(self.window)}"] if self.window else []
+        return f"[{', '.join(parts)}] "
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,11 @@ class Scribe:
         said = datetime(2026, 12, 30, 23, 59)
         dated = 0 if role is Role.ASSISTANT else len(self._plain(Origin(said).stamp))
         return len(self._plain(Origin(said, name).stamp)) - dated
+
+    def origin_tokens(self, origin: Origin, *, dated: bool) -> int:
+        """How many tokens more a frame takes that tells this; `dated`: frames tell a date anyway."""
+        plain = len(self._plain(Origin(origin.said).stamp)) if dated else 0
+        return len(self._plain(origin.stamp)) - plain
 
     def prompt(
         self,

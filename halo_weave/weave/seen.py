@@ -113,6 +113,7 @@ class SaidTurn:
     remembered: tuple[Reminder, ...] | None
     siblings: int  # how many turns there are at this place, on all branches
     sibling: int  # which of them this is, in order of time
+    document: bool = False  # a file that was attached; its name is the speaker
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ class SeenTurn:
     remembered: tuple[Reminder, ...] | None = None  # for this reply; None: it is not known
     siblings: int = 1  # how many turns there are at this place, on all branches
     sibling: int = 1  # which of them this is, in order of time
+    document: bool = False  # a file that was attached; its name is the speaker
 
 
 @dataclass(frozen=True, slots=True, eq=False)

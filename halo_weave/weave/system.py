@@ -109,7 +109,7 @@ class System:
 
     def model_of(self, settings: Settings) -> ModelAtWork:
         """The model that answers in a window. One that is not open yet is looked at with that of all windows."""
-        return self.others.get(settings.answered_by or "", self.model)
+        return self.others.get(settings.answered_by, self.model)
 
     def model_in(self, window_id: str) -> ModelAtWork:
         return self.model_of(self.settings(self.window(window_id)))
@@ -117,7 +117,7 @@ class System:
     def ready(self, window_id: str) -> None:
         """Refuse what needs a model where there is none. An engine that the window has chosen is opened."""
         name = self.settings(self.window(window_id)).answered_by
-        if name is None:
+        if not name:
             self.check_speaks()
             return
         with self._opening:
@@ -129,7 +129,7 @@ class System:
     def close_other(self, name: str) -> None:
         """Let go of an engine; its windows open it again when they speak."""
         with self._opening:
-            if any((desk.settings.answered_by or "") == name for desk in self.at_work.values()):
+            if any(desk.settings.answered_by == name for desk in self.at_work.values()):
                 raise WindowBusy(f"{name} is answering. Stop that first, or wait for it.")
             model = self.others.pop(name, None)
         if model is not None:
@@ -337,9 +337,13 @@ class System:
     # Replies that were never finished
 
     def divide_long(self) -> None:
-        """Chunks that are too long to wake up, of earlier versions or of other programs, are cut into parts."""
+        """What sleeps and is too long to wake up whole is cut into parts: then those that fit wake up, at their places."""
+        settings = self.settings(None)
+        most, budget = settings.max_chunk_tokens, settings.resurrection_budget
+        if budget is not None:
+            most = min(most, max(settings.min_chunk_tokens, budget // 2))
         with suppress(StoreError):  # another time, if the store is busy or full
-            if self.store.divide_long(self.settings(None).max_chunk_tokens, now=self.now()):
+            if self.store.divide_long(most, now=self.now()):
                 self.recall.note_said()
 
     def recover(self, held: str | None = None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 
 from halo_weave.core.tokens import Role
-from halo_weave.records import ReplyMemory
+from halo_weave.records import DOCUMENT, ReplyMemory
 from halo_weave.store import Store
 from halo_weave.weave.desk import CUT
 from halo_weave.weave.reply import THOUGHT, TOOL
@@ -81,6 +81,7 @@ def said(
                 reminded.get(first.key.turn_id),
                 len(alike),
                 alike.index(first.key.turn_id) + 1,
+                DOCUMENT in first.tags,
             )
         )
     return SaidPage(page.total, page.offset, tuple(turns))

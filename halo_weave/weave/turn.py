@@ -21,23 +21,27 @@ from halo_weave.core.use import UseTally, seen_for_use
 from halo_weave.core.window import chunk_turn
 from halo_weave.errors import BadInput
 from halo_weave.keepsakes.calls import ToolCall
-from halo_weave.ports import Done, GenerationEvent, Planned, Read, Reason, Sampling, Seen, Step
+from halo_weave.ports import Done, GenerationEvent, Planned, Read, Reason, Seen, Step
 from halo_weave.records import Reservation
 from halo_weave.templates.calls import CallSplitter
 from halo_weave.templates.messages import NativeCall
 from halo_weave.weave import events
 from halo_weave.weave.clock import TurnClock
 from halo_weave.weave.desk import About, Desk
+from halo_weave.weave.documents import attach, document_cost
+from halo_weave.weave.holding import hold_back
 from halo_weave.weave.lighting import TurnLight
 from halo_weave.weave.orders import Asked, GuestTerms
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
+from halo_weave.weave.room import fitting, model_room, wake_room
 from halo_weave.weave.roundtrip import round_trip
 from halo_weave.weave.seen import SeenChunk
 from halo_weave.weave.storing import store_reply, store_use
 from halo_weave.weave.system import System
 from halo_weave.weave.taping import TurnTape, Untaped
 from halo_weave.weave.transcript import USED
+from halo_weave.weave.waking import NOTHING_RECALLED, Recalled
 
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
 TOOL_ROOM = 512  # and for the answer of each tool that may be called
@@ -67,6 +71,7 @@ class Turn:
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
         self._called: set[str] = set()  # commands in the template's format that were answered
         self._woken: dict[ChunkKey, Mapping[str, Any]] = {}  # and why
+        self._made_room: set[ChunkKey] = set()  # what fell asleep for this turn does not wake up for it
         self._shown = 0.0
         desk.window.tape = system.tape(desk.record.id, desk.settings)
         self.tape: TurnTape = desk.window.tape or Untaped()
@@ -74,15 +79,15 @@ class Turn:
 
     def run(self) -> Iterator[events.TurnEvent]:
         self.tape.begin(self.desk.window, self.settings)
-        said = self._tokens_of_user()
+        said = fitting(self.desk, "" if self.asked.question else self.text)
         tools = self.settings.tool_rounds * TOOL_ROOM if self.form != "off" else 0
         more = self.settings.max_new_tokens + OVERHEAD + MARGIN + tools + self.asked.tokens
-        ids = self.store.reserve(len(said) + more)
         if self.asked.after is not None or self.asked.question is not None:
             yield events.WindowChanged()
-        if held := self.desk.hold_back(now=self.now()):
+        if held := hold_back(self.desk, now=self.now()):
             yield events.ChunksSlept(held, self.settings.max_context_tokens, 0, before_turn=True)
-        yield from self._make_room(len(said))
+        yield from self._attach(len(said)) if self.asked.documents else self._make_room(len(said))
+        ids = self.store.reserve(len(said) + more)
         yield from self._remember(len(said), ids)
         yield self._hear(said, ids)
         with self.desk.guard:
@@ -106,6 +111,7 @@ class Turn:
         yield self._brightened()
         yield spoken
         yield from self._fall_asleep(ids)
+        self.system.divide_long()
         self.recall.note_said()
         stats = self.clock.summary(self.stats) | {"faults": sum(self.desk.window.faults.values())}
         ranks = {str(key): rank for key, rank in self.desk.window.ranks().items()}
@@ -114,52 +120,47 @@ class Turn:
 
     # Before the model speaks
 
-    def _tokens_of_user(self) -> Tokens:
-        """The user's words that are new, if they fit next to what cannot fall asleep."""
-        said = self.engine.tokenize("" if self.asked.question else self.text)
-        window, reply = self.desk.window, self.settings.max_new_tokens
-        pinned = sum(len(chunk) for chunk in window.chunks if chunk.key in window.pinned)
-        room = self._model_room(window.system_tokens + pinned)
-        if room < 1:
-            raise BadInput(
-                f"There is no room for a message: of the model's {self.engine.info.context} tokens the system prompt "
-                f"takes {window.system_tokens}, pinned chunks {pinned}, the reply up to {reply}. "
-                "Shorten the system prompt, unpin something, or lower max_new_tokens."
-            )
-        if len(said) > room:
-            raise BadInput(
-                f"Your message has {len(said)} tokens, and there is room for {room} next to the system prompt, "
-                f"pinned chunks and a reply of {reply}. Send it in parts, or lower max_new_tokens."
-            )
-        return said
-
-    def _model_room(self, live: int) -> int:
-        """What the model's context leaves for words, next to the longest reply and the frames of this exchange."""
-        frames = sum(self.desk.window.frame_tokens.values())
-        return self.engine.info.context - live - self.settings.max_new_tokens - frames
-
-    def _make_room(self, user: int) -> Iterator[events.TurnEvent]:
-        """If the user's words would not fit into the model's context, the dimmest sleep first."""
-        window = self.desk.window
-        if window.size + user > self._model_room(0):
-            room = max(1, self._model_room(0) - user)
+    def _make_room(self, user: int, wakes: int = 0) -> Iterator[events.TurnEvent]:
+        """If the user's words, and what they wish to wake, would not fit into the model's context, the dimmest sleep first."""
+        window, whole = self.desk.window, model_room(self.desk, 0)
+        if window.size + user + wakes > whole:
+            room = max(1, whole - user - wakes)
             plan = choose_prunes(window, room, goal=self._goal(room), pairs=self.settings.pairs_asleep)
             self.tape.note("prune", plan)
-            if plan.over:
+            if plan.over > wakes:
                 raise BadInput(
                     f"Your message does not fit by {plan.over} tokens. Send it in parts, put something to sleep, "
                     "or lower max_new_tokens."
                 )
             yield self._put_to_sleep(plan, before_turn=True)
 
+    def _attach(self, user: int) -> Iterator[events.TurnEvent]:
+        """Documents come before the user's words: whole if the model has room for them, else their openings."""
+        cost = document_cost(self.desk, self.asked.documents)
+        whole = cost <= wake_room(self.desk, user, given=True)
+        yield from self._make_room(user + cost if whole else user)
+        for plan in attach(self.system, self.desk, self.asked, user, whole=whole):
+            self._put_to_sleep(plan, before_turn=True)
+        self.recall.note_said()
+        yield events.WindowChanged()
+
     def _remember(self, user: int, ids: Reservation) -> Iterator[events.TurnEvent]:
-        room = self.desk.room(user)
-        yield events.SearchStarted(max(0, room))
-        if room <= 0:
-            return
-        question = self.asked.question
+        self.system.divide_long()  # of what the user put to sleep since
+        question, wish = self.asked.question, self.asked.wish
         before = self.store.turn(question)[0].chunk.start if question else ids.start
-        hits, plan = self.desk.plan_recall(self.text, room, recall=self.recall, now=self.now(), before=before)
+
+        def planned(room: int) -> Recalled:
+            own = replace(wish, without=wish.without | self._made_room)
+            return self.desk.plan_recall(
+                self.text, room, recall=self.recall, now=self.now(), before=before, wish=own
+            )
+
+        room = wake_room(self.desk, user, given=wish.room)
+        if wish.room and room > 0:
+            yield from self._make_room(user, planned(room).plan.cost)
+            room = model_room(self.desk, self.desk.window.size) - user
+        yield events.SearchStarted(max(0, room))
+        hits, plan, _ = planned(room) if room > 0 else NOTHING_RECALLED
         if plan.wakes:
             yield self._wake(plan, hits)
 
@@ -189,7 +190,7 @@ class Turn:
             max_chunk_tokens=self.settings.max_chunk_tokens,
         )
         live = [window.born(chunk) for chunk in chunks]
-        kind, after = self.engine.info.tokenizer, self.asked.after
+        kind, after = self.engine.info.tokenizer, None if self.asked.documents else self.asked.after
         self.store.append(self.desk.record.id, live, tokenizer=kind, now=now, after=after)
         with self.desk.guard:
             self._note(chunks, self.desk.record.user_name, now)
@@ -272,17 +273,7 @@ class Turn:
         )
         if left < 1:
             return iter([Done("length", 0, 0.0)])
-        sampling = Sampling(
-            temperature=self.settings.temperature,
-            top_p=self.settings.top_p,
-            top_k=self.settings.top_k,
-            min_p=self.settings.min_p,
-            repeat_penalty=self.settings.repeat_penalty,
-            seed=self.settings.seed,
-            max_new_tokens=left,
-            stop=self.asked.stop,
-            grammar=self.terms.grammar,
-        )
+        sampling = self.asked.sampling(self.settings, left)
         capture = seen_for_use(window.strategy.capture, self.use.calibration)
         capture = self.tape.wanted(capture, self.engine)
         if not first:
@@ -406,7 +397,7 @@ class Turn:
 
     def _wake_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> Iterator[events.TurnEvent]:
         """A memory's snapshot returns to its place. The dimmest make room for it, on at most half of the budget."""
-        budget = self.settings.max_context_tokens or self._model_room(0)
+        budget = self.settings.max_context_tokens or model_room(self.desk, 0)
         wanted = self.desk.plan_snapshot(keys, budget // 2, before=ids.start).cost
         turns = (ids.user_turn, ids.assistant_turn)
         prunes = choose_prunes(
@@ -418,7 +409,7 @@ class Turn:
         )
         if wanted and prunes.goes:
             yield self._put_to_sleep(prunes, before_turn=True)
-        room = self._model_room(self.desk.window.size)
+        room = model_room(self.desk, self.desk.window.size)
         plan = self.desk.plan_snapshot(keys, room, before=ids.start)
         if plan.wakes:
             yield self._wake(plan, {}, by="memory")
@@ -480,5 +471,6 @@ class Turn:
 
     def _put_to_sleep(self, plan: PrunePlan, *, before_turn: bool) -> events.ChunksSlept:
         slept = self.desk.prune(plan, now=self.now())
+        self._made_room.update(plan.keys if before_turn else ())
         self.stats["asleep"] += len(slept)
         return events.ChunksSlept(slept, plan.budget, plan.over, before_turn)

@@ -14,6 +14,7 @@ from halo_weave.core.tokens import Role, Tokens
 from halo_weave.errors import BadInput, BadSetting, HaloWeaveError
 from halo_weave.ports import Sampling
 from halo_weave.weave.branches import TurnBranches
+from halo_weave.weave.documents import Document, WeaveDocuments
 from halo_weave.weave.events import (
     INTERNAL,
     Answering,
@@ -30,6 +31,7 @@ from halo_weave.weave.orders import Asked, GuestTerms, answering, going_on, sayi
 from halo_weave.weave.reply import ReplyKind
 from halo_weave.weave.system import System
 from halo_weave.weave.turn import Turn
+from halo_weave.weave.waking import NO_WISH, WakeWish
 
 log = logging.getLogger(__name__)
 PATIENCE = 10.0  # seconds to wait for a reply to be stored when the program ends
@@ -53,6 +55,7 @@ class WeaveTurns(TurnBranches):
         self._threads: dict[str, Thread] = {}  # the latest of each window
         self._running: dict[str, Turn] = {}
         self._last: dict[str, Mapping[str, Any]] = {}
+        self._documents = WeaveDocuments(system)
 
     def say(
         self,
@@ -63,16 +66,21 @@ class WeaveTurns(TurnBranches):
         stop: Sequence[str] = (),
         after: int | None = None,
         terms: GuestTerms | None = None,
+        wish: WakeWish = NO_WISH,
+        documents: Sequence[Document] = (),
     ) -> Future[Begun]:
         """Begin a turn in a thread. The future holds until the user's words are stored, or says why they are not.
 
         `sampling`: settings such as temperature or max_new_tokens, for this turn alone. `stop`: the reply ends before
         one of these texts. `after`: the turn that these words follow, instead of the last one; 0: none. `terms`: what
-        another program wants to hold for this reply.
+        another program wants to hold for this reply. `wish`: what is to wake up for it, and what not. `documents` become
+        turns of their own, right before the words.
         """
 
         def order() -> Asked:
-            return replace(self._saying(window_id, text, stop, after), terms=terms)
+            attached = self._documents.checked(documents, window_id) if documents else ()
+            asked = self._saying(window_id, text, stop, after)
+            return replace(asked, terms=terms, wish=wish, documents=attached)
 
         return self._begin(window_id, order, sampling)
 

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
+from typing import NamedTuple
 
-from halo_weave.core.resurrection import RecallHit, ResurrectionPlan, Sleeper, choose_resurrections
+from halo_weave.core.resurrection import (
+    RecallHit,
+    ResurrectionPlan,
+    Sleeper,
+    WakeReason,
+    Waking,
+    choose_resurrections,
+)
 from halo_weave.core.telling import asks_back
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.ports import EVERYTHING, Only, RecallPort
@@ -13,6 +23,30 @@ from halo_weave.settings import Settings
 from halo_weave.store import Store
 
 MOST_HITS = 200  # what a search gives the plan to choose from
+MOST_NEAR = 5  # near misses that are told
+
+
+@dataclass(frozen=True, slots=True)
+class WakeWish:
+    """What the user wants to wake up for one message, beside what recall finds."""
+
+    without: frozenset[ChunkKey] = frozenset()  # these do not, not even as pairs
+    also: tuple[ChunkKey, ...] = ()  # these come first
+    room: bool = False  # for all of it: neither the recall budget nor what is live stands in the way
+
+
+NO_WISH = WakeWish()
+
+
+class Recalled(NamedTuple):
+    """What would wake up for a text."""
+
+    hits: dict[ChunkKey, RecallHit]
+    plan: ResurrectionPlan
+    near: tuple[Waking, ...] = ()  # below the floor, the best first, with what each would cost by itself
+
+
+NOTHING_RECALLED = Recalled({}, ResurrectionPlan(0, 0, ()))
 
 
 def hits_for(room: int) -> int:
@@ -33,6 +67,12 @@ def relevant(found: Sequence[RecallHit], text: str, floor: float) -> list[Recall
     return near or (found[:1] if asks_back(text) else [])
 
 
+def tagged(store: Store, tags: Collection[str]) -> frozenset[str]:
+    """The ids of the windows that have one of these tags, deleted ones too: what was said in them is still known."""
+    wanted = set(tags)
+    return frozenset(one.id for one in store.windows(deleted=True) if wanted.intersection(one.tags))
+
+
 def stamps_of(sleepers: Iterable[Sleeper], stamp: Callable[[str, Role], int]) -> dict[tuple[str, Role], int]:
     """Tokens of the stamps that chunks get, by the window where they were said and by role."""
     return {place: stamp(*place) for place in {(one.window, one.key.role) for one in sleepers}}
@@ -47,48 +87,94 @@ def plan_waking(
     recall: RecallPort,
     now: datetime,
     window_id: str = "",
-    scope: str | None = None,
     live: Collection[ChunkKey] = (),
     before: int | None = None,
     frame_tokens: Mapping[Role, int] | None = None,
     stamp: Callable[[str, Role], int] = lambda window, role: 0,
     left: Collection[int] = (),
+    led_here: Mapping[int, str] = MappingProxyType({}),
     only: Only = EVERYTHING,
     may_read: Callable[[str], bool] = lambda window: True,
-) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
-    """The hits by key, and the plan that fits the room. Nothing is changed.
+    wish: WakeWish = NO_WISH,
+) -> Recalled:
+    """The hits by key, the plan that fits the room, and near misses. Nothing is changed.
 
-    `window_id`: where they would wake up; without one, nothing is live. `scope`: only what was said in that window.
+    `window_id`: where they would wake up; without one, nothing is live. `only`: which chunks may. `led_here`: of the
+    windows in it, only these turns may: this one branched off after them.
     `before`: only what stands before this position. `left`: turns that do not wake up.
     `may_read`: whether what was said in a window may wake up here. `stamp`: tokens by which the model is told of another window.
     """
     found = recall.search(
         text,
-        window=scope,
+        window=next(iter(only.windows)) if only.windows and len(only.windows) == 1 else None,
         limit=hits_for(room) + len(live),  # what is live may well fit best
         now=now,
         user_weight=settings.user_weight,
         mmr_lambda=settings.mmr_lambda,
         only=only,
     )
-    found = relevant(found, text, settings.relevance_floor)
-    sleepers = store.sleepers(window_id, [hit.key for hit in found if hit.key not in live])
-    sleepers = {key: sleeper for key, sleeper in sleepers.items() if may_read(sleeper.window)}
-    if left:
-        sleepers = {key: sleeper for key, sleeper in sleepers.items() if key.turn_id not in left}
+    everything, found = found, relevant(found, text, settings.relevance_floor)
+    missed = _missed(everything, found, live)
+    wanted = [*(hit.key for hit in (*found, *missed) if hit.key not in live), *wish.also]
+    sleepers = {
+        key: sleeper
+        for key, sleeper in store.sleepers(window_id, wanted).items()
+        if may_read(sleeper.window) or key.turn_id in led_here
+    }
+    if left or wish.without:
+        sleepers = {
+            key: sleeper
+            for key, sleeper in sleepers.items()
+            if key.turn_id not in left and key not in wish.without
+        }
+    if led_here:
+        parents = set(led_here.values())
+        sleepers = {
+            key: sleeper
+            for key, sleeper in sleepers.items()
+            if sleeper.window not in parents or key.turn_id in led_here
+        }
     if before is not None:
         # What another window said after this turn began stands after it in time, and can wake up next turn.
         sleepers = {key: sleeper for key, sleeper in sleepers.items() if sleeper.start < before}
     if not settings.recall_thoughts:
         sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
-    hits = {hit.key: hit for hit in found if hit.key in sleepers}
-    plan = choose_resurrections(
-        hits.values(),
-        sleepers,
-        room,
-        live=live,
-        frame_tokens=frame_tokens,
-        stamps=stamps_of(sleepers.values(), stamp),
-        pairs=settings.pairs,
+    stamps = stamps_of(sleepers.values(), stamp)
+
+    def plan(hits: Iterable[RecallHit], room: int, live: Collection[ChunkKey]) -> ResurrectionPlan:
+        return choose_resurrections(
+            hits, sleepers, room, live=live, frame_tokens=frame_tokens, stamps=stamps, pairs=settings.pairs
+        )
+
+    def cost(key: ChunkKey) -> int:
+        sleeper = sleepers[key]
+        frame = (frame_tokens or {}).get(key.role, 0)
+        return sleeper.tokens + frame + stamps[sleeper.window, key.role]
+
+    asked = [key for key in dict.fromkeys(wish.also) if key in sleepers]
+    hits = {hit.key: hit for hit in found if hit.key in sleepers and hit.key not in asked}
+    first = plan([RecallHit(key, 1 - i / len(asked)) for i, key in enumerate(asked)], room, live)
+    rest = plan(hits.values(), room - first.cost, {*live, *first.keys} if first.wakes else live)
+    whole = ResurrectionPlan(
+        room, first.cost + rest.cost, first.wakes + rest.wakes, first.passed_over + rest.passed_over
     )
-    return hits, plan
+    near = [
+        Waking(hit.key, WakeReason.HIT, hit.key, hit.similarity, cost(hit.key))
+        for hit in missed
+        if hit.key in sleepers and hit.key not in {*asked, *whole.keys}
+    ]
+    hits |= {hit.key: hit for hit in missed if hit.key in sleepers and hit.key not in asked}
+    return Recalled(hits, whole, tuple(near[:MOST_NEAR]))
+
+
+def _missed(
+    everything: Iterable[RecallHit], found: Iterable[RecallHit], live: Collection[ChunkKey]
+) -> list[RecallHit]:
+    """Hits below the floor that tell something and stand out at least a little, some more than are told."""
+    known = {hit.key for hit in found}
+    missed = [
+        hit
+        for hit in everything
+        if hit.key not in known and hit.key not in live and hit.similarity > 0 and "asking" not in hit.parts
+    ]
+    return missed[: 4 * MOST_NEAR]

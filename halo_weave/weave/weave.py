@@ -12,11 +12,13 @@ from halo_weave.ports import Engine, RecallPort
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.chunks import WeaveChunks
+from halo_weave.weave.documents import WeaveDocuments
 from halo_weave.weave.elsewhere import WeaveEngines
 from halo_weave.weave.keepsakes import WeaveKeepsakes
 from halo_weave.weave.library import WeaveLibrary
 from halo_weave.weave.memory import EmbedAnew, WeaveMemory
 from halo_weave.weave.models import Calibrate, OpenModel, Remember, WeaveModels
+from halo_weave.weave.presets import WeavePresets
 from halo_weave.weave.system import OpenOther, System
 from halo_weave.weave.taping import NewTape
 from halo_weave.weave.turns import WeaveTurns
@@ -56,6 +58,8 @@ class Weave:
         self.models = WeaveModels(self._system, self.turns, open_model, calibrate, remember_model)
         self.engines = WeaveEngines(self._system, engine_list)
         self.windows = WeaveWindows(self._system, self.turns)
+        self.documents = WeaveDocuments(self._system)
+        self.presets = WeavePresets(self._system)
         self.chunks = WeaveChunks(self._system)
         self.memory = WeaveMemory(self._system, embed_anew)
         self.keepsakes = WeaveKeepsakes(self._system)
@@ -77,6 +81,7 @@ class Weave:
     def close(self) -> None:
         """Stop what is being written and let go of everything. What was said so far is kept."""
         self.models.close()
+        self.memory.close()
         self.turns.close()
         self.turns.abort_all()  # also in the thread of someone who asks for a turn's steps
         self._system.close()

@@ -13,18 +13,29 @@ from halo_weave.core.pruning import choose_prunes
 from halo_weave.core.tokens import Role
 from halo_weave.core.use import ReplyUse
 from halo_weave.errors import BadInput, UnknownChunk, UnknownWindow
-from halo_weave.records import ChunkRecord, GraveyardPage, Sleeping, WindowRecord, WindowStats
+from halo_weave.records import (
+    DOCUMENT,
+    MOST_TAGS,
+    PERSONA_KEY,
+    TAG_LENGTH,
+    ChunkRecord,
+    GraveyardPage,
+    Sleeping,
+    WindowRecord,
+    WindowStats,
+    shared_words,
+)
 from halo_weave.settings import SHARED, Settings, checked, known, usable
 from halo_weave.weave.desk import CUT
 from halo_weave.weave.digest import Excerpt, digest
 from halo_weave.weave.events import ChunksSlept
+from halo_weave.weave.life import WindowLife, life_of
 from halo_weave.weave.reply import THOUGHT
 from halo_weave.weave.seen import Context, Gap, SaidPage, SeenReply, SeenTurn
 from halo_weave.weave.system import System
 from halo_weave.weave.transcript import remembered, said
 from halo_weave.weave.turns import WeaveTurns, plain
 
-DEFAULT_PROMPT = "You are a helpful assistant with a long memory. Answer plainly and briefly."
 LAST_TEXT = 120  # characters of a window's last words in a list
 
 
@@ -90,14 +101,20 @@ class WeaveWindows:
         self,
         name: str,
         *,
-        system_prompt: str = DEFAULT_PROMPT,
         settings: Mapping[str, Any] | None = None,
-        **names: str,
+        tags: Sequence[str] = (),
+        **words: str,
     ) -> WindowRecord:
-        """A new window. `names`: user_name and ai_name, if they are others than User and AI."""
-        texts = _texts({"name": name, "system_prompt": system_prompt, **names})
-        return self._system.store.create_window(
-            **texts, settings=_checked(settings or {}), now=self._system.now()
+        """A new window. `words`: system_prompt, user_name and ai_name, as far as they are not those of all windows."""
+        system = self._system
+        own = _texts({"name": name, **words})
+        shared = shared_words(system.store.settings().get(PERSONA_KEY))
+        return system.store.create_window(
+            **{**shared, **own},
+            settings=_checked(settings or {}),
+            tags=checked_tags(tags),
+            inherits=shared.keys() - own.keys(),
+            now=system.now(),
         )
 
     def change(
@@ -106,17 +123,29 @@ class WeaveWindows:
         *,
         settings: Mapping[str, Any] | None = None,
         reset: Sequence[str] = (),
+        tags: Sequence[str] | None = None,
+        pinned: bool | None = None,
+        archived: bool | None = None,
+        inherits: Sequence[str] = (),
         **texts: str | None,
     ) -> WindowRecord:
-        """Change what is given: name, system_prompt, user_name, ai_name, settings.
+        """Change what is given: name, system_prompt, user_name, ai_name, settings, tags, pinned, archived.
 
-        Settings to `reset` go back to those that all windows share.
+        Settings to `reset`, and the words it `inherits`, go back to those that all windows share.
         """
         system = self._system
         system.window(window_id)
         own = _checked(settings or {}, reset)
         record = system.store.change_window(
-            window_id, **_texts(texts), settings=own, reset=reset, now=system.now()
+            window_id,
+            **_texts(texts),
+            settings=own,
+            reset=reset,
+            tags=None if tags is None else checked_tags(tags),
+            pinned=pinned,
+            archived=archived,
+            inherits=inherits,
+            now=system.now(),
         )
         system.changed([window_id])
         return record
@@ -194,6 +223,7 @@ class WeaveWindows:
                     reminded.get(turn_id),
                     len(alike),
                     alike.index(turn_id) + 1,
+                    DOCUMENT in its.tags,
                 )
             )
         return Context(
@@ -212,6 +242,11 @@ class WeaveWindows:
         """What the window's replies used most, up to so many tokens, in the original words."""
         self._system.window(window_id)
         return digest(self._system.store, window_id, tokens)
+
+    def life(self, window_id: str) -> WindowLife:
+        """All that was said in the window, without the words, and what became of it."""
+        self._system.window(window_id)
+        return life_of(self._system.store.life(window_id))
 
     def prune(self, window_id: str) -> ChunksSlept:
         """Apply the budget now, as after a reply."""
@@ -278,6 +313,14 @@ def find_window(windows: Sequence[WindowRecord], name: str) -> WindowRecord:
     if not found:
         raise UnknownWindow(f"There is no window {name!r}. To see them: halo-weave windows")
     return found[0]
+
+
+def checked_tags(tags: Sequence[str]) -> list[str]:
+    """Each once, on one line."""
+    found = [" ".join(plain(tag).split()) for tag in tags]
+    if len(set(found)) > MOST_TAGS or not all(1 <= len(tag) <= TAG_LENGTH for tag in found):
+        raise BadInput(f"A window has at most {MOST_TAGS} tags, each of 1 to {TAG_LENGTH} characters.")
+    return list(dict.fromkeys(found))
 
 
 def _checked(changes: Mapping[str, Any], reset: Sequence[str] = ()) -> dict[str, Any]:

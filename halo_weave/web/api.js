@@ -9,7 +9,8 @@ export class ApiError extends Error {
   }
 }
 
-/** @typedef {Record<string, string | number | boolean | null | undefined>} Query */
+/** @typedef {Record<string, string | number | boolean | string[] | null | undefined>} Query */
+/** @typedef {import("./views/preview.js").Wish} Wish */
 /** @typedef {Wire.Bodies["PATCH /api/windows/{window_id}"]} WindowChange */
 /** @typedef {"pin" | "unpin" | "sleep" | "wake" | "wake_again" | "merge"} ChunkAct */
 /** @typedef {Wire.Answers["DELETE /api/windows/{window_id}/chunks/{key}"]} Deletion */
@@ -23,7 +24,8 @@ export function path(texts, ...values) {
 export function withQuery(address, query) {
   const search = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
-    if (value !== null && value !== undefined && value !== "") search.set(name, String(value));
+    if (value === null || value === undefined || value === "") continue;
+    for (const one of Array.isArray(value) ? value : [value]) search.append(name, String(one));
   }
   const text = search.toString();
   return text ? `${address}?${text}` : address;
@@ -91,8 +93,15 @@ export class Api {
 
   /** @param {string} id @param {AbortSignal} [signal] @returns {Promise<WireContext>} */
   context(id, signal) { return this.json("GET", path`/api/windows/${id}/context`, { signal }); }
-  /** @param {string} id @param {string} text @returns {Promise<Wire.Answers["POST /api/windows/{window_id}/say"]>} */
-  say(id, text) { return this.json("POST", path`/api/windows/${id}/say`, { body: { text } }); }
+  /**
+   * @param {string} id @param {string} text @param {{name: string, text: string}[]} [documents]
+   * @param {Wish} [wish] what wakes up for it
+   * @returns {Promise<Wire.Answers["POST /api/windows/{window_id}/say"]>}
+   */
+  say(id, text, documents = [], wish = undefined) {
+    const body = documents.length ? { text, documents, wish } : { text, wish };
+    return this.json("POST", path`/api/windows/${id}/say`, { body });
+  }
   /** Answers a turn of the user's, or gives another answer in place of one. @param {string} id @param {string} turn */
   answer(id, turn) { return this.json("POST", path`/api/windows/${id}/answer`, { body: { turn } }); }
   /** @param {string} id */
@@ -157,10 +166,33 @@ export class Api {
 
   /** @param {Query} query @param {AbortSignal} [signal] @returns {Promise<Wire.Answers["GET /api/search"]>} */
   search(query, signal) { return this.json("GET", withQuery("/api/search", query), { signal }); }
-  /** @param {string} id @param {string} text @param {AbortSignal} [signal] @returns {Promise<Preview>} */
-  preview(id, text, signal) {
-    return this.json("GET", withQuery(path`/api/windows/${id}/preview`, { q: text }), { signal });
+  /**
+   * @param {string} id @param {string} text @param {Wish} [wish] @param {AbortSignal} [signal]
+   * @returns {Promise<Preview>}
+   */
+  preview(id, text, wish, signal) {
+    return this.json("GET", withQuery(path`/api/windows/${id}/preview`, { q: text, ...wish }), { signal });
   }
+
+  /** @param {string} id @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/life"]>} */
+  life(id) { return this.json("GET", path`/api/windows/${id}/life`); }
+  /** @param {string} id @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/captures"]>} */
+  captures(id) { return this.json("GET", path`/api/windows/${id}/captures`); }
+  /**
+   * @param {string} id @param {Query} query
+   * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/compare"]>}
+   */
+  compare(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/compare`, query)); }
+  /**
+   * @param {string} id @param {Query} query
+   * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/replay"]>}
+   */
+  replay(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/replay`, query)); }
+  /**
+   * @param {string} id @param {number} tokens
+   * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/digest"]>}
+   */
+  digest(id, tokens) { return this.json("GET", withQuery(path`/api/windows/${id}/digest`, { tokens })); }
 
   /** @param {string} [under] @returns {Promise<Branch>} */
   memory(under = "") { return this.json("GET", withQuery("/api/memory", { path: under })); }
@@ -188,14 +220,42 @@ export class Api {
 
   /** @param {string} confirm @returns {Promise<null>} */
   clear(confirm) { return this.json("POST", "/api/clear", { body: { confirm } }); }
-  /** @returns {Promise<Wire.Answers["POST /api/reindex"]>} */
-  reindex() { return this.json("POST", "/api/reindex"); }
+  /** @param {string} embedder @returns {Promise<Wire.Answers["POST /api/reindex"]>} */
+  reindex(embedder = "") { return this.json("POST", "/api/reindex", embedder ? { body: { embedder } } : {}); }
   /** @returns {Promise<Wire.Answers["GET /api/reindex"]>} */
   reindexing() { return this.json("GET", "/api/reindex"); }
   /** @returns {Promise<Wire.Answers["GET /api/import"]>} */
   importing() { return this.json("GET", "/api/import"); }
+  /** @returns {Promise<Wire.Answers["GET /api/persona"]>} */
+  persona() { return this.json("GET", "/api/persona"); }
+  /** @param {Wire.Bodies["PATCH /api/persona"]} changes @returns {Promise<Wire.Answers["GET /api/persona"]>} */
+  changePersona(changes) { return this.json("PATCH", "/api/persona", { body: changes }); }
+  /** @returns {Promise<Preset[]>} */
+  async presets() { return (await this.json("GET", "/api/presets")).presets; }
+  /** @param {string} name @param {Wire.Bodies["PUT /api/presets/{name}"]} about @returns {Promise<Preset>} */
+  savePreset(name, about) { return this.json("PUT", path`/api/presets/${name}`, { body: about }); }
+  /** @param {string} name @param {string} to @returns {Promise<Preset>} */
+  renamePreset(name, to) { return this.json("POST", path`/api/presets/${name}/rename`, { body: { to } }); }
+  /** @param {string} name @param {string | null} window null: all windows @returns {Promise<Preset>} */
+  applyPreset(name, window) { return this.json("POST", path`/api/presets/${name}/apply`, { body: { window } }); }
+  /** @param {string} name @returns {Promise<Preset>} */
+  deletePreset(name) { return this.json("DELETE", path`/api/presets/${name}`); }
+
+  /** A window's conversation to read. @param {string} id */
+  async markdown(id) {
+    return (await this.request("GET", this.exportAddress({ window: id, format: "markdown" }))).text();
+  }
   /** @param {Query} query */
   exportAddress(query) { return withQuery("/api/export", query); }
+
+  /**
+   * Reads a file to attach. @param {File} file @param {string} window @param {AbortSignal} signal
+   * @returns {Promise<Attached>}
+   */
+  readDocument(file, window, signal) {
+    const address = withQuery("/api/documents", { name: file.name, window });
+    return this.#sent(address, file, () => {}, signal);
+  }
 
   /**
    * Sends a file as it is; `progress` hears the share that is sent.
@@ -203,9 +263,19 @@ export class Api {
    * @returns {Promise<Wire.Answers["POST /api/import"]>}
    */
   import(file, progress) {
+    return this.#sent("/api/import", file, progress);
+  }
+
+  /**
+   * @param {string} address @param {File} file @param {(share: number) => void} progress @param {AbortSignal} [signal]
+   * @returns {Promise<any>}
+   */
+  #sent(address, file, progress, signal) {
     return new Promise((done, failed) => {
       const request = new XMLHttpRequest();
-      request.open("POST", "/api/import");
+      request.open("POST", address);
+      signal?.addEventListener("abort", () => request.abort());
+      request.onabort = () => failed(new DOMException("", "AbortError"));
       request.setRequestHeader("content-type", "application/octet-stream");
       if (this.key()) request.setRequestHeader("authorization", `Bearer ${this.key()}`);
       request.upload.onprogress = (event) => progress(event.total ? event.loaded / event.total : 0);

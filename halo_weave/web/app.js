@@ -145,15 +145,20 @@ export class App extends Link {
 
   // Speaking
 
-  /** @param {string} text @param {string} [id] the window @returns {Promise<boolean>} whether it is on its way */
-  async say(text, id = this.store.current) {
+  /**
+   * @param {string} text @param {string} [id] the window @param {Attached[]} [documents]
+   * @param {import("./views/preview.js").Wish} [wish]
+   * @returns {Promise<boolean>} whether it is on its way
+   */
+  async say(text, id = this.store.current, documents = [], wish = undefined) {
     id ||= (await this.newWindow())?.id ?? "";
     if (!id) return false;
     const window = this.store.windows.find((one) => one.id === id);
     const first = window && UNNAMED.test(window.name) && !window.live_chunks && !window.asleep_chunks;
     if (id === this.store.current) this.store.sending();
     this.store.tell("follow");
-    const answer = await this.attempt(() => this.api.say(id, text));
+    const files = documents.map((one) => ({ name: one.name, text: one.text }));
+    const answer = await this.attempt(() => this.api.say(id, text, files, wish));
     if (!answer && id === this.store.current) this.store.notSent();
     if (answer && first) this.changeWindow(id, { name: clip(text, NAME) });
     return Boolean(answer);
@@ -412,7 +417,28 @@ export class App extends Link {
     }
   }
 
+  /** Saves an export as a file. @param {{window?: string, format?: string, embeddings?: boolean}} query */
+  async download(query) {
+    const begin = async () => {
+      // A link cannot carry the key; a cookie of this session can.
+      if (this.preferences.key) await this.api.beginSession();
+      return true;
+    };
+    if (!(await this.attempt(begin))) return;
+    const link = Object.assign(document.createElement("a"), { href: this.api.exportAddress(query), download: "" });
+    document.body.append(link);
+    link.click();
+    link.remove();
+  }
+
   // Settings
+
+  /** What is set, in a window or for all, is another by now. */
+  async changedSettings() {
+    await this.attempt(async () => this.store.setSettings(await this.api.settings()));
+    await this.refresh();
+    if (this.store.current) await this.reload();
+  }
 
   /**
    * @param {"window" | "all"} scope @param {string} name @param {SettingValue | undefined} value undefined: the default
@@ -449,7 +475,7 @@ function decoded(text) {
 
 /** @param {WindowInfo[]} windows @returns {WindowInfo | undefined} */
 function newest(windows) {
-  return [...windows].sort((a, b) => (a.modified < b.modified ? 1 : -1))[0];
+  return [...windows].sort((a, b) => Number(a.archived) - Number(b.archived) || (a.modified < b.modified ? 1 : -1))[0];
 }
 
 /** @param {WindowInfo[]} windows */

@@ -88,6 +88,10 @@ const ICONS = {
   wrap: "M4 6h16M4 12h12a3 3 0 0 1 0 6h-4M14 15l-3 3 3 3M4 18h3",
   remembered: "M4 12a8 8 0 1 0 3-6.2M4 4v4h4M12 8v4l3 2",
   more: "M6 12h.1M12 12h.1M18 12h.1",
+  attach: "M20 11l-8.5 8.5a5 5 0 0 1-7-7L13 4a3.4 3.4 0 0 1 4.8 4.8L9.5 17a1.7 1.7 0 0 1-2.4-2.4L14.5 7",
+  document: "M6 3h9l4 4v14H6zM15 3v4h4M9 11h7M9 14h7M9 17h4",
+  tag: "M4 4h8l8 8-8 8-8-8zM8 8h.1",
+  archive: "M3 5h18v4H3zM5 9v10h14V9M10 13h4",
 };
 
 /** @param {string} name @returns {SVGSVGElement} */

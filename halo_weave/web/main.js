@@ -19,6 +19,7 @@ import { LightView } from "./views/light.js";
 import { MemoryView } from "./views/memory.js";
 import { ModelsView } from "./views/models.js";
 import { NotesView } from "./views/notes.js";
+import { RibbonView } from "./views/ribbon.js";
 import { SearchView } from "./views/search.js";
 import { SituationView } from "./views/situation.js";
 import { SettingsView } from "./views/settings.js";
@@ -49,6 +50,7 @@ const conversation = new ConversationView(app, byId("conversation"), byId("centr
 const centre = new CentreView(app, { conversation, context });
 const header = new HeaderView(app, byId("header"), { keys: () => keys.show(), views: centre.node });
 const light = new LightView(app, byId("centre"), () => centre.active);
+const ribbon = new RibbonView(app, byId("ribbon"), () => centre.active);
 new SituationView(app, byId("centre"));
 new FirstSteps(app, byId("foot"), (text) => composer.set(text));
 new WindowsView(app, byId("rail"), () => search.open());
@@ -81,6 +83,6 @@ app.store.on("done", () => {
 });
 
 // For the console: what the page knows and can do.
-const views = { context, conversation, centre, light, composer, drawer, search, header, keys };
+const views = { context, conversation, centre, light, ribbon, composer, drawer, search, header, keys };
 Object.assign(window, { app: Object.assign(app, { views }) });
 app.start();

@@ -23,6 +23,8 @@ const TAGS = {
   th_open: "th", td_open: "td", strong_open: "strong", s_open: "s",
 };
 
+const BREAKS = new Set(["p", "li", "th", "td", "tr", "pre", "h3", "h4", "h5", "h6"]);
+
 /**
  * The fence that is open where a text ends, as a line that opens it again; "" if none is.
  * @param {string} text @param {string} [before] the fence that was open where it began
@@ -64,6 +66,14 @@ export function blocksOf(text, fence = "") {
     blocks.push({ source: source.slice(placeOf(start), placeOf(stop)), from, children: reader.read(own) });
   });
   return blocks;
+}
+
+/** The words of a text without its marks, on one line. @param {string} text */
+export function plainOf(text) {
+  /** @param {Leaf | Branch} one @returns {string} */
+  const words = (one) => ("text" in one ? one.text : one.tag === "br" ? " " : one.children.map(words).join("") +
+    (BREAKS.has(one.tag) ? " " : ""));
+  return blocksOf(text).map((block) => block.children.map(words).join("")).join(" ").replace(/\s+/g, " ").trim();
 }
 
 /** Reads the parser's tokens of one block, and finds each text again in the source. */

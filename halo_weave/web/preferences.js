@@ -14,13 +14,15 @@ const NAME = "halo-weave";
  * @property {string} drawer
  * @property {"small" | "normal" | "large"} text
  * @property {"window" | "all"} scope whose settings are shown
+ * @property {"common" | "all"} level which of them
+ * @property {string} tag of the windows that are listed; "": all
  */
 
 /** @type {Saved} */
 const FIRST = {
   theme: "auto", heat: "light", lit: "light", form: "rendered", keys: "chunk", view: "conversation",
   notify: "off",
-  drawer: "", text: "normal", scope: "window",
+  drawer: "", text: "normal", scope: "window", level: "common", tag: "",
 };
 
 export class Preferences extends EventTarget {

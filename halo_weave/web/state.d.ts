@@ -5,6 +5,8 @@ type SettingsInfo = Wire.Answers["GET /api/settings"];
 type Described = SettingsInfo["described"][number];
 type SettingValue = Described["default"];
 type Status = Wire.Answers["GET /api/status"];
+type Preset = Wire.Answers["GET /api/presets"]["presets"][number];
+type Attached = Wire.Answers["POST /api/documents"];
 type Models = Wire.Answers["GET /api/models"];
 
 type WireContext = Wire.Answers["GET /api/windows/{window_id}/context"];

@@ -384,7 +384,8 @@ export class Store extends EventTarget {
     const known = /** @type {Role} */ (role);
     const speaker = told.speaker || this.nameOf(known, window);
     const { remembered = null } = told;
-    const more = { cut: false, remembered, siblings: told.siblings ?? 1, sibling: told.sibling ?? 1 };
+    const more = { cut: false, remembered, siblings: told.siblings ?? 1, sibling: told.sibling ?? 1,
+      document: told.document ?? false };
     return { turn_id: turn, role: known, said, window, window_name, speaker, ...more };
   }
 }

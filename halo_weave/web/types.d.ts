@@ -14,6 +14,10 @@ declare namespace Wire {
     "POST /api/windows/{window_id}/branch": BranchOff;
     "POST /api/windows/{window_id}/chunks/undelete": Undelete;
     "POST /api/windows/{window_id}/chunks/{key}/wrong": Wrong;
+    "PATCH /api/persona": PersonaChange;
+    "PUT /api/presets/{name}": SavePreset;
+    "POST /api/presets/{name}/rename": RenamePreset;
+    "POST /api/presets/{name}/apply": ApplyPreset;
     "PUT /api/memory/entry": Keep;
     "PUT /api/notes": ReplaceNotes;
     "POST /api/model": ChooseModel;
@@ -21,6 +25,7 @@ declare namespace Wire {
     "PATCH /api/settings": SettingsChange;
     "POST /api/import": Record<string, any>;
     "POST /api/clear": Clear;
+    "POST /api/reindex": EmbedAnew | null;
     "POST /api/extra/lending/tokens": AskBytes;
     "POST /api/extra/lending/forget": ForgetLent;
     "POST /api/extra/tokencount": CountTokens;
@@ -43,6 +48,7 @@ declare namespace Wire {
     "GET /api/windows/{window_id}/deleted": DeletedPage;
     "GET /api/windows/{window_id}/gap": GapItems;
     "GET /api/windows/{window_id}/preview": PreviewTold;
+    "GET /api/windows/{window_id}/life": LifeTold;
     "POST /api/windows/{window_id}/inject": Injected;
     "POST /api/windows/{window_id}/say": Saying;
     "POST /api/windows/{window_id}/answer": Saying;
@@ -62,6 +68,14 @@ declare namespace Wire {
     "DELETE /api/windows/{window_id}/chunks/{key}": DeletionTold;
     "GET /api/tokens": TokensTold;
     "GET /api/search": SearchTold;
+    "GET /api/persona": PersonaTold;
+    "PATCH /api/persona": PersonaTold;
+    "GET /api/presets": PresetsTold;
+    "PUT /api/presets/{name}": PresetTold;
+    "DELETE /api/presets/{name}": PresetTold;
+    "POST /api/presets/{name}/rename": PresetTold;
+    "POST /api/presets/{name}/apply": PresetTold;
+    "POST /api/documents": DocumentTold;
     "GET /api/memory": BranchTold;
     "GET /api/memory/entry": EntryTold;
     "PUT /api/memory/entry": EntryTold;
@@ -71,6 +85,7 @@ declare namespace Wire {
     "GET /api/notes": NotesTold;
     "PUT /api/notes": NotesTold;
     "GET /api/windows/{window_id}/captures": Captures;
+    "GET /api/windows/{window_id}/replay": ReplayTold;
     "GET /api/windows/{window_id}/compare": ComparisonTold;
     "GET /api/windows/{window_id}/digest": DigestTold;
     "GET /api/model": ModelTold;
@@ -148,6 +163,10 @@ declare namespace Wire {
     opened: number;
   }
 
+  interface ApplyPreset {
+    window?: string | null;
+  }
+
   interface AskBytes {
     text?: string | null;
     special?: boolean;
@@ -159,6 +178,11 @@ declare namespace Wire {
     budget: number;
     over: number;
     before_turn: boolean;
+  }
+
+  interface Attached {
+    name: string;
+    text: string;
   }
 
   interface BranchOff {
@@ -329,11 +353,18 @@ declare namespace Wire {
     high: number | null;
     choices: string[];
     optional: boolean;
+    common: boolean;
     meaning: string;
   }
 
   interface DigestTold {
     excerpts: ExcerptTold[];
+  }
+
+  interface DocumentTold {
+    name: string;
+    text: string;
+    tokens: number;
   }
 
   interface DoneEvent {
@@ -353,9 +384,14 @@ declare namespace Wire {
     saying: Saying | null;
   }
 
+  interface EmbedAnew {
+    embedder?: string | null;
+  }
+
   interface EmbedderTold {
     state: "ready" | "loading" | "off";
     model: string;
+    file: string;
     sentence: string;
     wanted: number;
   }
@@ -614,6 +650,23 @@ declare namespace Wire {
     grammar?: string;
   }
 
+  interface LifeEventTold {
+    step: number;
+    chunk: number;
+    event: "slept" | "woke" | "pinned" | "unpinned";
+    why: string;
+  }
+
+  interface LifeTold {
+    turns: string[];
+    keys: string[];
+    tokens: number[];
+    foreign: number[];
+    live: number[];
+    pinned: number[];
+    events: LifeEventTold[];
+  }
+
   interface ListedModelTold {
     name: string;
     title: string;
@@ -696,6 +749,7 @@ declare namespace Wire {
     default: string;
     models: ListedModelTold[];
     recommended: string[];
+    embedders: Record<string, string>;
     any_path: boolean;
   }
 
@@ -703,6 +757,7 @@ declare namespace Wire {
     system_prompt?: string | null;
     user_name?: string | null;
     ai_name?: string | null;
+    tags?: string[] | null;
     settings?: OwnSettings | null;
     name: string;
   }
@@ -724,6 +779,7 @@ declare namespace Wire {
     repeat_penalty?: number | null;
     seed?: number | null;
     max_new_tokens?: number | null;
+    stop?: string | null;
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number | null;
     prune_to?: number | null;
@@ -747,7 +803,7 @@ declare namespace Wire {
     user_weight?: number | null;
     relevance_floor?: number | null;
     mmr_lambda?: number | null;
-    memory_scope?: "all" | "window" | null;
+    memory_scope?: "all" | "tags" | "window" | null;
     recall_thoughts?: boolean | null;
     kv_mode?: "splice" | "exact" | null;
     timestamps?: boolean | null;
@@ -758,8 +814,33 @@ declare namespace Wire {
     answered_by?: string | null;
     may_leave?: "all" | "window" | "not_private" | null;
     private?: boolean | null;
+    document_megabytes?: number | null;
+    document_tokens?: number | null;
+    document_seconds?: number | null;
     capture?: "off" | "mean" | "retrieval" | "all" | null;
     capture_megabytes?: number | null;
+  }
+
+  interface PersonaChange {
+    system_prompt?: string | null;
+    user_name?: string | null;
+    ai_name?: string | null;
+  }
+
+  interface PersonaTold {
+    system_prompt: string;
+    user_name: string;
+    ai_name: string;
+  }
+
+  interface PresetTold {
+    name: string;
+    settings: Record<string, boolean | number | string | null>;
+    words: Record<string, string>;
+  }
+
+  interface PresetsTold {
+    presets: PresetTold[];
   }
 
   interface PreviewTold {
@@ -768,6 +849,9 @@ declare namespace Wire {
     cost: number;
     wakes: WakingTold[];
     passed_over: number;
+    over: WakingTold[];
+    near: WakingTold[];
+    sleeps: number;
   }
 
   interface Props {
@@ -817,9 +901,17 @@ declare namespace Wire {
     woken: Record<string, any> | null;
   }
 
+  interface RenamePreset {
+    to: string;
+  }
+
   interface ReplaceNotes {
     content: Record<string, any>;
     version?: string | null;
+  }
+
+  interface ReplayTold {
+    turns: ReplayedTurn[];
   }
 
   interface ReplayedSleep {
@@ -829,6 +921,13 @@ declare namespace Wire {
     age: number;
     why: string;
     text: string;
+  }
+
+  interface ReplayedTurn {
+    turn: string;
+    brightness: Record<string, number>;
+    slept: string[];
+    woken: string[];
   }
 
   interface ReplyTold {
@@ -875,13 +974,22 @@ declare namespace Wire {
     cut: boolean;
     siblings: number;
     sibling: number;
+    document: boolean;
     remembered: RememberedTold[] | null;
     chunks: SaidChunkTold[];
+  }
+
+  interface SavePreset {
+    window?: string | null;
+    settings?: OwnSettings | null;
+    words?: PersonaChange | null;
   }
 
   interface Say {
     text: string;
     after?: string | null;
+    wish?: Wish | null;
+    documents?: Attached[];
   }
 
   interface Saying {
@@ -901,13 +1009,14 @@ declare namespace Wire {
   }
 
   interface SettingsChange {
-    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" | "initial_brightness"
-      | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
-      "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
-      | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
-      "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "answered_by" | "may_leave" |
-      "private" | "capture" | "capture_megabytes")[];
+    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
+      "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
+      "initial_brightness" | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" |
+      "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" |
+      "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" |
+      "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "answered_by" |
+      "may_leave" | "private" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
+      "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -915,6 +1024,7 @@ declare namespace Wire {
     repeat_penalty?: number;
     seed?: number | null;
     max_new_tokens?: number;
+    stop?: string;
     effort?: "off" | "low" | "high" | null;
     max_context_tokens?: number;
     prune_to?: number | null;
@@ -938,7 +1048,7 @@ declare namespace Wire {
     user_weight?: number;
     relevance_floor?: number;
     mmr_lambda?: number | null;
-    memory_scope?: "all" | "window";
+    memory_scope?: "all" | "tags" | "window";
     recall_thoughts?: boolean;
     kv_mode?: "splice" | "exact";
     timestamps?: boolean;
@@ -946,9 +1056,12 @@ declare namespace Wire {
     memory_decay_days?: number;
     tools?: "auto" | "native" | "tags" | "off";
     tool_rounds?: number;
-    answered_by?: string | null;
+    answered_by?: string;
     may_leave?: "all" | "window" | "not_private" | null;
     private?: boolean;
+    document_megabytes?: number;
+    document_tokens?: number;
+    document_seconds?: number;
     capture?: "off" | "mean" | "retrieval" | "all";
     capture_megabytes?: number;
   }
@@ -971,7 +1084,7 @@ declare namespace Wire {
     siblings: SiblingTold[];
   }
 
-  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "stays on this machine" | "turn over";
+  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "stays on this machine" | "no room" | "turn over";
 
   interface SleepingTold {
     key: string;
@@ -1131,6 +1244,7 @@ declare namespace Wire {
     cut: boolean;
     siblings: number;
     sibling: number;
+    document: boolean;
     remembered: RememberedTold[] | null;
     chunks: ChunkTold[];
   }
@@ -1174,6 +1288,7 @@ declare namespace Wire {
     similarity: number;
     cost: number;
     words: string[];
+    parts: Record<string, number>;
     text: string;
   }
 
@@ -1211,15 +1326,20 @@ declare namespace Wire {
     system_prompt?: string | null;
     user_name?: string | null;
     ai_name?: string | null;
+    tags?: string[] | null;
     settings?: OwnSettings | null;
     name?: string | null;
-    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "effort" |
-      "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" | "initial_brightness"
-      | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" | "keep_exchanges" |
-      "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" | "pairs" | "user_weight"
-      | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" | "timestamps" |
-      "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "answered_by" | "may_leave" |
-      "private" | "capture" | "capture_megabytes")[];
+    pinned?: boolean | null;
+    archived?: boolean | null;
+    inherits?: ("system_prompt" | "user_name" | "ai_name")[];
+    reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
+      "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
+      "initial_brightness" | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" |
+      "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" |
+      "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" |
+      "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "answered_by" |
+      "may_leave" | "private" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
+      "capture_megabytes")[];
   }
 
   interface WindowTold {
@@ -1228,6 +1348,10 @@ declare namespace Wire {
     system_prompt: string;
     user_name: string;
     ai_name: string;
+    inherits: string[];
+    tags: string[];
+    pinned: boolean;
+    archived: boolean;
     settings: Record<string, boolean | number | string | null>;
     effective: Record<string, boolean | number | string | null>;
     created: string;
@@ -1241,6 +1365,12 @@ declare namespace Wire {
 
   interface WindowsTold {
     windows: WindowTold[];
+  }
+
+  interface Wish {
+    without?: string[];
+    also?: string[];
+    room?: boolean;
   }
 
   interface WokenChunk {
@@ -1269,6 +1399,7 @@ declare namespace Wire {
     speaker: string;
     said: string;
     slept: boolean;
+    document: boolean;
   }
 
   interface WokenEvent {

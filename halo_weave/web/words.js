@@ -194,15 +194,25 @@ const REASONS = { meaning: "meaning", words: "what stands near it", speaker: "wh
 /** @type {Record<string, string>} */
 const PARTS = { ...REASONS, words: "words", user: "said by you" };
 
+const GOOD = 4, STRONG = 8; // see docs/recall.md: the logarithm of odds, 0 is a chunk like any other
+
+/** How well a chunk fits what was said, in a word. @param {number | null | undefined} similarity */
+export function fitWord(similarity) {
+  if (typeof similarity !== "number") return "";
+  return similarity >= STRONG ? "strong" : similarity >= GOOD ? "good" : "weak";
+}
+
 /**
  * How well a chunk fits what was said, and what that is made of.
- * @param {number | undefined} similarity @param {Record<string, number>} [parts]
+ * @param {number | null | undefined} similarity @param {Record<string, number>} [parts]
  */
 export function fit(similarity, parts = {}) {
   if (typeof similarity !== "number") return "";
   const told = Object.entries(parts).filter(([, value]) => Math.abs(value) >= 0.05);
   const shares = told.map(([name, value]) => `${PARTS[name] ?? name} ${value.toFixed(1)}`);
-  return `Fit ${similarity.toFixed(1)}${shares.length ? `: ${shares.join(", ")}` : ""}`;
+  const word = fitWord(similarity);
+  const made = shares.length ? ` (${shares.join(", ")})` : "";
+  return `${word[0].toUpperCase()}${word.slice(1)} fit: ${similarity.toFixed(1)}${made}`;
 }
 
 // Scripts without spaces between words.

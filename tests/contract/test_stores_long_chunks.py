@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from tests.stores.material import NOW, ask, exchange, holding, sleep, user
+from halo_weave.records import PutToSleep
+from tests.stores.material import NOW, ask, exchange, holding, user
 
 
 def long_text(words: int) -> str:
@@ -14,7 +15,9 @@ def test_a_long_chunk_that_sleeps_is_divided_at_its_places(store, window):
     ids = ask(store, window, text, room=5000)
     key = user(ids.user_turn)
     before = store.chunk(key)
-    sleep(store, window, key)
+    traces = np.arange(2 * len(before.chunk), dtype=np.float32).reshape(2, -1)
+    lit = store.live(window)[0].brightness
+    store.prune(window, [PutToSleep(key, lit, {"why": "budget"}, traces)], now=NOW)
     bright = store.asleep_or_said(window, [key])[key].brightness
     assert store.divide_long(256, now=NOW) == 1
     parts = store.chunks_between(before.chunk.start, before.chunk.stop)
@@ -26,6 +29,7 @@ def test_a_long_chunk_that_sleeps_is_divided_at_its_places(store, window):
     held = store.asleep_or_said(window, [part.key for part in parts])
     asleep = [held[part.key].brightness for part in parts]
     assert np.array_equal(np.concatenate(asleep), bright)
+    assert np.array_equal(np.hstack([held[part.key].traces for part in parts]), traces)
     assert holding(store, "lighthouse") == {parts[-1].number}
     assert store.divide_long(256, now=NOW) == 0
 

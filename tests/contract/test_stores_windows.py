@@ -476,3 +476,33 @@ def test_deleting_twice_or_something_unknown_is_safe(store, window):
     with pytest.raises(UnknownChunk):
         store.delete([assistant(ids.assistant_turn), user(99)], now=NOW)
     assert store.chunk(assistant(ids.assistant_turn)).deleted is None
+
+
+def test_a_windows_life_is_its_branch_without_words_and_what_happened_to_it(store, window):
+    first = exchange(store, window, "one two", "three")
+    second = exchange(store, window, "four", "five six seven")
+    sleep(store, window, user(first.user_turn), why="dimmest")
+    wake(store, window, user(first.user_turn), pinned=True, by="recall")
+    sleep(store, window, assistant(second.assistant_turn), why="by the user")
+    elsewhere = store.create_window("Elsewhere", now=NOW).id
+    exchange(store, elsewhere, "not here", "at all")
+    life = store.life(window)
+    assert [turn for turn, _ in life.turns] == [
+        first.user_turn,
+        first.assistant_turn,
+        second.user_turn,
+        second.assistant_turn,
+    ]
+    assert [(one.tokens, one.live, one.pinned) for one in life.chunks] == [
+        (2, True, True),
+        (1, True, False),
+        (1, True, False),
+        (3, False, False),
+    ]
+    assert [(one.key, one.event, one.why) for one in life.events] == [
+        (user(first.user_turn), "slept", "dimmest"),
+        (user(first.user_turn), "woke", "recall"),
+        (assistant(second.assistant_turn), "slept", "by the user"),
+    ]
+    store.delete([user(second.user_turn)], now=NOW)
+    assert user(second.user_turn) not in {one.key for one in store.life(window).chunks}

@@ -63,5 +63,7 @@ def test_what_is_said_on_the_page_is_found_over_mcp(weave: Weave) -> None:
         async def talk(client: Client) -> None:
             found = await call(client, "memory_search", query="Where is Philippa's key?")
             assert "brass barometer" in found["hits"][0]["text"]
+            nothing = await call(client, "memory_search", query="glorp zanthium quuxed frobnicator")
+            assert nothing == {"hits": [], "tokens": 0, "next_offset": None}
 
         speaking(f"{address}/mcp", talk)

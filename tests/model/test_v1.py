@@ -11,6 +11,7 @@ import pytest
 from halo_weave.assemble import Options, assemble
 from halo_weave.server.listening import serving
 from halo_weave.server.service import Service
+from tests.engines.reciting import write_reciting
 
 PERSON = {
     "type": "object",
@@ -156,3 +157,76 @@ def test_a_model_without_a_format_for_tools_says_so(guest):
     with pytest.raises(openai.BadRequestError) as refused:
         ask(guest, "Hi", tools=[WEATHER])
     assert refused.value.code == "tools_unsupported"
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": {"unit": {"enum": ["C", "F"]}, "days": {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2}},
+                "required": ["unit", "days"],
+            },
+        },
+    }
+    for name in ("get_weather", "get_tide")
+]  # fmt: skip
+
+
+CALLS = (
+    "{% if tools %}<tools>{% for tool in tools %}{{ tool | tojson }}{% endfor %}</tools>{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for call in m.tool_calls or [] %}"
+    '{{ \'<tool_call>\n{"name": "\' + call.function.name + \'", "arguments": \' + call.function.arguments | tojson }}'
+    "{{ '}\n</tool_call>' }}{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory):
+    """A tiny model with a template for tools; left alone it says two words, whatever it is asked."""
+    folder = tmp_path_factory.mktemp("silent")
+    path = folder / "silent.gguf"
+    write_reciting(path, CALLS, ["Well", " no"], after="assistant\n", controls=["<|im_start|>", "<|im_end|>"])
+    with served(folder, path, embedder="off") as guest:
+        yield guest
+
+
+@pytest.mark.parametrize("model", ["any", "any:incognito"])
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [
+        ("required", {"get_weather", "get_tide"}),
+        ({"type": "function", "function": {"name": "get_tide"}}, {"get_tide"}),
+    ],
+)
+def test_a_call_that_is_demanded_is_made_and_fits_its_schema(silent, model, choice, names):
+    asked = [{"role": "user", "content": "Hello."}]
+    answer = silent.chat.completions.create(
+        model=model, messages=asked, tools=TOOLS, tool_choice=choice, temperature=0, max_tokens=200
+    )
+    (call,) = answer.choices[0].message.tool_calls
+    assert call.function.name in names
+    arguments = json.loads(call.function.arguments)
+    assert arguments["unit"] in ("C", "F")
+    assert set(arguments["days"]) <= {1, 2}
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert answer.choices[0].message.content is None
+    auto = silent.chat.completions.create(
+        model=model, messages=asked, tools=TOOLS, temperature=0, max_tokens=9
+    )
+    assert auto.choices[0].message.content == "Well no"
+    assert auto.choices[0].message.tool_calls is None
+
+
+@pytest.mark.parametrize(
+    ("choice", "tools"),
+    [({"type": "function", "function": {"name": "other"}}, TOOLS), ("always", TOOLS), ("required", [])],
+)
+def test_a_call_that_cannot_be_demanded_is_refused(silent, choice, tools):
+    asked = [{"role": "user", "content": "Hello."}]
+    with pytest.raises(openai.BadRequestError) as refused:
+        silent.chat.completions.create(model="any", messages=asked, tools=tools, tool_choice=choice)
+    assert refused.value.param == "tool_choice"

@@ -57,9 +57,9 @@ def until_done(events: Iterator[Told]) -> list[Told]:
     raise AssertionError(f"the stream ended after {told[-3:]}")
 
 
-def say(client: httpx.Client, window: str, text: str) -> list[Told]:
+def say(client: httpx.Client, window: str, text: str, **more: Any) -> list[Told]:
     """A whole turn, from its first event to its last."""
-    answer = client.post(f"/api/windows/{window}/say", json={"text": text})
+    answer = client.post(f"/api/windows/{window}/say", json={"text": text, **more})
     assert answer.status_code == 202, answer.text
     with following(client, window, answer.json()["last_event"]) as events:
         return until_done(events)

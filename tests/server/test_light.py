@@ -54,6 +54,12 @@ def test_the_lab_replays_what_was_captured_and_quotes_what_was_used(client, wind
     assert told["strategies"]["first_in_first_out"]["asleep"] == len(slept) > 0
     assert len(told["live"]["use_and_surprise"]) == 6
     refused(client.get(f"{base}/compare", params={"strategies": "none"}), 422, "bad_input")
+    turns = client.get(f"{base}/replay", params={"strategy": "first_in_first_out", "budget": 200}).json()[
+        "turns"
+    ]
+    assert [len(one["brightness"]) for one in turns] == told["live"]["first_in_first_out"]
+    assert [key for one in turns for key in one["slept"]] == [one["key"] for one in slept]
+    refused(client.get(f"{base}/replay", params={"strategy": "none"}), 422, "bad_input")
     excerpts = client.get(f"{base}/digest").json()["excerpts"]
     assert excerpts
     assert all(one["replies"] for one in excerpts)

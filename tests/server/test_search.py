@@ -107,3 +107,36 @@ def test_tokens_are_told_by_their_positions(client, window):
     part = client.get("/api/tokens", params={"first": own[1]["position"], "stop": own[3]["position"]}).json()
     assert part["tokens"] == own[1:3]
     refused(client.get("/api/tokens", params={"first": "0", "stop": "10001"}), 422, "bad_input")
+
+
+def test_a_message_says_what_is_to_wake_up_for_it(client, window):
+    client.patch(f"/api/windows/{window}", json={"settings": {"relevance_floor": 0.0}})
+    for place in ("Ushuaia", "Punta Arenas"):
+        say(client, window, f"The ferry leaves at noon from {place}.")
+    for chunk in chunks_of(get_context(client, window)):
+        client.post(f"/api/windows/{window}/chunks/{chunk['key']}/sleep")
+    asked = {"q": "When does the ferry leave?"}
+    told = client.get(f"/api/windows/{window}/preview", params=asked).json()
+    left, *others = [one["key"] for one in told["wakes"] if one["key"].endswith("user")]
+    answers = [one["key"] for one in told["wakes"] if one["key"].endswith("assistant")]
+    asked |= {"without": [left, *answers]}
+    assert [
+        one["key"] for one in client.get(f"/api/windows/{window}/preview", params=asked).json()["wakes"]
+    ] == others
+    say(client, window, "When does the ferry leave?", wish={"without": [left, *answers], "also": answers[:1]})
+    live = {one["key"] for one in chunks_of(get_context(client, window))}
+    assert {*others} <= live
+    assert left not in live
+    bad = {"text": "x", "wish": {"also": ["nonsense"]}}
+    refused(client.post(f"/api/windows/{window}/say", json=bad), 422, "bad_input")
+
+
+def test_a_windows_life_tells_what_sleeps_and_when_it_fell_asleep(client, window):
+    say(client, window, "The ferry leaves at noon.")
+    key = chunks_of(get_context(client, window))[0]["key"]
+    client.post(f"/api/windows/{window}/chunks/{key}/sleep")
+    life = client.get(f"/api/windows/{window}/life").json()
+    assert len(life["turns"]) == 2
+    assert life["keys"][0] == key
+    assert 0 not in life["live"]
+    assert life["events"][-1] == {"step": 1, "chunk": 0, "event": "slept", "why": "by the user"}

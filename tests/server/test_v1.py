@@ -180,6 +180,23 @@ def test_a_front_ends_title_task_leaves_no_trace(guest, client):
     assert client.get("/api/windows").json()["windows"] == windows
 
 
+def test_a_question_about_documents_is_remembered_as_it_was_asked(guest, client):
+    """Open WebUI writes its template and what it found before the user's words, for this request alone."""
+    found = '### Task:\nRespond to the user query using the context.\n\n<context>\n<source id="1">Basil.</source>\n</context>\n'
+    asked = "What grows beside tomatoes, by the plan?"
+    reply, window = raw(guest, [user(f"{found}\n{asked}")], stream=False)
+    assert reply == f"You said: {asked}"
+    again = raw(guest, [user(asked), assistant(reply), user("Thanks for the plan.")])
+    assert again[1] == window
+    assert shown(client, window) == [asked, reply, "Thanks for the plan.", again[0]]
+
+
+def test_words_that_begin_like_a_task_are_remembered_in_a_chat_that_streams(guest, client):
+    before = said_in_all(client)
+    list(ask(guest, [user("### Task: water the ferns on Friday.")], stream=True))
+    assert said_in_all(client) == before + 2
+
+
 @pytest.mark.parametrize(
     ("model", "headers"),
     [("any:incognito", {}), ("any", {"X-Halo-Incognito": "1"}), ("any", {"X-Halo-Task": "title"})],

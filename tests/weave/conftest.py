@@ -14,6 +14,7 @@ from halo_weave.core.languages import stems
 from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.words import terms
 from halo_weave.engines.scripted import ScriptedEngine
+from halo_weave.ports import EVERYTHING, Only
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave, events
 
@@ -49,7 +50,7 @@ class WordRecall:
         pass
 
     def search(
-        self, text: str, *, window: str | None = None, limit: int = 50, **_: Any
+        self, text: str, *, window: str | None = None, limit: int = 50, only: Only = EVERYTHING, **_: Any
     ) -> Sequence[RecallHit]:
         asked = set(terms(text)) - PLAIN
         if not asked:
@@ -60,7 +61,7 @@ class WordRecall:
         hits = []
         for record in self.store.chunks(number for number, _ in found.most_common(limit)):
             shared = asked & set(terms(record.chunk.text))
-            if shared:
+            if shared and (only.windows is None or record.window in only.windows):
                 hits.append(RecallHit(record.key, len(shared), {"words": len(shared)}, tuple(sorted(shared))))
         return hits
 

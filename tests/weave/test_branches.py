@@ -230,3 +230,21 @@ def test_a_window_at_work_cannot_be_switched(assembled):
         weave.turns.rewind(window, begun.heard.turn_id)
     go_on.set()
     list(weave.turns.follow(window, begun.before))
+
+
+def test_a_branch_that_keeps_to_itself_recalls_what_led_up_to_it_and_nothing_after(assembled):
+    weave = assembled()
+    window = weave.windows.create("one", settings={**SMALL, "memory_scope": "window"}).id
+    say(weave, window, "The copper kettle leaks.")
+    for number in range(12):
+        say(weave, window, f"Let us speak of weather number {number}.")
+    last = weave.windows.get(window).head
+    branch = weave.turns.branch(window, last).id
+    say(weave, window, "The silver kettle whistles.")
+    elsewhere = weave.windows.create("other", settings=SMALL).id
+    say(weave, elsewhere, "A kettle of iron is heavy.")
+    assert "The copper kettle leaks." not in shown(weave, branch)
+    (woken,) = of(events.ChunksWoken, say(weave, branch, "What of the kettle?"))
+    texts = [one.chunk.text for one in woken.chunks]
+    assert "The copper kettle leaks." in texts
+    assert not [text for text in texts if "silver" in text or "iron" in text]

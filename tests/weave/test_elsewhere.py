@@ -82,7 +82,7 @@ def test_a_window_changes_its_engine_and_goes_on(weave, far):
     weave.windows.change(one, settings={"answered_by": "far"})
     speak(weave, one, "What about parrots?")
     assert "My parrot is called Kiwi." in far.read[-1]
-    weave.windows.change(one, settings={"answered_by": None})
+    weave.windows.change(one, settings={"answered_by": ""})
     turn = speak(weave, one, "And now?")
     assert len(far.read) == 1
     assert of(events.TurnEnded, turn)
@@ -98,7 +98,7 @@ def test_an_engine_that_is_not_known_or_not_there_is_told_and_the_window_can_be_
         speak(weave, one, "Hello")
     assert weave.windows.context(one).turns == ()
     assert weave.engines.where(one).elsewhere == "10.0.0.9"
-    weave.windows.change(one, settings={"answered_by": None})
+    weave.windows.change(one, settings={"answered_by": ""})
     assert of(events.TurnEnded, speak(weave, one, "Hello"))
 
 
@@ -153,7 +153,7 @@ def test_a_private_window_never_speaks_with_another_machine(weave, far):
     with pytest.raises(BadInput, match=r"diary is private.*far\.example"):
         speak(weave, one, "Nobody may know.")
     assert far.read == []
-    weave.windows.change(one, settings={"answered_by": None})
+    weave.windows.change(one, settings={"answered_by": ""})
     assert of(events.TurnEnded, speak(weave, one, "Nobody may know."))
 
 

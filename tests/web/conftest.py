@@ -60,7 +60,7 @@ class Tabs:
         context.add_init_script(
             "addEventListener('securitypolicyviolation', (e) => console.error('CSP: ' + e.violatedDirective))"
         )
-        chosen = json.dumps({"view": view, "form": form})
+        chosen = json.dumps({"view": view, "form": form, "level": "all"})
         context.add_init_script(f"localStorage['halo-weave'] ??= {json.dumps(chosen)}")
         self.contexts.append(context)
         return context

@@ -149,7 +149,9 @@ def test_what_comes_with_its_pair_does_not_claim_its_words(house, show):
     expect(pair).to_have_attribute("title", re.compile("mochi"))
     page.evaluate("key => app.why(key)", hit.get_attribute("data-key"))
     why = page.get_by_role("dialog", name="Why?")
-    expect(why).to_contain_text(re.compile(r"Woken by “mochi”, cost \d+ tokens\. Fit \d+\.\d: words "))
+    expect(why).to_contain_text(
+        re.compile(r"Woken by “mochi”, cost \d+ tokens\. (Weak|Good|Strong) fit: \d+\.\d \(words ")
+    )
     expect(why).to_contain_text("Put to sleep by you")
     expect(why.locator("time").first).to_have_text(re.compile(r"\d\d:\d\d:\d\d"))
 
@@ -172,7 +174,7 @@ def test_all_parts_of_the_page_call_the_speakers_by_the_same_names(house, show):
     hit.get_by_role("button", name="Why?").click()
     why = page.get_by_role("dialog", name="Why?")
     expect(why).to_contain_text("Ada · turn")
-    expect(why).to_contain_text(re.compile(r"Fit \d+\.\d: words \d"))
+    expect(why).to_contain_text(re.compile(r"(Weak|Good|Strong) fit: \d+\.\d \(words \d"))
 
 
 def test_a_reply_under_way_has_the_ais_name_in_a_second_tab(house, show):

@@ -8,6 +8,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from halo_weave import assemble as assembling
+from halo_weave.embedders.hashing import HashingEmbedder
 from tests.fuzz import CORPUS
 from tests.web.house import House
 from tests.web.talk import panel, say, shown, toast
@@ -303,6 +305,32 @@ def test_a_long_embedding_shows_how_far_it_is(house, show):
     expect(drawer).to_contain_text("Embedding with mini: 250 of 1,000 chunks")
     expect(drawer.get_by_role("progressbar", name="Embedding")).to_have_attribute("max", "1000")
     toast(page, "Everything is embedded anew.")
+
+
+def test_another_embedder_is_chosen_and_the_page_shows_how_far_it_is(tmp_path, tabs, monkeypatch):
+    def opened(path):
+        made = HashingEmbedder(32, name="other 0123")
+        made.file = str(path)
+        return made
+
+    monkeypatch.setenv("HALO_WEAVE_MODELS", str(tmp_path / "models"))
+    monkeypatch.setattr(assembling, "open_embedder", opened)
+    monkeypatch.setattr(assembling, "resolve", lambda name, progress: tmp_path / "other.gguf")
+    house = House(tmp_path, embedder=None).start()
+    try:
+        window = house.window()
+        house.say(window, "My cat is called Mochi.", "Noted.")
+        page = tabs.open(f"{house.address}/#/w/{window}")
+        drawer = panel(page, "Settings")
+        choice = drawer.get_by_label("Embedding model")
+        choice.select_option(label="nomic-embed-text v1.5")
+        expect(drawer).to_contain_text("twelve times the work")
+        drawer.get_by_role("button", name="Embed everything anew").click()
+        toast(page, "Everything is embedded anew.")
+        expect(drawer).to_contain_text("other 0123. Everything is embedded.")
+        assert house.ask("GET", "/status")["embedder"]["model"] == "other 0123"
+    finally:
+        house.stop()
 
 
 def test_the_lab_shows_how_brightness_is_spread(house, show):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from halo_weave.core.tokens import Role
@@ -12,6 +13,7 @@ from halo_weave.imports.conversation import (
     Left,
     Line,
     Message,
+    Part,
     digest,
     list_in,
     object_in,
@@ -62,11 +64,12 @@ def conversations(values: Iterator[Any], left: Left) -> Iterator[Conversation]:
                 lambda found: name if (found[1] or found[2]).lower() in ("char", "bot") else _USER, text
             )
 
-        left["entries of a character book"] += len(list_in(object_in(card, "character_book"), "entries"))
+        always, book = _book(object_in(card, "character_book"), left)
         sections = [told(text_in(card, "system_prompt").replace("{{original}}", ""))]
         for fields, heading in _SECTIONS:
             if text := told(text_in(card, *fields)):
                 sections.append(f"{heading}:\n{text}" if heading else text)
+        sections += [told(text) for text in always]
         prompt = "\n\n".join(section.strip() for section in sections if section.strip())
         greetings = [
             text_in(card, *_GREETING),
@@ -74,7 +77,7 @@ def conversations(values: Iterator[Any], left: Left) -> Iterator[Conversation]:
         ]
         yield Conversation(
             digest(name, text_in(card, "creator"), text_in(card, "description"), greetings[0]),
-            _greetings([told(text) for text in greetings], name),
+            _turns([told(text) for text in book], [told(text) for text in greetings], name),
             name,
             moment_of(card.get("creation_date")),
             _USER,
@@ -83,9 +86,31 @@ def conversations(values: Iterator[Any], left: Left) -> Iterator[Conversation]:
         )
 
 
-def _greetings(texts: list[str], name: str) -> Iterator[Message]:
-    """The first one; the others stand beside it."""
+def _book(book: Mapping[str, Any], left: Left) -> tuple[list[str], list[str]]:
+    """Entries of the character's book: those that the model always reads, and those that come to mind by their keys."""
+    listed = list_in(book, "entries") or [*object_in(book, "entries").values()]
+    always, sometimes = [], []
+    for entry in listed:
+        lines = text_in(entry, "content").splitlines()
+        text = "\n".join(
+            line for line in lines if not line.startswith("@@")
+        ).strip()  # those are for other programs
+        if not text or entry.get("enabled") is False or entry.get("disable") is True:
+            left["entries of a character book that are empty or switched off"] += 1
+        elif entry.get("constant") is True:
+            always.append(text)
+        else:
+            keys = [key for key in list_in(entry, "keys") or list_in(entry, "key") if isinstance(key, str)]
+            sometimes.append(f"{', '.join(keys)}: {text}" if keys else text)
+    return always, sometimes
+
+
+def _turns(book: list[str], texts: list[str], name: str) -> Iterator[Message]:
+    """What the book holds, asleep until it is spoken of, then the first greeting; the others stand beside it."""
     line = Line()
+    if book:
+        parts = [Part("answer", text) for text in book]
+        yield replace(line.add(Role.ASSISTANT, parts, f"{name}'s book"), asleep=True)
     for text in texts[1:]:
         if text.strip():
             one = line.beside(Role.ASSISTANT, answered(text), name)

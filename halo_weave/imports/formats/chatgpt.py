@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,6 +24,8 @@ from halo_weave.imports.dates import moment_of
 from halo_weave.imports.words import answered, by_tool, said, thought
 
 NAME = "ChatGPT"
+# Citations and names as its page shows them, between characters that have no meaning elsewhere.
+_SHOWN = re.compile("\ue200([^\ue200-\ue202]{0,40})\ue202?([^\ue200\ue201]*)\ue201")
 _CONTEXT = ("user_editable_context", "model_editable_context")
 
 
@@ -126,4 +130,15 @@ def _parts(content: Mapping[str, Any], kind: Any, left: Left) -> tuple[Part, ...
         text = f"```{language}\n{text}\n```"
     elif kind == "tether_quote" and (title := text_in(content, "title", "url")):
         text = f"{title}\n{text}"
-    return answered(text)
+    return answered(_SHOWN.sub(_shown, text))
+
+
+def _shown(found: re.Match[str]) -> str:
+    """Of a name, the name; of a citation, nothing."""
+    if found[1] != "entity":
+        return ""
+    try:
+        named = json.loads(found[2])
+    except (ValueError, RecursionError):
+        return ""
+    return next((one for one in named[1:] if isinstance(one, str)), "") if isinstance(named, list) else ""

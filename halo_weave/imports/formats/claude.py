@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ from halo_weave.imports.dates import moment_of
 from halo_weave.imports.words import answered, by_tool, said, thought
 
 NAME = "Claude"
+# Stands in `text` for a block of another kind.
+_UNSHOWN = re.compile(r"```\s*This block is not supported on your current device yet\.\s*```")
 _SPEAKERS = {"human": Role.USER, "user": Role.USER, "assistant": Role.ASSISTANT}
 
 
@@ -43,14 +46,15 @@ def conversations(values: Iterator[Any], left: Left) -> Iterator[Conversation]:
         nodes: dict[str, Node] = {}
         before: str | None = None
         for key, message in zip(ids, messages, strict=True):
-            named = message.get("parent_message_uuid")
-            parent = (named if isinstance(named, str) else None) if linked else before
+            above = message.get("parent_message_uuid")
+            parent = (above if isinstance(above, str) else None) if linked else before
             nodes[key] = _node(key, parent, message, left)
             before = key
-        head = id_in(value, "current_leaf_message_uuid")
+        named = id_in(value, "current_leaf_message_uuid")
+        head = named if named in nodes else None if linked else before
         yield Conversation(
             id_in(value, "uuid", "id") or digest(*ids[:1]),
-            branches(nodes, head if head in nodes else before),
+            branches(nodes, head),
             text_in(value, "name", "title"),
             moment_of(value.get("created_at")),
             ai_name=NAME,
@@ -65,16 +69,14 @@ def _node(key: str, parent: str | None, message: Mapping[str, Any], left: Left) 
         return Node(key, parent)
     parts = [part for block in list_in(message, "content") for part in _block(block, left)]
     if not any(part.kind == "answer" for part in parts):
-        parts += answered(text_in(message, "text"))
+        parts += answered(_UNSHOWN.sub("", text_in(message, "text")))
     for file in list_in(message, "attachments"):
         if text := text_in(file, "extracted_content"):
             name = text_in(file, "file_name")
             parts += said(f"{name}:\n{text}" if name else text)
         else:
             left["attachments without text"] += 1
-    left["attachments without text"] += sum(
-        1 for name in ("files", "files_v2") for _ in list_in(message, name)
-    )
+    left["attachments without text"] += max(len(list_in(message, name)) for name in ("files", "files_v2"))
     if not parts:
         left["empty messages"] += 1
     return Node(key, parent, role, tuple(parts), NAME if role is Role.ASSISTANT else "", when)
@@ -93,8 +95,10 @@ def _block(block: Any, left: Left) -> tuple[Part, ...]:
         case "tool_result":
             content = block.get("content")
             if isinstance(content, list):
-                content = "\n".join(text_in(one, "text") for one in content)
+                content = "\n".join(filter(None, (text_in(one, "text", "title") for one in content)))
             return by_tool(content if isinstance(content, str) else "")
+        case "voice_note":
+            return said(text_in(block, "text"))
         case _:
             left["blocks of an unknown kind"] += kind not in ("token_budget", "flag")
             return ()

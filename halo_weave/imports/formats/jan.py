@@ -87,6 +87,12 @@ def _piece(piece: Any, role: Role, left: Left) -> tuple[Part, ...]:
     text = text_in(object_in(piece, "text"), "value") or text_in(piece, "text")
     if kind == "reasoning":
         return thought(text)
+    if kind == "tool_call":
+        told, result = (
+            value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) if value else ""
+            for value in (piece.get("input"), piece.get("output"))
+        )
+        return by_tool(f"{text_in(piece, 'tool_name')}({told})\n{result}")
     if kind not in ("text", None):
         left["images, sounds and other attachments"] += 1
         return ()

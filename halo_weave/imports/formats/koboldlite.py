@@ -26,6 +26,7 @@ _ENDS = re.compile(r"\{\{\[(?:INPUT|OUTPUT|SYSTEM)_END\]\}\}")
 _TAGS = ("### Instruction:", "### Response:")  # unless the save has others
 _SPOKEN = re.compile(r"(?:^|\n)([^\n:]{1,40}): ")
 _USERS = ("User", "You")
+_PICTURE = re.compile(r"\[<\|[a-z]\|[^|]*\|[a-z]\|>\]")
 _BETWEEN = "||$||"  # stands between the names of several opponents
 
 
@@ -44,7 +45,12 @@ def conversations(values: Iterator[Any], left: Left) -> Iterator[Conversation]:
         settings = object_in(value, "savedsettings")
         user = text_in(settings, "chatname")
         others = [name.strip() for name in text_in(settings, "chatopponent").split(_BETWEEN) if name.strip()]
-        pieces = [value["prompt"], *(one for one in list_in(value, "actions") if isinstance(one, str))]
+        pieces = []
+        for piece in (value["prompt"], *list_in(value, "actions")):
+            if isinstance(piece, str):
+                text, pictures = _PICTURE.subn("", piece) if "[<|" in piece else (piece, 0)
+                pieces.append(text)
+                left["images, sounds and other attachments"] += pictures
         yield Conversation(
             digest(user, *others, value["prompt"]),
             _messages(pieces, settings, user, others),

@@ -72,7 +72,8 @@ def _messages(values: list[Any], left: Left) -> Iterator[Message]:
 def _read(
     version: Mapping[str, Any], left: Left
 ) -> tuple[Role, tuple[Part, ...], str, datetime | None] | None:
-    role = version.get("role")
+    version = object_in(version, "singleStep") or object_in(version, "multiStep") or version
+    role = version.get("role") or ("assistant" if list_in(version, "steps") else None)
     speaker = text_in(object_in(version, "senderInfo"), "senderName")
     if role == "user":
         parts = said("\n".join(part.text for part in _content(version, left)))

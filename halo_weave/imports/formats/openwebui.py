@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from halo_weave.imports.conversation import (
     text_in,
 )
 from halo_weave.imports.dates import moment_of
-from halo_weave.imports.words import answered, said
+from halo_weave.imports.words import answered, by_tool, said, thought
 
 NAME = "Open WebUI"
 
@@ -67,7 +68,8 @@ def _node(key: str, message: Mapping[str, Any], left: Left) -> Node:
     parent, when = id_in(message, "parentId") or None, moment_of(message.get("timestamp"))
     content = message.get("content")
     if isinstance(content, list):
-        content = "\n".join(text_in(part, "text") for part in content)
+        left["images, sounds and other attachments"] += sum(not text_in(part, "text") for part in content)
+        content = "\n".join(filter(None, (text_in(part, "text") for part in content)))
     text = content if isinstance(content, str) else ""
     left["images, sounds and other attachments"] += len(list_in(message, "files"))
     match message.get("role"):
@@ -75,9 +77,40 @@ def _node(key: str, message: Mapping[str, Any], left: Left) -> Node:
             return Node(key, parent, Role.USER, said(text), "", when)
         case "assistant":
             speaker = text_in(message, "modelName", "model")
-            reasoning = text_in(message, "reasoning_content", "reasoning")
-            first = (Part("thought", reasoning),) if reasoning else ()
-            return Node(key, parent, Role.ASSISTANT, (*first, *answered(text)), speaker, when)
+            parts = _output(list_in(message, "output"))
+            if not any(part.kind == "answer" for part in parts):
+                first = () if parts else thought(text_in(message, "reasoning_content", "reasoning"))
+                parts = (*first, *parts, *answered(text))
+            left["empty messages"] += not parts
+            return Node(key, parent, Role.ASSISTANT, parts, speaker, when)
         case _:
             left["system messages"] += bool(text.strip())
             return Node(key, parent)
+
+
+def _output(items: list[Any]) -> tuple[Part, ...]:
+    """What newer versions keep of an answer, step by step; the content of the message may then be empty."""
+    parts: list[Part] = []
+    for item in items:
+        match item.get("type") if isinstance(item, dict) else None:
+            case "message":
+                parts += answered(_joined(item.get("content")))
+            case "reasoning":
+                parts += thought(_joined(item.get("summary")) or _joined(item.get("content")))
+            case "function_call":
+                told = item.get("arguments")
+                told = told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
+                parts += by_tool(f"{text_in(item, 'name')}({told})")
+            case "function_call_output":
+                parts += by_tool(_joined(item.get("output")))
+            case "open_webui:code_interpreter":
+                result = item.get("output")
+                told = "\n".join(text_in(result, name) for name in ("stdout", "result"))
+                parts += by_tool(f"{text_in(item, 'code')}\n{told}")
+    return tuple(parts)
+
+
+def _joined(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "".join(text_in(part, "text") for part in value) if isinstance(value, list) else ""

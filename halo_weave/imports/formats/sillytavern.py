@@ -20,20 +20,20 @@ from halo_weave.imports.conversation import (
     text_in,
 )
 from halo_weave.imports.dates import moment_of
-from halo_weave.imports.words import answered, said, thought
+from halo_weave.imports.words import answered, by_tool, said, thought
 
 NAME = "SillyTavern"
 
 
 def recognises(value: dict[str, Any]) -> bool:
     return ("chat_metadata" in value or {"user_name", "character_name"} <= value.keys()) or (
-        isinstance(value.get("mes"), str) and ("is_user" in value or "name" in value)
+        isinstance(_text(value.get("mes")), str) and ("is_user" in value or "name" in value)
     )
 
 
 def conversations(values: Iterator[Any], left: Left) -> Iterator[Conversation]:
     first = next(values, None)
-    header = first if isinstance(first, dict) and not isinstance(first.get("mes"), str) else {}
+    header = first if isinstance(first, dict) and _text(first.get("mes")) is None else {}
     if first is not None and not header:
         values = chain([first], values)
     opening = next(values, None)  # by it a chat is known that has no id
@@ -54,29 +54,53 @@ def conversations(values: Iterator[Any], left: Left) -> Iterator[Conversation]:
 
 def _messages(values: Iterator[Any], left: Left) -> Iterator[Message]:
     line = Line()
+    called: list[Part] = []  # by tools, before the answer that it is part of
     for value in values:
-        text = value.get("mes") if isinstance(value, dict) else None
-        if not isinstance(text, str):
+        text = _text(value.get("mes")) if isinstance(value, dict) else None
+        if text is None:
             left["lines that are no messages"] += 1
             continue
+        extra = object_in(value, "extra")
         if value.get("is_system") is True:
-            left["hidden messages"] += 1
+            calls = _calls(list_in(extra, "tool_invocations"))
+            called += calls
+            left["hidden messages"] += not calls
             continue
+        left["images, sounds and other attachments"] += sum(
+            len(found) if isinstance(found := extra.get(name), list) else bool(found)
+            for name in ("image", "video", "file", "files", "media")
+        )
         role = Role.USER if value.get("is_user") is True else Role.ASSISTANT
         name, when = text_in(value, "name"), moment_of(value.get("send_date"))
-        parts = said(text) if role is Role.USER else _answer(text, object_in(value, "extra"))
+        parts = said(text) if role is Role.USER else (*called, *_answer(text, extra))
+        called = []
         if not any(part.text.strip() for part in parts):
             left["empty messages"] += 1
             continue
         swipes, chosen = list_in(value, "swipes"), value.get("swipe_id")
         infos = list_in(value, "swipe_info")
-        for place, swipe in enumerate(swipes):
-            if isinstance(swipe, str) and swipe.strip() and place != chosen and swipe != text:
+        for place, swipe in enumerate(map(_text, swipes)):
+            if swipe and swipe.strip() and place != chosen and swipe != text:
                 info = infos[place] if place < len(infos) and isinstance(infos[place], dict) else {}
                 others = _answer(swipe, object_in(info, "extra"))
                 one = line.beside(role, others, name, moment_of(info.get("send_date")) or when)
                 yield Message(one.id, one.parent, role, one.parts, name, one.said, aside=True)
         yield line.add(role, parts, name, when)
+
+
+def _text(value: Any) -> str | None:
+    """What was said; some sites that write this format put it into an object."""
+    found = value.get("message") if isinstance(value, dict) else value
+    return found if isinstance(found, str) else None
+
+
+def _calls(values: list[Any]) -> tuple[Part, ...]:
+    told = (
+        f"{text_in(one, 'name', 'displayName')}({text_in(one, 'parameters')})\n{text_in(one, 'result')}"
+        for one in values
+        if isinstance(one, dict)
+    )
+    return tuple(part for text in told for part in by_tool(text))
 
 
 def _answer(text: str, extra: Mapping[str, Any]) -> tuple[Part, ...]:

@@ -90,6 +90,9 @@ def routes(service: Service) -> APIRouter:
         ] = "",
         since: Annotated[Moment | None, Query(description="Only what was said then or later.")] = None,
         before: Annotated[Moment | None, Query(description="Only what was said earlier.")] = None,
+        tag: Annotated[
+            str, Query(max_length=40, description="Only what was said in windows with this tag.")
+        ] = "",
         budget: Annotated[
             int | None, Query(ge=0, le=10**9, description="What would wake up within this many tokens.")
         ] = None,
@@ -99,10 +102,11 @@ def routes(service: Service) -> APIRouter:
             raise BadInput("only_window needs window: name the one to search.")
         only = Only(role, speaker, requests.moment(since), requests.moment(before))
         memory, cost = service.weave.memory, None
+        where: Any = {"window_id": window, "only_window": only_window, "tag": tag}
         if budget is None:
-            found = memory.search(q, window_id=window, only_window=only_window, limit=limit, only=only)
+            found = memory.search(q, limit=limit, only=only, **where)
         else:
-            found, cost = memory.would_wake(q, budget, window_id=window, only_window=only_window, only=only)
+            found, cost = memory.would_wake(q, budget, only=only, **where)
         told = {"hits": found, "cost": cost}
         return wire.SearchTold.model_validate(told, context=service.weave.windows.names())
 

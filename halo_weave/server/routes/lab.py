@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from math import isfinite
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -12,11 +13,14 @@ from halo_weave.core.strategies import STRATEGIES
 from halo_weave.errors import BadInput
 from halo_weave.lab.capture import TapedWindow, captures_of
 from halo_weave.lab.comparing import compared
+from halo_weave.lab.replay import replay
 from halo_weave.places import captures_folder
 from halo_weave.server.requests import WindowId
 from halo_weave.server.schema import KeyText, Number, Output
 from halo_weave.server.service import Service
 
+BudgetAsked = Annotated[int | None, Query(ge=0, le=10**6, description="As in the capture if not given.")]
+NameAsked = Annotated[str, Query(max_length=200, description="Of the capture; the last one if empty.")]
 MOST_MEGABYTES = 200  # of a capture that is replayed while somebody waits
 
 
@@ -60,6 +64,17 @@ class ComparisonTold(Output):
     live: dict[str, list[int]] = Field(description="How many chunks are live after each turn.")
 
 
+class ReplayedTurn(Output):
+    turn: Number = Field(description="The newest turn that is live.")
+    brightness: dict[str, float] = Field(description="Of what is live after it, by key.")
+    slept: list[str]
+    woken: list[str]
+
+
+class ReplayTold(Output):
+    turns: list[ReplayedTurn]
+
+
 class ExcerptTold(Output):
     key: KeyText
     text: str
@@ -95,26 +110,49 @@ def routes(service: Service) -> APIRouter:
             ]
         )
 
-    @router.get("/compare", summary="How strategies would have acted on a capture")
-    def get_compare(
-        window_id: WindowId,
-        strategies: Annotated[str, Query(max_length=500, description="With commas.")] = "",
-        budget: Annotated[
-            int | None, Query(ge=0, le=10**6, description="As in the capture if not given.")
-        ] = None,
-        name: Annotated[
-            str, Query(max_length=200, description="Of the capture; the last one if empty.")
-        ] = "",
-    ) -> ComparisonTold:
-        chosen = [one for one in strategies.split(",") if one] or list(STRATEGIES)
-        if unknown := [one for one in chosen if one not in STRATEGIES]:
-            raise BadInput(f"There is no strategy {unknown[0]!r}. There are: {', '.join(STRATEGIES)}.")
+    def tape(window_id: str, name: str) -> TapedWindow:
         found = [one for one in tapes(window_id) if name in ("", one.folder.name)]
         if not found:
             raise BadInput("Nothing was captured of this window. Turn its setting `capture` on and talk.")
         if found[-1].bytes > MOST_MEGABYTES * 1_000_000:
             raise BadInput("This capture is large. Compare it in the terminal: halo-weave lab compare")
-        done, told = compared(found[-1], chosen, budget)
+        return found[-1]
+
+    def known(strategies: list[str]) -> list[str]:
+        if unknown := [one for one in strategies if one not in STRATEGIES]:
+            raise BadInput(f"There is no strategy {unknown[0]!r}. There are: {', '.join(STRATEGIES)}.")
+        return strategies
+
+    @router.get("/replay", summary="A capture turn by turn, as a strategy would have acted")
+    def get_replay(
+        window_id: WindowId,
+        strategy: Annotated[str, Query(max_length=100, description="The captured one if empty.")] = "",
+        budget: BudgetAsked = None,
+        name: NameAsked = "",
+    ) -> ReplayTold:
+        known([strategy] if strategy else [])
+        done = replay(tape(window_id, name), strategy=strategy or None, budget=budget)
+        return ReplayTold(
+            turns=[
+                ReplayedTurn(
+                    turn=max((key.turn_id for key in bright), default=0),  # type: ignore[arg-type]
+                    brightness={str(key): value for key, value in bright.items() if isfinite(value)},
+                    slept=[str(one.key) for one in done.slept if one.turn == number],
+                    woken=[str(key) for turn, key in done.woken if turn == number],
+                )
+                for number, bright in enumerate(done.brightness)
+            ]
+        )
+
+    @router.get("/compare", summary="How strategies would have acted on a capture")
+    def get_compare(
+        window_id: WindowId,
+        strategies: Annotated[str, Query(max_length=500, description="With commas.")] = "",
+        budget: BudgetAsked = None,
+        name: NameAsked = "",
+    ) -> ComparisonTold:
+        chosen = known([one for one in strategies.split(",") if one] or list(STRATEGIES))
+        done, told = compared(tape(window_id, name), chosen, budget)
         return ComparisonTold(
             strategies=told["strategies"],
             agreement=told["agreement"],

@@ -28,9 +28,11 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.get("/api/models", summary="What can be pulled, what was, and what lies on this machine")
     def get_models() -> modelwire.ModelsTold:
-        memory, used = machine_memory(), service.model().file
+        memory, used = machine_memory(), (service.model().file, _embedder_in_use(service))
         told = [
-            modelwire.ListedModelTold(**asdict(one), in_use=one.path is not None and _same(one.path, used))
+            modelwire.ListedModelTold(
+                **asdict(one), in_use=one.path is not None and any(_same(one.path, file) for file in used)
+            )
             for one in inventory.listed_models(memory)
         ]
         return modelwire.ModelsTold(
@@ -38,6 +40,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
             default=catalogue.default_model(memory)[0].name,
             models=told,
             recommended=list(catalogue.recommended(memory)),
+            embedders=catalogue.HUB_EMBEDDERS,
             any_path=any_path,
         )
 
@@ -67,6 +70,22 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         return service.status()
 
     return router
+
+
+def check_embedder(name: str, *, any_path: bool) -> None:
+    """Refuse what is not there, and models to talk with, before anything begins."""
+    try:
+        found = inventory.find(name, any_path=any_path)
+    except ModelNotFound as error:
+        raise Refusal(404, "unknown_model", str(error)) from error
+    if isinstance(found, catalogue.CatalogueEntry) and found.kind != "embedder":
+        raise BadInput(f"{found.title} is a model to talk with. Choose an embedding model.")
+
+
+def _embedder_in_use(service: Service) -> str:
+    """Its file; of the standard one, the file that was pulled, since it is made of that."""
+    used, standard = service.status().embedder.file, catalogue.EMBEDDER.path
+    return str(standard) if used and Path(used).parent == standard.parent else used
 
 
 def _same(one: str, other: str) -> bool:

@@ -17,6 +17,7 @@ from halo_weave.server import requests, wire
 from halo_weave.server.requests import WindowId
 from halo_weave.server.schema import Id, Number, Output
 from halo_weave.server.service import Service
+from halo_weave.weave.documents import Document
 from halo_weave.weave.turns import Begun
 
 
@@ -74,7 +75,10 @@ def routes(service: Service) -> APIRouter:
         It is made whether or not anybody listens.
         """
         after = None if asked.after is None else requests.position(asked.after)
-        return await begun(window_id, service.weave.turns.say(window_id, asked.text, after=after))
+        wish = requests.wish_of(asked.wish)
+        documents = [Document(one.name, one.text) for one in asked.documents]
+        said = service.weave.turns.say(window_id, asked.text, after=after, wish=wish, documents=documents)
+        return await begun(window_id, said)
 
     @router.post("/answer", summary="Answer what has no reply, or answer again", status_code=202)
     async def post_answer(window_id: WindowId, asked: requests.Answer) -> Saying:

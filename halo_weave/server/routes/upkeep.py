@@ -17,6 +17,7 @@ from halo_weave.errors import StoreFull
 from halo_weave.records import Imported, Subset
 from halo_weave.server import requests, wire
 from halo_weave.server.requests import Moment, WindowId
+from halo_weave.server.routes.models import check_embedder
 from halo_weave.server.schema import Id
 from halo_weave.server.security import Policy
 from halo_weave.server.service import Service
@@ -134,9 +135,12 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         service.weave.memory.clear()
 
     @router.post("/api/reindex", summary="Embed everything anew", status_code=202)
-    def post_reindex() -> EmbeddingState:
-        """In the background; search goes on with the vectors that are there."""
-        return service.weave.memory.embed_anew()
+    def post_reindex(asked: requests.EmbedAnew | None = None) -> EmbeddingState:
+        """In the background, by another embedder if one is named. Search goes on with the vectors that are there."""
+        name = asked.embedder.strip() if asked and asked.embedder else None
+        if name is not None:
+            check_embedder(name, any_path=not policy.key)
+        return service.weave.memory.embed_anew(name)
 
     @router.get("/api/reindex", summary="How far embedding is")
     def get_reindex() -> EmbeddingState:

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from halo_weave.core.tokens import Role
-from halo_weave.server import requests, speech, wire
+from halo_weave.server import requests, speech, wakewire, wire
 from halo_weave.server.events import EVENTS
 from halo_weave.server.refusals import Refusal
 from halo_weave.server.requests import WindowId
@@ -165,9 +165,21 @@ def routes(service: Service) -> APIRouter:
     @router.get("/{window_id}/preview", summary="What would wake up for this text", tags=["Looking"])
     def get_preview(
         window_id: WindowId,
+        without: Annotated[list[requests.Key], Query(max_length=1000, default_factory=list)],
+        also: Annotated[list[requests.Key], Query(max_length=1000, default_factory=list)],
         q: Annotated[str, Query(max_length=requests.LONGEST_QUESTION, pattern=WHOLE)] = "",
-    ) -> wire.PreviewTold:
-        return wire.PreviewTold.of(service.weave.memory.preview(window_id, q))
+        room: bool = False,
+    ) -> wakewire.PreviewTold:
+        """`without`, `also`, `room`: as `say` takes them in its `wish`."""
+        wish = requests.wish_of(requests.Wish(without=without, also=also, room=room))
+        return wakewire.PreviewTold.of(service.weave.memory.preview(window_id, q, wish))
+
+    @router.get(
+        "/{window_id}/life", summary="What became of all that was said in the window", tags=["Looking"]
+    )
+    def get_life(window_id: WindowId) -> wakewire.LifeTold:
+        """Without the words: what is live, what sleeps, and when each fell asleep and woke up."""
+        return wakewire.LifeTold.model_validate(service.weave.windows.life(window_id))
 
     @router.post(
         "/{window_id}/inject", summary="Wake up what explains a memory", tags=["The AI's own memory"]

@@ -15,6 +15,7 @@ from halo_weave.weave.reply import ReplyKind
 from halo_weave.weave.turns import plain
 
 TASK = "### Task:"  # how title, tag and follow-up requests of front-ends begin
+_DOCUMENTS = "</context>"  # ends what Open WebUI puts before a user's words when they ask about documents
 
 
 @dataclass(slots=True)
@@ -71,6 +72,8 @@ def read_messages(messages: Sequence[GuestMessage]) -> Sent:
             case "system" | "developer":
                 system.append(text)
             case "user":
+                about, text = _without_documents(text)
+                system.append(about)
                 units.append(Unit(Role.USER, [Round(text)]))
             case "assistant":
                 calls = [
@@ -98,6 +101,14 @@ def read_messages(messages: Sequence[GuestMessage]) -> Sent:
             400, "invalid_messages", "No message says anything. Send one of the user.", param="messages"
         )
     return Sent("\n\n".join(one for one in system if one.strip()), spoken)
+
+
+def _without_documents(text: str) -> tuple[str, str]:
+    """What a front-end tells the model about documents, and the user's own words, which it sends alone the next time."""
+    about, end, words = text.rpartition(_DOCUMENTS)
+    if end and words.strip() and about.lstrip().startswith(TASK):
+        return about + end, words.strip()
+    return "", text
 
 
 def chat_messages(sent: Sent) -> list[ChatMessage]:

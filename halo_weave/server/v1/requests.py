@@ -165,6 +165,23 @@ class ChatRequest(Sampled):
         return json.dumps(self.tools)
 
     @property
+    def demanded(self) -> str | None:
+        """The tool that has to be called; empty for any of them, None if the model may choose."""
+        match self.tool_choice:
+            case "required" | "any":
+                return ""
+            case {"function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+                return name
+            case None | "auto" | "none" | {"type": "auto" | "none"}:
+                return None
+        raise ApiRefusal(
+            400,
+            "invalid_value",
+            "tool_choice can be none, auto, required, or a function by its name.",
+            param="tool_choice",
+        )
+
+    @property
     def chat_names(self) -> list[str]:
         """By what the client may name the chat in the body. The same key may stand for several chats."""
         about = self.metadata or {}

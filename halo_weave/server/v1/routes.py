@@ -125,7 +125,10 @@ class _Chat:
         self.explains = request.headers.get("x-halo-explain", "").strip().lower() not in ("", "0", "false")
         self.talk: GuestTalk | None = None
         self.headers: dict[str, str] = {}
-        if not (asked.incognito or private or self.sent.is_task or (task and "{{" not in task)):
+        for_itself = (
+            self.sent.is_task and not asked.stream
+        )  # tasks do not stream; a user's words may begin like one
+        if not (asked.incognito or private or for_itself or (task and "{{" not in task)):
             self.talk = locate(weave, asked, self.sent, request.headers)
             self.first = self.talk.choice(self.talk.begin())
             self.headers = {"x-halo-window": self.talk.window, "x-halo-woken": str(self.talk.woken_before)}

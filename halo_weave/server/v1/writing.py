@@ -19,6 +19,7 @@ from halo_weave.ports import Done, Prompt, Read, Sampling, Segment, Step
 from halo_weave.server.refusals import ApiRefusal
 from halo_weave.server.scratch import Scratch
 from halo_weave.server.v1.answers import Choice, ReplyPiece, Usage
+from halo_weave.server.v1.demands import grammar_of_calls
 from halo_weave.server.v1.history import Sent, chat_messages, opening_of
 from halo_weave.server.v1.requests import ChatRequest
 from halo_weave.templates.calls import CallSplitter
@@ -209,7 +210,15 @@ def terms_of(weave: Weave, request: ChatRequest, sent: Sent) -> GuestTerms:
             f"{weave.engine.info.name} has no format for tool calls. Send no tools, or use another model.",
             param="tools",
         )
-    return GuestTerms(sent.system, tools, request.grammar)
+    demanded = request.demanded
+    if demanded is None:
+        return GuestTerms(sent.system, tools, request.grammar)
+    if not tools:
+        raise ApiRefusal(
+            400, "invalid_value", "tool_choice demands a call, and there are no tools.", param="tool_choice"
+        )
+    effort = weave.windows.settings().effort
+    return GuestTerms(sent.system, tools, grammar_of_calls(weave.engine, tools, demanded, effort))
 
 
 def locate(weave: Weave, request: ChatRequest, sent: Sent, headers: Mapping[str, str]) -> GuestTalk:

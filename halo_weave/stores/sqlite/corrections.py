@@ -219,18 +219,23 @@ def _divide(db: sqlite3.Connection, number: int, most: int, when: int) -> bool:
         numbers.append(insert_chunk(db, window, key, at, part, tokenizer, unpack_tags(tags)))
         places.append((numbers[-1], at, len(part)))
         at += len(part)
-    sleeping = "SELECT window, gone, peak, slept, reason, brightness FROM asleep WHERE chunk = ?"
-    for held, gone, peak, slept, reason, blob in db.execute(sleeping, (number,)).fetchall():
+    sleeping = "SELECT window, gone, peak, slept, reason, brightness, traces FROM asleep WHERE chunk = ?"
+    for held, gone, peak, slept, reason, blob, kept in db.execute(sleeping, (number,)).fetchall():
         bright = unpack_floats(blob)
+        traces = unpack_traces(kept, len(bright))
         if len(bright) != span:  # the window read it with another tokenizer
-            bright = np.full(span, peak, np.float32)
+            bright, traces = np.full(span, peak, np.float32), None
         db.execute("DELETE FROM asleep WHERE window = ? AND start = ?", (held, start))
         for own, place, size in places:
-            lit = bright[place - start : place - start + size]
+            within = slice(place - start, place - start + size)
+            lit, known = bright[within], None if traces is None else traces[:, within]
             db.execute(
-                """INSERT INTO asleep (window, start, chunk, gone, peak, slept, reason, brightness)
-                   VALUES (?, ?, ?, ?, ?, ?, ?, ?)""",
-                (held, place, own, gone, float(lit.max()), slept, reason, pack_floats(lit)),
+                """INSERT INTO asleep (window, start, chunk, gone, peak, slept, reason, brightness, traces)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+                (
+                    *(held, place, own, gone, float(lit.max()), slept, reason),
+                    *(pack_floats(lit), pack_traces(known)),
+                ),
             )
     write_words(db, numbers)
     note_changed(db, numbers)

@@ -25,10 +25,11 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("created", "modified", "accessed", "ended", "completed", "exported"), said_at),
     **dict.fromkeys(("said", "since", "slept", "happened", "deleted", "undeleted", "merged"), said_at),
     **dict.fromkeys(
-        ("settings", "content", "snapshot", "value", "detail", "woken", "reason", "tags"), json.loads
+        ("settings", "content", "snapshot", "value", "detail", "woken", "reason", "tags", "inherits"),
+        json.loads,
     ),
     **dict.fromkeys(("brightness", "traces", "vectors", "vector"), base64_of),
-    **dict.fromkeys(("pinned", "stale", "subset", "aside"), bool),
+    **dict.fromkeys(("pinned", "archived", "stale", "subset", "aside"), bool),
 }
 
 
@@ -98,7 +99,8 @@ def _sections(
         "windows",
         _elements(
             db,
-            """SELECT id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head
+            """SELECT id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head,
+                   tags, pinned, archived, inherits
                FROM windows JOIN shown ON shown.window = id ORDER BY created, id""",
         ),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 from halo_weave.core.marks import mark_of
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import StoreBusy, StoreError
-from halo_weave.records import Imported
+from halo_weave.records import PERSONA, Imported
 from halo_weave.store import Progress, silent
 from halo_weave.stores import importfile
 from halo_weave.stores.exchange import (
@@ -48,6 +48,7 @@ from halo_weave.stores.sqlite.rows import (
     write_words,
 )
 from halo_weave.stores.sqlite.uses import insert_use
+from halo_weave.stores.sqlite.windows import persona_of
 
 
 class SqliteImport(SqlitePart):
@@ -140,6 +141,9 @@ class _Arrivals:
         self._ids = Renumbering(header)
         self._counts: Counter[str] = Counter()
         self._heads: dict[str, int] = {}  # the last turns, as in the file, of windows that are new here
+        self._inherits: dict[
+            str, Sequence[str]
+        ] = {}  # words that they shared with all windows where they come from
         self._generation: int | None = None  # the one here that takes the vectors
         self._dimension = 0
 
@@ -174,19 +178,40 @@ class _Arrivals:
         for window, head in self._heads.items():
             db.execute("UPDATE windows SET head = ? WHERE id = ? AND head IS NULL", (_here(db, head), window))
         settle(db, when)
+        shared = persona_of(db)
+        for window, names in self._inherits.items():  # words that are the same here are shared here, too
+            own = dict(
+                zip(
+                    PERSONA,
+                    db.execute(
+                        f"SELECT {', '.join(PERSONA)} FROM windows WHERE id = ?", (window,)
+                    ).fetchone(),
+                    strict=True,
+                )
+            )
+            same = [name for name in PERSONA if name in names and own[name] == shared[name]]
+            db.execute("UPDATE windows SET inherits = ? WHERE id = ?", (pack_json(same), window))
 
     # Windows and turns
 
     def _bring_windows(self, db: sqlite3.Connection, window: WindowIn) -> None:
         cursor = db.execute(
             """INSERT OR IGNORE INTO windows
-                   (id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted)
-               VALUES (:id, :name, :system_prompt, :user_name, :ai_name, :settings, :created, :modified, :deleted)""",
-            {**window.model_dump(exclude={"head"}), "settings": pack_json(window.settings)},
+                   (id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted,
+                    tags, pinned, archived, inherits)
+               VALUES (:id, :name, :system_prompt, :user_name, :ai_name, :settings, :created, :modified, :deleted,
+                       :tags, :pinned, :archived, '[]')""",
+            {
+                **window.model_dump(exclude={"head", "inherits"}),
+                "settings": pack_json(window.settings),
+                "tags": pack_json(list(dict.fromkeys(window.tags))),
+            },
         )
         self._counts["windows"] += cursor.rowcount
         if cursor.rowcount and window.head is not None:
             self._heads[window.id] = window.head
+        if cursor.rowcount and window.inherits:
+            self._inherits[window.id] = window.inherits
 
     def _bring_turns(self, db: sqlite3.Connection, turn: TurnIn) -> None:
         memory, first_turn, mark = turn.first_known_as(self._source)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Collection, Mapping
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from halo_weave.errors import UnknownWindow
-from halo_weave.records import Json, WindowRecord, WindowStats
+from halo_weave.records import PERSONA, PERSONA_KEY, Json, WindowRecord, WindowStats, shared_words
 from halo_weave.stores.packing import maybe_moment, micros, moment
 from halo_weave.stores.sqlite.rows import SqlitePart, check_window, merged, pack_json
 
-COLUMNS = "id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head"
+COLUMNS = (
+    "id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head, "
+    "tags, pinned, archived, inherits"
+)
 
 
 class SqliteWindows(SqlitePart):
@@ -26,13 +30,15 @@ class SqliteWindows(SqlitePart):
         user_name: str = "User",
         ai_name: str = "AI",
         settings: Mapping[str, Json] | None = None,
+        tags: Sequence[str] = (),
+        inherits: Collection[str] = (),
     ) -> WindowRecord:
         window_id = secrets.token_hex(5)
         with self._db.writing(durable=True) as db:
             while db.execute("SELECT 1 FROM windows WHERE id = ?", (window_id,)).fetchone():
                 window_id = secrets.token_hex(5)
             row = db.execute(
-                f"INSERT INTO windows ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL) RETURNING {COLUMNS}",
+                f"INSERT INTO windows ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, ?, 0, 0, ?) RETURNING {COLUMNS}",
                 (
                     window_id,
                     name,
@@ -42,6 +48,8 @@ class SqliteWindows(SqlitePart):
                     pack_json(dict(settings or {})),
                     micros(now),
                     micros(now),
+                    pack_json(list(tags)),
+                    pack_json([name for name in PERSONA if name in inherits]),
                 ),
             ).fetchone()
         return _window(row)
@@ -89,26 +97,58 @@ class SqliteWindows(SqlitePart):
         ai_name: str | None = None,
         settings: Mapping[str, Json] | None = None,
         reset: Collection[str] = (),
+        tags: Sequence[str] | None = None,
+        pinned: bool | None = None,
+        archived: bool | None = None,
+        inherits: Collection[str] = (),
     ) -> WindowRecord:
+        texts = {"system_prompt": system_prompt, "user_name": user_name, "ai_name": ai_name}
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
-            stored = db.execute("SELECT settings FROM windows WHERE id = ?", (window_id,)).fetchone()
+            stored = db.execute(
+                "SELECT settings, inherits FROM windows WHERE id = ?", (window_id,)
+            ).fetchone()
+            own = {about for about, text in texts.items() if text is not None}
+            shared = [about for about in PERSONA if about in ({*json.loads(stored[1])} - own | {*inherits})]
+            persona = persona_of(db)
+            texts |= {about: persona[about] for about in inherits}
             row = db.execute(
                 f"""UPDATE windows SET name = coalesce(?, name), system_prompt = coalesce(?, system_prompt),
                         user_name = coalesce(?, user_name), ai_name = coalesce(?, ai_name),
-                        settings = ?, modified = ?
+                        tags = coalesce(?, tags), pinned = coalesce(?, pinned), archived = coalesce(?, archived),
+                        inherits = ?, settings = ?, modified = ?
                     WHERE id = ? RETURNING {COLUMNS}""",
                 (
                     name,
-                    system_prompt,
-                    user_name,
-                    ai_name,
+                    *texts.values(),
+                    None if tags is None else pack_json(list(tags)),
+                    pinned,
+                    archived,
+                    pack_json(shared),
                     pack_json(merged(json.loads(stored[0]), settings or {}, reset)),
                     micros(now),
                     window_id,
                 ),
             ).fetchone()
         return _window(row)
+
+    def change_persona(self, changes: Mapping[str, str], *, now: datetime) -> tuple[str, ...]:
+        changed: dict[str, None] = {}
+        with self._db.writing(durable=True) as db:
+            persona = {**persona_of(db), **changes}
+            db.execute(
+                "INSERT OR REPLACE INTO settings (key, value, modified) VALUES (?, ?, ?)",
+                (PERSONA_KEY, pack_json(persona), micros(now)),
+            )
+            for about in PERSONA:
+                rows = db.execute(
+                    f"""UPDATE windows SET {about} = :text, modified = :now
+                        WHERE deleted IS NULL AND {about} <> :text
+                        AND EXISTS (SELECT 1 FROM json_each(inherits) WHERE value = :about) RETURNING id""",
+                    {"text": persona[about], "about": about, "now": micros(now)},
+                ).fetchall()
+                changed |= dict.fromkeys(window_id for (window_id,) in rows)
+        return tuple(changed)
 
     def delete_window(self, window_id: str, *, now: datetime) -> None:
         with self._db.writing(durable=True) as db:
@@ -139,8 +179,17 @@ class SqliteWindows(SqlitePart):
         return WindowStats(window, live, tokens, asleep, said, text, maybe_moment(last[1]) if last else None)
 
 
+def persona_of(db: sqlite3.Connection) -> dict[str, str]:
+    """The words that all windows share."""
+    row = db.execute("SELECT value FROM settings WHERE key = ?", (PERSONA_KEY,)).fetchone()
+    return shared_words(json.loads(row[0]) if row else None)
+
+
 def _window(row: tuple[Any, ...]) -> WindowRecord:
-    window_id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head = row
+    window_id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head, *more = (
+        row
+    )
+    tags, pinned, archived, inherits = more
     return WindowRecord(
         window_id,
         name,
@@ -152,4 +201,8 @@ def _window(row: tuple[Any, ...]) -> WindowRecord:
         moment(modified),
         maybe_moment(deleted),
         head,
+        tuple(json.loads(tags)),
+        bool(pinned),
+        bool(archived),
+        tuple(json.loads(inherits)),
     )

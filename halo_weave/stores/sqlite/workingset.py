@@ -16,7 +16,10 @@ from halo_weave.errors import BadInput, UnknownChunk
 from halo_weave.records import (
     Event,
     GraveyardPage,
+    Life,
+    LifeEvent,
     LiveChunk,
+    LivedChunk,
     Numbers,
     PutToSleep,
     Sleeping,
@@ -37,6 +40,7 @@ from halo_weave.stores.packing import (
 from halo_weave.stores.sqlite.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
+    PRESENT,
     SqlitePart,
     check_window,
     listed,
@@ -302,6 +306,44 @@ class SqliteWorkingSets(SqlitePart):
             Event(ChunkKey(turn, chunk, ROLES[role]), where_, moment(when), event, json.loads(detail))
             for turn, chunk, role, where_, when, event, detail in rows
         ]
+
+    def life(self, window_id: str) -> Life:
+        events = "('slept', 'woke', 'pinned', 'unpinned')"
+        with self._db.reading() as db:
+            turns = db.execute(
+                """WITH RECURSIVE line(id) AS (
+                       SELECT head FROM windows WHERE id = ? AND head IS NOT NULL
+                       UNION ALL SELECT t.parent FROM line JOIN turns t USING (id) WHERE t.parent IS NOT NULL)
+                   SELECT t.id, t.said FROM line JOIN turns t USING (id) ORDER BY t.id""",
+                (window_id,),
+            ).fetchall()
+            rows = db.execute(
+                f"""SELECT c.number, c.turn, c.chunk, t.role, c.span, l.pinned
+                    FROM chunks c JOIN turns t ON t.id = c.turn
+                    LEFT JOIN live l ON l.window = ?1 AND l.start = c.start
+                    WHERE {PRESENT} AND (c.turn IN (SELECT value FROM json_each(?2)) OR c.number IN (
+                        SELECT h.chunk FROM history h WHERE h.window = ?1 AND h.event IN {events}))
+                    ORDER BY c.start""",
+                (window_id, listed(turn for turn, _ in turns)),
+            ).fetchall()
+            happened = db.execute(
+                f"""SELECT chunk, happened, event, coalesce(detail ->> 'by', detail ->> 'why', '') FROM history
+                    WHERE window = ? AND event IN {events} ORDER BY id""",
+                (window_id,),
+            ).fetchall()
+        keys = {number: ChunkKey(turn, chunk, ROLES[role]) for number, turn, chunk, role, *_ in rows}
+        return Life(
+            tuple((turn, moment(said)) for turn, said in turns),
+            tuple(
+                LivedChunk(keys[number], tokens, pinned is not None, pinned == 1)
+                for number, _, _, _, tokens, pinned in rows
+            ),
+            tuple(
+                LifeEvent(keys[number], moment(when), event, why)
+                for number, when, event, why in happened
+                if number in keys
+            ),
+        )
 
 
 def _live_row(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[int, int, int]:

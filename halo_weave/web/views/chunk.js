@@ -2,7 +2,7 @@
 
 import { chunkLevel, shareLevels, tokenLevels } from "../colour.js";
 import { fill, h, icon } from "../dom.js";
-import { clip, counted, isHit, number, similarity, speakerOf, wokenBy } from "../words.js";
+import { clip, counted, fitWord, isHit, number, speakerOf, wokenBy } from "../words.js";
 import { Prose } from "./prose.js";
 
 /**
@@ -165,7 +165,7 @@ export class ChunkView {
 /** @param {WhyWoken} woken @param {string} text of the chunk */
 export function wokenWords(woken, text) {
   const why = `woken ${wokenBy(woken, text)}`;
-  return isHit(woken) && woken.similarity ? `${why} · ${similarity(woken.similarity)}` : why;
+  return isHit(woken) && woken.similarity ? `${why} · ${fitWord(woken.similarity)} fit` : why;
 }
 
 /** That a chunk came back, and for a pair what woke the other. @param {WhyWoken} woken */

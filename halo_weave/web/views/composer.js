@@ -1,7 +1,9 @@
 // The foot: what the user writes, what would wake up for it, and what is going on.
 
-import { debounced, fill, h, icon } from "../dom.js";
-import { clip, counted, ending, number, similarity, turnSentence, wokenBy } from "../words.js";
+import { debounced, h, icon } from "../dom.js";
+import { counted, ending, number, turnSentence } from "../words.js";
+import { AttachmentsView } from "./attachments.js";
+import { PreviewView } from "./preview.js";
 
 const PREVIEW_AFTER = 350;
 const NOTE = 5000;
@@ -10,7 +12,6 @@ const LONGEST = 19_000; // characters that are asked about while they are typed
 const LONG = 1000; // tokens from which on a text is worth a word
 
 export class ComposerView {
-  #asked = new AbortController();
   #ticking = 0;
   /** The long text that was told of. */
   #told = 0;
@@ -31,10 +32,11 @@ export class ComposerView {
     this.stop = h("button", { type: "button", ...stop }, icon("stop"));
     this.status = h("p", { class: "status", role: "status" });
     this.count = h("span", { class: "draft-count", title: "How many tokens your text takes", hidden: true });
-    this.preview = h("details", { class: "preview", hidden: true });
+    this.preview = new PreviewView(app, (tokens) => this.#counted(tokens));
     this.form = h("form", { class: "composer", "aria-label": "Say something" },
       h("div", { class: "box" }, this.input, this.count, this.send, this.stop));
-    place.append(this.form, this.preview, this.status);
+    place.append(this.form, this.preview.node, this.status);
+    this.attachments = new AttachmentsView(app, /** @type {HTMLElement} */ (this.form.querySelector(".box")));
     /** Words on their way. @type {{window: string, text: string, back: boolean} | null} */
     this.unheard = null;
     this.#listen();
@@ -74,11 +76,14 @@ export class ComposerView {
     const { app } = this;
     const text = this.input.value;
     if (!text.trim()) return;
-    if (app.store.busy || this.send.disabled) return this.#notYet();
+    if (app.store.busy || this.send.disabled || this.attachments.reading) return this.#notYet();
+    const { wish } = this.preview;
     this.set("", false);
     const window = app.store.current || ((await app.newWindow())?.id ?? "");
+    const files = this.attachments.take();
     const unheard = (this.unheard = { window, text, back: false });
-    if (window && (await app.say(text, window))) return;
+    if (window && (await app.say(text, window, files, wish))) return;
+    this.attachments.giveBack(window, files);
     this.#giveBack(unheard);
     if (this.unheard === unheard) this.unheard = null;
   }
@@ -87,6 +92,7 @@ export class ComposerView {
   #notYet() {
     const { store } = this.app;
     this.#note = store.busy ? "Not sent yet: the reply is still being written. Esc stops it; your words stay here."
+      : this.attachments.reading ? "Not sent yet: a file is still being read. Your words stay here."
       : "Not sent yet: the model is not ready. Your words stay here.";
     this.#sentence();
     setTimeout(() => {
@@ -145,22 +151,13 @@ export class ComposerView {
 
   /** What would wake up for the text as it stands. */
   async look() {
-    this.#asked.abort();
     const text = this.input.value.trim();
-    const { store, api } = this.app;
+    const { store } = this.app;
     this.count.hidden = text.length < 3;
     this.#counted(Math.ceil(text.length / CHARACTERS), true);
-    if (text.length < 3 || !store.current || store.busy || text.length > LONGEST) {
-      this.preview.hidden = true;
-      return;
-    }
-    this.#asked = new AbortController();
-    try {
-      const found = await api.preview(store.current, text, this.#asked.signal);
-      if (this.input.value.trim() === text && !store.busy) this.#preview(found);
-    } catch (error) {
-      if (/** @type {Error} */ (error).name !== "AbortError") this.preview.hidden = true;
-    }
+    if (!text) this.preview.forget();
+    else if (text.length < 3 || !store.current || store.busy || text.length > LONGEST) this.preview.hide();
+    else await this.preview.look(text);
   }
 
   /** How many tokens the text takes, against what stays live. @param {number} tokens @param {boolean} [about] */
@@ -180,24 +177,6 @@ export class ComposerView {
     }, 2 * NOTE);
   }
 
-  /** @param {Preview} found */
-  #preview(found) {
-    this.#counted(found.tokens);
-    const open = this.preview.open;
-    this.preview.hidden = false;
-    const words = found.wakes.length
-      ? `Would wake ${counted(found.wakes.length, "chunk")}, ${counted(found.cost, "token")}`
-      : found.room > 0 ? "Nothing asleep matches this yet" : "No room for anything to wake up";
-    const over = found.passed_over ? `; ${counted(found.passed_over, "more match", "more match")} without room` : "";
-    fill(this.preview,
-      h("summary", {}, icon("wake"), h("span", { text: `${words}${over}` })),
-      h("ul", {}, found.wakes.map((one) => h("li", {},
-        h("span", { class: "preview-text", text: clip(one.text, 160) }),
-        h("span", { class: "quiet", text: reasons(one) })))));
-    this.preview.open = open && found.wakes.length > 0;
-    this.preview.classList.toggle("nothing", !found.wakes.length);
-  }
-
   #tick() {
     this.#ticking ||= window.setTimeout(() => {
       this.#ticking = 0;
@@ -211,7 +190,7 @@ export class ComposerView {
     this.stop.hidden = !store.busy || store.turn.phase === "sending";
     this.send.hidden = !this.stop.hidden;
     this.send.disabled = store.busy || !ready || store.connection.state !== "online";
-    if (store.busy) this.preview.hidden = true;
+    if (store.busy) this.preview.hide();
     this.#sentence();
   }
 
@@ -231,12 +210,6 @@ export class ComposerView {
     this.status.classList.toggle("bad", connection.state === "lost" || Boolean(turn.unstored) ||
       (turn.phase === "idle" && Boolean(turn.failed)));
   }
-}
-
-/** Why a chunk would wake up, and what that costs. @param {Preview["wakes"][number]} waking */
-function reasons({ part, words, similarity: fits, text, cost }) {
-  const reason = wokenBy({ part, words }, text);
-  return [reason, similarity(fits), cost ? counted(cost, "token") : ""].filter(Boolean).join(" · ");
 }
 
 /** @param {TurnState} turn */

@@ -12,6 +12,7 @@ import { button, h, iconButton, onSubmit } from "../dom.js";
  * @property {boolean} [must] cannot be left without an answer
  * @property {string} [exactly] the only answer that is taken
  * @property {boolean} [danger]
+ * @property {boolean} [empty] whether no text is an answer, too
  */
 
 let count = 0;
@@ -55,7 +56,8 @@ export class Dialogs {
       const kind = about.danger ? "danger" : "primary";
       const yes = h("button", { type: "submit", class: `button ${kind}`, text: about.confirm });
       const check = () => {
-        yes.disabled = about.exactly === undefined ? !input.value.trim() : input.value !== about.exactly;
+        const missing = !about.empty && !input.value.trim();
+        yes.disabled = about.exactly === undefined ? missing : input.value !== about.exactly;
       };
       const send = () => {
         answer(input.value);

@@ -33,6 +33,11 @@ export class DrawerView {
     document.addEventListener("keydown", (event) => event.key === "Escape" && this.#escape(event));
   }
 
+  /** The panel that is open. */
+  get panel() {
+    return this.#panels.get(this.open);
+  }
+
   /** @param {string} name */
   #button(name) {
     const about = { class: "dock-button", "aria-expanded": "false", "aria-controls": this.drawer.id };

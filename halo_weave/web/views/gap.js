@@ -2,6 +2,7 @@
 
 import { fill, h, icon, iconButton } from "../dom.js";
 import { counted, extent, moment, number, speakerOf } from "../words.js";
+import { Prose } from "./prose.js";
 
 const PAGE = 200;
 const MOST = 1000; // that the server gives at once
@@ -107,13 +108,15 @@ export class GapView {
     const about = [
       speakerOf(item), moment(item.said), `${number(item.tokens)} tokens`, `peak ${number(item.peak)}`,
     ].join(" · ");
+    const text = h("div", { class: "sleeper-text" });
+    new Prose(text, () => "").show([item.text], { raw: this.app.preferences.values.form === "raw" });
     return h(
       "div", { class: "sleeper", tabindex: "-1", data: { key: item.key } },
       h("div", { class: "sleeper-head" },
         h("span", { text: about }),
         iconButton("wake", "Wake up", () => this.app.wake(item.key), { text: true, class: "small" }),
         iconButton("why", "Why?", () => this.app.why(item.key), { class: "small" })),
-      h("p", { class: "sleeper-text", text: item.text }),
+      text,
     );
   }
 }

@@ -2,10 +2,11 @@
 
 import { debounced, h, iconButton } from "../dom.js";
 import { clip, counted, exactly, moment, number, parts, speakerOf } from "../words.js";
-import { Prose } from "./prose.js";
+import { phrase, Prose } from "./prose.js";
 import { Rows } from "./rows.js";
 
 const HEIGHT = 104;
+const ROW = 240; // characters of a text in a row
 const NONE_FITS = "Nothing that sleeps fits this filter.";
 const NONE_DELETED = "Nothing that was said in this window is deleted.";
 const ABOUT = "What is not in the context now. Nothing is lost: it wakes up when you speak of it, or by hand.";
@@ -121,8 +122,13 @@ export class GraveyardView {
     return h("div", { class: `grave ${item.role}` },
       h("button", { type: "button", class: "row-open", title, on },
         h("span", { class: "row-head" }, h("span", { class: "row-about", text: about }), this.#time(item)),
-        h("span", { class: "row-text", text: clip(item.text, 220) })),
+        h("span", { class: "row-text" }, this.#words(item.text))),
       iconButton(icon, label, act, { class: "small" }));
+  }
+
+  /** @param {string} text */
+  #words(text) {
+    return this.app.preferences.values.form === "raw" ? [clip(text, ROW)] : phrase(text, ROW);
   }
 
   /** The way back of a chunk. @param {Sleeping} item @returns {["undo" | "wake", string, () => void]} */

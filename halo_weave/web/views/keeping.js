@@ -4,6 +4,9 @@ import { fill, h, iconButton } from "../dom.js";
 import { counted, extent, size } from "../words.js";
 
 const PHRASE = "delete everything";
+const ANEW = "Search goes on with the embeddings that are there until all are made.";
+
+/** @typedef {{ name: string, title: string, about: string, used: boolean }} Embedder */
 
 export class KeepingView {
   #timer = 0;
@@ -11,6 +14,8 @@ export class KeepingView {
   #reading = 0;
   /** Embedding was under way when it was last looked at. */
   #wasRunning = false;
+  /** @type {Embedder[]} */
+  #embedders = [];
 
   /** @param {import("../app.js").App} app */
   constructor(app) {
@@ -21,12 +26,19 @@ export class KeepingView {
     this.file = h("input", { type: "file", class: "sr", tabindex: "-1", "aria-label": label, on });
     this.only = h("input", { type: "checkbox" });
     this.embeddings = h("input", { type: "checkbox", set: { checked: true } });
+    const forms = [["halo-weave", "Halo Weave's own"], ["markdown", "Markdown"], ["chatgpt", "ChatGPT's shape"]];
+    this.format = h("select", { class: "field", id: "export-format", on: { change: () => this.#suit() } },
+      forms.map(([value, text]) => h("option", { value, text })));
     this.words = h("p", { class: "quiet" });
     this.bar = h("progress", { max: "1" });
     this.progress = h("div", { class: "progress", hidden: true }, this.words, this.bar);
     this.meaning = h("div", {});
+    this.choice = h("select", { class: "field", "aria-label": "Embedding model", on: { change: () => this.#about() } });
+    this.about = h("p", { class: "quiet" });
     this.onlyLine = h("label", { class: "check" }, this.only, h("span", { text: "Only this window" }));
-    this.node = h("section", { class: "group" }, h("h3", { text: "Memory as a whole" }), this.numbers, this.onlyLine,
+    this.node = h("section", { class: "group" }, h("h3", { text: "Memory as a whole" }), this.numbers,
+      h("div", { class: "line" }, h("label", { for: "export-format", class: "label", text: "Export as" }), this.format),
+      this.onlyLine,
       h("label", { class: "check" }, this.embeddings, h("span", { text: "With embeddings (larger, ready to search)" })),
       h("div", { class: "answers start" },
         iconButton("download", "Export", () => this.#export(), { text: true }),
@@ -39,6 +51,7 @@ export class KeepingView {
   shown() {
     this.show();
     this.#watch();
+    this.#load();
   }
 
   show() {
@@ -50,24 +63,52 @@ export class KeepingView {
     const windows = counted(memory.windows, "window");
     this.numbers.textContent = `${extent(memory)} in ${windows}, ${size(memory.bytes)} on disk${deleted}.`;
     if (this.#timer) return; // how far embedding is stands there
-    const hint = "After changing the embedding model. Search goes on with the old one until it is done.";
-    fill(this.meaning, h("p", { class: "quiet", text: embedderWords(embedder) }), embedder.state === "ready" &&
-      iconButton("wake", "Embed everything anew", () => this.#reindex(), { text: true, hint }));
+    const ready = embedder.state === "ready" || this.#embedders.length > 0;
+    fill(this.meaning, h("p", { class: "quiet", text: embedderWords(embedder) }),
+      this.#embedders.length > 0 && [this.choice, this.about],
+      ready && iconButton("wake", "Embed everything anew", () => this.#reindex(), { text: true, hint: ANEW }));
   }
 
-  async #export() {
-    const { api, store, preferences } = this.app;
+  /** Which embedding models there are: those of the catalogue and of this machine, then some of the hub. */
+  async #load() {
+    const listed = await this.app.api.models().catch(() => null);
+    if (!listed) return;
+    const known = listed.models.filter((one) => one.kind === "embedder");
+    this.#embedders = [
+      ...known.map((one) => ({
+        name: (one.source !== "catalogue" && one.path) || one.name, title: one.title, used: one.in_use,
+        about: [one.where === "to pull" ? `${size(one.size)} to download` : "", one.note].filter(Boolean).join(". "),
+      })),
+      ...Object.entries(listed.embedders).filter(([name]) => !known.some((one) => one.name === name))
+        .map(([name, about]) => ({ name, title: name, used: false, about: `From the hub. ${about}` })),
+    ];
+    const used = this.#embedders.find((one) => one.used);
+    fill(this.choice, !used && h("option", { value: "", text: "As it is" }),
+      this.#embedders.map((one) => h("option", {
+        value: one.name, text: one.used ? `${one.title} (in use)` : one.title,
+      })));
+    this.choice.value = used?.name ?? "";
+    this.#about();
+    this.show();
+  }
+
+  #about() {
+    this.about.textContent = this.#embedders.find((one) => one.name === this.choice.value)?.about ?? "";
+  }
+
+  #export() {
+    const { store } = this.app;
     const window = this.only.checked && store.current ? store.current : undefined;
-    const address = api.exportAddress({ window, embeddings: this.embeddings.checked });
-    const begin = async () => {
-      if (preferences.key) await api.beginSession(); // a link cannot carry the key; a cookie of this session can
-      return true;
-    };
-    if (!(await this.app.attempt(begin))) return;
-    const link = h("a", { href: address, download: "" });
-    document.body.append(link);
-    link.click();
-    link.remove();
+    const format = this.format.value;
+    return this.app.download({ window, format, embeddings: format === "halo-weave" && this.embeddings.checked });
+  }
+
+  /** Markdown is for one window, embeddings for our own form. */
+  #suit() {
+    const markdown = this.format.value === "markdown";
+    if (markdown) this.only.checked = true;
+    this.only.disabled = markdown;
+    this.embeddings.disabled = this.format.value !== "halo-weave";
   }
 
   async #import() {
@@ -121,7 +162,9 @@ export class KeepingView {
   }
 
   async #reindex() {
-    const begun = await this.app.attempt(() => this.app.api.reindex());
+    const chosen = this.#embedders.find((one) => one.name === this.choice.value);
+    const other = chosen && !chosen.used ? chosen.name : "";
+    const begun = await this.app.attempt(() => this.app.api.reindex(other));
     if (!begun) return;
     this.#wasRunning = true; // it may be over before the first look
     this.#watch();
@@ -150,13 +193,15 @@ export class KeepingView {
     const failed = now.state === "failed";
     this.app.toasts.show(failed ? now.sentence : "Everything is embedded anew.", failed ? { kind: "bad" } : {});
     this.app.refresh();
+    this.#load();
   }
 
   /** @param {Wire.Answers["GET /api/reindex"]} now */
   #showRunning({ sentence, model, done, total }) {
     const bar = h("progress", { max: Math.max(1, total), "aria-label": "Embedding" });
     bar.value = done;
-    const text = sentence || `Embedding with ${model}: ${done} of ${counted(total, "chunk")}`;
+    const by = model ? `Embedding with ${model}` : "Embedding";
+    const text = sentence ? `${sentence}…` : `${by}: ${done} of ${counted(total, "chunk")}`;
     fill(this.meaning, h("p", { class: "quiet", role: "status", text }), bar);
   }
 }

@@ -1,8 +1,11 @@
-// The lab: how brightness is spread, who is dimmest, and what the last turn cost.
+// The lab: the window watched turn by turn, strategies compared, a digest; how brightness is spread, and figures.
 
 import { histogram } from "../colour.js";
 import { fill, h } from "../dom.js";
 import { clip, counted, number, parts, percent, size, speakerOf } from "../words.js";
+import { DigestView } from "./digest.js";
+import { ReplayView } from "./replay.js";
+import { StrategiesView } from "./strategies.js";
 
 const BINS = 24;
 const DIMMEST = "Unpinned, dimmest first: the first to fall asleep when the window is over its budget. " +
@@ -25,23 +28,40 @@ export class LabView {
       h("span", { text: "dim" }), h("span", { class: "ramp" }), h("span", { text: "bright" }),
       h("span", { class: "legend-hot hot6", text: "top 20 %" }),
       h("span", { class: "legend-tool tool", text: "tool" }));
+    this.replay = new ReplayView(app);
+    this.strategies = new StrategiesView(app, (strategy, query) => this.replay.watch(strategy, query));
+    this.digest = new DigestView(app);
     this.node = h("div", { class: "drawer-body" },
+      this.replay.node, this.strategies.node, this.digest.node,
       group("Brightness of the live tokens", this.bars, this.scale, legend),
       group("Dimmest chunks", h("p", { class: "quiet", text: DIMMEST }), this.dim),
       group("Last turn", this.turn),
       group("Model", this.model));
     for (const topic of ["brightness", "live", "turn", "status"]) app.store.on(topic, () => this.#showSoon());
+    for (const topic of ["window", "done", "graveyard"]) app.store.on(topic, () => this.#load());
+  }
+
+  /** What happened since, if somebody looks. */
+  #load() {
+    if (!this.node.isConnected) return;
+    this.replay.load();
+    this.strategies.load();
   }
 
   #showSoon() {
     if (!this.node.isConnected) return;
     this.#soon ||= window.setTimeout(() => {
       this.#soon = 0;
-      this.shown();
+      this.#figures();
     }, 300);
   }
 
   shown() {
+    this.#load();
+    this.#figures();
+  }
+
+  #figures() {
     const { turn, status, stats } = this.app.store;
     this.#showSpread();
     this.#showDimmest();

@@ -3,6 +3,7 @@
 import { h, iconButton } from "../dom.js";
 import { isLoaded, languageOf, load, runsOf } from "../highlight.js";
 import { blocksOf } from "../markdown.js";
+import { highlighted } from "../words.js";
 
 /**
  * @typedef {HTMLSpanElement & {at: number, kind: string, step: number}} Part a token, or what stands of it in one
@@ -20,6 +21,25 @@ const KINDS = { // of Prism's kinds those that have a colour
   number: "value", constant: "value", symbol: "value", property: "value", "attr-name": "value", variable: "value",
   comment: "note", prolog: "note", doctype: "note", deleted: "gone",
 };
+
+const INLINE = new Set(["em", "strong", "s", "code", "br"]);
+const APART = new Set(["p", "li", "th", "td", "pre", "h3", "h4", "h5", "h6"]);
+
+/**
+ * The beginning of a text as it stands within a line: emphasis and code are shown, blocks are not.
+ * @param {string} text @param {number} most characters of its source
+ */
+export function phrase(text, most) {
+  /** @param {Leaf | Branch} one @returns {(Node | string)[]} */
+  const nodes = (one) => {
+    if ("text" in one) return [one.text];
+    const children = one.children.flatMap(nodes);
+    if (!INLINE.has(one.tag)) return APART.has(one.tag) ? [...children, " "] : children;
+    return [h(/** @type {keyof HTMLElementTagNameMap} */ (one.tag), {}, children)];
+  };
+  const shown = text.length > most ? `${text.slice(0, most)}…` : text;
+  return blocksOf(shown).flatMap((block) => [...block.children.flatMap(nodes), " "]);
+}
 
 export class Prose {
   /** @type {Part[]} */
@@ -175,6 +195,15 @@ export class Prose {
       return; // the code is readable without colours
     }
     this.node.dispatchEvent(new CustomEvent("recolour-code", { bubbles: true }));
+  }
+
+  /** Marks where these words stand. @param {string[]} words */
+  mark(words) {
+    for (const part of this.parts) {
+      const pieces = highlighted(part.textContent ?? "", words);
+      if (!pieces.some((piece) => piece.hit)) continue;
+      part.replaceChildren(...pieces.map(({ text, hit }) => (hit ? h("mark", { text }) : text)));
+    }
   }
 
   /** All blocks anew, the next time that they are shown. */

@@ -1,9 +1,12 @@
 // The line at an answer that tells from which memories it came: when and where they were said, and how much was used.
 
 import { fill, h, icon, iconButton } from "../dom.js";
-import { clip, counted, isHit, moment, percent, similarity, wokenBy } from "../words.js";
+import { clip, counted, isHit, moment, percent, wokenBy } from "../words.js";
+import { fitButton } from "./fit.js";
+import { Prose } from "./prose.js";
 
 const USED = 0.05;
+const MOST = 600; // characters of a memory
 const NOTHING = "This answer used nothing that was said before.";
 
 export class RememberedView {
@@ -37,12 +40,14 @@ export class RememberedView {
     const live = app.store.live?.find(one.key);
     const used = one.share >= USED ? `used, ${percent(one.share)} of the answer` : "not used";
     const why = one.woken ? `woken ${wokenBy(one.woken, one.text)}` : "was live";
-    const fits = one.woken && isHit(one.woken) ? similarity(one.woken.similarity) : "";
+    const fits = one.woken && isHit(one.woken) ? one.woken.similarity : null;
     const where = one.window === app.store.current ? "" : ` in “${one.window_name || "another window"}”`;
-    const about = [used, `${one.speaker}, ${moment(one.said)}${where}`, fits ? `${why} (fit ${fits})` : why];
+    const about = [used, `${one.speaker}, ${moment(one.said)}${where}`, why];
+    const text = h("div", { class: "remembered-text" });
+    const shown = one.text.length > MOST ? `${one.text.slice(0, MOST)}…` : one.text;
+    new Prose(text, () => "").show([shown], { raw: app.preferences.values.form === "raw" });
     return h("li", { class: one.share >= USED ? "" : "unused" },
-      h("p", { class: "remembered-text", text: clip(one.text, 280) }),
-      h("p", { class: "quiet", text: about.join(" · ") }),
+      text, h("p", { class: "quiet", text: about.join(" · ") }, fitButton(fits, one.woken?.parts)),
       h("div", { class: "answers start" },
         iconButton("search", "Open", () => this.#open(one), { text: true, class: "small" }),
         live?.pinned ? null : iconButton("pin", "Pin", () => (live ? app.pin(one.key) : app.wake(one.key)),

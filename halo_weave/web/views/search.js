@@ -1,9 +1,14 @@
 // Search over the whole memory, from anywhere with Ctrl/⌘+K.
 
 import { debounced, fill, h, iconButton } from "../dom.js";
-import { clip, counted, highlighted, moment, speakerOf } from "../words.js";
+import { openFence } from "../markdown.js";
+import { counted, moment, speakerOf } from "../words.js";
+import { fitButton } from "./fit.js";
+import { Prose } from "./prose.js";
 
 const LIMIT = 30;
+const LONGEST = 420; // characters of a hit
+const BEFORE = 80; // of them before the first word
 const HINT = "By meaning and by words, over everything ever said.";
 
 export class SearchView {
@@ -88,7 +93,11 @@ export class SearchView {
   #item(hit) {
     const { app } = this;
     const here = Boolean(app.store.live?.find(hit.key));
-    const pieces = highlighted(around(hit.text, hit.words), hit.words);
+    const { shown, fence } = around(hit.text, hit.words);
+    const text = h("div", { class: "hit-text" });
+    const prose = new Prose(text, () => "");
+    prose.show([shown], { raw: app.preferences.values.form === "raw", fence });
+    prose.mark(hit.words);
     const wake = () => {
       this.#sheet?.close();
       app.wake(hit.key);
@@ -98,8 +107,9 @@ export class SearchView {
         h("span", { text: `${speakerOf(hit)} · ${moment(hit.said)}` }),
         hit.window_name && h("span", { class: "badge", text: hit.window_name }),
         here && h("span", { class: "badge live-badge", text: "live here" }),
+        fitButton(hit.similarity, hit.parts),
         h("span", { class: "quiet", text: counted(hit.tokens, "token") })),
-      h("p", { class: "hit-text" }, pieces.map((piece) => (piece.hit ? h("mark", { text: piece.text }) : piece.text))),
+      text,
       h("div", { class: "answers start" },
         iconButton("search", here ? "Go there" : "Open", () => this.#go(hit), { text: true, class: "small go" }),
         !here && Boolean(app.store.current) && iconButton("wake", "Wake up here", wake, { text: true, class: "small" }),
@@ -141,11 +151,16 @@ export class SearchView {
   }
 }
 
-/** The part of a long text where the words stand. @param {string} text @param {string[]} words */
+/**
+ * The part of a long text where the words stand, in whole lines as far as they are short, and the fence open there.
+ * @param {string} text @param {string[]} words
+ */
 function around(text, words) {
-  const flat = text.replace(/\s+/g, " ").trim();
-  if (flat.length <= 320) return flat;
-  const at = Math.max(0, ...words.slice(0, 1).map((word) => flat.toLowerCase().indexOf(word.toLowerCase())));
-  const from = Math.max(0, at - 80);
-  return `${from ? "…" : ""}${clip(flat.slice(from), 320)}`;
+  if (text.length <= LONGEST) return { shown: text, fence: "" };
+  const at = Math.max(0, ...words.slice(0, 1).map((word) => text.toLowerCase().indexOf(word.toLowerCase())));
+  const line = text.lastIndexOf("\n", Math.max(0, at - BEFORE)) + 1;
+  const from = line && at - line < LONGEST / 2 ? line : at < LONGEST / 2 ? 0 : at - BEFORE;
+  const more = from + LONGEST < text.length ? "…" : "";
+  const cut = from && from !== line ? "…" : "";
+  return { shown: `${cut}${text.slice(from, from + LONGEST)}${more}`, fence: openFence(text.slice(0, from)) };
 }

@@ -14,14 +14,14 @@ export class SettingField {
     this.reset = iconButton("undo", `Reset ${label(about.name)}`, () => this.#set(undefined), back);
     this.from = h("span", {});
     this.problem = h("p", { class: "problem", id: `${id}-problem`, role: "alert" });
-    this.node = h("div", { class: `setting ${about.type}` },
+    this.node = h("div", { class: `setting ${about.type === "text" ? "lines" : about.type}` },
       h("div", { class: "setting-head" },
         h("label", { for: id, class: "label", text: label(about.name) }), this.reset, this.input),
       h("p", { class: "quiet", id: `${id}-about` }, h("span", { text: `${about.meaning} ` }), this.from), this.problem);
     this.input.setAttribute("aria-describedby", `${id}-about ${id}-problem`);
   }
 
-  /** @param {string} id @returns {HTMLInputElement | HTMLSelectElement} */
+  /** @param {string} id @returns {HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement} */
   #input(id) {
     const { about } = this;
     const on = { change: () => this.#set(this.#read()) };
@@ -31,7 +31,7 @@ export class SettingField {
       const options = values.map((value) => h("option", { value, text: value.replaceAll("_", " ") || "default" }));
       return h("select", { id, class: "field", on }, options);
     }
-    if (about.type === "text") return h("input", { id, type: "text", class: "field", placeholder: "default", on });
+    if (about.type === "text") return h("textarea", { id, class: "field", rows: "2", maxlength: about.high, on });
     const range = { min: about.low, max: about.high, step: about.type === "integer" ? 1 : "any" };
     const placeholder = about.optional ? "off" : "";
     return h("input", { id, type: "number", class: "field", ...range, placeholder, inputmode: "decimal", on });
@@ -41,7 +41,8 @@ export class SettingField {
   #read() {
     const { input, about } = this;
     if (about.type === "boolean") return /** @type {HTMLInputElement} */ (input).checked;
-    if (about.type === "choice" || about.type === "text") return input.value.trim() || null;
+    if (about.type === "choice") return input.value || null;
+    if (about.type === "text") return input.value;
     return input.value.trim() === "" ? null : Number(input.value);
   }
 
@@ -77,7 +78,8 @@ export class SettingField {
     this.node.classList.toggle("changed", changed);
     if (!changed && document.activeElement === this.reset) input.focus(); // it is about to go
     this.reset.hidden = !changed;
-    const range = about.low !== null && about.high !== null ? `${figure(about.low)} to ${figure(about.high)}; ` : "";
+    const bounded = about.low !== null && about.high !== null;
+    const range = bounded ? `${figure(about.low ?? 0)} to ${figure(about.high ?? 0)}; ` : "";
     this.from.textContent = `(${range}${forWindow ? "all windows" : "default"}: ${valueWords(fallback)})`;
   }
 }
@@ -85,6 +87,7 @@ export class SettingField {
 /** @param {SettingValue} value */
 function valueWords(value) {
   if (value === null || typeof value === "boolean") return value ? "on" : "off";
+  if (value === "") return "none";
   return typeof value === "number" ? figure(value) : value.replaceAll("_", " ");
 }
 

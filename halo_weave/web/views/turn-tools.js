@@ -52,6 +52,7 @@ export class TurnTools {
     const last = this.list.querySelector("section.turn:last-of-type") === this.bar.closest("section");
     this.again.hidden = turn.role !== "assistant";
     this.further.hidden = turn.role !== "assistant" || !last;
-    this.answer.hidden = turn.role !== "user" || !last;
+    this.answer.hidden = turn.role !== "user" || turn.document || !last;
+    this.edit.hidden = turn.document; // it is a file
   }
 }

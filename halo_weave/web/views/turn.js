@@ -1,6 +1,6 @@
 // One turn on the page: who spoke, when and where, its versions, its chunks, and what it was reminded of.
 
-import { fill, h, iconButton } from "../dom.js";
+import { fill, h, icon, iconButton } from "../dom.js";
 import { moment, speakerOf } from "../words.js";
 import { RememberedView } from "./remembered.js";
 
@@ -16,8 +16,11 @@ export class TurnView {
     this.name = h("div", { class: "turn-name" });
     this.head = h("header", { class: "turn-head" }, this.name);
     this.body = h("div", { class: "turn-body" });
+    // A long file scrolls at its place, and does not stand in the way of the talk.
+    const fold = { role: "group", tabindex: "0", "aria-label": `Text of ${turn.speaker}` };
+    if (turn.document) for (const [name, value] of Object.entries(fold)) this.body.setAttribute(name, value);
     this.remembered = new RememberedView(app);
-    const about = { class: `turn ${turn.role}`, data: { turn: turn.turn_id } };
+    const about = { class: `turn ${turn.document ? "document" : turn.role}`, data: { turn: turn.turn_id } };
     this.node = h("section", about, this.head, this.body, this.remembered.node);
     this.show(turn);
   }
@@ -38,7 +41,8 @@ export class TurnView {
     this.node.setAttribute("aria-label", `${speaker}, ${moment(turn.said)}`);
     const time = { datetime: turn.said, title: new Date(turn.said).toLocaleString(), text: moment(turn.said) };
     fill(this.name,
-      h("span", { class: "speaker", text: speaker }), h("time", time),
+      turn.document && icon("document"), h("span", { class: "speaker", text: speaker }), h("time", time),
+      turn.document && h("span", { class: "badge", text: "file" }),
       elsewhere && (known ? this.#wayTo(turn) : from(turn.window_name)),
       turn.cut && h("span", { class: "badge", text: "cut off", title: CUT }),
       !elsewhere && siblings > 1 && this.#versions(turn.turn_id, sibling, siblings));

@@ -1,10 +1,13 @@
 // The left rail: all windows, and the way into the whole memory.
 
-import { fill, h, icon, iconButton } from "../dom.js";
+import { button, fill, h, icon, iconButton } from "../dom.js";
 import { brief, clip, counted, number } from "../words.js";
+import { showExport } from "./exporting.js";
 import { modelNotes } from "./models.js";
+import { showNewWindow } from "./presets.js";
 
 const MANY = 6; // windows from which on they can be filtered
+const ARCHIVED = "\0archived"; // chosen as if it were a tag
 const closeRail = () => document.body.classList.remove("rail-open");
 
 export class WindowsView {
@@ -15,12 +18,15 @@ export class WindowsView {
     const find = "Filter windows";
     this.filter = h("input", { type: "search", class: "field", placeholder: find, "aria-label": find, hidden: true });
     this.filter.addEventListener("input", () => this.show());
+    this.tags = h("div", { class: "tags", role: "group", "aria-label": "Tags", hidden: true });
     this.foot = h("div", { class: "rail-foot" });
     const open = () => {
       closeRail();
       app.newWindow();
     };
     this.fresh = iconButton("plus", "New window", open, { text: true, class: "small" });
+    const other = "New window from a card or a preset";
+    const ways = iconButton("more", other, () => showNewWindow(app), { class: "small" });
     const keys = navigator.platform.startsWith("Mac") ? "⌘K" : "Ctrl K";
     place.append(
       h("div", { class: "brand" }, h("span", { class: "halo small", "aria-hidden": "true" }),
@@ -28,8 +34,9 @@ export class WindowsView {
         iconButton("close", "Close the list of windows", closeRail, { class: "rail-close" })),
       h("button", { type: "button", class: "search-open", on: { click: search } },
         icon("search"), h("span", { text: "Search memory" }), h("kbd", { text: keys })),
-      h("div", { class: "rail-head" }, h("h2", { text: "Windows" }), this.fresh),
-      this.filter, this.list, this.foot,
+      h("div", { class: "rail-head" }, h("h2", { text: "Windows" }),
+        h("div", { class: "rail-new" }, this.fresh, ways)),
+      this.filter, this.tags, this.list, this.foot,
     );
     for (const topic of ["windows", "window"]) app.store.on(topic, () => this.show());
     app.store.on("status", () => this.#showFoot());
@@ -43,14 +50,78 @@ export class WindowsView {
     const control = row ? [...row.querySelectorAll("button")].findIndex((one) => one === document.activeElement) : -1;
     this.filter.hidden = store.windows.length < MANY && !this.filter.value;
     const wanted = this.filter.value.trim().toLowerCase();
-    const fits = (/** @type {WindowInfo} */ one) => `${one.name} ${one.last_text}`.toLowerCase().includes(wanted);
-    const windows = store.windows.filter(fits).sort((a, b) => (a.modified < b.modified ? 1 : -1));
+    const tag = this.#showTags();
+    const fits = (/** @type {WindowInfo} */ one) =>
+      (tag === ARCHIVED ? one.archived : !one.archived && (!tag || one.tags.includes(tag))) &&
+      `${one.name} ${one.last_text} ${one.tags.join(" ")}`.toLowerCase().includes(wanted);
+    const windows = store.windows.filter(fits)
+      .sort((a, b) => Number(b.pinned) - Number(a.pinned) || (a.modified < b.modified ? 1 : -1));
     fill(this.list, windows.map((one) => this.#item(one)));
     if (store.windowsKnown && !windows.length) {
-      const none = wanted ? "No window fits this filter." : "No windows yet.";
+      const none = wanted || tag ? "No window fits this filter." : "No windows yet.";
       this.list.append(h("li", { class: "quiet pad", text: none }));
     }
     if (row && control >= 0) this.#focus(row.dataset.id ?? "", control);
+  }
+
+  /** The tags of all windows, and the way into the archive. @returns {string} the one that is chosen */
+  #showTags() {
+    const { store, preferences } = this.app;
+    const open = store.windows.filter((one) => !one.archived);
+    const names = [...new Set(open.flatMap((one) => one.tags))].sort((a, b) => a.localeCompare(b));
+    const archived = store.windows.length - open.length;
+    const all = archived ? [...names, ARCHIVED] : names;
+    const chosen = all.includes(preferences.values.tag) ? preferences.values.tag : "";
+    this.tags.hidden = !all.length;
+    const state = JSON.stringify([all, chosen, archived]);
+    if (this.tags.dataset.state === state) return chosen;
+    this.tags.dataset.state = state;
+    const focused = [...this.tags.children].findIndex((one) => one === document.activeElement);
+    fill(this.tags, all.map((name) => {
+      const click = () => {
+        preferences.set("tag", name === chosen ? "" : name);
+        this.show();
+      };
+      const text = name === ARCHIVED ? `Archived (${archived})` : name;
+      const pressed = { "aria-pressed": String(name === chosen), on: { click } };
+      return h("button", { type: "button", class: "tag", text, ...pressed });
+    }));
+    if (focused >= 0) /** @type {HTMLElement | undefined} */ (this.tags.children[focused])?.focus();
+    return chosen;
+  }
+
+  /** What else can be done with a window. @param {WindowInfo} one */
+  #more(one) {
+    const { app } = this;
+    const act = (/** @type {string} */ text, /** @type {() => unknown} */ what) => button(text, () => {
+      close();
+      what();
+    });
+    const archive = async () => {
+      const changed = await app.changeWindow(one.id, { archived: !one.archived });
+      if (!changed) return;
+      const said = changed.archived ? `Archived “${clip(one.name, 48)}”. What was said in it stays in memory.`
+        : `“${clip(one.name, 48)}” is back in the list.`;
+      app.toasts.show(said, { label: "Undo", act: () => app.changeWindow(one.id, { archived: one.archived }) });
+    };
+    const { close } = app.dialogs.sheet(one.name, "small", h("div", { class: "acts" },
+      act(one.pinned ? "Unpin" : "Pin to the top", () => app.changeWindow(one.id, { pinned: !one.pinned })),
+      act("Tags…", () => this.#tag(one)),
+      act(one.archived ? "Back from the archive" : "Archive", archive),
+      act("Export or copy…", () => showExport(app, one)),
+      act("Rename…", () => app.renameWindow(one)),
+      act("Delete…", () => app.deleteWindow(one))));
+  }
+
+  /** @param {WindowInfo} one */
+  async #tag(one) {
+    const { dialogs } = this.app;
+    const about = { title: `Tags of “${clip(one.name, 48)}”`, sentence: "Separated by commas. Empty: none.",
+      label: "Tags", value: one.tags.join(", "), confirm: "Save", empty: true };
+    const text = await dialogs.ask(about);
+    if (text === null) return;
+    const tags = [...new Set(text.split(",").map((tag) => tag.trim()).filter(Boolean))];
+    await this.app.changeWindow(one.id, { tags });
   }
 
   #showFoot() {
@@ -100,11 +171,15 @@ export class WindowsView {
     return h("li", { class: current ? "current" : "", data: { id: one.id } },
       h("button", { type: "button", ...about },
         h("span", { class: "window-name" },
+          one.pinned && h("span", { class: "window-pin" }, icon("pin"), h("span", { class: "sr", text: "pinned, " })),
           h("span", { class: "name-text", text: one.name }), one.generating && writing),
         h("span", { class: "window-last", text: clip(one.last_text, 90) || "Nothing said yet" }),
         h("span", { class: "window-counts" }, counts,
-          h("time", { datetime: one.modified, text: brief(one.modified) }))),
+          h("time", { datetime: one.modified, text: brief(one.modified) })),
+        one.tags.length ? h("span", { class: "window-tags" },
+          one.tags.map((tag) => h("span", { class: "window-tag", text: tag }))) : null),
       h("div", { class: "window-acts" },
+        iconButton("more", `More about ${one.name}`, () => this.#more(one), { hint: "Pin, tags, archive, export" }),
         iconButton("edit", `Rename ${one.name}`, () => app.renameWindow(one), { hint: "Rename" }),
         iconButton("delete", `Delete ${one.name}`, () => app.deleteWindow(one), remove)));
   }

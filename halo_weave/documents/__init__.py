@@ -1,0 +1,1 @@
+"""Files that are attached to a message, read as text."""

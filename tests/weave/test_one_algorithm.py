@@ -1,0 +1,101 @@
+"""The turn, the preview and a search with a budget are one search and one plan; tags and windows limit all of them."""
+
+from contextlib import closing
+
+import pytest
+
+from halo_weave.assemble import Options, assemble
+from halo_weave.core.tokens import Role
+from halo_weave.weave import events
+from tests.weave.conftest import SMALL, of
+from tests.weave.test_windows import spoken_prompt
+
+FACTS = (
+    "Ada keeps a greyhound named Comet in the yard.",
+    "The greyhound Comet won a race near Lisbon in May.",
+    "Our tomatoes ripen on the balcony all summer.",
+    "A violin teacher moved into the flat below us.",
+)
+QUESTION = "What do you know about the greyhound named Comet?"
+
+
+@pytest.fixture
+def weave(tmp_path):
+    with closing(assemble(Options(tmp_path, engine="scripted"))) as weave:
+        yield weave
+
+
+def tag(weave, window: str, *tags: str) -> None:
+    weave._system.store.change_window(window, tags=tags, now=weave.now())
+
+
+def said_in(weave, name, *, tags=(), texts=FACTS, **settings):
+    window = weave.windows.create(name, settings={**SMALL, "max_context_tokens": 120, **settings})
+    tag(weave, window.id, *tags)
+    for text in texts:
+        list(weave.turns.steps(window.id, text))
+    weave._system.recall.settle(30)
+    return window.id
+
+
+def woken(turn) -> list:
+    return [one.key for event in of(events.ChunksWoken, turn) for one in event.chunks]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_turn_wakes_what_the_preview_and_the_search_foretell(weave, elsewhere):
+    window = said_in(weave, "Dogs")
+    if elsewhere:
+        window = weave.windows.create("Other", settings=SMALL).id
+    preview = weave.memory.preview(window, QUESTION)
+    found, cost = weave.memory.would_wake(QUESTION, preview.plan.room, window_id=window)
+    assert [one.record.key for one in found] == list(preview.plan.keys)
+    assert cost == preview.plan.cost > 0
+    turn = list(weave.turns.steps(window, QUESTION))
+    assert woken(turn) == list(preview.plan.keys)
+    assert of(events.ChunksWoken, turn)[0].cost == cost
+
+
+def test_an_answer_from_another_window_has_its_date_and_origin(weave):
+    said_in(weave, "Dogs")
+    other = weave.windows.create("Other", settings={**SMALL, "timestamps": True, "pairs": "off"}).id
+    chunks = [
+        one
+        for event in of(events.ChunksWoken, list(weave.turns.steps(other, QUESTION)))
+        for one in event.chunks
+    ]
+    answers = [one for one in chunks if one.chunk.key.role is Role.ASSISTANT]
+    assert answers
+    prompt = spoken_prompt(weave, other)
+    for one in answers:
+        assert one.window_name == "Dogs"
+        assert f"{one.said:%Y}" in prompt
+    assert "in Dogs]" in prompt
+
+
+def test_a_search_can_be_limited_to_windows_with_a_tag(weave):
+    dogs, cats = said_in(weave, "Dogs", tags=["pets"]), said_in(weave, "Cats", tags=["pets", "home"])
+    said_in(weave, "Work", tags=["job"])
+    weave.windows.change_settings({"relevance_floor": 0})  # the hashing embedder knows no meaning
+    for word, windows in (("pets", {dogs, cats}), ("home", {cats}), ("nothing", set())):
+        found = weave.memory.search(QUESTION, tag=word)
+        assert {one.record.window for one in found} == windows
+        budgeted, _ = weave.memory.would_wake(QUESTION, 400, tag=word)
+        assert {one.record.window for one in budgeted} <= windows
+        assert bool(budgeted) == bool(windows)
+    both = weave.memory.search(QUESTION, window_id=dogs, only_window=True, tag="home")
+    assert both == []
+
+
+def test_a_window_can_recall_from_windows_that_share_a_tag(weave):
+    dogs = said_in(weave, "Dogs", tags=["pets"])
+    said_in(weave, "Work", tags=["job"], texts=("At work the greyhound Comet is our mascot.",))
+    asking = weave.windows.create("Asking", settings={**SMALL, "memory_scope": "tags"}).id
+    tag(weave, asking, "pets")
+    preview = weave.memory.preview(asking, QUESTION)
+    origin = {one.key: one.window for one in weave._system.store.chunks_by_key(preview.plan.keys)}
+    assert set(origin.values()) == {dogs}
+    keys = woken(list(weave.turns.steps(asking, QUESTION)))
+    assert keys == list(preview.plan.keys)
+    alone = weave.windows.create("Alone", settings={**SMALL, "memory_scope": "tags"}).id
+    assert not weave.memory.preview(alone, QUESTION).plan.wakes
