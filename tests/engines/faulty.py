@@ -86,6 +86,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, body: dict[str, Any]) -> None:
         fault = self.server.fault
+        if fault == "knows few fields" and (wrong := {"logprobs", "max_tokens"} & set(body)):
+            self._answer(400, {"error": {"message": f"Unsupported parameter: {sorted(wrong)[0]}"}})
+            return
         if fault == "html":
             raw = b"<html><body>Log in first</body></html>"
             self.send_response(200)
@@ -121,7 +124,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _events(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if self.path.startswith("/v1"):
             for word in WORDS:
-                yield {"choices": [{"delta": {"content": word}, "finish_reason": None}]}
+                told = {"delta": {"content": word}, "finish_reason": None}
+                if body.get("logprobs"):
+                    told["logprobs"] = {"content": [{"token": word, "logprob": -0.5}]}
+                yield {"choices": [told]}
             yield {"choices": [{"delta": {}, "finish_reason": "stop"}]}
             usage = {"prompt_tokens": 40, "prompt_tokens_details": {"cached_tokens": 30}}
             yield {"choices": [], "usage": usage}

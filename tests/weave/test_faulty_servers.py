@@ -154,11 +154,17 @@ def test_what_the_server_had_read_before_is_reported(assembled, server):
         assert any(isinstance(event, Spoken) for event in events)
 
 
-def test_a_field_that_the_server_does_not_know_is_left_out(server, monkeypatch):
+def test_a_field_that_the_server_does_not_know_is_left_out_and_the_reply_comes(assembled, server):
     with closing(OpenAiEngine(server.url, KEY)) as engine:
-        body = {"logprobs": True, "max_tokens": 5, "messages": []}
-        engine._left_out.update(("logprobs", "max_tokens"))
-        assert engine._fitting(body) == {"max_completion_tokens": 5, "messages": []}
+        weave = assembled(engine)
+        window = weave.windows.create("w").id
+        server.fault = "knows few fields"
+        speak(weave, window)
+        assert said(weave, window)[-1] == REPLY
+        assert server.asked[-1]["max_completion_tokens"] == 256
+        count = len(server.asked)
+        speak(weave, window, "And then?")
+        assert len(server.asked) == count + 1  # it is not asked for twice
 
 
 def test_no_key_is_in_an_export(assembled, engine, server, tmp_path):
