@@ -58,12 +58,17 @@ def test_a_fact_that_slept_for_forty_turns_wakes_up_at_its_place(weave: Weave) -
         )
     assert slept
     assert fact not in [c.key for t in weave.windows.context(window).turns for c in t.chunks]
-    last = list(weave.turns.steps(window, QUESTION))
-    woken = [c.key for event in last if isinstance(event, events.ChunksWoken) for c in event.chunks]
+    woken, read, ended = [], [], None
+    for event in weave.turns.steps(window, QUESTION):
+        if isinstance(event, events.ChunksWoken):
+            woken += [chunk.key for chunk in event.chunks]
+        elif isinstance(event, events.TokenSpoken) and not read:
+            read = [chunk for turn in weave.windows.context(window).turns for chunk in turn.chunks]
+        elif isinstance(event, events.TurnEnded):
+            ended = event
     assert fact in woken
-    live = [c for t in weave.windows.context(window).turns for c in t.chunks]
-    starts = [chunk.chunk.start for chunk in live]
+    starts = [chunk.chunk.start for chunk in read]
     assert starts == sorted(starts)
-    assert live[0].key == fact  # nothing that is live was said before it
-    ended = next(event for event in last if isinstance(event, events.TurnEnded))
+    assert read[0].key == fact  # nothing that the model reads was said before it
+    assert ended is not None
     assert ended.stats["tokens"] > 0
