@@ -62,6 +62,7 @@ class RemoteServer:
         except (UnicodeEncodeError, ValueError):
             raise BadInput("The key holds characters that cannot be sent. Copy it again.") from None
         self.closed = False
+        self.received = 0  # bytes of all streams
 
     def __repr__(self) -> str:
         return f"RemoteServer({self.url!r})"
@@ -95,7 +96,7 @@ class RemoteServer:
         """
         for wait in (*AGAIN[:tries], None):
             self._check_open()
-            lines = _Lines(self._client, path, body, self.url, self._refusal)
+            lines = _Lines(self._client, path, body, self.url, self._refusal, self._note_received)
             try:
                 yield from lines.events(stopped, self.patience)
                 return
@@ -105,6 +106,9 @@ class RemoteServer:
                 log.info("%s turned a request away (%d); trying again.", self.url, error.status)
             finally:
                 lines.leave()
+
+    def _note_received(self, count: int) -> None:
+        self.received += count
 
     def _check_open(self) -> None:
         if self.closed:
@@ -175,11 +179,12 @@ class _Lines:
         body: Any,
         url: str,
         refusal: Callable[[int, bytes], EngineError],
+        note: Callable[[int], None],
     ) -> None:
         self._got: queue.SimpleQueue[bytes | BaseException | None] = queue.SimpleQueue()
         self._client, self._path, self._body, self._url, self._refusal = client, path, body, url, refusal
         self._socket: socket.socket | None = None
-        self._left = False
+        self._left, self._note = False, note
         Thread(target=self._run, name="answer of a server", daemon=True).start()
 
     def leave(self) -> None:
@@ -239,6 +244,7 @@ class _Lines:
                     )
                 rest = b""
                 for block in answer.iter_bytes():
+                    self._note(len(block))
                     *lines, rest = (rest + block).replace(b"\r\n", b"\n").split(b"\n")
                     for line in lines:
                         self._got.put(line)
