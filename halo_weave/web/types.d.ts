@@ -736,6 +736,7 @@ declare namespace Wire {
     file: string;
     size_bytes: number;
     parameters: number;
+    elsewhere: string;
     light: string;
     note: string;
     thinks: boolean;
@@ -1084,7 +1085,8 @@ declare namespace Wire {
     siblings: SiblingTold[];
   }
 
-  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "stays on this machine" | "no room" | "turn over";
+  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "stays on this machine" |
+      "no room" | "turn over";
 
   interface SleepingTold {
     key: string;
