@@ -6,11 +6,9 @@ import argparse
 import itertools
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,24 +16,44 @@ from typing import Any
 import numpy as np
 
 from benchmarks.bench_turn import turn
+from benchmarks.cell_kills import drill
+from benchmarks.engine_talk import (
+    CHUNK,
+    CONTINUATION,
+    LATER,
+    MIDDLE,
+    PREFIX,
+    Piece,
+    dialogues,
+    facts,
+    first_token,
+    forget_asleep,
+    give_way,
+    leave_to_disk,
+    loss,
+    note,
+    pieces,
+    prompt,
+)
 from halo_weave.assemble import Options, assemble
 from halo_weave.core.brightness import INITIAL
 from halo_weave.core.heads import Calibration
-from halo_weave.core.tokens import Ids, Role
+from halo_weave.core.tokens import Role
 from halo_weave.core.use import seen_for_use
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.engines.calibration import calibrated
 from halo_weave.engines.llama import Limits, LlamaEngine
 from halo_weave.llama import catalogue
+from halo_weave.llama.footprint import cache_bytes
+from halo_weave.llama.header import read_header
 from halo_weave.llama.inventory import resolve
 from halo_weave.places import calibration_folder
-from halo_weave.ports import Capture, Prompt, Read, Sampling, Segment, Step
-from halo_weave.settings import KvMode, Settings
+from halo_weave.ports import Capture, Prompt, Read, Sampling, Step
+from halo_weave.settings import Settings
 from halo_weave.weave import Weave
 
 CONTEXTS = (500, 1700, 4000)
-LIVE, PRUNED, RETURNING = 2000, 300, 200
-PREFIX, CHUNK, MIDDLE, LATER, CONTINUATION = 128, 96, 96, 192, 64
+LIVE, PRUNED, RETURNING, QUESTION = 2000, 300, 200, 20
 DIALOGUES, REPEATS, ROUNDS, TURNS = 24, 3, 20, 20  # on a small model; on larger ones fewer
 SMALL = 300_000_000  # weights
 RANDOM_ROUNDS = 50
@@ -43,39 +61,6 @@ BUDGET, FRAME_TOKENS = (
     2000,
     30,
 )  # of the window that counts turns between two readings, and of each of its turns
-GREEDY = Sampling(temperature=0.0, max_new_tokens=1)
-
-
-def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A run of tokens with its place in time; a prompt is some of them."""
-
-    labels: np.ndarray
-    ids: Ids
-
-
-def pieces(ids: Ids, *sizes: int) -> list[Piece]:
-    edges = np.cumsum([0, *sizes])
-    labels = np.arange(len(ids), dtype=np.int64)
-    return [Piece(labels[a:b], ids[a:b]) for a, b in itertools.pairwise(edges)]
-
-
-def prompt(parts: list[Piece], *, read: Piece | None = None, next_label: int = 10**6) -> Prompt:
-    parts = [*parts, read] if read else parts
-    segments = [Segment("chunk", part.labels, part.ids) for part in parts]
-    return Prompt(segments, next_label, int(read.labels[0]) if read else None)
-
-
-def facts(engine: LlamaEngine, count: int) -> Ids:
-    """A text that a model goes on with for ever: numbered facts."""
-    text = " ".join(
-        f"Fact {i}: boat number {i * 7 % 97} is blue and has {i % 9 + 2} sails." for i in range(1, count)
-    )
-    return engine.tokenize(text).ids[:count]
 
 
 def intervals(times: Iterable[float]) -> list[float]:
@@ -121,57 +106,38 @@ def capture_ratio(
     return ratios
 
 
-def first_token(engine: LlamaEngine, window: str, ask: Prompt, mode: str) -> tuple[float, Read]:
-    start = time.perf_counter()
-    read = None
-    for event in engine.generate(window, ask, GREEDY, Capture(), mode=mode):  # type: ignore[arg-type]
-        if isinstance(event, Read):
-            read = event
-        elif isinstance(event, Step):
-            break
-    assert read is not None
-    return time.perf_counter() - start, read
-
-
 def turn_speedup(engine: LlamaEngine, repeats: int) -> dict[str, float]:
-    """Prune and resurrect, then the first token: time of reprocessing over time of surgery."""
+    """Prune and resurrect, then the first token after a question: time of reading anew over time of surgery.
+
+    `ahead`: what returns was computed while the question was typed.
+    """
     size = LIVE + RETURNING + 40
     system, pruned, chunk, rest, question = pieces(
-        facts(engine, size), 40, PRUNED, RETURNING, size - 40 - PRUNED - RETURNING - 20, 20
+        facts(engine, size), 40, PRUNED, RETURNING, size - 40 - PRUNED - RETURNING - QUESTION, QUESTION
     )
-    before = prompt([system, pruned, rest])
-    after = prompt([system, chunk, rest, question])
-    times: dict[str, list[float]] = {"exact": [], "resident": [], "disk": [], "computed": []}
+    before, after = prompt([system, pruned, rest]), prompt([system, chunk, rest, question])
+    times: dict[str, list[float]] = {kind: [] for kind in ("resident", "disk", "computed", "ahead", "exact")}
     for _ in range(repeats):
+        first_token(engine, "turn", prompt([system, pruned, chunk, rest]), "splice")
         for kind, sampled in times.items():
-            window = f"turn {kind}"
-            engine.forget(window)
-            if kind in ("resident", "disk"):
-                first_token(engine, window, prompt([system, pruned, chunk, rest]), "splice")
-            first_token(engine, window, before, "splice")
+            first_token(engine, "turn", before, "splice")
             if kind == "disk":
-                leave_to_disk(engine, window)
-            taken, read = first_token(engine, window, after, "exact" if kind == "exact" else "splice")
-            came = read.restored if kind in ("resident", "disk") else read.computed
-            assert came >= RETURNING, f"{kind}: {read}"
+                leave_to_disk(engine, "turn")
+            elif kind in ("computed", "ahead"):
+                forget_asleep(engine, "turn")
+            if kind == "ahead":
+                engine.read_ahead("turn", prompt([system, chunk, rest]), room=64)
+                engine.scheduler.settle()
+            taken, read = first_token(engine, "turn", after, "exact" if kind == "exact" else "splice")
             sampled.append(taken)
             note(
                 f"  {kind}: {taken * 1e3:.0f} ms ({read.reused} reused, {read.restored} restored, {read.computed} computed)"
             )
-    for kind in times:
-        engine.forget(f"turn {kind}")
+            assert (read.restored >= RETURNING) == (kind in ("resident", "disk")), f"{kind}: {read}"
+            assert (read.computed >= RETURNING) == (kind in ("computed", "exact")), f"{kind}: {read}"
+        engine.forget("turn")
     exact = statistics.median(times["exact"])
     return {kind: round(exact / statistics.median(times[kind]), 1) for kind in times if kind != "exact"}
-
-
-def leave_to_disk(engine: LlamaEngine, window: str) -> None:
-    """What sleeps is on disk only."""
-    assert engine.disk is not None
-    list(
-        engine.generate("idle", prompt(pieces(facts(engine, 8), 8)), GREEDY, None)
-    )  # the turn before has ended
-    engine.disk.settle()
-    engine.caches[window].graves.clear()
 
 
 def restart_speedup(path: Path, folder: Path) -> float:
@@ -206,74 +172,63 @@ def switch_speedup(path: Path, folder: Path) -> float:
     return round(anew / taken, 1)
 
 
-def dialogues(engine: LlamaEngine, folder: Path, count: int) -> Iterator[Ids]:
-    """Stretches of real dialogue, spread over the conversations."""
-    length = PREFIX + CHUNK + MIDDLE + LATER + CONTINUATION
-    files = sorted(folder.glob("*.json"))
-    for number in range(count):
-        sessions = json.loads(files[number % len(files)].read_text())["sessions"]
-        start = (number // len(files)) * len(sessions) // (count // len(files) + 1)
-        lines: list[str] = []
-        while len(ids := engine.tokenize("\n".join(lines)).ids) < length:
-            lines += [
-                f"{turn['speaker']}: {turn['text']}" for turn in sessions[start % len(sessions)]["turns"]
-            ]
-            start += 1
-        yield ids[:length]
-
-
-def forget_asleep(engine: LlamaEngine, window: str) -> None:
-    """What sleeps is nowhere."""
-    leave_to_disk(engine, window)
-    assert engine.disk is not None
-    engine.disk.discard(window)
-
-
-def loss(engine: LlamaEngine, window: str, parts: list[Piece], read: Piece, mode: KvMode = "splice") -> float:
-    """Mean surprisal of what is read, after everything before it."""
-    ask = prompt(parts, read=read)
-    for event in engine.generate(
-        window, ask, GREEDY, Capture(reply=False, reading_surprisal=True), mode=mode
-    ):
-        if isinstance(event, Read):
-            assert event.surprisal is not None
-            return float(event.surprisal.mean())
-    raise AssertionError("nothing was read")
+WAYS = ("resident", "window", "disk", "computed")
 
 
 def nll(engine: LlamaEngine, folder: Path, count: int) -> dict[str, float | int]:
-    """A chunk leaves, the talk goes on without it, it returns: what that costs the continuation and its own copy."""
-    differences: dict[str, list[float]] = {"resident": [], "disk": [], "computed": []}
-    copies: dict[str, list[float]] = {kind: [] for kind in differences}
+    """A chunk leaves, the talk goes on without it, it returns: what that costs the continuation and its own copy.
+
+    `window`: it is there again, and the whole window comes back from disk, as after a restart or a switch.
+    """
+    differences: dict[str, list[float]] = {way: [] for way in WAYS}
+    copies: dict[str, list[float]] = {way: [] for way in WAYS}
+    exact: list[float] = []
     for number, ids in enumerate(dialogues(engine, folder, count)):
         prefix, chunk, middle, later, continuation = pieces(ids, PREFIX, CHUNK, MIDDLE, LATER, CONTINUATION)
         again = Piece(np.arange(2 * 10**6, 2 * 10**6 + CHUNK), chunk.ids)
-        whole = [prefix, chunk, middle, later]
-        exact = loss(engine, "exact", whole, continuation, "exact")
+        whole, without = [prefix, chunk, middle, later], prompt([prefix, middle, later])
+        exact.append(loss(engine, "exact", whole, continuation, "exact"))
         untouched = loss(engine, "exact", whole, again, "exact")
-        for kind in differences:
-            first_token(engine, kind, prompt([prefix, chunk, middle]), "splice")
-            first_token(engine, kind, prompt([prefix, middle, later]), "splice")
-            if kind == "disk":
-                leave_to_disk(engine, kind)
-            elif kind == "computed":
-                forget_asleep(engine, kind)
-            differences[kind].append(loss(engine, kind, whole, continuation) - exact)
-            copies[kind].append(loss(engine, kind, whole, again) - untouched)
-            engine.forget(kind)
         engine.forget("exact")
-        note(
-            f"  dialogue {number + 1}: continuation {differences['resident'][-1]:+.4f}, copy {copies['resident'][-1]:+.4f} "
-            f"(computed: {differences['computed'][-1]:+.4f}, {copies['computed'][-1]:+.4f})"
-        )
+        first_token(engine, "loss", prompt([prefix, chunk, middle]), "splice")
+        for way in WAYS:
+            first_token(engine, "loss", without, "splice")
+            if way == "window":
+                first_token(engine, "loss", prompt(whole), "splice")
+                give_way(engine, "loss")
+            elif way == "disk":
+                leave_to_disk(engine, "loss")
+            elif way == "computed":
+                forget_asleep(engine, "loss")
+            differences[way].append(loss(engine, "loss", whole, continuation) - exact[-1])
+            copies[way].append(loss(engine, "loss", whole, again) - untouched)
+        engine.forget("loss")
+        told = ", ".join(f"{way} {differences[way][-1]:+.4f} {copies[way][-1]:+.4f}" for way in WAYS)
+        note(f"  dialogue {number + 1}, continuation and copy: {told}")
+    found: dict[str, float | int] = {"windows": len(exact), "exact": round(statistics.mean(exact), 4)}
+    for way in WAYS:
+        suffix = "" if way == "resident" else f"_{way}"
+        found[f"difference{suffix}"] = round(statistics.mean(differences[way]), 4)
+        found[f"copy{suffix}"] = round(statistics.mean(copies[way]), 4)
+    return found
+
+
+def kv_types(
+    path: Path, folder: Path, data: Path, count: int, plain: dict[str, float | int]
+) -> dict[str, Any]:
+    """Keys as q8_0: bytes of a token, the loss of reading alone against f16, and of surgery on top of it."""
+    limits = Limits(cells=folder / "cells", kv_type="q8_0")
+    with LlamaEngine(path, limits=limits) as engine:
+        small = nll(engine, data, count)
+        size = engine.shape.cell_bytes
+    header = read_header(path)
     return {
-        "difference": round(statistics.mean(differences["resident"]), 4),
-        "copy": round(statistics.mean(copies["resident"]), 4),
-        "windows": len(differences["resident"]),
-        "difference_disk": round(statistics.mean(differences["disk"]), 4),
-        "copy_disk": round(statistics.mean(copies["disk"]), 4),
-        "difference_computed": round(statistics.mean(differences["computed"]), 4),
-        "copy_computed": round(statistics.mean(copies["computed"]), 4),
+        "bytes_per_token": {"f16": cache_bytes(header), "q8_0": size},
+        "difference": round(small["exact"] - plain["exact"], 4),
+        **{
+            f"surgery_{way}": small["difference" if way == "resident" else f"difference_{way}"]
+            for way in WAYS
+        },
     }
 
 
@@ -427,7 +382,8 @@ def _checked(ok: bool, why: str, measure: Callable[[], Any]) -> Any:
     return None
 
 
-PARTS = ("capture", "turn", "nll", "rounds", "plain", "readings")
+PARTS = ("capture", "turn", "nll", "kv", "rounds", "plain", "readings", "kills")
+KILLS = 100
 
 
 def main() -> None:
@@ -439,7 +395,17 @@ def main() -> None:
     parser.add_argument("--dialogues", type=int, help=f"for the loss; {DIALOGUES} on a small model")
     parser.add_argument("--repeats", type=int, help=f"of each turn; {REPEATS} on a small model")
     parser.add_argument("--rounds", type=int, help=f"of interleaved decoding; {ROUNDS} on a small model")
+    parser.add_argument("--quick", action="store_true", help="few repetitions, and no readings")
+    parser.add_argument("--kills", type=int, help=f"while cells are written; {KILLS} by default")
     options = parser.parse_args()
+    if options.quick:
+        options.dialogues, options.repeats, options.rounds = (
+            options.dialogues or 2,
+            options.repeats or 1,
+            options.rounds or 4,
+        )
+        options.kills = options.kills or 3
+        options.only = options.only or [part for part in PARTS if part != "readings"]
     path = resolve(options.model) if options.model else catalogue.ensure(catalogue.CHAT)
     wanted = options.only or PARTS
     result: dict[str, Any] = {}
@@ -453,6 +419,17 @@ def main() -> None:
             note(f"{measured.__name__}: {LIVE} live tokens")
             result[measured.__name__] = measured(path, Path(folder)) if cuts and fits else None
         there = any(options.data.glob("*.json"))
+        if "kv" in wanted:
+            note("kv_q8_0: keys in 8 bits")
+            count = options.dialogues or max(1, round(DIALOGUES * share / 2))
+            result["kv_q8_0"] = _checked(
+                cuts and there,
+                "no dialogues, or a cache that cannot be cut",
+                lambda: kv_types(path, Path(folder), options.data, count, result.pop("kv_f16")),
+            )
+        if "kills" in wanted:
+            note("kills: while cells are written")
+            result["kills"] = drill(path, options.kills or KILLS) if cuts else None
         if "readings" in wanted:
             note("turns_between_readings: a model that cannot be cut, as if this were one")
             turns = max(10, round(TURNS * share))
@@ -499,6 +476,11 @@ def measure(
         there = any(options.data.glob("*.json"))
         why = f"no dialogues in {options.data}; name a folder with --data" if abilities.cuts else cannot_cut
         result["nll"] = _checked(abilities.cuts and there, why, lambda: nll(engine, options.data, count))
+    if "kv" in wanted and abilities.cuts and any(options.data.glob("*.json")):
+        count = options.dialogues or max(1, round(DIALOGUES * share / 2))
+        found = result.get("nll")
+        same = isinstance(found, dict) and found["windows"] == count
+        result["kv_f16"] = found if same else nll(engine, options.data, count)
     if "rounds" in wanted:
         note("rounds")
         result["rounds"] = _checked(

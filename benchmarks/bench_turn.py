@@ -1,13 +1,22 @@
-"""Time from request to first token when nothing, something resident and something computed wakes up; our own share."""
+"""Time from request to first token when nothing, something resident and something computed wakes up; our own share.
+
+Between two turns the model has time to read ahead, as while a person reads and types. `typed` is `computed` with a
+preview of the text before it is sent, as the page asks for one. `--against` measures an older version in the same run.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +26,7 @@ import numpy as np
 from halo_weave.assemble import Options, assemble
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
+from halo_weave.engines.llama import LlamaEngine
 from halo_weave.index.recall import Recall
 from halo_weave.ports import Engine
 from halo_weave.settings import Settings
@@ -97,10 +107,33 @@ def turn(weave: Weave, window: str, text: str) -> Measured:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench turn", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
-    parser.add_argument("--chunks", type=int, default=100_000, help="chunks in memory")
-    parser.add_argument("--rounds", type=int, default=5, help="turns for each case")
+    parser.add_argument("--chunks", type=int, help="chunks in memory; 100,000 by default")
+    parser.add_argument("--rounds", type=int, help="turns for each case; 5 by default")
+    parser.add_argument("--quick", action="store_true", help="2,000 chunks and 2 rounds")
     parser.add_argument("--model", type=Path, help="a GGUF file; default: SmolLM2 135M")
+    parser.add_argument("--against", help="a commit, or the folder of another checkout, to compare with")
     options = parser.parse_args()
+    options.chunks = options.chunks or (2_000 if options.quick else 100_000)
+    options.rounds = options.rounds or (2 if options.quick else 5)
+    theirs: list[dict[str, float]] = []
+    with other_version(options.against) as other:
+        if other:
+            theirs.append(their_first_token(other, options))
+        result = measured(options)
+        if other:  # also after it, since the machine may have become slower or faster
+            theirs.append(their_first_token(other, options))
+            before = {case: statistics.mean(one[case] for one in theirs) for case in theirs[0]}
+            ours = result["first_token_ms"]
+            assert isinstance(ours, dict)
+            result["first_token_ms_before"] = {case: round(value, 1) for case, value in before.items()}
+            result["first_token_ratio"] = {
+                case: round(ours[case] / value, 3) for case, value in before.items() if case in ours
+            }
+    if options.json:
+        print(json.dumps(result))
+
+
+def measured(options: argparse.Namespace) -> dict[str, object]:
     rng = np.random.default_rng(7)
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings().changed({"max_context_tokens": LIVE, "max_new_tokens": 24, "temperature": 0})
@@ -109,11 +142,39 @@ def main() -> None:
             progress=told,
         )
         try:
-            result = measure(weave, options.chunks, options.rounds, rng)
+            return measure(weave, options.chunks, options.rounds, rng)
         finally:
             weave.close()
-    if options.json:
-        print(json.dumps(result))
+
+
+@contextmanager
+def other_version(named: str | None) -> Iterator[Path | None]:
+    """The folder of another checkout, with its attention callback built; of a commit for as long as it is needed."""
+    if named is None or Path(named).is_dir():
+        yield None if named is None else Path(named).resolve()
+        return
+    here = Path(__file__).parents[1]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run(["git", "worktree", "add", "--detach", tree, named], cwd=here, check=True, stdout=2)
+        try:
+            source = tree / "halo_weave" / "engines" / "_capture.c"
+            build = ["cc", "-O3", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", str(source), "-o"]
+            subprocess.run([*build, str(source.with_suffix(".abi3.so"))], check=True)
+            yield tree
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=here, check=True)
+
+
+def their_first_token(tree: Path, options: argparse.Namespace) -> dict[str, float]:
+    """By the other version's own benchmark, which does the same."""
+    model = ["--model", options.model.resolve()] if options.model else []
+    size = ["--chunks", str(options.chunks), "--rounds", str(options.rounds)]
+    command = [sys.executable, "-m", "benchmarks.bench_turn", "--json", *size, *model]
+    env = {**os.environ, "PYTHONPATH": str(tree)}
+    ran = subprocess.run(command, cwd=tree, env=env, check=True, stdout=subprocess.PIPE)
+    found: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])["first_token_ms"]
+    return found
 
 
 def told(what: str, done: int, total: int) -> None:
@@ -129,7 +190,7 @@ def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) ->
     give_vectors(weave, rng)
     window = weave.windows.create("talk").id
     fill(weave._system.store, weave.engine, window, LIVE // 80, prose)
-    found: dict[str, list[Measured]] = {"nothing": [], "resident": [], "computed": []}
+    found: dict[str, list[Measured]] = {"nothing": [], "resident": [], "computed": [], "typed": []}
     for text in ("Good morning.", "How are you?"):  # the window is read once, and the memory loaded
         say_with_room(weave, window, text, 1)
     for case, measured in [*found.items()] * rounds:
@@ -146,9 +207,11 @@ def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) ->
                 say_with_room(weave, window, "Go on.", 1)
                 weave.chunks.sleep(window, key)
                 say_with_room(weave, window, "Something else now.", 1)
-            one = say_with_room(weave, window, text, cost)
+            one = say_with_room(weave, window, text, cost, typed=case == "typed")
             if key in one.woken:
                 assert (one.reading.restored >= 150) == (case == "resident"), one.reading
+                if case == "typed" and one.reading.computed >= 150:
+                    print("typed: the machine had no time to compute it ahead", file=sys.stderr)
                 break
             print(f"{case:9} earlier questions were more alike and took the room: again", file=sys.stderr)
         else:
@@ -176,12 +239,20 @@ def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) ->
     }
 
 
-def say_with_room(weave: Weave, window: str, text: str, room: int) -> Measured:
-    """Say something when so many tokens may wake up. The one before is embedded by then, as when a person speaks."""
+def say_with_room(weave: Weave, window: str, text: str, room: int, *, typed: bool = False) -> Measured:
+    """Say something when so many tokens may wake up.
+
+    The one before is embedded by then, and what can be read ahead was, as when a person speaks.
+    """
     assert isinstance(weave._system.recall, Recall)
     weave._system.recall.settle()
     quota = len(weave.engine.tokenize(text)) + room
     weave.windows.change(window, settings={"resurrection_budget": quota})
+    if typed:
+        weave.memory.preview(window, text, ahead=True)
+    weave._ahead.settle()
+    if isinstance(weave.engine, LlamaEngine):
+        weave.engine.scheduler.settle()
     return turn(weave, window, text)
 
 

@@ -24,7 +24,7 @@ from halo_weave.index.reindex import reindex
 from halo_weave.keepsakes.notes import Notes
 from halo_weave.keepsakes.structured_memory import KeptChunk, SnapshotSearch, StructuredMemory
 from halo_weave.keepsakes.tools import Toolbox
-from halo_weave.lab.capture import CaptureWriter
+from halo_weave.lab.capture import CaptureWriter, drop_captures
 from halo_weave.lastrun import changed_models, note_model, remember_embedder, remember_model
 from halo_weave.llama import catalogue
 from halo_weave.llama.footprint import KvType
@@ -135,6 +135,7 @@ def _joined(
         defaults=options.settings,
         calibration=calibration,
         new_tape=partial(_new_tape, options.data),
+        drop_tapes=partial(drop_captures, captures_folder(options.data)),
         embed_anew=None if options.embedder == "off" else partial(embedder.embed_anew, store),
         open_model=opened,
         calibrate=partial(calibrate_engine, options),

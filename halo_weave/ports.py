@@ -35,6 +35,7 @@ class Abilities:
     surprisal: bool = True  # how little the model expected a token
     late: bool = False  # rows and surprisal come later than their tokens, as `Seen`
     reading: bool = True  # rows and surprisal also of what is read, not only of what is written
+    ahead: bool = False  # what will be needed can be read while nobody waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,7 @@ class Done:
     reason: Reason  # stop string, end of generation, max_new_tokens, no room left, aborted
     tokens: int
     seconds: float
+    row: AttentionRow | None = None  # what the last token looked at, if the model chose to end after it
     # Of the prompt, as a server counts: all of its tokens, and those that it says it had read before.
     prompted: int | None = None
     cached: int | None = None
@@ -236,6 +238,21 @@ class Engine(Protocol):
         stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[GenerationEvent]:
         """Read the prompt, then generate. `stopped` is asked before each token."""
+
+    def read_ahead(
+        self,
+        window: str,
+        prompt: Prompt,
+        *,
+        room: int,
+        mode: Literal["splice", "exact"] = "splice",
+        most: int | None = None,
+    ) -> None:
+        """What the next prompt will begin with is read while nobody waits. Returns at once; a generation ends it.
+
+        `room`: for so many tokens more. `most`: if more tokens than these must be computed, they are not, and what
+        lies on disk is only brought into main memory.
+        """
 
     def forget(self, window: str) -> None:
         """Drop a window's KV. It is rebuilt on its next turn."""

@@ -132,7 +132,7 @@ class ReplyMemory:
     """A chunk that a reply took from, or that woke up for its question."""
 
     record: ChunkRecord
-    share: float  # of the reply
+    share: float | None  # of the reply; None: it is not known
     woken: Mapping[str, Json] | None  # why it woke up; None if it was live already
 
 

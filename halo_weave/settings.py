@@ -24,6 +24,7 @@ Pairs = Literal["ranked", "with", "off"]
 Effort = Literal["off", "low", "high"]
 Leaving = Literal["all", "window", "not_private"]
 Taken = Literal["off", "mean", "retrieval", "all"]
+Ahead = Literal["off", "frames", "load", "compute"]
 ToolForm = Literal["auto", "native", "tags", "off"]
 
 _generation = partial(setting, group="Generation")
@@ -174,6 +175,11 @@ class Settings:
         "splice",
         "Remove and restore parts of the model's cache, or read everything again after each change.",
         choices=get_args(KvMode),
+    )
+    read_ahead: Ahead = _system(
+        "compute",
+        "What the model makes ready before you send: nothing, the frame of your message, also what it would wake up from memory or disk, or on an idle machine all of that.",
+        choices=get_args(Ahead),
     )
     timestamps: bool = _system(True, "Show the model when each of your messages was said.")
     memory_tree_in_prompt: bool = _system(

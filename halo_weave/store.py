@@ -98,9 +98,12 @@ class Transcript(Protocol):
 
     def drop_draft(self, turn_id: int) -> None: ...
     def save_use(
-        self, turn_id: int, use: ReplyUse, woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None
+        self, turn_id: int, use: ReplyUse | None, woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None
     ) -> None:
-        """What a stored reply took from chunks, and which woke up for it and why. What is known of it already stays."""
+        """What a stored reply took from chunks, and which woke up for it and why. What is known of it already stays.
+
+        `use` is None if it is not known what it took.
+        """
 
     def remembered(
         self, turn_ids: Iterable[int], *, least: float = 0.0

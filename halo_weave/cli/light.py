@@ -16,7 +16,7 @@ from halo_weave.cli.glow import plain
 from halo_weave.cli.memory import opened_to_read, say, shown
 from halo_weave.cli.starting import Data, Json, Model, options_of, progress_bar
 from halo_weave.config import read_config
-from halo_weave.core.tokens import ChunkKey
+from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.use import LEAST_SHARE
 
 
@@ -101,3 +101,5 @@ def why(
                 text = " ".join(sources[source.key].chunk.text.split())[:80] if source.key in sources else ""
                 console.print(plain(f"{source.share:4.0%} from {source.key}  {text}"))
         console.print(plain(f"{use.nothing:4.0%} from nothing in particular, the question or itself"))
+    elif named.role is Role.ASSISTANT:
+        console.print(plain("It is not known where this reply came from."))

@@ -23,7 +23,8 @@ from halo_weave.cli.starting import Data, Json, Yes, folder_of, progress_bar
 from halo_weave.config import read_config
 from halo_weave.engines.disk import clear_disk
 from halo_weave.errors import BadInput, StoreCorrupt
-from halo_weave.places import cells_folder
+from halo_weave.lab.capture import drop_captures
+from halo_weave.places import captures_folder, cells_folder
 from halo_weave.records import Finding, Subset
 from halo_weave.store import Store
 from halo_weave.weave.exports import ExportFormat, tell
@@ -317,5 +318,7 @@ def clear(data: Data = None, yes: Yes = False, as_json: Json = False) -> None:
                 err=True,
             )
         store.clear(confirm=True)
-    clear_disk(cells_folder(folder_of(read_config(), data)))
+    folder = folder_of(read_config(), data)
+    clear_disk(cells_folder(folder))
+    drop_captures(captures_folder(folder), None)
     answer(as_json, {"cleared_turns": stats.turns, "cleared_tokens": stats.tokens}, "Cleared.")

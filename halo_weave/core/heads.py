@@ -33,6 +33,7 @@ class Calibration:
 
     heads: tuple[RetrievalHead, ...] = ()
     sentence: str = "This model was not calibrated."
+    pending: bool = False  # it is being made: what a reply came from is not known until then
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -44,6 +45,10 @@ class Calibration:
 
 
 NOT_CALIBRATED = Calibration()
+PENDING = Calibration(
+    sentence="Which heads look back is still being found out. Until then it is not known what answers come from.",
+    pending=True,
+)
 
 
 def choose_heads(copying: Strengths, needles: Strengths) -> Calibration:

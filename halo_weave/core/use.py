@@ -80,7 +80,12 @@ def shares_before(
 
 
 class UseTally:
-    """Adds up the use of one reply, token by token."""
+    """Adds up the use of one reply, token by token.
+
+    What counts is where the reply's own tokens looked. Its first token was chosen by the template's last words, which look
+    at other beginnings of replies: that row counts only if there is no other, and the first token has the sources
+    of the second, which it chose itself.
+    """
 
     def __init__(self, calibration: Calibration) -> None:
         self.calibration = calibration
@@ -88,9 +93,11 @@ class UseTally:
         self._sums: defaultdict[ChunkKey, float] = defaultdict(float)
         self._starts: dict[ChunkKey, int] = {}
         self._chunks: Sequence[Chunk] = ()  # those that are live, until others are
+        self._offsets = np.zeros(1, np.int64)  # where their tokens begin
         self._shares = np.zeros(0)  # of those before the exchange, not in `_sums` yet
         self._looked = 0
         self._mass = 0.0
+        self._opening: AttentionRow | None = None  # the row that chose the first token
         self._tokens: list[tuple[tuple[ChunkKey, int, float], ...]] = []
         self.lit: Floats = np.zeros(0, np.float32)  # what each token before the exchange gave so far
 
@@ -115,23 +122,29 @@ class UseTally:
             self._add_up()
             self._chunks = chunks
             self._shares = np.zeros(sum(chunk.key.turn_id < exchange for chunk in chunks))
-        count = len(self._shares)
-        before = int(offsets[count])
-        if row is None or row.tokens.size < before:
+        if row is None or row.tokens.size < int(offsets[len(self._shares)]):
             return
-        self._looked += 1
-        if not before:
+        self._offsets = offsets
+        if place == 0:
+            self._opening = row
             return
-        usual = self._usual if self._usual is not None and len(self._usual) == before else None
-        shares, mass = shares_before(row, before, self.calibration, usual)
-        self._mass += mass
-        self._shares += np.add.reduceat(shares, offsets[:count])
-        given = shares * np.float32(mass)
-        self.lit = self.lit + given if len(self.lit) == before else given  # what woke meanwhile begins anew
-        self._tokens[place] = tuple(_strongest(given, chunks, offsets))
+        self._tokens[place] = self._look(row)
+        if self._opening is not None and place == 1:
+            self._tokens[0], self._opening = self._tokens[1], None
+
+    def end(self, row: AttentionRow) -> None:
+        """The model has ended the reply: what its last token looked at."""
+        if not self._tokens or row.tokens.size < int(self._offsets[len(self._shares)]):
+            return
+        sources = self._look(row)
+        if self._opening is not None:
+            self._tokens[0], self._opening = sources, None
 
     def whole(self, start: int | None = None) -> ReplyUse:
         """The use of the whole reply. Chunks below `LEAST_SHARE` of it are listed only if a token came from them."""
+        opening, self._opening = self._opening, None
+        if opening is not None and opening.tokens.size >= int(self._offsets[len(self._shares)]):
+            self._tokens[0] = self._look(opening)
         self._add_up()
         mass = self._mass / self._looked if self._looked else 0.0
         total = sum(self._sums.values()) or 1.0
@@ -151,6 +164,21 @@ class UseTally:
             ),
             start,
         )
+
+    def _look(self, row: AttentionRow) -> tuple[tuple[ChunkKey, int, float], ...]:
+        """Count a row; the tokens that it looked at most."""
+        self._looked += 1
+        count = len(self._shares)
+        before = int(self._offsets[count])
+        if not before:
+            return ()
+        usual = self._usual if self._usual is not None and len(self._usual) == before else None
+        shares, mass = shares_before(row, before, self.calibration, usual)
+        self._mass += mass
+        self._shares += np.add.reduceat(shares, self._offsets[:count])
+        given = shares * np.float32(mass)
+        self.lit = self.lit + given if len(self.lit) == before else given  # what woke meanwhile begins anew
+        return tuple(_strongest(given, self._chunks, self._offsets))
 
     def _add_up(self) -> None:
         """Note by chunk what was added up by place."""

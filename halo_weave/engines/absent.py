@@ -85,6 +85,17 @@ class AbsentEngine:
     ) -> Iterator[GenerationEvent]:
         raise EngineError("There is no model to speak.")
 
+    def read_ahead(
+        self,
+        window: str,
+        prompt: Prompt,
+        *,
+        room: int,
+        mode: Literal["splice", "exact"] = "splice",
+        most: int | None = None,
+    ) -> None:
+        pass
+
     def forget(self, window: str) -> None:
         discard_window(self._cells, window)
 

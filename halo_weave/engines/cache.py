@@ -247,9 +247,16 @@ class Cache:
     # Carrying out a plan
 
     def carry_out(
-        self, plan: Plan, graves: list[Grave], prompt: FlatPrompt, watch: Observation, *, keep_asleep: bool
+        self,
+        plan: Plan,
+        graves: list[Grave],
+        prompt: FlatPrompt,
+        watch: Observation,
+        *,
+        keep_asleep: bool,
+        batch: int,
     ) -> Iterator[None]:
-        """Make the prompt live. Yields after each decode, so that other windows get their turn.
+        """Make the prompt live. Yields after each decode of `batch` tokens, so that other windows get their turn.
 
         `graves` are those that the plan counts. If it is stopped in between, what was done so far is live.
 
@@ -272,7 +279,7 @@ class Cache:
         head = int(np.argmin(np.append(present, False)))
         self.clean = min(self.clean, unchanged, head)
         only_tail = len(plan.steps) == 1 and head == self.clean
-        beside = False
+        beside = slice(0)  # tokens of a stretch in the middle that are not handed over yet
         try:
             for step in plan.steps:
                 places = plan.places[step.start : step.stop]
@@ -281,22 +288,23 @@ class Cache:
                     present[step.start : step.stop] = True
                     continue
                 tail = step.stop == len(prompt)
-                beside = not tail
-                if beside and step.start:
+                if not tail and step.start:
                     self.c.llama_memory_seq_cp(self.memory, LIVE, SCRATCH, 0, int(places[0]))
-                for start in range(step.start, step.stop, self.shape.batch):
-                    stop = min(step.stop, start + self.shape.batch)
+                for start in range(step.start, step.stop, batch):
+                    stop = min(step.stop, start + batch)
                     self._compute(start, stop, LIVE if tail else SCRATCH, plan.places, columns, prompt, watch)
                     present[start:stop] = tail
+                    beside = slice(stop if tail else step.start, stop)
                     yield
-                if beside:
+                if not tail:
                     first, last = int(places[0]), int(places[-1]) + 1
                     self.c.llama_memory_seq_cp(self.memory, SCRATCH, LIVE, first, last)
                     self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
                     present[step.start : step.stop] = True
-                beside = False
+                beside = slice(0)
         finally:
             self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
+            self._give_up(columns[beside], plan.places[beside])
             self.count = int(present.sum())
             for mine, theirs in (
                 (self.labels, prompt.labels),
@@ -306,8 +314,6 @@ class Cache:
                 (self.kinds, prompt.kinds),
             ):
                 mine[: self.count] = theirs[present]
-            if beside:  # cells that never became live are lost to the map
-                self.doubt = "it was stopped while a chunk was computed"
         if only_tail:
             self.clean = self.count
         self.graves = [
@@ -328,6 +334,13 @@ class Cache:
         self.erased.clear()
         while sum(grave.state.nbytes for grave in self.graves) > self.shape.graveyard_bytes:
             del self.graves[0]  # the oldest goes first
+
+    def _give_up(self, cells: npt.NDArray[np.int32], places: Places) -> None:
+        """Tokens that were computed and never became live, since reading was stopped."""
+        if len(cells):
+            if self.shape.sliding:
+                self.c.llama_memory_seq_rm(self.memory, HELD, int(places[0]), int(places[-1]) + 1)
+            self.cells.give_back(cells)
 
     def _stretches(self, index: npt.NDArray[np.intp]) -> Iterator[npt.NDArray[np.intp]]:
         """Live tokens that follow each other. With sliding windows llama.cpp saves no more than a window at once."""

@@ -377,6 +377,7 @@ class KoboldEngine:
         made = given = 0
         read = False
         reason: Reason | None = None
+        last: AttentionRow | None = None
         for event in events:
             kind = event.get("type")
             if kind == "planned" and self._lent:
@@ -401,6 +402,7 @@ class KoboldEngine:
             elif kind == "done":
                 told = event.get("finish_reason")
                 reason = cast(Reason, told) if told in get_args(Reason) else "eos"
+                last = seeing.row(event["attention"], made) if event.get("attention") else None
                 break
             elif kind == "error":
                 raise EngineError(f"{self.server.url} says: {str(event.get('message'))[:300]}")
@@ -412,7 +414,7 @@ class KoboldEngine:
             reason = "abort"
         rest = stops.rest()
         yield from rest
-        yield Done(reason, given + len(rest), time.perf_counter() - began)
+        yield Done(reason, given + len(rest), time.perf_counter() - began, last)
 
     def _step(self, event: Mapping[str, Any], label: int, row: AttentionRow | None) -> Step:
         try:
@@ -449,6 +451,17 @@ class KoboldEngine:
                     rows += [row] if row else []
         yield Read(0, 0, len(flat), False, "", time.perf_counter() - began, tuple(rows))
         yield Done("length", 0, time.perf_counter() - began)
+
+    def read_ahead(
+        self,
+        window: str,
+        prompt: Prompt,
+        *,
+        room: int,
+        mode: Literal["splice", "exact"] = "splice",
+        most: int | None = None,
+    ) -> None:
+        """Not here: whoever runs the server may need it meanwhile."""
 
     def forget(self, window: str) -> None:
         if self._lent:

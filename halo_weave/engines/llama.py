@@ -10,17 +10,19 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.engines.cache import NEVER, Cache, CellsRefused, Observation, Shape
 from halo_weave.engines.capture import is_native
 from halo_weave.engines.cells import plan_reading
+from halo_weave.engines.description import check_that_it_writes, describe, template_of, written_ends
 from halo_weave.engines.disk import CellFiles, Span, key_of
-from halo_weave.engines.probing import has_state, probe
+from halo_weave.engines.probing import has_state
 from halo_weave.engines.prompts import FlatPrompt
 from halo_weave.engines.sampling import Sampler
 from halo_weave.engines.scheduler import FairScheduler
@@ -29,11 +31,9 @@ from halo_weave.engines.stops import Stops
 from halo_weave.errors import EngineError, ModelUnusable
 from halo_weave.llama import library
 from halo_weave.llama.footprint import KvType, cache_bytes
-from halo_weave.llama.header import Header, read_header
+from halo_weave.llama.header import read_header
 from halo_weave.llama.model import Model, cores
-from halo_weave.llama.names import human_name
 from halo_weave.ports import (
-    Abilities,
     Capture,
     Done,
     GenerationEvent,
@@ -47,15 +47,13 @@ from halo_weave.ports import (
 )
 from halo_weave.templates.facts import TemplateFacts
 from halo_weave.templates.messages import ChatMessage, ChatPrompt
-from halo_weave.templates.model import ModelTemplate
 from halo_weave.templates.renderer import TemplateRenderer
 
 Mode = Literal["splice", "exact"]
 
 BATCH, BATCH_ON_GPU = 64, 512  # tokens per decode while a prompt is read
-F = TypeVar("F", int, float)
+PATIENT = 16  # and while it is read ahead
 GROWTH = 2048  # a context grows by so many cells
-CHATML_END = "<|im_end|>"
 SPARE = 256  # cells beyond prompt and reply, for what returns in the middle
 
 
@@ -96,10 +94,10 @@ class LlamaEngine:
         self.model = Model(path, header, library.load(lib), gpu_layers=limits.gpu_layers)
         self.renderer = TemplateRenderer()
         try:
-            _check_that_it_writes(self.model)
+            check_that_it_writes(self.model)
             self.limits = limits
-            self.template = _template_of(self.model, header, self.renderer)
-            self.ends = _written_ends(self.model, self.template)
+            self.template = template_of(self.model, header, self.renderer)
+            self.ends = written_ends(self.model, self.template)
             trained = self.model.trained_context or limits.context
             self.shape = Shape(
                 threads=limits.threads or cores(),
@@ -111,7 +109,7 @@ class LlamaEngine:
                 callback_in_c=is_native() if in_c is None else in_c,
                 sliding=int(self.model.c.llama_model_n_swa(self.model.handle)),
             )
-            described = self._describe(header, min(trained, limits.context))
+            described = describe(self.model, header, self.template, self.shape, min(trained, limits.context))
             self._info = replace(described, name=name or described.name)
         except BaseException:
             self.renderer.close()
@@ -196,6 +194,14 @@ class LlamaEngine:
         work = self._generate(window, flat, prompt.next_label, sampling, capture, watch, mode, stopped)
         return self.scheduler.run(work, window)
 
+    def read_ahead(
+        self, window: str, prompt: Prompt, *, room: int, mode: Mode = "splice", most: int | None = None
+    ) -> None:
+        if self.info.abilities.ahead:
+            flat = FlatPrompt.of(prompt, vocabulary=self.model.size, context=self.info.context)
+            with contextlib.suppress(EngineError):  # closed
+                self.scheduler.post(self._read_ahead(window, flat, room, mode, most), window, patient=True)
+
     def forget(self, window: str) -> None:
         """A window that is generating is dropped when it has finished."""
 
@@ -224,7 +230,7 @@ class LlamaEngine:
         with contextlib.suppress(EngineError):
             self.scheduler.post(erase_all(), f"erase {spans}")
 
-    # Everything below runs on the engine's thread, but for _describe.
+    # Everything below runs on the engine's thread.
 
     def _generate(
         self,
@@ -237,8 +243,7 @@ class LlamaEngine:
         mode: Mode,
         stopped: Callable[[], bool],
     ) -> Generator[GenerationEvent | None]:
-        self.active.add(window)
-        try:
+        with self._at_work(window):
             began = time.perf_counter()
             looks = capture is not None and (capture.reply or capture.reading)
             cache = self._cache(window, len(prompt) + sampling.max_new_tokens, attention=looks)
@@ -247,7 +252,9 @@ class LlamaEngine:
             with Sampler(self.model, sampling, prompt.ids) as sampler:
                 if self.disk:
                     fetch(self.disk, window, cache, prompt, asleep=mode == "splice")
-                reading = self._read(cache, prompt, sampling, watch, mode)
+                reading = self._read(
+                    cache, prompt, sampling.max_new_tokens, watch, mode, batch=self.shape.batch
+                )
                 for event in reading:
                     if event is None and stopped():
                         reading.close()
@@ -255,6 +262,27 @@ class LlamaEngine:
                         return
                     yield event
                 yield from self._reply(cache, sampler, sampling, label, watch.last, stopped, began)
+
+    def _read_ahead(
+        self, window: str, prompt: FlatPrompt, room: int, mode: Mode, most: int | None
+    ) -> Generator[GenerationEvent | None]:
+        """In small batches: whoever speaks now does not wait for long."""
+        with self._at_work(window):
+            cache = self._cache(window, len(prompt) + room, attention=False)
+            if self.disk:
+                fetch(self.disk, window, cache, prompt, asleep=mode == "splice")
+            if np.array_equal(cache.live.ids, prompt.ids):
+                return
+            batch = min(self.shape.batch, PATIENT)
+            for _ in self._read(cache, prompt, room, Observation(), mode, batch=batch, most=most):
+                yield None
+
+    @contextlib.contextmanager
+    def _at_work(self, window: str) -> Iterator[None]:
+        """The window's cache is not dropped meanwhile; what fell asleep goes to disk after it."""
+        self.active.add(window)
+        try:
+            yield
         finally:
             self.active.discard(window)
             if window in self.caches:
@@ -264,9 +292,20 @@ class LlamaEngine:
                 self._drop(window)
 
     def _read(
-        self, cache: Cache, prompt: FlatPrompt, sampling: Sampling, watch: Observation, mode: Mode
+        self,
+        cache: Cache,
+        prompt: FlatPrompt,
+        room: int,
+        watch: Observation,
+        mode: Mode,
+        *,
+        batch: int,
+        most: int | None = None,
     ) -> Generator[Planned | Read | None]:
-        """Bring the prompt into the cache with the least work; read it anew if the result does not fit."""
+        """Bring the prompt into the cache with the least work; read it anew if the result does not fit.
+
+        `room`: tokens that follow. `most`: nothing is done if more tokens than these have to be computed.
+        """
         began = time.perf_counter()
         rebuilt = cache.doubt or ("" if cache.settled else "it was stopped before a shift was done")
         while True:
@@ -279,7 +318,7 @@ class LlamaEngine:
                 prompt.labels,
                 prompt.ids,
                 limit=self.shape.limit,
-                reserve=min(sampling.max_new_tokens, SPARE),
+                reserve=min(room, SPARE),
                 anew_from=watch.anew_from,
                 mode=mode,
                 clean=cache.clean,
@@ -287,10 +326,12 @@ class LlamaEngine:
             if len(plan.removed) and self.has_state:  # nothing can be taken out of a recurrent state
                 cache.reset()
                 continue
+            if most is not None and plan.computed > most:
+                return
             yield Planned(plan.reused, plan.restored, plan.computed)
             keep = mode == "splice" and not rebuilt
             try:
-                for _ in cache.carry_out(plan, graves, prompt, watch, keep_asleep=keep):
+                for _ in cache.carry_out(plan, graves, prompt, watch, keep_asleep=keep, batch=batch):
                     yield None
             except CellsRefused:
                 cache.graves.clear()
@@ -330,6 +371,7 @@ class LlamaEngine:
         stops = Stops((*sampling.stop, *self.ends))
         made = given = 0
         reason: Reason | None = None
+        last: AttentionRow | None = None
         while reason is None:
             if stopped():
                 reason = "abort"
@@ -340,7 +382,7 @@ class LlamaEngine:
                 cache.doubt = "the map of its cells did not fit"
             id = sampler.sample(cache.context)
             if self.model.ends_generation(id):
-                reason = "eos"
+                reason, last = "eos", row
                 break
             step = Step(id, label, self.model.piece(id), cache.surprisal(-1, id), row)
             made += 1
@@ -360,7 +402,7 @@ class LlamaEngine:
                     yield None
         rest = stops.rest()
         yield from rest
-        yield Done(reason, given + len(rest), time.perf_counter() - began)
+        yield Done(reason, given + len(rest), time.perf_counter() - began, last)
 
     def _has_room(self, cache: Cache) -> bool:
         """Room for one more live token, if need be by closing holes."""
@@ -425,69 +467,3 @@ class LlamaEngine:
         cache = self.caches.pop(window, None)
         if cache:
             cache.close()
-
-    def _describe(self, header: Header, context: int) -> ModelInfo:
-        c, model = self.model.c, self.model
-        traits = probe(model, self.shape)
-        return ModelInfo(
-            name=human_name(model.path, header),
-            architecture=header.architecture,
-            layers=int(c.llama_model_n_layer(model.handle)),
-            heads=int(c.llama_model_n_head(model.handle)),
-            kv_heads=int(c.llama_model_n_head_kv(model.handle)),
-            vocabulary=model.size,
-            trained_context=model.trained_context,
-            context=context,
-            special=model.special(),
-            tokenizer=header.tokenizer,
-            template=self.template.origin,
-            template_note=self.template.reason,
-            chat_template=self.template.source,
-            template_words=self.template.words,
-            adds_bos=self.template.adds_bos,
-            abilities=Abilities(attention=not c.llama_model_is_recurrent(model.handle), cuts=traits.cuts),
-            wide_layers=traits.wide_layers,
-            file=str(model.path),
-            size_bytes=header.size,
-            parameters=int(c.llama_model_n_params(model.handle)),
-            embedding=_figure(header, "embedding_length", 0),
-            rope_base=_figure(header, "rope.freq_base", 10_000.0),
-            rope_scale=1.0 / (_figure(header, "rope.scaling.factor", 1.0) or 1.0),
-        )
-
-
-def _figure(header: Header, name: str, usual: F) -> F:
-    """A number that the file tells of its architecture."""
-    value = header.values.get(f"{header.architecture}.{name}", usual)
-    return type(usual)(value) if isinstance(value, int | float) else usual
-
-
-def _check_that_it_writes(model: Model) -> None:
-    """Refuse what cannot go on with a text token by token."""
-    c = model.c
-    if c.llama_model_has_encoder(model.handle) or not c.llama_model_has_decoder(model.handle):
-        raise ModelUnusable(f"{model.path} needs an encoder. Use a model that only decodes.")
-    if c.llama_model_is_diffusion(model.handle):
-        raise ModelUnusable(f"{model.path} writes by diffusion, not token by token. Use another model.")
-
-
-def _written_ends(model: Model, template: ModelTemplate) -> tuple[str, ...]:
-    """Where ChatML stands in and its end of a turn is no token of the model, the model writes it out as text."""
-    written = template.origin == "chatml" and len(model.tokenize_ids(CHATML_END, special=True)) > 1
-    return (CHATML_END,) if written else ()
-
-
-def _template_of(model: Model, header: Header, renderer: TemplateRenderer) -> ModelTemplate:
-    specials = {
-        f"{name}_token": model.piece(id).decode("utf-8", errors="replace")
-        for name, id in model.special().items()
-        if name in ("bos", "eos", "sep", "pad", "mask")
-    }
-    source = header.values.get("tokenizer.chat_template")
-    return ModelTemplate(
-        source if isinstance(source, str) else None,
-        renderer,
-        specials={"bos_token": "", "eos_token": "", **specials},
-        adds_bos=model.adds_bos,
-        now=datetime.now(),
-    )

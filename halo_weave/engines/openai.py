@@ -197,6 +197,17 @@ class OpenAiEngine:
         if self.reader is not None:
             self.reader.erase(spans)
 
+    def read_ahead(
+        self,
+        window: str,
+        prompt: Prompt,
+        *,
+        room: int,
+        mode: Literal["splice", "exact"] = "splice",
+        most: int | None = None,
+    ) -> None:
+        """Not here: whoever runs the server may need it meanwhile."""
+
     # Speaking
 
     def generate(
@@ -262,8 +273,9 @@ class OpenAiEngine:
                     along.say([step.id])
             if along:
                 yield from self._caught_up(along, stopped)
+            last = along.last if along and reply.told == "eos" else None
             reason = reply.reason or ("abort" if not reply.told else reply.told)
-            yield Done(reason, reply.given, time.perf_counter() - began, reply.prompted, reply.cached)
+            yield Done(reason, reply.given, time.perf_counter() - began, last, reply.prompted, reply.cached)
         finally:
             if along:
                 along.leave()

@@ -28,7 +28,7 @@ class ReadingAlong:
         self._ids: list[int] = []
         self._ended = self._left = self.over = False
         self._seen: list[Seen] = []
-        self._carried: AttentionRow | None = None  # what the reply's next token is chosen by
+        self.last: AttentionRow | None = None  # what was looked at last: the next token is chosen by it
         self.fault = ""  # why it reads no more
         Thread(target=self._run, name="reader", daemon=True).start()
 
@@ -87,7 +87,7 @@ class ReadingAlong:
             return done if self._left else len(self._ids)
 
     def _read_prompt(self) -> None:
-        read, self._carried = self._read(self._prompt)
+        read, self.last = self._read(self._prompt)
         if read is not None and (read.rows or read.surprisal is not None):
             self._tell(Seen(read=read))
 
@@ -101,8 +101,8 @@ class ReadingAlong:
         count = stop - start
         if read is None or read.surprisal is None or len(read.surprisal) != count:
             return
-        rows: list[AttentionRow | None] = [self._carried, *read.rows[:-1]]
-        self._carried = last
+        rows: list[AttentionRow | None] = [self.last, *read.rows[:-1]]
+        self.last = last
         if len(read.rows) != count:
             rows = [None] * count
         self._tell(

@@ -19,8 +19,8 @@ Work = Generator[T | None, None, None]
 
 
 class _Task(Generic[T]):
-    def __init__(self, work: Work[T], key: str, number: int) -> None:
-        self.work, self.key, self.number = work, key, number
+    def __init__(self, work: Work[T], key: str, number: int, patient: bool) -> None:
+        self.work, self.key, self.number, self.patient = work, key, number, patient
         self.out: deque[T] = deque()
         self.unwanted = self.over = False
         self.error: BaseException | None = None
@@ -57,20 +57,30 @@ class FairScheduler(Generic[T]):
                 task.unwanted = True
                 self.changed.notify_all()
 
-    def post(self, work: Work[T], key: str) -> _Task[T]:
-        """Do the work without waiting for it."""
+    def post(self, work: Work[T], key: str, *, patient: bool = False) -> _Task[T]:
+        """Do the work without waiting for it. `patient`: only while there is no other, and never in its place."""
         with self.changed:
             if self.closed:
                 raise EngineError("The engine is closed.")
-            for older in self.tasks:
-                if older.key == key and not older.over:
-                    older.unwanted = True
-                    older.error = EngineError("The window began something new, so this was ended.")
             self.posted += 1
-            task = _Task(work, key, self.posted)
+            task = _Task(work, key, self.posted, patient)
+            same = [older for older in self.tasks if older.key == key and not older.over]
+            if patient and not all(older.patient for older in same):
+                task.over = True
+                work.close()
+                return task
+            for older in same:
+                older.unwanted = True
+                older.error = EngineError("The window began something new, so this was ended.")
             self.tasks.append(task)
             self.changed.notify_all()
         return task
+
+    def settle(self) -> None:
+        """Returns when there is nothing to do."""
+        with self.changed:
+            while self.tasks and not self.closed:
+                self.changed.wait()
 
     def close(self) -> None:
         """End everything and wait for the thread."""
@@ -113,8 +123,11 @@ class FairScheduler(Generic[T]):
         oldest: dict[str, int] = {}
         for task in self.tasks:
             oldest[task.key] = min(task.number, oldest.get(task.key, task.number))
+        busy = any(not task.patient for task in self.tasks)
         for task in self.tasks:
-            if task.number == oldest[task.key] and (task.unwanted or len(task.out) < ROOM):
+            if task.number != oldest[task.key] or (task.patient and busy and not task.unwanted):
+                continue
+            if task.unwanted or len(task.out) < ROOM:
                 self.tasks.remove(task)
                 self.tasks.append(task)
                 return task

@@ -208,6 +208,22 @@ class ScriptedEngine:
         yield replace(read, seconds=time.perf_counter() - began)
         yield from self._reply(kept, flat, prompt.next_label, sampling, capture, stopped, began)
 
+    def read_ahead(
+        self,
+        window: str,
+        prompt: Prompt,
+        *,
+        room: int,
+        mode: Literal["splice", "exact"] = "splice",
+        most: int | None = None,
+    ) -> None:
+        """At once; its cache lies in main memory, so `most` makes no difference."""
+        flat = FlatPrompt.of(prompt, vocabulary=VOCABULARY, context=self.info.context)
+        with self.lock:
+            if self.info.abilities.ahead and not self.closed:
+                kept = self.windows.setdefault(window, _WindowCache())
+                self._read(kept, flat, prompt, Sampling(max_new_tokens=room), None, mode)
+
     def forget(self, window: str) -> None:
         with self.lock:
             self.windows.pop(window, None)
@@ -301,6 +317,7 @@ class ScriptedEngine:
         stops = Stops(sampling.stop)
         given = 0
         reason: Reason = "eos"
+        last: AttentionRow | None = None
         for made, id in enumerate(ids, start=1):
             self.pause()
             if stopped():
@@ -325,9 +342,10 @@ class ScriptedEngine:
             break
         else:
             self.pause()
+            last = self._row(flat, len(flat), capture) if capture and capture.reply else None
         rest = stops.rest()
         yield from rest
-        yield Done(reason, given + len(rest), time.perf_counter() - began)
+        yield Done(reason, given + len(rest), time.perf_counter() - began, last)
 
     def _append(self, kept: _WindowCache, flat: FlatPrompt, label: int, id: int) -> FlatPrompt:
         flat = FlatPrompt(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -126,6 +127,11 @@ class CaptureWriter:
         if row is not None:
             self._rows.append((REPLY, row))
         self._steps.append({"what": "row", "known": row is not None, "score_reply": score_reply})
+
+    def last_row(self, row: AttentionRow) -> None:
+        """The model has ended the reply: what its last token looked at."""
+        self._rows.append((REPLY, row))
+        self._steps.append({"what": "last_row"})
 
     def note(self, what: str, *values: Any) -> None:
         step: dict[str, Any] = {"what": what}
@@ -270,11 +276,13 @@ class TapedWindow:
 
 def captures_of(folder: Path, window_id: str) -> list[TapedWindow]:
     """The captures of a window, in the order in which they were begun."""
-    places = [
-        folder / window_id,
-        *sorted(folder.glob(f"{window_id}-*"), key=lambda path: (len(path.name), path.name)),
-    ]
-    return [TapedWindow.open(place) for place in places if (place / ABOUT).exists()]
+    return [TapedWindow.open(place) for place in _places(folder, window_id) if (place / ABOUT).exists()]
+
+
+def drop_captures(folder: Path, window_id: str | None) -> None:
+    """Delete the captures of a window, or all of them. They hold the words of the conversation."""
+    for place in [folder] if window_id is None else _places(folder, window_id):
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def lives(turn: TapedTurn, step: Mapping[str, Any]) -> list[Live]:
@@ -352,6 +360,17 @@ def _plan(plan: PrunePlan) -> dict[str, Any]:
         "kept": [str(key) for key in plan.kept],
         "goes": [{**asdict(one), "key": str(one.key), "why": str(one.why)} for one in plan.goes],
     }
+
+
+def _places(folder: Path, window_id: str) -> list[Path]:
+    """Where captures of a window lie: in a folder with its id, and with a number after it."""
+    there = folder.iterdir() if folder.is_dir() else ()
+    own = [path for path in there if path.name == window_id or _beside(path.name, window_id)]
+    return sorted(own, key=lambda path: (len(path.name), path.name))
+
+
+def _beside(name: str, window_id: str) -> bool:
+    return name.startswith(f"{window_id}-") and name[len(window_id) + 1 :].isdigit()
 
 
 def _same(place: Path, about: Mapping[str, Any]) -> bool:

@@ -27,6 +27,7 @@ def compared(
             "turns": len(one.brightness),
             "asleep": len(one.slept),
             "woken": len(one.woken),
+            "woken_tokens": one.woken_tokens,
             "live": len(one.brightness[-1]) if one.brightness else 0,
             "median_age": float(np.median(ages)) if ages else None,
             "rows": one.rows,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -48,13 +48,6 @@ class Dialogue:
     turns: tuple[Said, ...]
     asked: tuple[AskedLater, ...]
 
-    @property
-    def exchanges(self) -> Iterator[tuple[Said, Said]]:
-        """What the user said with what was answered; what has no counterpart is left out."""
-        for one, next_one in zip(self.turns, self.turns[1:], strict=False):
-            if one.role is Role.USER and next_one.role is Role.ASSISTANT:
-                yield one, next_one
-
 
 def dialogues(folder: Path, most: int | None = None) -> list[Dialogue]:
     """The conversations of a folder, by name."""
@@ -93,6 +86,13 @@ def dialogue_of(path: Path) -> Dialogue:
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise BadInput(f"{path} is no conversation in the form of LoCoMo: {error!r}.") from None
     return Dialogue(path.stem, tuple(turns), asked)
+
+
+def exchanges_of(turns: Sequence[Said]) -> Iterator[tuple[Said, Said]]:
+    """What the user said with what was answered; what has no counterpart, as the last words of a day, is left out."""
+    for one, other in pairwise(turns):
+        if one.role is Role.USER and other.role is Role.ASSISTANT:
+            yield one, other
 
 
 def windows_of(turns: Sequence[Said], engine: Engine, tokens: int, count: int) -> Iterator[list[Said]]:

@@ -14,6 +14,7 @@ from halo_weave.errors import BadInput
 from halo_weave.lab.dialogues import KINDS
 
 FLIPS = 10_000
+SLIDING = "first_in_first_out"  # what a sliding window does: the measure end to end
 Record = Mapping[str, Any]
 
 
@@ -101,7 +102,11 @@ def flipped(differences: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, flo
 
 
 def end_to_end(wholes: Iterable[Record]) -> dict[str, dict[str, dict[str, Any]]]:
-    """By budget and strategy: the share of questions with all their evidence in the context, and tokens read."""
+    """By budget and strategy: the share of questions with all their evidence in the context, and tokens read.
+
+    `ahead`: of first in, first out, on the same questions; p as in `against`, over the questions.
+    """
+    wholes = list(wholes)
     sums: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for one in wholes:
         count = sums[one["budget"], one["strategy"]]
@@ -118,7 +123,24 @@ def end_to_end(wholes: Iterable[Record]) -> dict[str, dict[str, dict[str, Any]]]
             "questions": count["questions"],
             "conversations": count["conversations"],
         }
+        if strategy != SLIDING and (pairs := _same_questions(wholes, budget, strategy)):
+            found[budget][strategy]["ahead"] = flipped(np.concatenate(pairs))
     return dict(found)
+
+
+def _same_questions(
+    wholes: Sequence[Record], budget: str, strategy: str
+) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
+    """For each conversation said with both: for each question 1 if only the strategy has its evidence, -1 if only the other."""
+    there: dict[str, dict[str, Any]] = defaultdict(dict)
+    for one in wholes:
+        if one["budget"] == budget and "each" in one:
+            there[one["dialogue"]][one["strategy"]] = one["each"]
+    return [
+        np.array(by[strategy], np.float64) - np.array(by[SLIDING], np.float64)
+        for by in there.values()
+        if len(by.get(strategy, ())) == len(by.get(SLIDING, ())) > 0
+    ]
 
 
 def _kept(windows: Sequence[Record]) -> dict[str, dict[str, list[float]]]:

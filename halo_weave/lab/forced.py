@@ -38,10 +38,10 @@ def forced_reply(
         if isinstance(event, Read):
             rows += event.rows
             surprisal = surprisal if event.surprisal is None else event.surprisal
-    rows += [None] * len(reply)
+    rows += [None] * (len(reply) + 1)
     for i, piece in enumerate(reply.pieces()):
         yield Step(int(reply.ids[i]), int(labels[i]), piece, float(surprisal[i]), rows[i])
-    yield Done("eos", len(reply), 0.0)
+    yield Done("eos", len(reply), 0.0, rows[len(reply)])
 
 
 class ForcedEngine:

@@ -27,7 +27,7 @@ class Extent:
     """How much is measured."""
 
     windows: int = 4  # of each conversation
-    questions: int = 8  # of each window, at most
+    questions: int = 12  # of each window, at most
     tokens: int = 2_000  # of each window, about
     budgets: tuple[int, ...] = (1_000, 2_000, 4_000)
     strategies: tuple[str, ...] = (Settings().strategy, "first_in_first_out")  # said whole
@@ -86,6 +86,7 @@ def measure_whole(
                 found: dict[str, Any] = said_whole(
                     dialogue, engine, calibration, embedder, settings, exchanges=extent.exchanges
                 )
-                records.add(name, {"budget": str(budget), "strategy": strategy, **found})
+                about = {"dialogue": dialogue.name, "budget": str(budget), "strategy": strategy}
+                records.add(name, about | found)
                 say(f"{name}: {found['found']} of {found['questions']} questions have all their evidence")
     return True

@@ -41,6 +41,7 @@ class Replayed:
         default_factory=list
     )  # what each reply took, if it was asked for
     rows: int = 0
+    woken_tokens: int = 0  # that a model would read anew, or bring back from its cache
 
 
 def replay(
@@ -114,6 +115,10 @@ class _Run:
                 if window.strategy.capture.reply:
                     window.update(row, score_reply=step["score_reply"])
                 self.done.rows += 1
+            case "last_row":
+                last = self.fitted(next(rows))
+                if self.uses:
+                    self.tally.end(last)
             case "say":
                 window.say(step["id"], bytes.fromhex(step["piece"]), step["surprisal"])
             case "end_reply":
@@ -163,6 +168,7 @@ class _Run:
                 continue
             if key in self.asleep:
                 window.add([replace(self.asleep.pop(key), pinned=one.pinned)])
+                self.done.woken_tokens += len(one.chunk)
                 self.done.woken.append((self.number, key))
             elif key.turn_id == self.said or not self.same:
                 window.add([replace(window.born(one.chunk), pinned=one.pinned)])

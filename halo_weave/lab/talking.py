@@ -13,7 +13,7 @@ from halo_weave.core.use import LEAST_SHARE
 from halo_weave.errors import BadInput
 from halo_weave.index.recall import Recall
 from halo_weave.lab.capture import CaptureWriter
-from halo_weave.lab.dialogues import dialogue_of
+from halo_weave.lab.dialogues import dialogue_of, exchanges_of
 from halo_weave.lab.forced import ForcedEngine
 from halo_weave.ports import Engine
 from halo_weave.settings import Settings
@@ -28,7 +28,7 @@ Progress = Callable[[str, int, int], None]
 def says_of(path: Path) -> list[tuple[str, str]]:
     """A conversation in the form of LoCoMo, or a text file with a message on each line."""
     if path.suffix == ".json":
-        return [(user.text, reply.text) for user, reply in dialogue_of(path).exchanges]
+        return [(user.text, reply.text) for user, reply in exchanges_of(dialogue_of(path).turns)]
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     if not any(lines):
         raise BadInput(f"There is nothing to say in {path}.")
@@ -73,7 +73,7 @@ def said_to(weave: Weave, forced: ForcedEngine, says: Says, progress: Progress) 
         for event in weave.turns.steps(window, text):
             if isinstance(event, events.TokenSpoken) and not event.thought:
                 said.append(event.text)
-            elif isinstance(event, events.Spoken):
+            elif isinstance(event, events.Spoken) and event.use is not None:
                 use = event.use
             elif isinstance(event, events.TurnEnded):
                 stats = dict(event.stats)

@@ -16,9 +16,9 @@ from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.use import UseTally
 from halo_weave.core.window import Window, chunk_turn
-from halo_weave.lab.dialogues import AskedLater, Said
+from halo_weave.lab.dialogues import AskedLater, Said, exchanges_of
 from halo_weave.lab.forced import forced_reply
-from halo_weave.ports import Engine, Read, Step
+from halo_weave.ports import Done, Engine, Read, Step
 from halo_weave.records import DEFAULT_PROMPT
 from halo_weave.weave.prompt import Origin, Scribe, WindowPrompt
 
@@ -97,6 +97,8 @@ class Talk:
                     if window.strategy.capture.reply:
                         window.update(row)
                     window.say(event.id, event.piece, event.surprisal)
+            elif isinstance(event, Done) and (row := prompt.whole(event.row)):
+                tally.end(row)
         for window in self.windows.values():
             made = window.end_reply()
         for name in question.names:
@@ -134,7 +136,7 @@ def tried(talk: Talk, part: Sequence[Said], asked: Sequence[AskedLater], most: i
 
     `talk` needs windows named magnitude_voting and `VOTES`.
     """
-    for question, answer in zip(part[::2], part[1::2], strict=False):
+    for question, answer in exchanges_of(part):
         talk.exchange(question, answer.text, answer.names)
     known = [one for one in asked if one.evidence <= talk.keys.keys()]
     kept = _kept(talk, {name for one in known for name in one.evidence})

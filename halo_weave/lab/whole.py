@@ -14,7 +14,7 @@ import numpy as np
 from halo_weave.core.heads import Calibration
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.index.recall import Recall
-from halo_weave.lab.dialogues import Dialogue
+from halo_weave.lab.dialogues import Dialogue, exchanges_of
 from halo_weave.lab.forced import ForcedEngine
 from halo_weave.ports import Embedder, Engine, Vectors
 from halo_weave.settings import Settings
@@ -68,7 +68,7 @@ def said_whole(
         with closing(weave):
             window = weave.windows.create(dialogue.name).id
             read = woken = 0
-            for user, reply in list(dialogue.exchanges)[:exchanges]:
+            for user, reply in list(exchanges_of(dialogue.turns))[:exchanges]:
                 now = max(user.said, now)
                 forced.reply = engine.tokenize(reply.text)
                 for event in weave.turns.steps(window, user.text):
@@ -90,14 +90,20 @@ def said_whole(
 def _asked(dialogue: Dialogue, weave: Weave, window: str, keys: dict[str, list[ChunkKey]]) -> dict[str, Any]:
     """Each question as if it were the next thing said; nothing is changed by it."""
     live = {one.key for turn in weave.windows.context(window).turns for one in turn.chunks}
-    asked = there = live_already = cost = 0
+    each: list[int] = []  # for each question, whether all of its evidence is there
+    live_already = cost = 0
     for one in dialogue.asked:
         if not one.evidence <= keys.keys():
             continue
         needed = {key for name in one.evidence for key in keys[name]}
         plan = weave.memory.preview(window, one.text).plan
-        asked += 1
-        there += needed <= live.union(plan.keys)
+        each.append(int(needed <= live.union(plan.keys)))
         live_already += needed <= live
         cost += plan.cost
-    return {"questions": asked, "found": there, "live": live_already, "asked_tokens": cost}
+    return {
+        "questions": len(each),
+        "found": sum(each),
+        "each": each,
+        "live": live_already,
+        "asked_tokens": cost,
+    }

@@ -71,8 +71,8 @@ def _made(
 _SHAPES: dict[Any, Any] = {
     ChunkKey: KeyText,
     tuple[SeenChunk, ...]: list[ChunkTold],
-    tuple[Reminder, ...]: list[RememberedTold],
-    ReplyUse: UseTold,
+    tuple[Reminder, ...] | None: list[RememberedTold] | None,
+    ReplyUse | None: UseTold | None,
 }
 _SHAPES[tuple[events.WokenChunk, ...]] = list[  # type: ignore[misc]
     _made(

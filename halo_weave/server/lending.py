@@ -262,7 +262,8 @@ def _told(step: GenerationEvent, mean: bool) -> dict[str, Any]:
         case Seen():
             return {"type": "seen"}
         case Done():
-            return {"type": "done", "finish_reason": step.reason, "total_tokens": step.tokens}
+            ended = {"type": "done", "finish_reason": step.reason, "total_tokens": step.tokens}
+            return {**ended, "attention": _attention(step.row, mean)}
 
 
 def _attention(row: AttentionRow | None, mean: bool) -> dict[str, Any] | None:

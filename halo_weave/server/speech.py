@@ -22,7 +22,7 @@ class RememberedTold(Output):
     window: str = Field(description="Where it was said.")
     window_name: str
     speaker: str
-    share: float = Field(description="Of the reply.")
+    share: float | None = Field(description="Of the reply; null if it is not known.")
     woken: dict[str, Any] | None = Field(description="Why it woke up; null if it was live already.")
 
 

@@ -31,22 +31,12 @@ from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
 from halo_weave.weave.leaving import leaving, may_leave
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
+from halo_weave.weave.readings import Reading, retokenized
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyReader
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
 from halo_weave.weave.waking import NO_WISH, Recalled, WakeWish, plan_waking, stamps_of, tagged
 
 CUT = "cut"  # tag of a reply whose process ended before it did
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """A chunk that is not live, in the tokens of this window's model, with the brightness it had here."""
-
-    record: ChunkRecord
-    chunk: Chunk
-    earned: Brightness | None  # None: it was never live in this window
-    foreign: bool  # said with another tokenizer
-    traces: Floats | None  # as the window's strategy keeps them; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +96,7 @@ class Desk:
         for one in store.live(record.id):
             item: Live = one
             if not desk._readable(one.chunk, one.tokenizer):
-                chunk = _retokenized(one.chunk, engine)
+                chunk = retokenized(one.chunk, engine)
                 item = Live(chunk, np.full(len(chunk), one.peak, np.float32), one.pinned)
                 desk.anew.append(item)
             elif desk._own_traces(one.traces) is not one.traces:
@@ -138,15 +128,26 @@ class Desk:
         self.about[chunk.key] = about
         if len(chunk) != chunk.span:
             self.foreign.add(chunk.start)
-        # The model's own answers have no stamp here, lest it writes some itself; those from elsewhere need one.
-        role, elsewhere, dated = chunk.key.role, self._elsewhere(about.window), self.settings.timestamps
-        if DOCUMENT in about.tags:  # the model is always told which file it reads
-            origin = Origin(about.said, elsewhere if dated else "", about.speaker, dated)
-            self.origins[chunk.key.turn_id] = origin
-            self.window.stamps[chunk.key.turn_id] = self.scribe.origin_tokens(origin, dated=dated)
-        elif dated and (elsewhere or role is not Role.ASSISTANT):
-            self.origins[chunk.key.turn_id] = Origin(about.said, elsewhere)
-            self.window.stamps[chunk.key.turn_id] = self._stamp(about.window, role)
+        if origin := self.origin(chunk, about):
+            turn, dated = chunk.key.turn_id, self.settings.timestamps
+            self.origins[turn] = origin
+            self.window.stamps[turn] = (
+                self.scribe.origin_tokens(origin, dated=dated)
+                if DOCUMENT in about.tags
+                else self._stamp(about.window, chunk.key.role)
+            )
+
+    def origin(self, chunk: Chunk, about: About | ChunkRecord) -> Origin | None:
+        """The stamp that a chunk's turn gets.
+
+        The model is always told which file it reads. Its own answers have no stamp here, lest it writes some itself;
+        those from elsewhere need one.
+        """
+        elsewhere, dated = self._elsewhere(about.window), self.settings.timestamps
+        if DOCUMENT in about.tags:
+            return Origin(about.said, elsewhere if dated else "", about.speaker, dated)
+        wanted = dated and (elsewhere or chunk.key.role is not Role.ASSISTANT)
+        return Origin(about.said, elsewhere) if wanted else None
 
     def _own_traces(self, traces: Floats | None) -> Floats | None:
         """What was kept of tokens, if by a strategy that keeps the same as this window's."""
@@ -298,7 +299,7 @@ class Desk:
     ) -> tuple[WokenChunk, ...]:
         """The plan's chunks return to their places: in the store first, then here."""
         mean = float(self.window.brightness.mean()) if len(self.window) else 0.0
-        readings = self._readings(plan.keys)
+        readings = self.readings(plan.keys)
         bright = {}
         for key, reading in readings.items():
             mode = self.settings.resurrection_brightness
@@ -311,7 +312,7 @@ class Desk:
 
     def wake_by_hand(self, key: ChunkKey, *, now: datetime, pinned: bool = True) -> WokenChunk:
         """The user wakes this chunk up, as bright as it was, and pins it unless told otherwise."""
-        readings = self._readings([key])
+        readings = self.readings([key])
         size, earned = len(readings[key].chunk), readings[key].earned
         bright = {
             key: np.full(size, self.settings.initial_brightness, np.float32) if earned is None else earned
@@ -332,7 +333,7 @@ class Desk:
         asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
         return {turn_id for turn_id, _ in turns if turn_id >= min(asked, default=0)}
 
-    def _readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, _Reading]:
+    def readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Reading]:
         """Chunks that are not live, in the tokens of this model."""
         wanted = list(keys)
         found = self.store.asleep_or_said(self.record.id, wanted)
@@ -345,16 +346,16 @@ class Desk:
             record, earned = found[key].record, found[key].brightness
             chunk, foreign = record.chunk, not self._readable(record.chunk, record.tokenizer)
             if foreign:
-                chunk = _retokenized(chunk, self.engine)
+                chunk = retokenized(chunk, self.engine)
                 earned = None if earned is None else np.full(len(chunk), earned.max(), np.float32)
             traces = None if foreign else self._own_traces(found[key].traces)
-            readings[key] = _Reading(record, chunk, earned, foreign, traces)
+            readings[key] = Reading(record, chunk, earned, foreign, traces)
         return readings
 
     def _wake(
         self,
         wakes: Iterable[Waking],
-        readings: Mapping[ChunkKey, _Reading],
+        readings: Mapping[ChunkKey, Reading],
         bright: Mapping[ChunkKey, Brightness],
         hits: Mapping[ChunkKey, RecallHit],
         *,
@@ -395,7 +396,7 @@ class Desk:
             )
         return tuple(self._told(waking, readings[waking.key], reason) for waking, reason in reasons.items())
 
-    def _told(self, waking: Waking, reading: _Reading, reason: Mapping[str, Any]) -> WokenChunk:
+    def _told(self, waking: Waking, reading: Reading, reason: Mapping[str, Any]) -> WokenChunk:
         seen, record = self.seen(waking.key), reading.record
         return WokenChunk(
             seen.chunk,
@@ -491,8 +492,3 @@ class Desk:
             settings.max_new_tokens,
             max(0, most - window.size),
         )
-
-
-def _retokenized(chunk: Chunk, engine: Engine) -> Chunk:
-    """The chunk's text in another model's tokens, at the same place in time."""
-    return replace(chunk, tokens=engine.tokenize(chunk.text), span=chunk.span)

@@ -162,8 +162,8 @@ class Spoken:
     said: datetime
     speaker: str
     chunks: tuple[SeenChunk, ...]
-    use: ReplyUse
-    remembered: tuple[Reminder, ...]
+    use: ReplyUse | None  # None: it is not known, since the model is not calibrated yet
+    remembered: tuple[Reminder, ...] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,13 @@ class TurnLight:
                 self.use.see(place, None if fault else row, chunks, offsets, window.reply.answers)
                 window.learn_reply(place, word.surprisal)
 
+    def end(self, row: AttentionRow | None) -> None:
+        """The model has ended the reply: what its last token looked at."""
+        row = None if row is None else self.prompt.whole(row)
+        if row is not None and row.fault(len(self.desk.window)) is None:
+            self.tape.last_row(row)
+            self.use.end(row)
+
     def use_row(self, row: AttentionRow | None) -> None:
         """What the reply's next token was taken from; None: a tool said it, or nothing is known."""
         window = self.desk.window

@@ -16,6 +16,7 @@ from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import EmbedderOff, HaloWeaveError, WindowBusy
 from halo_weave.ports import EVERYTHING, ModelInfo, Only
 from halo_weave.records import ChunkRecord, Imported, Stats, Subset, Vectors
+from halo_weave.weave.ahead import ReadAhead
 from halo_weave.weave.events import INTERNAL
 from halo_weave.weave.exports import ExportFormat, tell
 from halo_weave.weave.room import model_room, wake_room
@@ -99,9 +100,9 @@ class SystemStatus:
 class WeaveMemory:
     """`weave.memory`."""
 
-    def __init__(self, system: System, embed_anew: EmbedAnew | None) -> None:
+    def __init__(self, system: System, embed_anew: EmbedAnew | None, ahead: ReadAhead) -> None:
         """`embed_anew` makes all vectors by the embedder that was chosen; None if there is none."""
-        self._system, self._embed_anew = system, embed_anew
+        self._system, self._embed_anew, self._ahead = system, embed_anew, ahead
         self._embedding: EmbeddingState | None = None  # by another embedder, under way or failed
         self._building: Thread | None = None
         self._closed = False
@@ -179,8 +180,11 @@ class WeaveMemory:
             only = only.within(frozenset({window_id}))
         return only.within(tagged(self._system.store, [tag]) if tag else None)
 
-    def preview(self, window_id: str, text: str, wish: WakeWish = NO_WISH) -> Preview:
-        """What would wake up for this text, while it is being typed. Nothing is changed."""
+    def preview(self, window_id: str, text: str, wish: WakeWish = NO_WISH, *, ahead: bool = False) -> Preview:
+        """What would wake up for this text, while it is being typed. Nothing is changed.
+
+        `ahead`: the model makes ready for it, as far as the settings let it.
+        """
         text, desk = plain(text), self._system.desk(window_id)
         tokens = len(self._system.engine.tokenize(text))
         room = wake_room(desk, tokens, given=wish.room)
@@ -188,6 +192,8 @@ class WeaveMemory:
             return Preview(ResurrectionPlan(max(0, room), 0, ()), {}, {}, tokens)
         system = self._system
         hits, plan, near = desk.plan_recall(text, room, recall=system.recall, now=system.now(), wish=wish)
+        if ahead:
+            self._ahead.wish(window_id, plan)
         told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
         texts = {one.key: one.chunk.text for one in system.store.chunks_by_key(told)}
         over = max(0, tokens + plan.cost - model_room(desk, desk.window.size))
@@ -272,6 +278,7 @@ class WeaveMemory:
             for window_id in windows:
                 for engine in system.engines:
                     engine.forget(window_id)
+        system.drop_tapes()
         system.recall.forget()
         for window_id in windows:
             system.hubs.drop(window_id)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread, current_thread
 from typing import Literal
 
-from halo_weave.core.heads import NOT_CALIBRATED, Calibration
+from halo_weave.core.heads import NOT_CALIBRATED, PENDING, Calibration
 from halo_weave.errors import (
     BadInput,
     HaloWeaveError,
@@ -181,7 +181,7 @@ class WeaveModels:
                 self._calibrating.start()
 
     def _calibrate(self, wanted: str, engine: Engine) -> None:
-        """Find out where light comes from, between the turns: until then it comes from all heads."""
+        """Find out where light comes from, between the turns."""
 
         def progress(what: str, done: int, total: int) -> None:
             while self._turns.generating() and self._system.engine is engine:
@@ -204,7 +204,7 @@ class WeaveModels:
         try:
             if self._closed or self._unwanted.is_set():
                 raise _Stopped
-            known = calibration or NOT_CALIBRATED
+            known = calibration or (PENDING if self._make_calibration else NOT_CALIBRATED)
             before = self._system.change_engine(engine, known, stop_replies=self._turns.abort_all)
         except BaseException:
             engine.close()

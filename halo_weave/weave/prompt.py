@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -26,6 +26,7 @@ from halo_weave.templates.messages import ChatMessage, Piece
 SYSTEM_LABELS = -1
 GIVEN_LABELS = -(2**24)
 MOST_GIVEN = 1 << 16  # parts whose labels are remembered; one that is forgotten is read anew
+_COMING = -1  # id of a turn that was not said yet: the labels of its frame are never met again
 LONGEST_NAME = 48  # bytes of a window's name that the model is told
 
 _Slot = Literal["header", "footer", "left", "right", "rewritten"]  # parts of a frame with labels of their own
@@ -106,7 +107,7 @@ class Scribe:
         self._frame = lru_cache(4096)(lambda text: engine.tokenize(text, special=True))
         self._plain = lru_cache(4096)(engine.tokenize)
         self.system = lru_cache(64)(self._system)
-        self.given = lru_cache(MOST_GIVEN)(self._given)
+        self.given = lru_cache(MOST_GIVEN)(self.new_labels)
         self._next_given, self._guard = GIVEN_LABELS, Lock()
         self.controls = lru_cache(4096)(self._controls)
         self._agree = lru_cache(4096)(self._agreed)
@@ -120,7 +121,7 @@ class Scribe:
         size = sum(len(self._plain(p.text) if p.said else self._frame(p.text)) for p in own)
         return SystemPrompt(text, size, tools)
 
-    def _given(self, part: tuple[object, ...], count: int) -> int:
+    def new_labels(self, part: tuple[object, ...], count: int) -> int:
         """The first of as many labels, counting down, that nothing else has. `given` remembers it by the part."""
         with self._guard:
             self._next_given -= count
@@ -180,28 +181,15 @@ class Scribe:
         reply = window.reply
         if reply is None:
             raise AssertionError("A prompt is written for a reply.")
-        turns = [
-            _LiveTurn.of(turn_id, role, tuple(chunks), origins[turn_id].stamp if turn_id in origins else "")
-            for (turn_id, role), chunks in groupby(
-                window.chunks, key=lambda chunk: (chunk.key.turn_id, chunk.key.role)
-            )
-        ]
-        told = [ChatMessage("system", system.text)] if system.text else []
-        tools = declarations(system.tools)
-        said = [*told, *(turn.message for turn in turns)]
-        pieces = self._engine.chat(said, effort=effort, tools=tools).pieces
+        turns = _turns_of(window.chunks, origins)
+        pieces = self._pieces(turns, system, effort)
         live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
         writer = _Writer(self, live)
         for piece in pieces:
-            number = piece.message - len(told)
             if piece.part == "prompt":
                 writer.frame(piece.text, reply.turn_id, "header")
-            elif piece.part == "begin" or number < 0:
-                writer.system(piece)
-            elif piece.part == "content":
-                writer.content(turns[number], piece)
             else:
-                writer.frame(piece.text, turns[number].id, "footer" if piece.part == "footer" else "header")
+                writer.write(piece, turns, bool(system.text))
         none = np.zeros(0, np.int64)
         read = np.concatenate([none, *(s.labels for s in writer.segments if s.kind == "chunk")])
         all_live = np.concatenate([none, *live.values()])
@@ -212,6 +200,7 @@ class Scribe:
             writer.segments.append(Segment("chunk", labels, np.array(reply.ids, np.int32)))
         read_from = next((first for turn_id, first in writer.firsts if turn_id == reply.answers), None)
         before = sum(len(chunk) for turn in turns for chunk in turn.chunks if turn.id != reply.answers)
+        said = _messages(turns, system)
         return WindowPrompt(
             writer.segments,
             reply.start + len(reply.ids),
@@ -219,10 +208,40 @@ class Scribe:
             unread,
             int(missing[:before].sum()),
             "".join(piece.text for piece in pieces if piece.part == "prompt"),
-            messages=tuple(said) if not reply.ids else (*said, ChatMessage("assistant", reply.tokens.text)),
-            tools=tools,
+            messages=said if not reply.ids else (*said, ChatMessage("assistant", reply.tokens.text)),
+            tools=declarations(system.tools),
             effort=effort,
         )
+
+    def ahead(
+        self,
+        chunks: Sequence[Chunk],
+        system: SystemPrompt,
+        origins: Mapping[int, Origin],
+        foreign: frozenset[int] = frozenset(),
+        *,
+        stamp: str,
+        effort: str | None = None,
+    ) -> Prompt:
+        """What the next prompt begins with, whatever will be said: these chunks, and the frame of a message up to its words."""
+        coming = _LiveTurn(_COMING, (), stamp, ChatMessage("user", f"{stamp}a"))
+        turns = [*_turns_of(chunks, origins), coming]
+        live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
+        writer = _Writer(self, live)
+        last = len(turns) - 1 + bool(system.text)
+        for piece in self._pieces(turns, system, effort):
+            ends = piece.part == "prompt" or (piece.message == last and piece.part != "header")
+            if not ends or (piece.part == "content" and piece.start >= 0):
+                writer.write(piece, turns, bool(system.text))
+            if ends:
+                break
+        return Prompt(writer.segments, 0)
+
+    def _pieces(
+        self, turns: Sequence[_LiveTurn], system: SystemPrompt, effort: str | None
+    ) -> Sequence[Piece]:
+        tools = declarations(system.tools)
+        return self._engine.chat(_messages(turns, system), effort=effort, tools=tools).pieces
 
     def _labels(self, chunk: Chunk, foreign: frozenset[int]) -> Positions:
         if chunk.start in foreign:
@@ -236,6 +255,18 @@ class Scribe:
     def said_ids(self, text: str) -> Ids:
         """What somebody said: control tokens in it are only words."""
         return self._plain(text.encode(errors="surrogateescape").decode(errors="replace")).ids
+
+
+def _messages(turns: Sequence[_LiveTurn], system: SystemPrompt) -> tuple[ChatMessage, ...]:
+    told = (ChatMessage("system", system.text),) if system.text else ()
+    return (*told, *(turn.message for turn in turns))
+
+
+def _turns_of(chunks: Iterable[Chunk], origins: Mapping[int, Origin]) -> list[_LiveTurn]:
+    return [
+        _LiveTurn.of(turn_id, role, tuple(own), origins[turn_id].stamp if turn_id in origins else "")
+        for (turn_id, role), own in groupby(chunks, key=lambda chunk: (chunk.key.turn_id, chunk.key.role))
+    ]
 
 
 _SAMPLE = (ChatMessage("user", "a"), ChatMessage("assistant", "b"), ChatMessage("user", "c"))
@@ -266,6 +297,16 @@ class _Writer:
         self.firsts: list[tuple[int, int]] = []  # the first label that is read of each turn's chunks
         self._system = 0
         self._used: dict[tuple[int, _Slot], int] = {}
+
+    def write(self, piece: Piece, turns: Sequence[_LiveTurn], after_system: bool) -> None:
+        """A piece of one of the turns, or of what stands before them."""
+        number = piece.message - after_system
+        if piece.part == "begin" or number < 0:
+            self.system(piece)
+        elif piece.part == "content":
+            self.content(turns[number], piece)
+        else:
+            self.frame(piece.text, turns[number].id, "footer" if piece.part == "footer" else "header")
 
     def system(self, piece: Piece) -> None:
         ids = self.scribe.said_ids(piece.text) if piece.said else self.scribe.frame_ids(piece.text)
@@ -323,7 +364,8 @@ class _Writer:
 
     def _add_part(self, ids: Ids, turn_id: int, slot: _Slot) -> None:
         used = self._used[turn_id, slot] = self._used.get((turn_id, slot), 0) + len(ids)
-        self._add("frame", self.scribe.given((slot, turn_id, used), len(ids)), ids)
+        given = self.scribe.new_labels if turn_id == _COMING else self.scribe.given
+        self._add("frame", given((slot, turn_id, used), len(ids)), ids)
 
     def _add(self, kind: Literal["system", "frame"], first: int, ids: Ids) -> None:
         if len(ids):

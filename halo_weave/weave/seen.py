@@ -82,7 +82,7 @@ class Reminder:
     window: str  # where it was said
     window_name: str
     speaker: str
-    share: float  # of the reply
+    share: float | None  # of the reply; None: it is not known
     woken: Mapping[str, Any] | None  # why it woke up; None if it was live already
 
 

@@ -70,10 +70,10 @@ def _save_brightness(desk: Desk) -> None:
 
 
 def store_use(
-    desk: Desk, turn_id: int, use: ReplyUse, woken: Mapping[ChunkKey, Mapping[str, Any]]
-) -> tuple[Reminder, ...]:
+    desk: Desk, turn_id: int, use: ReplyUse | None, woken: Mapping[ChunkKey, Mapping[str, Any]]
+) -> tuple[Reminder, ...] | None:
     """What was said is stored already; if the store refuses now, only where it came from is lost."""
     with suppress(StoreError):
         desk.store.save_use(turn_id, use, woken)
-        return remembered(desk.store, [turn_id], desk.names).get(turn_id, ())
-    return ()
+        return remembered(desk.store, [turn_id], desk.names).get(turn_id)
+    return None

@@ -31,7 +31,7 @@ from halo_weave.weave.hub import Hubs
 from halo_weave.weave.leaving import leaving
 from halo_weave.weave.prompt import Scribe, SystemPrompt
 from halo_weave.weave.reply import ReplyReader
-from halo_weave.weave.taping import NewTape, TurnTape
+from halo_weave.weave.taping import DropTapes, NewTape, TurnTape
 
 log = logging.getLogger(__name__)
 MOST_DESKS = 16  # working sets that are kept between turns
@@ -74,6 +74,7 @@ class System:
         self.give_up = inf
         self.at_work: dict[str, Desk] = {}  # of the turns under way
         self.new_tape: NewTape | None = None  # for windows that are captured
+        self.erase_tapes: DropTapes | None = None
         self._tapes: dict[tuple[str, str, int, str], TurnTape] = {}
         self._defaults = defaults
         self._locks: dict[str, Lock] = {}
@@ -163,6 +164,7 @@ class System:
             return False
         self.model = replace(model, calibration=calibration)
         self._desks.clear()
+        self._tapes.clear()  # a capture holds rows of the heads that were known when it began
         return True
 
     def check_speaks(self) -> None:
@@ -333,6 +335,12 @@ class System:
                 log.warning("%s is not captured: %s", window_id, error)
                 return None
         return self._tapes[key]
+
+    def drop_tapes(self, window_id: str | None = None) -> None:
+        """Delete what was captured of a window, or of all."""
+        self._tapes = {key: tape for key, tape in self._tapes.items() if window_id not in (None, key[0])}
+        if self.erase_tapes:
+            self.erase_tapes(window_id)
 
     # Replies that were never finished
 

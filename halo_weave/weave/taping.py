@@ -25,10 +25,14 @@ class TurnTape(Tape, Protocol):
     def row(self, row: AttentionRow | None, score_reply: bool) -> None:
         """What was looked at to say the next token."""
 
+    def last_row(self, row: AttentionRow) -> None:
+        """The model has ended the reply: what its last token looked at."""
+
     def end(self) -> None:
         """The turn is over."""
 
 
+DropTapes = Callable[[str | None], None]  # deletes what was taken down of a window, or of all
 NewTape = Callable[[str, Settings, Engine, Calibration], TurnTape]  # for a window, by its settings
 
 
@@ -42,5 +46,6 @@ class Untaped:
 
     def rows(self, rows: Sequence[AttentionRow], turn_id: int | None, surprisal: Floats | None) -> None: ...
     def row(self, row: AttentionRow | None, score_reply: bool) -> None: ...
+    def last_row(self, row: AttentionRow) -> None: ...
     def note(self, what: str, *values: Any) -> None: ...
     def end(self) -> None: ...

@@ -248,6 +248,7 @@ class Turn:
                         self.reason = step.reason
                         if step.cached is not None:
                             self.stats.update(cached=step.cached, prompted=step.prompted or 0)
+                        self.light.end(step.row)
                         return
                 if calls:
                     break
@@ -433,7 +434,7 @@ class Turn:
             self._note(chunks, self.desk.record.ai_name, now)
         live = [window.at(chunk.key) for chunk in chunks]
         store_reply(self.system, self.desk, turn_id, live, self._tags, now)
-        use = self.use.whole(start)
+        use = None if self.use.calibration.pending else self.use.whole(start)
         reminders = store_use(self.desk, turn_id, use, self._woken) if chunks else ()
         return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use, reminders)
 

@@ -13,6 +13,7 @@ from typing import Any
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.errors import BadInput, BadSetting, HaloWeaveError
 from halo_weave.ports import Sampling
+from halo_weave.weave.ahead import ReadAhead
 from halo_weave.weave.branches import TurnBranches
 from halo_weave.weave.documents import Document, WeaveDocuments
 from halo_weave.weave.events import (
@@ -49,8 +50,8 @@ class Begun:
 class WeaveTurns(TurnBranches):
     """`weave.turns`: what is said, and what is told of it."""
 
-    def __init__(self, system: System) -> None:
-        self._system = system
+    def __init__(self, system: System, ahead: ReadAhead) -> None:
+        self._system, self._ahead = system, ahead
         self._lock = Lock()
         self._threads: dict[str, Thread] = {}  # the latest of each window
         self._running: dict[str, Turn] = {}
@@ -176,6 +177,8 @@ class WeaveTurns(TurnBranches):
                 yield from turn.run()
             finally:
                 del system.at_work[window_id], self._running[window_id]
+        if asked.terms is None:  # what another program will send begins as it likes
+            self._ahead.wish(window_id)
 
     def follow(self, window_id: str, after: str | None = None) -> Iterator[WindowEvent]:
         """The events after one, then those that come, up to the end of a turn."""

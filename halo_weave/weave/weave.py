@@ -11,6 +11,7 @@ from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import Engine, RecallPort
 from halo_weave.settings import Settings
 from halo_weave.store import Store
+from halo_weave.weave.ahead import ReadAhead
 from halo_weave.weave.chunks import WeaveChunks
 from halo_weave.weave.documents import WeaveDocuments
 from halo_weave.weave.elsewhere import WeaveEngines
@@ -20,7 +21,7 @@ from halo_weave.weave.memory import EmbedAnew, WeaveMemory
 from halo_weave.weave.models import Calibrate, OpenModel, Remember, WeaveModels
 from halo_weave.weave.presets import WeavePresets
 from halo_weave.weave.system import OpenOther, System
-from halo_weave.weave.taping import NewTape
+from halo_weave.weave.taping import DropTapes, NewTape
 from halo_weave.weave.turns import WeaveTurns
 from halo_weave.weave.windows import WeaveWindows
 
@@ -42,6 +43,7 @@ class Weave:
         new_tape: NewTape | None = None,
         engine_list: EngineList | None = None,
         open_other: OpenOther | None = None,
+        drop_tapes: DropTapes | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._system = System(
@@ -53,15 +55,17 @@ class Weave:
             calibration=calibration,
             now=now,
         )
-        self._system.new_tape, self._system.open_other = new_tape, open_other
-        self.turns = WeaveTurns(self._system)
+        self._system.new_tape, self._system.erase_tapes = new_tape, drop_tapes
+        self._system.open_other = open_other
+        self._ahead = ReadAhead(self._system)
+        self.turns = WeaveTurns(self._system, self._ahead)
         self.models = WeaveModels(self._system, self.turns, open_model, calibrate, remember_model)
         self.engines = WeaveEngines(self._system, engine_list)
         self.windows = WeaveWindows(self._system, self.turns)
         self.documents = WeaveDocuments(self._system)
         self.presets = WeavePresets(self._system)
         self.chunks = WeaveChunks(self._system)
-        self.memory = WeaveMemory(self._system, embed_anew)
+        self.memory = WeaveMemory(self._system, embed_anew, self._ahead)
         self.keepsakes = WeaveKeepsakes(self._system)
         self.library = WeaveLibrary(self._system)
         self.now = now
@@ -82,6 +86,7 @@ class Weave:
         """Stop what is being written and let go of everything. What was said so far is kept."""
         self.models.close()
         self.memory.close()
+        self._ahead.close()
         self.turns.close()
         self.turns.abort_all()  # also in the thread of someone who asks for a turn's steps
         self._system.close()

@@ -151,14 +151,22 @@ class WeaveWindows:
         return record
 
     def delete(self, window_id: str) -> None:
-        """The window goes; what was said in it stays in memory."""
+        """The window goes, and what was captured of it; what was said in it stays in memory."""
         system = self._system
         with system.alone(window_id):
             system.window(window_id)
             system.store.delete_window(window_id, now=system.now())
             for engine in system.engines:
                 engine.forget(window_id)
+            system.drop_tapes(window_id)
         system.hubs.drop(window_id)
+
+    def drop_captures(self, window_id: str) -> None:
+        """What the lab took down of the window is deleted; nothing else changes."""
+        system = self._system
+        with system.alone(window_id):
+            system.window(window_id)
+            system.drop_tapes(window_id)
 
     def settings(self, window_id: str | None = None) -> Settings:
         """What holds for all windows, or in one."""

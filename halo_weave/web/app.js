@@ -128,7 +128,7 @@ export class App extends Link {
   async deleteWindow(window) {
     const sure = await this.dialogs.confirm({
       title: `Delete the window “${window.name}”?`,
-      sentence: `${staying(window)} Its name, system prompt and settings go.`,
+      sentence: `${staying(window)} Its name, system prompt and settings go, and what the lab captured of it.`,
       confirm: "Delete window", danger: true,
     });
     if (!sure) return;

@@ -34,6 +34,8 @@ export class Store extends EventTarget {
   turn = rest();
   /** Where the words of replies came from, by turn; null: it is not known. @type {Map<string, ReplyLight | null>} */
   light = new Map();
+  /** Replies of which it is not known what they used, since the model was not calibrated yet. @type {Set<string>} */
+  unlit = new Set();
   /** The reply whose light is shown, "" for the newest. */
   pointed = "";
   /** @type {Connection} */
@@ -317,7 +319,8 @@ export class Store extends EventTarget {
     if (!live) return false;
     const turn = this.#turnOf(`${data.turn_id}.0.assistant`, data);
     const start = live.draft?.start ?? data.chunks[0]?.start ?? "0";
-    this.light.set(data.turn_id, new ReplyLight(start, data.use));
+    this.light.set(data.turn_id, data.use && new ReplyLight(start, data.use));
+    if (!data.use) this.unlit.add(data.turn_id);
     live.settle(data.chunks.map((one) => liveChunk(one, turn)));
     this.#phase("finishing");
     this.tell("live");

@@ -85,6 +85,7 @@ declare namespace Wire {
     "GET /api/notes": NotesTold;
     "PUT /api/notes": NotesTold;
     "GET /api/windows/{window_id}/captures": Captures;
+    "DELETE /api/windows/{window_id}/captures": null;
     "GET /api/windows/{window_id}/replay": ReplayTold;
     "GET /api/windows/{window_id}/compare": ComparisonTold;
     "GET /api/windows/{window_id}/digest": DigestTold;
@@ -791,6 +792,8 @@ declare namespace Wire {
     initial_brightness?: number | null;
     brightness_cap?: number | null;
     fading?: number | null;
+    fading_share?: number | null;
+    adds_up?: "mean" | "max" | null;
     decay?: number | null;
     sink?: "max" | "first" | null;
     asking_sinks?: number | null;
@@ -807,6 +810,7 @@ declare namespace Wire {
     memory_scope?: "all" | "tags" | "window" | null;
     recall_thoughts?: boolean | null;
     kv_mode?: "splice" | "exact" | null;
+    read_ahead?: "off" | "frames" | "load" | "compute" | null;
     timestamps?: boolean | null;
     memory_tree_in_prompt?: boolean | null;
     memory_decay_days?: number | null;
@@ -898,7 +902,7 @@ declare namespace Wire {
     window: string;
     window_name: string;
     speaker: string;
-    share: number;
+    share: number | null;
     woken: Record<string, any> | null;
   }
 
@@ -1012,12 +1016,12 @@ declare namespace Wire {
   interface SettingsChange {
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
       "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
-      "initial_brightness" | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" |
-      "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" |
-      "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" |
-      "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "answered_by" |
-      "may_leave" | "private" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
-      "capture_megabytes")[];
+      "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
+      "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
+      | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
+      "recall_thoughts" | "kv_mode" | "read_ahead" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
+      "tools" | "tool_rounds" | "answered_by" | "may_leave" | "private" | "document_megabytes" | "document_tokens" |
+      "document_seconds" | "capture" | "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -1036,6 +1040,8 @@ declare namespace Wire {
     initial_brightness?: number;
     brightness_cap?: number;
     fading?: number;
+    fading_share?: number;
+    adds_up?: "mean" | "max";
     decay?: number;
     sink?: "max" | "first";
     asking_sinks?: number;
@@ -1052,6 +1058,7 @@ declare namespace Wire {
     memory_scope?: "all" | "tags" | "window";
     recall_thoughts?: boolean;
     kv_mode?: "splice" | "exact";
+    read_ahead?: "off" | "frames" | "load" | "compute";
     timestamps?: boolean;
     memory_tree_in_prompt?: boolean;
     memory_decay_days?: number;
@@ -1123,8 +1130,8 @@ declare namespace Wire {
     said: string;
     speaker: string;
     chunks: ChunkTold[];
-    use: UseTold;
-    remembered: RememberedTold[];
+    use: UseTold | null;
+    remembered: RememberedTold[] | null;
   }
 
   interface StatsTold {
@@ -1162,6 +1169,7 @@ declare namespace Wire {
     turns: number;
     asleep: number;
     woken: number;
+    woken_tokens: number;
     live: number;
     median_age: number | null;
     rows: number;
@@ -1336,12 +1344,12 @@ declare namespace Wire {
     inherits?: ("system_prompt" | "user_name" | "ai_name")[];
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
       "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
-      "initial_brightness" | "brightness_cap" | "fading" | "decay" | "sink" | "asking_sinks" | "pairs_asleep" |
-      "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget" | "resurrection_brightness" |
-      "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" | "recall_thoughts" | "kv_mode" |
-      "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "answered_by" |
-      "may_leave" | "private" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
-      "capture_megabytes")[];
+      "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
+      "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
+      | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
+      "recall_thoughts" | "kv_mode" | "read_ahead" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
+      "tools" | "tool_rounds" | "answered_by" | "may_leave" | "private" | "document_megabytes" | "document_tokens" |
+      "document_seconds" | "capture" | "capture_megabytes")[];
   }
 
   interface WindowTold {

@@ -26,8 +26,16 @@ def test_strategies_are_found_by_the_names_of_their_files():
 
 
 def test_the_settings_of_a_strategy_stand_beside_it_and_are_known_to_all():
-    assert list(settings_of(STRATEGIES)) == ["fading", "decay", "sink", "asking_sinks"]
-    assert list(FIELDS)[8:23] == [
+    assert list(settings_of(STRATEGIES)) == [
+        "fading",
+        "fading_share",
+        "adds_up",
+        "decay",
+        "sink",
+        "asking_sinks",
+    ]
+    first = list(FIELDS).index("max_context_tokens")
+    assert list(FIELDS)[first : first + 17] == [
         "max_context_tokens",
         "prune_to",
         "min_chunk_tokens",
@@ -36,6 +44,8 @@ def test_the_settings_of_a_strategy_stand_beside_it_and_are_known_to_all():
         "initial_brightness",
         "brightness_cap",
         "fading",
+        "fading_share",
+        "adds_up",
         "decay",
         "sink",
         "asking_sinks",
@@ -201,6 +211,21 @@ def test_the_prototypes_strategies_keep_what_is_looked_at(name):
     bright = window.chunk_brightness()
     assert np.argmax(bright) == 1
     assert 0 <= min(bright) <= max(bright) <= 10_000
+
+
+def test_cumulative_fades_by_a_number_or_by_a_share():
+    dim, bright = 100.0, 9_000.0
+    for strategy, lost in (
+        (STRATEGIES["cumulative"](fading=20.0), (20.0, 20.0)),
+        (STRATEGIES["cumulative"](fading=0.0, fading_share=0.01), (1.0, 90.0)),
+    ):
+        window = Window(
+            [live(chunk(1, 0, Role.USER, 10, 5), dim), live(chunk(3, 0, Role.USER, 30, 5), bright)],
+            strategy=strategy,
+        )
+        window.update(looking_at(window, 9))  # nearer than what earns
+        assert (dim - window.brightness[0], bright - window.brightness[5]) == pytest.approx(lost)
+    assert STRATEGIES["cumulative"](adds_up="max").capture.combine == "max"
 
 
 def test_halves_of_a_pair_go_apart_or_together_and_with_magnitude_voting_by_the_dimmer_one():

@@ -65,12 +65,31 @@ def test_a_chunk_that_wakes_up_within_a_reply_is_a_source_from_then_on() -> None
     tally = UseTally(HEADS)
     few = np.zeros((2, 6), np.float32)
     few[:, 0] = 1.0
-    tally.say(AttentionRow(few[0], raw=few), (CHUNKS[0], CHUNKS[2]), np.array([0, 4, 6]), 5)
+    for _ in range(2):  # the first row is that of the template's last words
+        tally.say(AttentionRow(few[0], raw=few), (CHUNKS[0], CHUNKS[2]), np.array([0, 4, 6]), 5)
     tally.say(looked({4: 1.0}, {4: 1.0}), CHUNKS, OFFSETS, 5)
     assert {str(one.key): round(one.share, 3) for one in tally.whole().chunks} == {
         "1.0.user": 0.5,
         "3.0.user": 0.5,
     }
+
+
+def test_what_counts_is_where_the_tokens_of_the_reply_looked_not_the_words_before_it() -> None:
+    tally = UseTally(HEADS)
+    tally.say(
+        looked({0: 1.0}, {0: 1.0}), CHUNKS, OFFSETS, 5
+    )  # the template's last word chose the first token
+    tally.end(looked({5: 0.9}, {5: 0.9}))
+    use = tally.whole()
+    assert [(str(one.key), round(one.share, 3)) for one in use.chunks] == [("3.0.user", 0.9)]
+    assert [[one.offset for one in sources] for sources in use.tokens] == [[1]]
+    longer = UseTally(HEADS)
+    longer.say(looked({0: 1.0}, {0: 1.0}), CHUNKS, OFFSETS, 5)
+    longer.say(looked({5: 1.0}, {5: 1.0}), CHUNKS, OFFSETS, 5)
+    longer.end(looked({9: 1.0}, {9: 1.0}))
+    use = longer.whole()
+    assert [(str(one.key), round(one.share, 3)) for one in use.chunks] == [("3.0.user", 0.5)]
+    assert [[one.offset for one in sources] for sources in use.tokens] == [[1], [1]]
 
 
 def test_without_heads_a_token_counts_by_what_it_gets_more_than_usual() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.cell_kills import drill
 from halo_weave.core.tokens import Role
 from halo_weave.engines.cells import CachedTokens
 from halo_weave.engines.disk import LIVE_FILE, CellFiles, Grave, _head, clear_disk, disk_use
@@ -261,6 +262,14 @@ def test_a_process_that_is_killed_while_it_writes_leaves_whole_files_or_none(tmp
             assert (part.state == first % 251).all()
             assert len(part.state) == 200_000
     assert whole > kills / 2
+
+
+def test_after_kills_while_cells_are_written_the_model_reads_as_if_all_were_computed(tmp_path: Path) -> None:
+    kills = int(os.environ.get("HALO_WEAVE_KILLS", "2"))
+    told = drill(write(tmp_path / "tiny.gguf", "llama"), kills)
+    assert told["kills"] == kills
+    assert told["from_disk"] > 0
+    assert (told["errors"], told["wrong"]) == (0, 0)
 
 
 def test_the_same_tokens_are_written_once(tmp_path: Path) -> None:

@@ -116,3 +116,46 @@ def test_closing_ends_everything_and_refuses_more() -> None:
         list(values)
     with pytest.raises(EngineError, match="closed"):
         next(scheduler.run(count("b", 1), "b"))
+
+
+def test_patient_work_waits_for_all_other_work_and_never_takes_its_place(
+    scheduler: FairScheduler[str],
+) -> None:
+    done: list[str] = []
+
+    def noting(name: str, slices: int) -> Generator[str | None]:
+        for _ in range(slices):
+            done.append(name)
+            yield None
+
+    hold = threading.Event()
+
+    def holding() -> Generator[str | None]:
+        hold.wait()
+        yield None
+
+    scheduler.post(holding(), "first")
+    scheduler.post(noting("patient", 2), "a", patient=True)
+    scheduler.post(noting("other", 3), "b")
+    dropped = scheduler.post(noting("late", 1), "b", patient=True)
+    hold.set()
+    scheduler.settle()
+    assert done == ["other"] * 3 + ["patient"] * 2
+    assert dropped.over
+
+
+def test_work_of_a_window_ends_patient_work_in_it(scheduler: FairScheduler[str]) -> None:
+    begun, done = threading.Event(), list[str]()
+
+    def endless() -> Generator[str | None]:
+        try:
+            while True:
+                begun.set()
+                yield None
+        finally:
+            done.append("ended")
+
+    scheduler.post(endless(), "a", patient=True)
+    assert begun.wait(WAIT)
+    assert list(scheduler.run(count("x", 1), "a")) == ["x0"]
+    assert done == ["ended"]

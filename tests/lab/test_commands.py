@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from halo_weave.assemble import Options, assemble
 from halo_weave.cli import app
 from tests.lab.test_replay import TOLD, Talked
 
@@ -121,3 +122,18 @@ def test_a_captured_window_is_found_by_its_name(tmp_path: Path) -> None:
     talked.weave.close()
     told = json.loads(run("replay", "one", "--data", tmp_path, "--json"))
     assert [one["key"] for one in told["slept"]] == [str(key) for turn in talked.slept for key, _ in turn]
+
+
+@pytest.mark.parametrize("by", ["the program", "the command"])
+def test_wiping_the_memory_wipes_what_was_captured(scripted: None, tmp_path: Path, by: str) -> None:
+    weave = assemble(Options(tmp_path, engine="scripted", embedder="off"))
+    window = weave.windows.create("one", settings={"capture": "mean"}).id
+    list(weave.turns.steps(window, "My sister plays the violin."))
+    assert list((tmp_path / "captures" / window).glob("turn-*.npz"))
+    if by == "the program":
+        weave.memory.clear()
+    weave.close()
+    if by == "the command":
+        wiped = CliRunner().invoke(app, ["clear", "--yes", "--data", str(tmp_path)], catch_exceptions=False)
+        assert wiped.exit_code == 0
+    assert not (tmp_path / "captures").exists()

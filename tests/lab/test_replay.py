@@ -58,6 +58,7 @@ class Talked:
         self.window = self.weave.windows.create("one", settings=chosen).id
         self.slept: list[list[tuple[ChunkKey, float]]] = []
         self.woken: list[ChunkKey] = []
+        self.uses: list[dict[ChunkKey, float]] = []
         for text in says:
             self.say(text)
 
@@ -65,6 +66,7 @@ class Talked:
         turn = list(self.weave.turns.steps(self.window, text))
         asleep = [one for event in of(events.ChunksSlept, turn) for one in event.chunks]
         self.woken += [one.key for event in of(events.ChunksWoken, turn) for one in event.chunks]
+        self.uses += [{one.key: one.share for one in spoken.use.chunks} for spoken in of(events.Spoken, turn)]
         self.slept.append([(one.key, one.brightness) for one in asleep])
 
     @property
@@ -84,6 +86,13 @@ def test_a_replay_puts_to_sleep_what_fell_asleep_live(tmp_path: Path, strategy: 
     done = replay(talked.tape)
     assert asleep(done, len(TOLD)) == talked.slept
     assert [key for _, key in done.woken] == talked.woken
+
+
+def test_a_replay_finds_the_same_sources_of_each_reply(tmp_path: Path) -> None:
+    talked = Talked(tmp_path, {"strategy": "use_and_surprise"})
+    talked.weave.close()
+    assert any(talked.uses)
+    assert replay(talked.tape, uses=True).uses == talked.uses
 
 
 def test_another_strategy_or_budget_acts_otherwise_on_the_same_capture(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Light over HTTP: ranks, the budget applied at once, a sleep that is taken back."""
 
+from halo_weave.places import captures_folder
 from tests.server.talking import chunks_of, get_context, refused, say
 
 
@@ -63,3 +64,18 @@ def test_the_lab_replays_what_was_captured_and_quotes_what_was_used(client, wind
     excerpts = client.get(f"{base}/digest").json()["excerpts"]
     assert excerpts
     assert all(one["replies"] for one in excerpts)
+
+
+def test_what_was_captured_goes_with_its_window_or_when_it_is_asked_to(client, window, service):
+    other = client.post("/api/windows", json={"name": "other"}).json()["id"]
+    for one in (window, other):
+        client.patch(f"/api/windows/{one}", json={"settings": {"capture": "mean"}})
+        say(client, one, "Herons stand still.")
+    captures = captures_folder(service.weave.memory.folder)
+    assert {path.name for path in captures.iterdir()} >= {window, other}
+    assert client.delete(f"/api/windows/{window}/captures").status_code == 204
+    assert [(captures / one).exists() for one in (window, other)] == [False, True]
+    say(client, window, "Boats as well.")  # capturing goes on
+    assert client.get(f"/api/windows/{window}/captures").json()["captures"][0]["turns"] == 1
+    client.delete(f"/api/windows/{other}")
+    assert [(captures / one).exists() for one in (window, other)] == [True, False]

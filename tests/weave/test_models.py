@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from halo_weave.core.heads import NOT_CALIBRATED, Calibration, RetrievalHead
+from halo_weave.core.heads import PENDING, Calibration, RetrievalHead
 from halo_weave.engines.absent import AbsentEngine
 from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadInput, ModelLoading, ModelNotFound, WindowBusy
@@ -116,7 +116,7 @@ def test_calibrating_waits_while_a_reply_is_written(made, shelf):
     begun = weave.turns.say(window, "Count.").result()
     go_on.set()
     assert not slow.wait(0.5)
-    assert weave.models.state().light == NOT_CALIBRATED.sentence
+    assert weave.models.state().light == PENDING.sentence
     busy.set()
     list(weave.turns.follow(window, begun.before))
     assert slow.wait(60)

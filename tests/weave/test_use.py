@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import halo_weave.cli
 from halo_weave.cli.app import app
-from halo_weave.core.heads import Calibration, RetrievalHead
+from halo_weave.core.heads import PENDING, Calibration, RetrievalHead
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.engines.scripted import Looking, ScriptedEngine
 from halo_weave.stores.sqlite import SqliteStore
@@ -81,7 +81,11 @@ def test_it_is_known_after_a_restart_and_on_the_command_line(
 def test_a_model_without_heads_tells_it_as_well(tmp_path: Path) -> None:
     engine = ScriptedEngine(
         ["Hello Anna.", "Rex."],
-        look=lambda at: look(at) if at.text.endswith("assistant\n") else np.ones(len(at.ids), np.float32),
+        look=lambda at: (
+            look(at)
+            if at.text.rpartition("<|turn|>")[2].startswith("assistant")
+            else np.ones(len(at.ids), np.float32)
+        ),
     )
     store = SqliteStore(tmp_path / "memory.sqlite")
     weave = Weave(engine, store, WordRecall(store), None, now=Clock())
@@ -91,3 +95,19 @@ def test_a_model_without_heads_tells_it_as_well(tmp_path: Path) -> None:
     assert of(events.Spoken, turn)[0].use.chunks[0].key == ChunkKey(1, 0, Role.USER)
     assert "not calibrated" in weave.memory.status().calibration.sentence
     weave.close()
+
+
+def test_before_the_model_is_calibrated_it_is_not_known_what_a_reply_used(tmp_path: Path) -> None:
+    weave = opened(tmp_path, PENDING)
+    window = weave.windows.create("one", settings=SMALL).id
+    list(weave.turns.steps(window, "My dog is called Bruno."))
+    weave.chunks.sleep(window, ChunkKey(1, 0, Role.USER))
+    (spoken,) = of(events.Spoken, list(weave.turns.steps(window, "What is my dog called?")))
+    assert spoken.use is None
+    assert [(one.key.turn_id, one.share) for one in spoken.remembered or ()] == [(1, None)]
+    answer = spoken.chunks[0].chunk.key
+    assert weave.chunks.why(window, answer).use is None
+    assert weave.windows.said(window).turns[-1].remembered == spoken.remembered
+    weave.close()
+    run = CliRunner().invoke(app, ["why", str(answer), "--data", str(tmp_path)])
+    assert "It is not known where this reply came from." in run.stdout

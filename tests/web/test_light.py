@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
+from halo_weave.core.heads import PENDING
 from tests.web.talk import act, chunk, frame, grounds, keys, say, toast
 
 pytestmark = pytest.mark.browser
@@ -234,3 +235,22 @@ def test_a_memory_that_woke_for_nothing_is_told_as_unused(house, show):
     expect(line.locator("summary")).to_contain_text("Woke 1 memory, used none of them")
     line.locator("summary").click()
     expect(line.locator("li")).to_contain_text("not used")
+
+
+def test_before_the_model_is_calibrated_an_answer_does_not_claim_that_it_used_nothing(house, show):
+    window = told(house)
+    house.service.weave._system.use_calibration(house.engine, PENDING)
+    page = show(window)
+    house.replies.append("She is Mochi.")
+    say(page, "How do you do?")
+    line = page.locator(".turn.assistant .remembered").last
+    expect(line).to_have_text(
+        "What this answer used is not known: which parts of the model look back was not found out yet."
+    )
+    house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
+    house.replies.append("She is Mochi.")
+    say(page, "What is my cat called?")
+    line = page.locator(".turn.assistant .remembered").last
+    expect(line.locator("summary")).to_have_text("Woke 1 memory; what was used of them is not known")
+    line.locator("summary").click()
+    expect(line.locator("li")).to_contain_text("not known whether it was used")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from halo_weave.core.brightness import AttentionRow, Light, Sight, Strategy
+from halo_weave.core.brightness import AttentionRow, Capture, Light, Sight, Strategy
 from halo_weave.core.setting import setting
 
 NEAR, SCALE = 20, 10.0  # tokens nearer than this earn nothing; then logarithmically more
@@ -15,17 +16,35 @@ WHOLE = 10_000.0  # brightness of what the prototype counted as 1
 
 @dataclass(frozen=True, slots=True)
 class Cumulative(Strategy):
-    """A token gains its share of each row, weighted by its distance, and loses `fading`."""
+    """A token gains its share of each row, weighted by its distance, and loses `fading`, by a number or by a share."""
 
     fading: float = setting(
         20.0, "What a token loses with each token of a reply.", group="Forgetting", low=0, high=10_000
     )
+    fading_share: float = setting(
+        0.0,
+        "What share of its brightness a token loses with each token of a reply, beside `fading`.",
+        group="Forgetting",
+        low=0,
+        high=1,
+    )
+    adds_up: Literal["mean", "max"] = setting(
+        "mean",
+        "Of all heads' attention: their mean, or the largest.",
+        group="Forgetting",
+        choices=("mean", "max"),
+    )
+
+    @property
+    def capture(self) -> Capture:
+        return Capture(combine=self.adds_up)
 
     def brighten(self, sight: Sight, row: AttentionRow) -> Light:
         after = sight.light.brightness.copy()
         distance = row.tokens.size - np.arange(sight.scored, dtype=np.float32)
         weights = np.where(distance < NEAR, 0, np.log1p(np.maximum(distance - NEAR, 0) / SCALE))
         scored = after[: sight.scored]
+        scored *= np.float32(1 - self.fading_share)
         scored += row.tokens[: sight.scored] * weights * np.float32(WHOLE) - np.float32(self.fading)
         np.clip(scored, 0, np.float32(self.brightness_cap), out=scored)
         return Light(after)

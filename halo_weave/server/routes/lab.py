@@ -40,6 +40,7 @@ class StrategyTold(Output):
     turns: int
     asleep: int
     woken: int
+    woken_tokens: int = Field(description="Read anew, or brought back from the cache.")
     live: int = Field(description="Chunks that are live at the end.")
     median_age: float | None = Field(description="In turns, of what fell asleep.")
     rows: int
@@ -109,6 +110,10 @@ def routes(service: Service) -> APIRouter:
                 for one in tapes(window_id)
             ]
         )
+
+    @router.delete("/captures", summary="Delete what was captured of the window", status_code=204)
+    def delete_captures(window_id: WindowId) -> None:
+        service.weave.windows.drop_captures(window_id)
 
     def tape(window_id: str, name: str) -> TapedWindow:
         found = [one for one in tapes(window_id) if name in ("", one.folder.name)]

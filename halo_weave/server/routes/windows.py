@@ -172,7 +172,7 @@ def routes(service: Service) -> APIRouter:
     ) -> wakewire.PreviewTold:
         """`without`, `also`, `room`: as `say` takes them in its `wish`."""
         wish = requests.wish_of(requests.Wish(without=without, also=also, room=room))
-        return wakewire.PreviewTold.of(service.weave.memory.preview(window_id, q, wish))
+        return wakewire.PreviewTold.of(service.weave.memory.preview(window_id, q, wish, ahead=True))
 
     @router.get(
         "/{window_id}/life", summary="What became of all that was said in the window", tags=["Looking"]

@@ -50,7 +50,7 @@ PARTS = """WITH RECURSIVE parts (number) AS (
 
 class SqliteUses(SqlitePart):
     def save_use(
-        self, turn_id: int, use: ReplyUse, woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None
+        self, turn_id: int, use: ReplyUse | None, woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None
     ) -> None:
         with self._db.writing() as db:
             db.executemany(
@@ -58,6 +58,8 @@ class SqliteUses(SqlitePart):
                    SELECT ?, number, ? FROM chunks WHERE turn = ? AND chunk = ?""",
                 [(turn_id, pack_json(reason), *key[:2]) for key, reason in (woken or {}).items()],
             )
+            if use is None:
+                return
             chunks = (
                 (place, one.key.turn_id, one.key.chunk_id, one.share) for place, one in enumerate(use.chunks)
             )
@@ -105,9 +107,11 @@ class SqliteUses(SqlitePart):
                 (turns, turns, least),
             ).fetchall()
         found: dict[int, tuple[float, list[ReplyMemory]]] = {turn: (nothing, []) for turn, nothing in rest}
+        used = set(found)
         for (turn, share, reason, *_), record in zip(rows, records([row[3:] for row in rows]), strict=True):
             woken = None if reason is None else json.loads(reason)
-            found.setdefault(turn, (1.0, []))[1].append(ReplyMemory(record, share, woken))
+            known = share if turn in used else None
+            found.setdefault(turn, (1.0, []))[1].append(ReplyMemory(record, known, woken))
         return found
 
     def used_in(self, key: ChunkKey, *, limit: int = 100) -> list[ChunkUse]:

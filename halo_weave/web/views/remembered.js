@@ -8,6 +8,7 @@ import { Prose } from "./prose.js";
 const USED = 0.05;
 const MOST = 600; // characters of a memory
 const NOTHING = "This answer used nothing that was said before.";
+const UNKNOWN = "What this answer used is not known: which parts of the model look back was not found out yet.";
 
 export class RememberedView {
   #shown = "";
@@ -20,11 +21,12 @@ export class RememberedView {
 
   /** @param {Turn} turn */
   show({ remembered, turn_id }) {
-    const { live } = this.app.store;
-    const shown = JSON.stringify([remembered, remembered?.map((one) => Boolean(live?.find(one.key)))]);
+    const { live, unlit } = this.app.store;
+    const unknown = unlit.has(turn_id);
+    const shown = JSON.stringify([unknown, remembered, remembered?.map((one) => Boolean(live?.find(one.key)))]);
     if (shown === this.#shown) return;
     this.#shown = shown;
-    if (!remembered) fill(this.node);
+    if (!remembered) fill(this.node, unknown ? h("p", { class: "quiet", text: UNKNOWN }) : null);
     else if (!remembered.length) fill(this.node, h("p", { class: "quiet", text: NOTHING }));
     else {
       const open = this.node.querySelector("details")?.open;
@@ -38,7 +40,9 @@ export class RememberedView {
   #item(one, turnId) {
     const { app } = this;
     const live = app.store.live?.find(one.key);
-    const used = one.share >= USED ? `used, ${percent(one.share)} of the answer` : "not used";
+    const { share } = one;
+    const used = share === null ? "not known whether it was used"
+      : share >= USED ? `used, ${percent(share)} of the answer` : "not used";
     const why = one.woken ? `woken ${wokenBy(one.woken, one.text)}` : "was live";
     const fits = one.woken && isHit(one.woken) ? one.woken.similarity : null;
     const where = one.window === app.store.current ? "" : ` in “${one.window_name || "another window"}”`;
@@ -46,7 +50,7 @@ export class RememberedView {
     const text = h("div", { class: "remembered-text" });
     const shown = one.text.length > MOST ? `${one.text.slice(0, MOST)}…` : one.text;
     new Prose(text, () => "").show([shown], { raw: app.preferences.values.form === "raw" });
-    return h("li", { class: one.share >= USED ? "" : "unused" },
+    return h("li", { class: share === null || share >= USED ? "" : "unused" },
       text, h("p", { class: "quiet", text: about.join(" · ") }, fitButton(fits, one.woken?.parts)),
       h("div", { class: "answers start" },
         iconButton("search", "Open", () => this.#open(one), { text: true, class: "small" }),
@@ -67,9 +71,11 @@ export class RememberedView {
 
 /** @param {Reminder[]} remembered */
 function summary(remembered) {
-  const used = remembered.filter((one) => one.share >= USED);
-  if (!used.length) return `Woke ${counted(remembered.length, "memory", "memories")}, used none of them`;
-  const words = used.slice(0, 2).map((one) => `“${clip(one.text, 60)}” ${percent(one.share)}`);
+  const woke = `Woke ${counted(remembered.length, "memory", "memories")}`;
+  if (remembered.some((one) => one.share === null)) return `${woke}; what was used of them is not known`;
+  const used = remembered.filter((one) => (one.share ?? 0) >= USED);
+  if (!used.length) return `${woke}, used none of them`;
+  const words = used.slice(0, 2).map((one) => `“${clip(one.text, 60)}” ${percent(one.share ?? 0)}`);
   const more = used.length > 2 ? ` and ${used.length - 2} more` : "";
   const rest = remembered.length - used.length;
   return `Remembered ${words.join(", ")}${more}${rest ? `; ${rest} not used` : ""}`;

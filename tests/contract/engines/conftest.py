@@ -28,7 +28,7 @@ from tests.model.weights import chat_model
 PROTOTYPE = Abilities(cuts=False, surprisal=False, reading=False)
 HIDDEN = Abilities(attention=False, cuts=False, token_ids=False, surprisal=False, reading=False)
 ABILITIES = {
-    "scripted": Abilities(),
+    "scripted": Abilities(ahead=True),
     "kobold": Abilities(),  # another Halo Weave
     "kobold-plain": PROTOTYPE,  # as the prototype's server is asked
     "openai": HIDDEN,  # our own /v1
@@ -38,7 +38,7 @@ ABILITIES = {
     "plain": Abilities(
         attention=False, cuts=False, surprisal=False, reading=False
     ),  # as behind somebody's API
-    "llama": Abilities(),
+    "llama": Abilities(ahead=True),
 }
 UNTOLD = {
     "kobold-plain",

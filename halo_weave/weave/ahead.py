@@ -1,0 +1,132 @@
+"""Reading ahead: what the next message will need is made ready while nobody waits for it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from threading import Condition, Thread
+
+from halo_weave.core.resurrection import ResurrectionPlan
+from halo_weave.core.tokens import ChunkKey
+from halo_weave.errors import HaloWeaveError
+from halo_weave.ports import Prompt
+from halo_weave.weave.desk import Desk
+from halo_weave.weave.prompt import Origin
+from halo_weave.weave.system import System
+
+log = logging.getLogger(__name__)
+FRAMES = 96  # tokens that may always be computed: the end of a reply, and the beginning of a message
+IDLE = 0.5  # at most this share of the processors is at work on a machine that counts as idle
+GLANCE = 0.1  # seconds of looking at them
+
+
+class ReadAhead:
+    """One thread for all windows. Of several wishes for a window the last one counts."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._changed = Condition()
+        self._wishes: dict[str, ResurrectionPlan | None] = {}
+        self._thread: Thread | None = None
+        self._busy = self._closed = False
+
+    def wish(self, window_id: str, plan: ResurrectionPlan | None = None) -> None:
+        """This window will be spoken to; `plan`: what would wake up in it. Returns at once."""
+        if not self._system.engine.info.abilities.ahead:
+            return
+        with self._changed:
+            if self._closed:
+                return
+            self._wishes.pop(window_id, None)
+            self._wishes[window_id] = plan
+            if self._thread is None:
+                self._thread = Thread(target=self._loop, name="halo-weave ahead", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def settle(self) -> None:
+        """Returns when every wish was handed to the engine."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not (self._wishes or self._busy))
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._closed or bool(self._wishes))
+                if self._closed:
+                    return
+                window_id = next(iter(self._wishes))
+                plan = self._wishes.pop(window_id)
+                self._busy = True
+            try:
+                self._read(window_id, plan)
+            except HaloWeaveError as error:  # it is read when it is said
+                log.debug("%s is not read ahead: %s", window_id, error)
+            except Exception:
+                log.exception("Reading ahead failed.")
+
+    def _read(self, window_id: str, plan: ResurrectionPlan | None) -> None:
+        system, version = self._system, self._system.store.version()
+        if system.silence is not None or window_id in system.at_work:
+            return
+        desk = system.desk(window_id)
+        settings, info = desk.settings, desk.engine.info
+        if settings.read_ahead == "off" or not info.abilities.cuts or not len(desk.window):
+            return
+        if settings.read_ahead == "frames":
+            plan = None
+        prompt = _prompt_of(desk, plan.keys if plan else (), system.now())
+        most = None if settings.read_ahead == "compute" and _idle() else FRAMES
+        if system.store.version() == version and window_id not in system.at_work:
+            room = settings.max_new_tokens + FRAMES
+            desk.engine.read_ahead(window_id, prompt, room=room, mode=settings.kv_mode, most=most)
+
+
+def _prompt_of(desk: Desk, keys: Iterable[ChunkKey], now: datetime) -> Prompt:
+    """What the next prompt begins with if these chunks wake up."""
+    readings = list(desk.readings(keys).values())
+    with desk.guard:
+        chunks = [*desk.window.chunks, *(one.chunk for one in readings)]
+        origins, foreign = dict(desk.origins), set(desk.foreign)
+    for one in readings:
+        if origin := desk.origin(one.chunk, one.record):
+            origins[one.chunk.key.turn_id] = origin
+        if len(one.chunk) != one.chunk.span:
+            foreign.add(one.chunk.start)
+    return desk.scribe.ahead(
+        sorted(chunks, key=lambda chunk: chunk.start),
+        desk.system,
+        origins,
+        frozenset(foreign),
+        stamp=Origin(now).stamp if desk.settings.timestamps else "",
+        effort=desk.settings.effort,
+    )
+
+
+def _idle() -> bool:
+    """Whether the processors have time. Where that is not told, they have."""
+    try:
+        before = _processor_times()
+        time.sleep(GLANCE)
+        whole, resting = (b - a for a, b in zip(before, _processor_times(), strict=True))
+        return resting >= (1 - IDLE) * whole
+    except (OSError, ValueError, IndexError):
+        return True
+
+
+def _processor_times() -> tuple[int, int]:
+    """Of all processors since the machine began: in all, and at rest. Linux tells it."""
+    with open("/proc/stat") as file:
+        numbers = [int(number) for number in file.readline().split()[1:9]]
+    return sum(numbers), numbers[3] + numbers[4]
