@@ -26,6 +26,7 @@ OPTIONS = {
     "batch",
     "disk_cache",
 }
+OPTIONS |= {"engines", "url", "model_name", "engine_key", "reader"}
 OPTIONS |= {"host", "port", "key", "origin", "allow_host"}
 
 

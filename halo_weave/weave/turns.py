@@ -162,8 +162,8 @@ class WeaveTurns(TurnBranches):
                 f"{unknown[0]!r} cannot be set for one turn. Use: {', '.join(sorted(OVERRIDES))}."
             )
         began = time.perf_counter()
-        system.check_speaks()
         system.open.wait(PATIENCE)
+        system.ready(window_id)
         with system.alone(window_id):
             system.recover(held=window_id)
             asked = order()
