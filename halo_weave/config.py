@@ -18,6 +18,7 @@ OPTIONS = {
     "model",
     "embedder",
     "data",
+    "store",
     "engine",
     "context",
     "threads",
