@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,7 +14,8 @@ from typing import Literal
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.embedders.standard import open_embedder, standard_file
-from halo_weave.engines import ENGINES
+from halo_weave.engine_list import EngineList, NamedEngine
+from halo_weave.engines import ENGINES, REMOTE
 from halo_weave.engines.absent import AbsentEngine
 from halo_weave.engines.calibration import calibrated, stored_calibration
 from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, StoreError, StoreTooNew
@@ -63,13 +64,20 @@ class Options:
     model: Path | str | None = None  # a file or a name; None: the default, pulled if it is not there
     remembered: str | None = None  # chosen in an earlier run; counts if `model` names none
     embedder: Path | Literal["off"] | None = None  # None: the default, likewise
-    engine: Literal["llama", "scripted"] = "llama"
+    engine: str = "llama"  # one of `engines.ENGINES`
+    url: str = ""  # of the server, for an engine elsewhere
+    model_name: str = ""  # as the server knows the model
+    reader: str = ""  # the model that reads along: a file or a name, or off; empty: the smallest
+    engine_key: str = field(default="", repr=False)  # that the server asks for
     context: int | None = None
     threads: int | None = None
     gpu_layers: int | None = None
     kv_type: KvType | None = None
     batch: int | None = None
     disk_cache: int | None = None  # GB for keys and values on disk; 0: none
+    engines: Mapping[str, NamedEngine] = field(
+        default_factory=dict
+    )  # that windows can choose, of the config file
     settings: Settings = field(default_factory=Settings)
 
 
@@ -111,6 +119,7 @@ def _joined(
     embedder: _EmbedderChoice,
     shown: Shown,
 ) -> Weave:
+    listed = EngineList(options.data, options.engines)
     tree = StructuredMemory(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
 
     def opened(name: str | None, progress: Progress) -> tuple[Engine, Calibration | None]:
@@ -135,6 +144,8 @@ def _joined(
         open_model=opened,
         calibrate=partial(calibrate_engine, options),
         remember_model=partial(remember_model, options.data),
+        engine_list=listed,
+        open_other=lambda name: open_named(options, listed.get(name)),
     )
 
 
@@ -168,6 +179,28 @@ def open_model(options: Options, name: str | None, progress: Progress = _silent)
     if engine.info.file:
         note_model(options.data, engine.info.file)
     return engine
+
+
+def open_named(
+    options: Options, one: NamedEngine, progress: Progress = _silent
+) -> tuple[Engine, Calibration]:
+    """An engine that a window has chosen, with its retrieval heads."""
+    local = one.kind == "llama"
+    chosen = replace(
+        options,
+        engine=one.kind,
+        url=one.url,
+        engine_key=one.key,
+        reader=one.reader,
+        model=one.model_name or None if local else None,
+        model_name="" if local else one.model_name,
+    )
+    engine = open_engine(chosen, progress, careful=local)
+    try:
+        return engine, calibrate_engine(chosen, engine, progress)
+    except BaseException:
+        engine.close()
+        raise
 
 
 def open_store(place: Path | str, *, read_only: bool = False, beside: Path | None = None) -> Store:
@@ -230,7 +263,22 @@ def open_engine(options: Options, progress: Progress = _silent, *, careful: bool
     if options.disk_cache is not None:
         chosen["cells_bytes"] = options.disk_cache << 30
     chosen["cells"] = cells_folder(options.data)
+    if options.engine in REMOTE:
+        chosen |= {"url": options.url, "key": options.engine_key}
+        chosen |= {"model_name": options.model_name, "reader": options.reader}
+        chosen["open_reader"] = partial(_open_reader, options)
     return ENGINES[options.engine](options.model, progress, careful=careful, **chosen)
+
+
+def _open_reader(options: Options, name: str | None, progress: Progress) -> tuple[Engine, Calibration]:
+    """A small model that reads along where attention is hidden; without a name the smallest of the catalogue."""
+    local = replace(options, engine="llama", model=name or catalogue.CHAT.name)
+    engine = open_engine(local, progress)
+    try:
+        return engine, calibrate_engine(local, engine, progress)
+    except BaseException:
+        engine.close()
+        raise
 
 
 def calibrate_engine(
@@ -258,7 +306,7 @@ class _EmbedderChoice:
         self.options, self.file = options, options.embedder
 
     def pull(self, progress: Progress) -> None:
-        if self.options.engine == "llama" and self.file is None and not catalogue.EMBEDDER.present:
+        if self.options.engine != "scripted" and self.file is None and not catalogue.EMBEDDER.present:
             catalogue.ensure(catalogue.EMBEDDER, progress)
 
     def open(self) -> Embedder:

@@ -100,10 +100,7 @@ class Transcript(Protocol):
     def save_use(
         self, turn_id: int, use: ReplyUse | None, woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None
     ) -> None:
-        """What a stored reply took from chunks, and which woke up for it and why. What is known of it already stays.
-
-        `use` is None if it is not known what it took.
-        """
+        """What a stored reply took from chunks, if it is known, and which woke up for it and why. What is known stays."""
 
     def remembered(
         self, turn_ids: Iterable[int], *, least: float = 0.0

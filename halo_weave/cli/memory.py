@@ -25,10 +25,10 @@ from halo_weave.engines.disk import clear_disk
 from halo_weave.errors import BadInput, StoreCorrupt
 from halo_weave.lab.capture import drop_captures
 from halo_weave.places import captures_folder, cells_folder
-from halo_weave.records import Finding, Subset
+from halo_weave.records import Finding, Subset, WindowRecord
 from halo_weave.store import Store
 from halo_weave.weave.exports import ExportFormat, tell
-from halo_weave.weave.windows import find_window
+from halo_weave.weave.windows import checked_tags, find_window, window_name
 
 LAST_TURN = 2**63 - 1
 Target = Annotated[Path, typer.Argument(help="File to write. It must not exist yet.")]
@@ -143,27 +143,75 @@ def status(data: Data = None, as_json: Json = False) -> None:
 def windows(
     data: Data = None,
     deleted: Annotated[bool, typer.Option("--deleted", help="Show deleted windows too.")] = False,
+    archived: Annotated[bool, typer.Option("--archived", help="Show archived windows too.")] = False,
+    tag: Annotated[str | None, typer.Option(help="Only windows with this tag.")] = None,
     as_json: Json = False,
 ) -> None:
-    """The windows, and how much is live and asleep in each."""
+    """The windows, and how much is live and asleep in each; pinned ones first."""
     with opened_to_read(data) as store:
-        found = [store.window_stats(window.id) for window in store.windows(deleted=deleted)]
+        listed = [
+            window
+            for window in store.windows(deleted=deleted)
+            if (archived or not window.archived) and (tag is None or tag in window.tags)
+        ]
+        listed.sort(key=lambda window: not window.pinned)
+        found = [store.window_stats(window.id) for window in listed]
     if as_json:
         say({"windows": [{**shown(item.window), **shown(item), "window": item.window.id} for item in found]})
         return
     table = Table(box=SIMPLE)
-    for heading in ("id", "name", "live", "asleep", "said", "created"):
+    tagged = any(item.window.tags for item in found)
+    for heading in ("id", "name", *(["tags"] if tagged else []), "live", "asleep", "said", "created"):
         table.add_column(heading, no_wrap=heading == "id")
     for item in found:
         table.add_row(
             item.window.id,
-            plain(item.window.name + (" (deleted)" if item.window.deleted else "")),
+            plain(_marked(item.window)),
+            *([plain(", ".join(item.window.tags))] if tagged else []),
             counted(item.live_tokens, "token"),
             counted(item.asleep_chunks, "chunk"),
             counted(item.said_tokens, "token"),
             item.window.created.astimezone().strftime("%Y-%m-%d"),
         )
     Console().print(table)
+
+
+def _marked(window: WindowRecord) -> str:
+    """A window's name with what is special about it."""
+    marks = {"pinned": window.pinned, "archived": window.archived, "deleted": window.deleted}
+    told = [mark for mark, holds in marks.items() if holds]
+    return f"{window.name} ({', '.join(told)})" if told else window.name
+
+
+@app.command()
+def window(
+    name: Annotated[str, typer.Argument(help="Its name or id.")],
+    data: Data = None,
+    tags: Annotated[
+        str | None, typer.Option("--tags", help="Its tags from now on, separated by commas; empty for none.")
+    ] = None,
+    pin: Annotated[bool | None, typer.Option("--pin/--unpin", help="First in lists, or not.")] = None,
+    archive: Annotated[
+        bool | None,
+        typer.Option("--archive/--unarchive", help="Left out of lists, or not. What was said stays."),
+    ] = None,
+    rename: Annotated[str | None, typer.Option(help="Another name.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Put a window in order: its tags, pin, archive and name. Without options: what they are."""
+    with opened_to_change(data) as store:
+        found = find_window(store.windows(), name)
+        if (tags, pin, archive, rename) != (None, None, None, None):
+            found = store.change_window(
+                found.id,
+                name=None if rename is None else window_name(rename),
+                tags=None if tags is None else checked_tags([one for one in tags.split(",") if one.strip()]),
+                pinned=pin,
+                archived=archive,
+                now=now(),
+            )
+    tagged = f", tagged {', '.join(found.tags)}" if found.tags else ""
+    answer(as_json, found, f"{found.id}: {_marked(found)}{tagged}")
 
 
 @app.command("export")

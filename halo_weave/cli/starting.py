@@ -18,6 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from halo_weave.assemble import Options, named_embedder
 from halo_weave.cli.glow import plain
 from halo_weave.config import configured_settings, read_config, text_of, whole_of
+from halo_weave.engine_list import configured_engines
+from halo_weave.engines import ENGINES, REMOTE
 from halo_weave.errors import BadSetting, HaloWeaveError
 from halo_weave.lastrun import remembered_embedder, remembered_model
 from halo_weave.llama.catalogue import default_model
@@ -86,6 +88,28 @@ _SYSTEM: dict[str, Any] = {  # the options of every command that opens a model, 
     "batch": Annotated[
         int | None, typer.Option("--batch", min=8, max=4096, help="Tokens of a prompt that are read at once.")
     ],
+    "engine": Annotated[
+        str | None,
+        typer.Option(
+            "--engine", help=f"What runs the model: {', '.join(ENGINES)}. Default: llama, in this process."
+        ),
+    ],
+    "url": Annotated[
+        str | None, typer.Option("--url", help="The address of the server, for an engine elsewhere.")
+    ],
+    "model_name": Annotated[
+        str | None, typer.Option("--model-name", help="The model, as the server knows it.")
+    ],
+    "engine_key": Annotated[
+        str | None, typer.Option("--engine-key", help="The key that the server asks for.")
+    ],
+    "reader": Annotated[
+        str | None,
+        typer.Option(
+            "--reader",
+            help="A small model that reads along where the server hides its attention, named like a model, or off.",
+        ),
+    ],
     "disk_cache": Annotated[
         int | None,
         typer.Option("--disk-cache", min=0, help="GB on disk for what was read before; 0: none. Default: 4."),
@@ -96,9 +120,15 @@ _SYSTEM: dict[str, Any] = {  # the options of every command that opens a model, 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command takes the options of the system, and gets them as one value: its argument `options`."""
     own = inspect.signature(command, eval_str=True).parameters.values()
+    kinds = dict(_SYSTEM)
+    if "key" not in (one.name for one in own):  # where no other key is meant, the word is free
+        kinds["engine_key"] = Annotated[
+            str | None,
+            typer.Option("--engine-key", "--key", help="The key that the server of the engine asks for."),
+        ]
     system = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in _SYSTEM.items()
+        for name, kind in kinds.items()
     ]
     taken = [*(one.replace(kind=one.KEYWORD_ONLY) for one in own if one.name != "options"), *system]
 
@@ -149,6 +179,11 @@ def options_of(
     model: str | None = None,
     embedder: str | None = None,
     kv_type: str | None = None,
+    engine: str | None = None,
+    url: str | None = None,
+    model_name: str | None = None,
+    engine_key: str | None = None,
+    reader: str | None = None,
     **numbers: int | None,
 ) -> Options:
     """The command line first, then what is configured."""
@@ -159,9 +194,12 @@ def options_of(
     model = model or (None if remembered else text_of(config, "model") or None)
     if model:
         find(model)  # a wrong name is told at once
-    engine = config.get("engine", "llama")
-    if engine not in ("llama", "scripted"):
-        raise BadSetting(f"engine is {engine!r}; use llama, or scripted for tests.")
+    engine = engine or text_of(config, "engine") or "llama"
+    if engine not in ENGINES:
+        raise BadSetting(f"engine is {engine!r}; use one of {', '.join(ENGINES)}.")
+    url = url or text_of(config, "url")
+    if engine in REMOTE and not url:
+        raise BadSetting(f"The engine {engine} needs the address of its server: --url http://…")
     kv_type = kv_type or text_of(config, "kv_type") or None
     if kv_type not in (None, *KV_TYPES):
         raise BadSetting(f"kv_type is {kv_type!r}; use one of {', '.join(KV_TYPES)}.")
@@ -175,7 +213,12 @@ def options_of(
         remembered=remembered,
         embedder=embedder_of(config, embedder, folder),
         engine=engine,
+        url=url,
+        model_name=model_name or text_of(config, "model_name"),
+        engine_key=engine_key or text_of(config, "engine_key"),
+        reader=reader or text_of(config, "reader"),
         kv_type=kv_type,
+        engines=configured_engines(config),
         settings=configured_settings(config),
         **numbers,
     )

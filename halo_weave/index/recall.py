@@ -15,6 +15,7 @@ from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.tokens import Role
 from halo_weave.core.words import question_terms, terms
 from halo_weave.errors import BadSetting, EngineError, UnknownGeneration
+from halo_weave.index.asking import as_said_by
 from halo_weave.index.embedding import Embedding, Ready
 from halo_weave.index.fusion import Floats, Meaning, TermHits, Weights, find_terms, varied, word_scores
 from halo_weave.index.marks import Marks
@@ -69,7 +70,8 @@ class Recall:
         self._marks = Marks()
         self._changed = 0  # chunks that changed since the usual ones were looked at
         self._sequence = 0
-        self._embedding = self._begin()
+        self._embedding = self._new_embedding()
+        self._embedding.start()
 
     # What others call
 
@@ -157,7 +159,8 @@ class Recall:
 
     def reopen(self) -> None:
         """The memory has the vectors of another embedder now: open that one. The old one serves until it is there."""
-        before, after = self._embedding, self._begin()
+        before, after = self._embedding, self._new_embedding()
+        after.start()
         after.opened()
         self._embedding = after
         before.close()
@@ -170,12 +173,10 @@ class Recall:
 
     # Keeping up
 
-    def _begin(self) -> Embedding:
-        embedding = Embedding(
+    def _new_embedding(self) -> Embedding:
+        return Embedding(
             self._store, self._open, now=self._now, writes=self._writes, when_opened=self._load_early
         )
-        embedding.start()
-        return embedding
 
     def _vector_of(self, text: str) -> Future[Floats | None]:
         """A question's vector, which may be known, as from a preview, or on its way. None: words alone serve."""
@@ -193,7 +194,8 @@ class Recall:
         if ready is None:
             return None
         try:
-            return np.asarray(ready.embedder.embed([text[:READ]], query=True)[0])
+            asked = as_said_by(text[:READ], list(self._outline.speaker_codes))
+            return np.asarray(ready.embedder.embed([asked], query=True)[0])
         except EngineError as error:
             self._embedding.sentence = f"{error} Words alone served the last question."
             return None

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from halo_weave import __version__
+from halo_weave.core.heads import Calibration
 from halo_weave.errors import HaloWeaveError
 from halo_weave.llama import catalogue
 from halo_weave.ports import Engine
@@ -110,6 +111,9 @@ class Service:
         weave = self.weave
         weave.models.check_speaks()
         return weave.engine
+
+    def calibration(self) -> Calibration:
+        return self.weave.calibration
 
     def model(self) -> modelwire.ModelTold:
         """The model in use, and how far a change is."""

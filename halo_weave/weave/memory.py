@@ -286,7 +286,8 @@ class WeaveMemory:
                 raise WindowBusy("A reply is being written. Stop it first.") from None
             system.store.clear(confirm=True)
             for window_id in windows:
-                system.engine.forget(window_id)
+                for engine in system.engines:
+                    engine.forget(window_id)
         system.drop_tapes()
         system.recall.forget()
         for window_id in windows:

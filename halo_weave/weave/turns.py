@@ -37,7 +37,7 @@ from halo_weave.weave.waking import NO_WISH, WakeWish
 
 log = logging.getLogger(__name__)
 PATIENCE = 10.0  # seconds to wait for a reply to be stored when the program ends
-OVERRIDES = {field.name for field in fields(Sampling)} - {"stop", "grammar"}
+OVERRIDES = {field.name for field in fields(Sampling)} - {"stop", "grammar", "likely"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,8 @@ class WeaveTurns(TurnBranches):
                 f"{unknown[0]!r} cannot be set for one turn. Use: {', '.join(sorted(OVERRIDES))}."
             )
         began = time.perf_counter()
-        system.check_speaks()
         system.open.wait(PATIENCE)
+        system.ready(window_id)
         with system.alone(window_id):
             system.recover(held=window_id)
             asked = order()
@@ -187,6 +187,13 @@ class WeaveTurns(TurnBranches):
         for numbered in self.hub(window_id).follow(after):
             yield numbered.event
             if isinstance(numbered.event, TurnEnded | TurnFailed):
+                return
+
+    def polled(self, window_id: str, after: str) -> Iterator[WindowEvent | None]:
+        """The same without waiting: None where nothing has come yet."""
+        for numbered in self.hub(window_id).polled(after, lambda: None):
+            yield None if numbered is None else numbered.event
+            if numbered is not None and isinstance(numbered.event, TurnEnded | TurnFailed):
                 return
 
     def told_since(self, window_id: str, after: str) -> list[WindowEvent]:
