@@ -439,6 +439,7 @@ declare namespace Wire {
     genkey?: string | null;
     memory?: string | null;
     trim_stop?: boolean;
+    replace_instruct_placeholders?: boolean;
     max_context_length?: any;
     quiet?: any;
     sampler_order?: any;
