@@ -376,6 +376,23 @@ def test_fields_that_are_not_known_are_passed_over(guest):
     assert answer.choices[0].message.content == "You said: Hello."
 
 
+def test_null_is_what_a_client_does_not_choose(guest, client):
+    names = "stream stream_options temperature top_p seed max_tokens stop n logprobs top_logprobs response_format tools tool_choice"
+    nothing = dict.fromkeys([*names.split(), "metadata", "prompt_cache_key", "max_completion_tokens"])
+    said = [{"role": "user", "content": "Hello null.", "name": None, "tool_calls": None}]
+    answer = client.post("/v1/chat/completions", json={"model": None, "messages": said, **nothing})
+    assert answer.json()["choices"][0]["message"]["content"] == "You said: Hello null."
+    text = client.post(
+        "/v1/completions",
+        json={"prompt": "x", **dict.fromkeys(["echo", "n", "stop", "suffix", "max_tokens"])},
+    )
+    assert text.status_code == 200
+    family = dict.fromkeys(
+        ["memory", "genkey", "stop_sequence", "sampler_seed", "grammar", "temperature", "top_k"]
+    )
+    assert client.post("/api/v1/generate", json={"prompt": "x", "max_length": 2, **family}).status_code == 200
+
+
 def test_an_unknown_address_is_refused_in_the_apis_own_shape(client):
     assert client.post("/v1/images", json={}).json()["error"].keys() == {"message", "type", "param", "code"}
     wrong = client.post("/v1/chat/completions", content=b"{", headers={"content-type": "application/json"})
