@@ -327,6 +327,15 @@ def test_the_last_reply_goes_on_if_it_is_sent_last(guest, client):
     assert len(shown(client, window)[-1]) > len(cut)
 
 
+def test_a_reply_that_the_client_has_begun_goes_on_and_is_stored_once(guest, client):
+    begun = [user("Name a bird of the harbour."), assistant("Sure, it is")]
+    reply, window = raw(guest, begun)
+    question, answer = shown(client, window)
+    assert (question, answer) == (begun[0]["content"], f"Sure, it is{reply}")
+    whole = assistant(f"Sure, it is{reply}")
+    assert raw(guest, [begun[0], whole, user("And another one?")])[1] == window
+
+
 def test_logprobs_of_the_chosen_tokens_are_told(guest):
     chosen = ask(guest, [user("Hello.")], logprobs=True).choices[0].logprobs.content
     assert "".join(one.token for one in chosen) == "You said: Hello."
