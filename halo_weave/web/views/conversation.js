@@ -3,7 +3,7 @@
 import { h, hold } from "../dom.js";
 import { toolTokens } from "../live.js";
 import { openFence } from "../markdown.js";
-import { compareIds, parts } from "../words.js";
+import { compareIds, isPlainFile, parts } from "../words.js";
 import { ChunkTools } from "./chunk-tools.js";
 import { ChunkView } from "./chunk.js";
 import { codeAct, settle } from "./context.js";
@@ -273,7 +273,7 @@ export class ConversationView {
       let fence = "";
       const nodes = chunks.map((said) => {
         const live = said.draft ? said : store.live?.find(said.key);
-        const node = this.#chunk(live ?? said, { raw, fence }).node;
+        const node = this.#chunk(live ?? said, { raw: raw || isPlainFile(turn), fence }).node;
         fence = openFence(said.pieces.join(""), fence);
         return node;
       });
