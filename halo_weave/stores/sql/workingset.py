@@ -322,9 +322,9 @@ class SqlWorkingSets(SqlPart):
             ).fetchall()
             rows = db.execute(
                 f"""SELECT c.number, c.turn, c.chunk, t.role, c.span, l.pinned
-                    FROM (SELECT c.number FROM json_each(?2) j CROSS JOIN chunks c ON c.turn = j.value
+                    FROM (SELECT number FROM chunks WHERE turn IN (SELECT value FROM json_each(?2))
                           UNION SELECT h.chunk FROM history h WHERE h.window = ?1 AND h.event IN {events}) known
-                    CROSS JOIN chunks c ON c.number = known.number CROSS JOIN turns t ON t.id = c.turn
+                    JOIN chunks c ON c.number = known.number JOIN turns t ON t.id = c.turn
                     LEFT JOIN live l ON l.window = ?1 AND l.start = c.start
                     WHERE {PRESENT} ORDER BY c.start""",
                 (window_id, listed(turn for turn, _ in turns)),
