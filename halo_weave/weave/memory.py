@@ -22,7 +22,7 @@ from halo_weave.weave.exports import ExportFormat, tell
 from halo_weave.weave.room import model_room, wake_room
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
-from halo_weave.weave.waking import NO_WISH, WakeWish, plan_waking, tagged
+from halo_weave.weave.waking import NO_WISH, WakeWish, plan_waking, stands_out, tagged
 
 log = logging.getLogger(__name__)
 WAIT = 60.0  # seconds for the embedder to be there
@@ -120,7 +120,10 @@ class WeaveMemory:
         limit: int = 50,
         only: Only = EVERYTHING,
     ) -> list[Found]:
-        """All of memory, or what was said in one window or in those with a tag, by someone, at some time."""
+        """All of memory, or what was said in one window or in those with a tag, by someone, at some time.
+
+        What has nothing to do with the text is not found, though it may be the best there is.
+        """
         system = self._system
         only = self._narrowed(only, window_id if only_window else None, tag)
         settings = system.settings(system.window(window_id) if window_id else None)
@@ -135,7 +138,8 @@ class WeaveMemory:
         )
         live = system.desk(window_id).live_keys if window_id else frozenset()
         records = {record.key: record for record in system.store.chunks_by_key([hit.key for hit in hits])}
-        return [Found(hit, records[hit.key], hit.key in live) for hit in hits if hit.key in records]
+        found = [hit for hit in hits if hit.key in records and stands_out(hit)]
+        return [Found(hit, records[hit.key], hit.key in live) for hit in found]
 
     def would_wake(
         self,

@@ -24,6 +24,7 @@ from halo_weave.store import Store
 
 MOST_HITS = 200  # what a search gives the plan to choose from
 MOST_NEAR = 5  # near misses that are told
+HALFWAY = 1.5  # nearness that nonsense does not reach: see docs/decisions/0017-page.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,12 @@ def tagged(store: Store, tags: Collection[str]) -> frozenset[str]:
     """The ids of the windows that have one of these tags, deleted ones too: what was said in them is still known."""
     wanted = set(tags)
     return frozenset(one.id for one in store.windows(deleted=True) if wanted.intersection(one.tags))
+
+
+def stands_out(hit: RecallHit) -> bool:
+    """Whether a hit has something to do with what was asked, if perhaps little: a word, a name, a time, or its meaning."""
+    named = any(hit.parts.get(part, 0) > 0 for part in ("words", "speaker", "time"))
+    return named or hit.nearness is None or hit.nearness >= HALFWAY
 
 
 def stamps_of(sleepers: Iterable[Sleeper], stamp: Callable[[str, Role], int]) -> dict[tuple[str, Role], int]:
@@ -170,11 +177,11 @@ def plan_waking(
 def _missed(
     everything: Iterable[RecallHit], found: Iterable[RecallHit], live: Collection[ChunkKey]
 ) -> list[RecallHit]:
-    """Hits below the floor that tell something and stand out at least a little, some more than are told."""
+    """Hits below the floor that tell something and stand out, some more than are told."""
     known = {hit.key for hit in found}
     missed = [
         hit
         for hit in everything
-        if hit.key not in known and hit.key not in live and hit.similarity > 0 and "asking" not in hit.parts
+        if hit.key not in known and hit.key not in live and "asking" not in hit.parts and stands_out(hit)
     ]
     return missed[: 4 * MOST_NEAR]
