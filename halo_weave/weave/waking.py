@@ -94,13 +94,15 @@ def plan_waking(
     left: Collection[int] = (),
     led_here: Mapping[int, str] = MappingProxyType({}),
     only: Only = EVERYTHING,
+    may_read: Callable[[str], bool] = lambda window: True,
     wish: WakeWish = NO_WISH,
 ) -> Recalled:
     """The hits by key, the plan that fits the room, and near misses. Nothing is changed.
 
     `window_id`: where they would wake up; without one, nothing is live. `only`: which chunks may. `led_here`: of the
     windows in it, only these turns may: this one branched off after them.
-    `before`: only what stands before this position. `left`: turns that do not wake up. `stamp`: tokens by which the model is told of another window.
+    `before`: only what stands before this position. `left`: turns that do not wake up.
+    `may_read`: whether what was said in a window may wake up here. `stamp`: tokens by which the model is told of another window.
     """
     found = recall.search(
         text,
@@ -114,7 +116,11 @@ def plan_waking(
     everything, found = found, relevant(found, text, settings.relevance_floor)
     missed = _missed(everything, found, live)
     wanted = [*(hit.key for hit in (*found, *missed) if hit.key not in live), *wish.also]
-    sleepers = store.sleepers(window_id, wanted)
+    sleepers = {
+        key: sleeper
+        for key, sleeper in store.sleepers(window_id, wanted).items()
+        if may_read(sleeper.window) or key.turn_id in led_here
+    }
     if left or wish.without:
         sleepers = {
             key: sleeper

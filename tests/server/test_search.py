@@ -1,5 +1,6 @@
 """Search and preview over HTTP."""
 
+from halo_weave.weave.ahead import ReadAhead
 from tests.server.talking import chunks_of, get_context, refused, say
 
 
@@ -60,6 +61,21 @@ def test_a_search_is_narrowed_to_windows_with_a_tag(client, window):
         hits = client.get("/api/search", params={"q": "vermilion", "tag": "harbour", **asked}).json()["hits"]
         assert {hit["window"] for hit in hits} == {other}
     assert client.get("/api/search", params={"q": "vermilion", "tag": "none"}).json()["hits"] == []
+
+
+def test_what_a_preview_would_wake_is_made_ready_for(client, window, monkeypatch):
+    wished = []
+    monkeypatch.setattr(ReadAhead, "wish", lambda _, window, plan=None: wished.append((window, plan)))
+    say(client, window, "The ferry leaves at noon from Ushuaia.")
+    for chunk in chunks_of(get_context(client, window)):
+        client.post(f"/api/windows/{window}/chunks/{chunk['key']}/sleep")
+    wished.clear()
+    told = client.get(
+        f"/api/windows/{window}/preview", params={"q": "When does the ferry to Ushuaia leave?"}
+    ).json()
+    ((where, plan),) = wished
+    assert where == window
+    assert [str(one.key) for one in plan.wakes] == [one["key"] for one in told["wakes"]] != []
 
 
 def test_what_a_budget_finds_is_what_the_preview_wakes(client, window):
