@@ -13,7 +13,7 @@ def test_every_setting_has_a_meaning_and_a_default_that_it_accepts():
         assert len(about["meaning"]) > 20
         assert about["group"]
         assert checked(about["name"], about["default"]) == about["default"]
-        assert (about["low"] is None) == (about["type"] in {"boolean", "choice"})
+        assert (about["low"] is None) == (about["type"] in {"boolean", "choice", "text"})
 
 
 @pytest.mark.parametrize(

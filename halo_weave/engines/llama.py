@@ -387,7 +387,8 @@ class LlamaEngine:
             if self.model.ends_generation(id):
                 reason, last = "eos", row
                 break
-            step = Step(id, label, self.model.piece(id), cache.surprisal(-1, id), row)
+            likely = sampler.likeliest(cache.context, sampling.likely) if sampling.likely else ()
+            step = Step(id, label, self.model.piece(id), cache.surprisal(-1, id), row, likely)
             made += 1
             out, met = stops.feed(step)
             given += len(out)

@@ -57,12 +57,12 @@ def hits_for(room: int) -> int:
 def relevant(found: Sequence[RecallHit], text: str, floor: float) -> list[RecallHit]:
     """The hits that have to do with a text, without those that tell nothing: they may only come as pairs.
 
-    The clearer the nearest one stands above the floor, the more may come with it. For a question about the past the best
-    one comes, whatever its nearness.
+    Once one reaches the floor, half of it is enough for the others, and less the clearer it stands above. For a question
+    about the past the best one comes, whatever its nearness.
     """
     found = [hit for hit in found if "asking" not in hit.parts]
     nearest = max((hit.nearness for hit in found if hit.nearness is not None), default=floor)
-    lower = max(0.0, floor - max(0.0, nearest - floor) / 2)
+    lower = max(0.0, floor / 2 - (nearest - floor) / 2) if nearest >= floor else floor
     near = [hit for hit in found if hit.matters(lower)]
     return near or (found[:1] if asks_back(text) else [])
 
@@ -94,13 +94,15 @@ def plan_waking(
     left: Collection[int] = (),
     led_here: Mapping[int, str] = MappingProxyType({}),
     only: Only = EVERYTHING,
+    may_read: Callable[[str], bool] = lambda window: True,
     wish: WakeWish = NO_WISH,
 ) -> Recalled:
     """The hits by key, the plan that fits the room, and near misses. Nothing is changed.
 
     `window_id`: where they would wake up; without one, nothing is live. `only`: which chunks may. `led_here`: of the
     windows in it, only these turns may: this one branched off after them.
-    `before`: only what stands before this position. `left`: turns that do not wake up. `stamp`: tokens by which the model is told of another window.
+    `before`: only what stands before this position. `left`: turns that do not wake up.
+    `may_read`: whether what was said in a window may wake up here. `stamp`: tokens by which the model is told of another window.
     """
     found = recall.search(
         text,
@@ -114,7 +116,11 @@ def plan_waking(
     everything, found = found, relevant(found, text, settings.relevance_floor)
     missed = _missed(everything, found, live)
     wanted = [*(hit.key for hit in (*found, *missed) if hit.key not in live), *wish.also]
-    sleepers = store.sleepers(window_id, wanted)
+    sleepers = {
+        key: sleeper
+        for key, sleeper in store.sleepers(window_id, wanted).items()
+        if may_read(sleeper.window) or key.turn_id in led_here
+    }
     if left or wish.without:
         sleepers = {
             key: sleeper

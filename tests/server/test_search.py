@@ -52,6 +52,17 @@ def test_a_search_is_narrowed_by_role_speaker_and_time(client, window):
     refused(client.get("/api/search", params={"q": "x", "role": "king"}), 422, "bad_input")
 
 
+def test_a_search_is_narrowed_to_windows_with_a_tag(client, window):
+    other = client.post("/api/windows", json={"name": "Tagged"}).json()["id"]
+    assert client.patch(f"/api/windows/{other}", json={"tags": ["harbour"]}).status_code == 200
+    for one in (window, other):
+        say(client, one, "The pilot boat is painted vermilion.")
+    for asked in ({}, {"budget": 2000}):
+        hits = client.get("/api/search", params={"q": "vermilion", "tag": "harbour", **asked}).json()["hits"]
+        assert {hit["window"] for hit in hits} == {other}
+    assert client.get("/api/search", params={"q": "vermilion", "tag": "none"}).json()["hits"] == []
+
+
 def test_what_a_preview_would_wake_is_made_ready_for(client, window, monkeypatch):
     wished = []
     monkeypatch.setattr(ReadAhead, "wish", lambda _, window, plan=None: wished.append((window, plan)))
