@@ -9,14 +9,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.bench_turn import turn
 from benchmarks.cell_kills import drill
+from benchmarks.engine_readings import BUDGET, turns_between_readings
 from benchmarks.engine_talk import (
     CHUNK,
     CONTINUATION,
@@ -35,12 +34,8 @@ from benchmarks.engine_talk import (
     pieces,
     prompt,
 )
-from halo_weave.assemble import Options, assemble
-from halo_weave.core.brightness import INITIAL
 from halo_weave.core.heads import Calibration
-from halo_weave.core.tokens import Role
 from halo_weave.core.use import seen_for_use
-from halo_weave.core.window import Live, chunk_turn
 from halo_weave.engines.calibration import calibrated
 from halo_weave.engines.llama import Limits, LlamaEngine
 from halo_weave.llama import catalogue
@@ -50,17 +45,12 @@ from halo_weave.llama.inventory import resolve
 from halo_weave.places import calibration_folder
 from halo_weave.ports import Capture, Prompt, Read, Sampling, Step
 from halo_weave.settings import Settings
-from halo_weave.weave import Weave
 
 CONTEXTS = (500, 1700, 4000)
 LIVE, PRUNED, RETURNING, QUESTION = 2000, 300, 200, 20
 DIALOGUES, REPEATS, ROUNDS, TURNS = 24, 3, 20, 20  # on a small model; on larger ones fewer
 SMALL = 300_000_000  # weights
 RANDOM_ROUNDS = 50
-BUDGET, FRAME_TOKENS = (
-    2000,
-    30,
-)  # of the window that counts turns between two readings, and of each of its turns
 
 
 def intervals(times: Iterable[float]) -> list[float]:
@@ -111,11 +101,11 @@ def turn_speedup(engine: LlamaEngine, repeats: int) -> dict[str, float]:
 
     `ahead`: what returns was computed while the question was typed.
     """
-    size = LIVE + RETURNING + 40
-    system, pruned, chunk, rest, question = pieces(
+    size = LIVE + PRUNED
+    system, pruned, chunk, rest, asked = pieces(
         facts(engine, size), 40, PRUNED, RETURNING, size - 40 - PRUNED - RETURNING - QUESTION, QUESTION
     )
-    before, after = prompt([system, pruned, rest]), prompt([system, chunk, rest, question])
+    before, new = prompt([system, pruned, rest]), itertools.count(size, QUESTION)
     times: dict[str, list[float]] = {kind: [] for kind in ("resident", "disk", "computed", "ahead", "exact")}
     for _ in range(repeats):
         first_token(engine, "turn", prompt([system, pruned, chunk, rest]), "splice")
@@ -128,6 +118,8 @@ def turn_speedup(engine: LlamaEngine, repeats: int) -> dict[str, float]:
             if kind == "ahead":
                 engine.read_ahead("turn", prompt([system, chunk, rest]), room=64)
                 engine.scheduler.settle()
+            question = Piece(next(new) + np.arange(QUESTION), asked.ids)  # nobody has read it before
+            after = prompt([system, chunk, rest, question])
             taken, read = first_token(engine, "turn", after, "exact" if kind == "exact" else "splice")
             sampled.append(taken)
             note(
@@ -187,8 +179,8 @@ def nll(engine: LlamaEngine, folder: Path, count: int) -> dict[str, float | int]
         prefix, chunk, middle, later, continuation = pieces(ids, PREFIX, CHUNK, MIDDLE, LATER, CONTINUATION)
         again = Piece(np.arange(2 * 10**6, 2 * 10**6 + CHUNK), chunk.ids)
         whole, without = [prefix, chunk, middle, later], prompt([prefix, middle, later])
-        exact.append(loss(engine, "exact", whole, continuation, "exact"))
-        untouched = loss(engine, "exact", whole, again, "exact")
+        exact.append(loss(engine, "exact", whole, continuation, "exact")[0])
+        untouched, _ = loss(engine, "exact", whole, again, "exact")
         engine.forget("exact")
         first_token(engine, "loss", prompt([prefix, chunk, middle]), "splice")
         for way in WAYS:
@@ -200,8 +192,11 @@ def nll(engine: LlamaEngine, folder: Path, count: int) -> dict[str, float | int]
                 leave_to_disk(engine, "loss")
             elif way == "computed":
                 forget_asleep(engine, "loss")
-            differences[way].append(loss(engine, "loss", whole, continuation) - exact[-1])
-            copies[way].append(loss(engine, "loss", whole, again) - untouched)
+            after, read = loss(engine, "loss", whole, continuation)
+            assert (read.restored >= CHUNK) == (way in ("resident", "disk")), f"{way}: {read}"
+            assert (read.computed >= CONTINUATION + CHUNK) == (way == "computed"), f"{way}: {read}"
+            differences[way].append(after - exact[-1])
+            copies[way].append(loss(engine, "loss", whole, again)[0] - untouched)
         engine.forget("loss")
         told = ", ".join(f"{way} {differences[way][-1]:+.4f} {copies[way][-1]:+.4f}" for way in WAYS)
         note(f"  dialogue {number + 1}, continuation and copy: {told}")
@@ -320,58 +315,6 @@ def plain_ratio(engine: LlamaEngine, rounds: int) -> float | None:
     medians = {name: statistics.median(found) for name, found in taken.items()}
     note("  " + ", ".join(f"{name}: {value * 1e3:.2f} ms per token" for name, value in medians.items()))
     return round(min(medians[name] for name in theirs) / medians["ours"], 3)
-
-
-def turns_between_readings(model: Path, folder: Path, data: Path, turns: int) -> dict[str, float]:
-    """How many turns a model that cannot be cut takes from one reading of everything to the next.
-
-    In a conversation that forgets, and in one that remembers too: what wakes up is read at its place, with all after it.
-    """
-    exact = {"max_context_tokens": BUDGET, "max_new_tokens": 16, "temperature": 0, "kv_mode": "exact"}
-    options = Options(data=folder, model=model, settings=Settings().changed(exact))
-    weave = assemble(options)
-    lines = said_lines(data)
-    found = {}
-    try:
-        for kind, count, changes in (
-            ("forgetting", turns, {"resurrection_budget": 0}),
-            ("remembering", max(4, turns // 4), {}),
-        ):
-            window = weave.windows.create(kind, settings={**changes, "memory_scope": "window"}).id
-            fill_window(weave, window, lines, BUDGET)
-            turn(weave, window, "Good morning.")
-            anew = 0
-            for number in range(count):
-                read = turn(weave, window, next(lines)).reading
-                anew += read.computed > read.reused
-                note(f"  {kind}, turn {number + 1}: {read.reused} reused, {read.computed} computed")
-            found[kind] = round(count / max(1, anew), 1)
-    finally:
-        weave.close()
-    return found
-
-
-def said_lines(folder: Path) -> Iterator[str]:
-    """What people said to each other, for ever."""
-    for file in itertools.cycle(sorted(folder.glob("*.json"))):
-        for session in json.loads(file.read_text())["sessions"]:
-            yield from (turn["text"] for turn in session["turns"])
-
-
-def fill_window(weave: Weave, window: str, lines: Iterator[str], tokens: int) -> None:
-    """Live tokens that the user said, stored as the product stores them."""
-    store, engine, live = weave._system.store, weave.engine, 0
-    while True:
-        said = engine.tokenize(next(lines))
-        live += len(said) + FRAME_TOKENS
-        if live > tokens:
-            return
-        ids = store.reserve(len(said))
-        born = [
-            Live(chunk, np.full(len(chunk), INITIAL, np.float32))
-            for chunk in chunk_turn(said, ids.user_turn, Role.USER, ids.start)
-        ]
-        store.append(window, born, tokenizer=engine.info.tokenizer, now=datetime.now(UTC))
 
 
 def _checked(ok: bool, why: str, measure: Callable[[], Any]) -> Any:

@@ -44,6 +44,7 @@ def main() -> None:
         "--strategies", type=_names, default=DEFAULT.strategies, help="End to end, with commas."
     )
     parser.add_argument("--exchanges", type=int, default=None, help="End to end, of each conversation.")
+    parser.add_argument("--captions", action="store_true", help="Captions of shared pictures count as said.")
     parser.add_argument(
         "--into", type=Path, help="Keeps what was measured in this file, and goes on from there next time."
     )
@@ -61,7 +62,7 @@ def main() -> None:
     def say(line: str) -> None:
         print(f"{time.monotonic() - began:5.0f} s  {line}", file=sys.stderr, flush=True)
 
-    talks = dialogues(asked.data, asked.conversations)
+    talks = dialogues(asked.data, asked.conversations, captions=asked.captions)
     with tempfile.TemporaryDirectory() as folder:
         options = Options(Path(folder), model=asked.model, embedder="off", context=8192)
         with closing(open_engine(options)) as engine:
@@ -70,6 +71,7 @@ def main() -> None:
                 asked.into,
                 model=engine.info.name,
                 heads=[list(pair) for pair in calibration.pairs],
+                captions=asked.captions,
                 **{name: getattr(extent, name) for name in ("windows", "questions", "tokens", "exchanges")},
             )
             complete = True

@@ -98,15 +98,17 @@ def forget_asleep(engine: LlamaEngine, window: str) -> None:
     engine.disk.discard(window)
 
 
-def loss(engine: LlamaEngine, window: str, parts: list[Piece], read: Piece, mode: KvMode = "splice") -> float:
-    """Mean surprisal of what is read, after everything before it."""
+def loss(
+    engine: LlamaEngine, window: str, parts: list[Piece], read: Piece, mode: KvMode = "splice"
+) -> tuple[float, Read]:
+    """Mean surprisal of what is read, after everything before it, and how it was read."""
     ask = prompt(parts, read=read)
     for event in engine.generate(
         window, ask, GREEDY, Capture(reply=False, reading_surprisal=True), mode=mode
     ):
         if isinstance(event, Read):
             assert event.surprisal is not None
-            return float(event.surprisal.mean())
+            return float(event.surprisal.mean()), event
     raise AssertionError("nothing was read")
 
 

@@ -18,7 +18,7 @@ from halo_weave.engine_list import EngineList, NamedEngine
 from halo_weave.engines import ENGINES, REMOTE
 from halo_weave.engines.absent import AbsentEngine
 from halo_weave.engines.calibration import calibrated, stored_calibration
-from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, StoreTooNew
+from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, StoreError, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
 from halo_weave.keepsakes.notes import Notes
@@ -31,8 +31,11 @@ from halo_weave.llama.footprint import KvType
 from halo_weave.llama.inventory import resolve
 from halo_weave.places import calibration_folder, captures_folder, cells_folder, memory_file, models_folder
 from halo_weave.ports import Embedder, Engine, Only
+from halo_weave.records import Finding, Stats
 from halo_weave.settings import Settings
 from halo_weave.store import Store
+from halo_weave.stores.moving import move
+from halo_weave.stores.sql.store import SqlStore
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave
 from halo_weave.weave.taping import TurnTape
@@ -57,6 +60,7 @@ class Options:
     """What the user chose: where the memory lies, which models, how much of the machine."""
 
     data: Path
+    store: str | None = None  # the memory's address; None: it is in the data folder
     model: Path | str | None = None  # a file or a name; None: the default, pulled if it is not there
     remembered: str | None = None  # chosen in an earlier run; counts if `model` names none
     embedder: Path | Literal["off"] | None = None  # None: the default, likewise
@@ -85,7 +89,7 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
     engine = open_model(options, None, progress)
     try:
         calibration = calibrate_engine(options, engine, progress)
-        store = open_store(options.data)
+        store = open_store(options.store or options.data, beside=options.data)
     except BaseException:
         engine.close()
         raise
@@ -100,7 +104,7 @@ def assemble_without_model(options: Options, shown: Shown = _unshown) -> Weave:
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)
     _warn_of_changed_models(options)
-    store = open_store(options.data)
+    store = open_store(options.store or options.data, beside=options.data)
     chosen = _EmbedderChoice(options)
     recall, engine = _open_recall(chosen, store), AbsentEngine(cells_folder(options.data))
     return _joined(options, engine, NOT_CALIBRATED, store, recall, chosen, shown)
@@ -199,15 +203,20 @@ def open_named(
         raise
 
 
-def open_store(place: Path | str, *, read_only: bool = False) -> Store:
-    """The memory in a folder, or at an address such as scheme://host/name. `read_only`: it must be there already."""
+def open_store(place: Path | str, *, read_only: bool = False, beside: Path | None = None) -> Store:
+    """The memory in a folder, or at an address such as scheme://host/name.
+
+    `read_only`: it must be there already. `beside`: the folder for files that are on their way, if the memory has none.
+    """
     scheme = str(place).partition("://")[0] if "://" in str(place) else ""
     if scheme not in STORES:
-        raise BadInput(f"There is no store for {scheme}:// here. Name a folder.")
-    return STORES[scheme](str(place), read_only)
+        raise BadInput(
+            f"There is no store for {scheme}:// here. Name a folder, or postgresql://user@host/name."
+        )
+    return STORES[scheme](str(place), read_only, beside)
 
 
-def _open_sqlite(folder: str, read_only: bool) -> Store:
+def _open_sqlite(folder: str, read_only: bool, beside: Path | None) -> Store:
     path = memory_file(Path(folder))
     try:
         return SqliteStore(path, read_only=read_only)
@@ -216,7 +225,35 @@ def _open_sqlite(folder: str, read_only: bool) -> Store:
         return SqliteStore(path)
 
 
-STORES: dict[str, Callable[[str, bool], Store]] = {"": _open_sqlite}  # by scheme; a folder has none
+def _open_postgres(address: str, read_only: bool, beside: Path | None) -> Store:
+    try:
+        from halo_weave.stores.postgres import PostgresStore
+    except ImportError as error:
+        raise StoreError("PostgreSQL needs: pip install 'halo-weave[postgres]'") from error
+    try:
+        return PostgresStore(address, read_only=read_only, folder=beside)
+    except StoreTooNew:
+        return PostgresStore(address, folder=beside)  # likewise
+
+
+# By scheme; a folder has none.
+STORES: dict[str, Callable[[str, bool, Path | None], Store]] = {
+    "": _open_sqlite,
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
+}
+
+
+def move_memory(
+    source: Path | str, target: Path | str, progress: Callable[[int, int], None]
+) -> tuple[Stats, list[Finding]]:
+    """A memory at another place, and what `verify` finds there. The source stays as it is."""
+    if str(source) == str(target):
+        raise BadInput(f"The memory is at {target} already. Name another place with --to.")
+    open_store(source, read_only=True).close()  # where nothing is, no memory is made
+    with open_store(source) as store:
+        assert isinstance(store, SqlStore)  # as all stores here are
+        return store.stats(), move(store, target, progress=progress)
 
 
 def open_engine(options: Options, progress: Progress = _silent, *, careful: bool = False) -> Engine:

@@ -18,6 +18,7 @@ OPTIONS = {
     "model",
     "embedder",
     "data",
+    "store",
     "engine",
     "context",
     "threads",
@@ -95,7 +96,7 @@ def _meant(name: str) -> str:
 
 def _typed(name: str, value: Any) -> Any:
     """The environment knows only text."""
-    if not isinstance(value, str) or FIELDS[name].metadata["choices"]:
+    if not isinstance(value, str) or FIELDS[name].metadata["choices"] or FIELDS[name].type == "str":
         return value
     if value.lower() in {"true", "false"}:
         return value.lower() == "true"

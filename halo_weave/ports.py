@@ -85,6 +85,7 @@ class Sampling:
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
     grammar: str = ""  # GBNF: what the text must be like
+    likely: int = 0  # how many of the likeliest tokens are told with each one
 
     def check(self) -> None:
         """Refuse what an engine would take wrongly or abort on."""
@@ -99,6 +100,11 @@ class Sampling:
         ):
             if not fits:
                 raise BadSetting(f"{name} is {getattr(self, name)}; it takes {range}.")
+
+
+# Labels from here on down name nothing: frames of an earlier process, or of a message that was not said yet. Such a token
+# is known again by what it says and by the one next to it.
+NAMELESS = -(1 << 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +164,7 @@ class Step:
     piece: bytes
     surprisal: float  # nats, under the model's own distribution (before temperature and cuts); NaN: not known
     row: AttentionRow | None  # over the chunk tokens of prompt and reply before this token, in time order
+    likely: Sequence[tuple[bytes, float]] = ()  # pieces and log-probabilities of the likeliest in its place
 
 
 Reason = Literal["stop", "eos", "length", "context", "abort"]

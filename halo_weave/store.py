@@ -100,10 +100,7 @@ class Transcript(Protocol):
     def save_use(
         self, turn_id: int, use: ReplyUse | None, woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None
     ) -> None:
-        """What a stored reply took from chunks, and which woke up for it and why. What is known of it already stays.
-
-        `use` is None if it is not known what it took.
-        """
+        """What a stored reply took from chunks, if it is known, and which woke up for it and why. What is known stays."""
 
     def remembered(
         self, turn_ids: Iterable[int], *, least: float = 0.0
@@ -336,10 +333,10 @@ class VectorSearch(Protocol):
     """A store's own index over the vectors of one generation."""
 
     def nearest(
-        self, vector: Vectors, *, limit: int, window: str | None = None
+        self, vector: Vectors, *, limit: int, window: str | None = None, among: Numbers | None = None
     ) -> tuple[Numbers, Similarities]:
         """Numbers of the chunks nearest to a vector (dimension,), each once, nearest first, and their cosine
-        similarity. Never a deleted or merged chunk. `window`: only what was said there."""
+        similarity. Never a deleted or merged chunk. `window`: only what was said there. `among`: only these chunks."""
 
 
 class SearchIndex(Protocol):

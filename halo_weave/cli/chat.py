@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from io import TextIOWrapper
+from pathlib import Path
 from threading import current_thread, main_thread
 from types import FrameType
 from typing import Annotated
@@ -26,6 +27,7 @@ from halo_weave.llama.footprint import machine_memory
 from halo_weave.llama.inventory import listed_models
 from halo_weave.records import WindowRecord
 from halo_weave.weave import events
+from halo_weave.weave.documents import Document
 from halo_weave.weave.seen import Gap
 from halo_weave.weave.weave import Weave
 
@@ -41,6 +43,8 @@ HELP = """\
 /stats               figures of this window and of the memory
 /windows [NAME]      all windows; with a name or id, go there
 /new NAME            a new window, and go there
+/attach FILE         attach a text, a PDF or a DOCX to your next message; without a file, what is attached
+/preset [NAME]       all presets; with a name, it holds in this window
 /model [NAME]        all models; with a name, a path or hf:owner/repository, go on with that one
 /help  /quit         a key looks like 12.0.user; Ctrl-C stops a reply, Ctrl-D ends"""
 SHOWN = 20  # rows of a list
@@ -54,6 +58,7 @@ class Chat:
         self.weave, self.window, self.console = weave, window, console
         self.going = True
         self.thinking = False  # the last token was part of a thought
+        self.attached: list[Document] = []  # goes with the next message
         self.commands: dict[str, Callable[[str], None]] = {
             "context": self.context,
             "pin": lambda key: self.act(weave.chunks.pin, key, "is pinned"),
@@ -67,6 +72,8 @@ class Chat:
             "stats": self.stats,
             "windows": self.windows,
             "new": self.new,
+            "attach": self.attach,
+            "preset": self.preset,
             "model": self.model,
             "help": lambda _: self.console.print(HELP, markup=False, highlight=False),
             "quit": self.quit,
@@ -97,7 +104,8 @@ class Chat:
         """The turn runs in a thread of its own, so that Ctrl-C can stop the reply and nothing else."""
         turns, window = self.weave.turns, self.window.id
         with _on_interrupt(lambda: turns.abort(window)):
-            begun = turns.say(window, text).result()
+            begun = turns.say(window, text, documents=self.attached).result()
+            self.attached = []
             for event in turns.follow(window, begun.before):
                 self.show(event)
 
@@ -241,15 +249,44 @@ class Chat:
         if name:
             self.go(self.weave.windows.find(name))
             return
-        table = Table("id", "name", "live", "asleep", "last words", box=None)
-        for one in self.weave.windows.list():
+        table = Table("id", "name", "tags", "live", "asleep", "last words", box=None)
+        known = [one for one in self.weave.windows.list() if not one.window.archived]
+        for one in sorted(known, key=lambda one: not one.window.pinned):
             here = " ←" if one.window.id == self.window.id else ""
             named, words = plain(one.window.name + here), plain(_shortened(one.last_text))
-            table.add_row(one.window.id, named, str(one.live_chunks), str(one.asleep_chunks), words)
+            tags = plain(", ".join(one.window.tags))
+            table.add_row(one.window.id, named, tags, str(one.live_chunks), str(one.asleep_chunks), words)
         self.console.print(table)
 
     def new(self, name: str) -> None:
         self.go(self.weave.windows.create(name))
+
+    def attach(self, name: str) -> None:
+        """The file is read and counted now, and stored with the next message."""
+        if name:
+            path = Path(name).expanduser()
+            try:
+                with path.open("rb") as file:
+                    data = file.read(self.weave.documents.most_bytes(self.window.id) + 1)
+            except OSError as error:
+                raise BadInput(f"{path} cannot be read: {error.strerror}.") from error
+            self.attached.append(self.weave.documents.read(path.name, data, self.window.id))
+        for one in self.attached:
+            self.quietly(f"{one.name}, {counted(one.tokens, 'token')}, goes with your next message")
+        if not self.attached:
+            self.quietly("Nothing is attached.")
+
+    def preset(self, name: str) -> None:
+        presets = self.weave.presets
+        if name:
+            presets.apply(name, self.window.id)
+            self.window = self.weave.windows.get(self.window.id)
+            self.quietly(f"{name} holds in {self.window.name} now.")
+            return
+        table = Table("name", "sets", box=None)
+        for one in presets.list():
+            table.add_row(plain(one.name), ", ".join([*one.settings, *one.words]) or "nothing")
+        self.console.print(table)
 
     def go(self, window: WindowRecord) -> None:
         self.window = window

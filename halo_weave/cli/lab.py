@@ -296,6 +296,11 @@ def _measured(
     }
 
 
+def _ahead(found: dict[str, float] | None) -> str:
+    """How far a strategy is ahead of a sliding window."""
+    return f"{found['difference']:+.3f} (p {found['p']:.3f})" if found else ""
+
+
 def _print_table(console: Console, title: str, rows: dict[str, Any]) -> None:
     """Numbers by name; of nested ones only the numbers."""
     first = next(iter(rows.values()))
@@ -305,7 +310,11 @@ def _print_table(console: Console, title: str, rows: dict[str, Any]) -> None:
             table.add_row(name, str(value))
     else:
         if any(isinstance(value, dict) for value in first.values()) and title == "end_to_end":
-            rows = {f"{budget}, {name}": found for budget, of in rows.items() for name, found in of.items()}
+            rows = {
+                f"{budget}, {name}": found | {"ahead": _ahead(found.get("ahead"))}
+                for budget, of in rows.items()
+                for name, found in of.items()
+            }
             first = next(iter(rows.values()))
         names = [name for name, value in first.items() if not isinstance(value, dict)]
         table = Table(box=SIMPLE)

@@ -1,4 +1,4 @@
-"""Commands that look after the memory: status, windows, export, import, backup, verify, clear."""
+"""Commands that look after the memory: status, windows, export, import, backup, verify, move, clear."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from halo_weave.assemble import open_store
+from halo_weave.assemble import move_memory, open_store
 from halo_weave.cli.app import app
 from halo_weave.cli.glow import counted, json_line, plain
-from halo_weave.cli.starting import Data, Json, Yes, folder_of, progress_bar
+from halo_weave.cli.starting import Data, Json, Yes, folder_of, memory_place, progress_bar
 from halo_weave.config import read_config
 from halo_weave.engines.disk import clear_disk
 from halo_weave.errors import BadInput, StoreCorrupt
 from halo_weave.lab.capture import drop_captures
 from halo_weave.places import captures_folder, cells_folder
-from halo_weave.records import Finding, Subset
+from halo_weave.records import Finding, Subset, WindowRecord
 from halo_weave.store import Store
 from halo_weave.weave.exports import ExportFormat, tell
-from halo_weave.weave.windows import find_window
+from halo_weave.weave.windows import checked_tags, find_window, window_name
 
 LAST_TURN = 2**63 - 1
 Target = Annotated[Path, typer.Argument(help="File to write. It must not exist yet.")]
@@ -40,12 +40,12 @@ def now() -> datetime:
 
 def opened(data: Path | None) -> Store:
     """For commands that make a memory where none is."""
-    return open_store(folder_of(read_config(), data))
+    return open_store(memory_place(data))
 
 
 def opened_to_read(data: Path | None) -> Store:
     """For commands that change nothing; they work on a read-only disk, too."""
-    return open_store(folder_of(read_config(), data), read_only=True)
+    return open_store(memory_place(data), read_only=True)
 
 
 def opened_to_change(data: Path | None) -> Store:
@@ -143,27 +143,75 @@ def status(data: Data = None, as_json: Json = False) -> None:
 def windows(
     data: Data = None,
     deleted: Annotated[bool, typer.Option("--deleted", help="Show deleted windows too.")] = False,
+    archived: Annotated[bool, typer.Option("--archived", help="Show archived windows too.")] = False,
+    tag: Annotated[str | None, typer.Option(help="Only windows with this tag.")] = None,
     as_json: Json = False,
 ) -> None:
-    """The windows, and how much is live and asleep in each."""
+    """The windows, and how much is live and asleep in each; pinned ones first."""
     with opened_to_read(data) as store:
-        found = [store.window_stats(window.id) for window in store.windows(deleted=deleted)]
+        listed = [
+            window
+            for window in store.windows(deleted=deleted)
+            if (archived or not window.archived) and (tag is None or tag in window.tags)
+        ]
+        listed.sort(key=lambda window: not window.pinned)
+        found = [store.window_stats(window.id) for window in listed]
     if as_json:
         say({"windows": [{**shown(item.window), **shown(item), "window": item.window.id} for item in found]})
         return
     table = Table(box=SIMPLE)
-    for heading in ("id", "name", "live", "asleep", "said", "created"):
+    tagged = any(item.window.tags for item in found)
+    for heading in ("id", "name", *(["tags"] if tagged else []), "live", "asleep", "said", "created"):
         table.add_column(heading, no_wrap=heading == "id")
     for item in found:
         table.add_row(
             item.window.id,
-            plain(item.window.name + (" (deleted)" if item.window.deleted else "")),
+            plain(_marked(item.window)),
+            *([plain(", ".join(item.window.tags))] if tagged else []),
             counted(item.live_tokens, "token"),
             counted(item.asleep_chunks, "chunk"),
             counted(item.said_tokens, "token"),
             item.window.created.astimezone().strftime("%Y-%m-%d"),
         )
     Console().print(table)
+
+
+def _marked(window: WindowRecord) -> str:
+    """A window's name with what is special about it."""
+    marks = {"pinned": window.pinned, "archived": window.archived, "deleted": window.deleted}
+    told = [mark for mark, holds in marks.items() if holds]
+    return f"{window.name} ({', '.join(told)})" if told else window.name
+
+
+@app.command()
+def window(
+    name: Annotated[str, typer.Argument(help="Its name or id.")],
+    data: Data = None,
+    tags: Annotated[
+        str | None, typer.Option("--tags", help="Its tags from now on, separated by commas; empty for none.")
+    ] = None,
+    pin: Annotated[bool | None, typer.Option("--pin/--unpin", help="First in lists, or not.")] = None,
+    archive: Annotated[
+        bool | None,
+        typer.Option("--archive/--unarchive", help="Left out of lists, or not. What was said stays."),
+    ] = None,
+    rename: Annotated[str | None, typer.Option(help="Another name.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Put a window in order: its tags, pin, archive and name. Without options: what they are."""
+    with opened_to_change(data) as store:
+        found = find_window(store.windows(), name)
+        if (tags, pin, archive, rename) != (None, None, None, None):
+            found = store.change_window(
+                found.id,
+                name=None if rename is None else window_name(rename),
+                tags=None if tags is None else checked_tags([one for one in tags.split(",") if one.strip()]),
+                pinned=pin,
+                archived=archive,
+                now=now(),
+            )
+    tagged = f", tagged {', '.join(found.tags)}" if found.tags else ""
+    answer(as_json, found, f"{found.id}: {_marked(found)}{tagged}")
 
 
 @app.command("export")
@@ -302,6 +350,34 @@ def verify(
         )
     if left:
         raise typer.Exit(1)
+
+
+@app.command("move")
+def _move_memory(
+    to: Annotated[
+        str, typer.Option("--to", help="A folder, or an address such as postgresql://user@host/name.")
+    ],
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Copy the memory into another store, compare every row, and leave this one as it is.
+
+    There must be no memory yet where it goes. End other programs that use it first. What was broken off goes on when it
+    is repeated.
+    """
+    place = memory_place(data)
+    target: Path | str = to if "://" in to else Path(to).expanduser()
+    with bar("Moving rows") as progress:
+        stats, findings = move_memory(place, target, progress)
+    said = f"{counted(stats.tokens, 'token')} in {counted(stats.turns, 'turn')}"
+    answer(
+        as_json,
+        {"turns": stats.turns, "tokens": stats.tokens, "windows": stats.windows, "findings": findings},
+        f"Moved {said}; every row was compared. From now on name the new place, with "
+        f"{'--store' if isinstance(target, str) else '--data'} or in the config. The old one was not changed.",
+    )
+    for finding in [] if as_json else findings:
+        typer.echo(f"{finding.check}: {finding.sentence}")
 
 
 @app.command()

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,6 +36,15 @@ Data = Annotated[
     Path | None,
     typer.Option("--data", help="Folder of the memory. Default: HALO_WEAVE_DATA, or the user's data folder."),
 ]
+StorePlace = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        help="Address of the memory, such as postgresql://user@host/name. Default: HALO_WEAVE_STORE, or a file in the "
+        "data folder.",
+    ),
+]
+_named_store: ContextVar[str | None] = ContextVar("store", default=None)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 Model = Annotated[
@@ -132,6 +142,36 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def offer_store(family: typer.Typer) -> None:
+    """Every command that takes --data takes --store, too."""
+    for group in family.registered_groups:
+        if group.typer_instance is not None:
+            offer_store(group.typer_instance)
+    for command in family.registered_commands:
+        if command.callback is not None:
+            command.callback = _with_store(command.callback)
+
+
+def _with_store(command: Callable[..., None]) -> Callable[..., None]:
+    own = inspect.signature(command, eval_str=True).parameters
+    if "data" not in own:
+        return command
+    option = inspect.Parameter("store", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=StorePlace)
+    taken = [*(one.replace(kind=one.KEYWORD_ONLY) for one in own.values()), option]
+
+    def run(*, store: str | None, **given: Any) -> None:
+        before = _named_store.set(store)
+        try:
+            command(**given)
+        finally:
+            _named_store.reset(before)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {one.name: one.annotation for one in taken}
+    run.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+    return run
+
+
 def options_of(
     config: Mapping[str, Any],
     *,
@@ -168,6 +208,7 @@ def options_of(
             numbers[name] = whole_of(config, name, low, high)
     return Options(
         data=folder,
+        store=store_of(config),
         model=model,
         remembered=remembered,
         embedder=embedder_of(config, embedder, folder),
@@ -220,9 +261,20 @@ def embedder_of(config: Mapping[str, Any], named: str | None, folder: Path) -> P
 
 
 def folder_of(config: Mapping[str, Any], named: Path | None) -> Path:
-    """Where the memory lies: the same for every command."""
+    """Where the files are, and the memory if it has no address."""
     place = named or text_of(config, "data")
     return data_folder(Path(place).expanduser() if place else None)
+
+
+def store_of(config: Mapping[str, Any]) -> str | None:
+    """The address of the memory, if it is not in the data folder: --store, then what is configured."""
+    return _named_store.get() or text_of(config, "store") or None
+
+
+def memory_place(data: Path | None) -> Path | str:
+    """Where the memory is: the same for every command."""
+    config = read_config()
+    return store_of(config) or folder_of(config, data)
 
 
 @contextmanager

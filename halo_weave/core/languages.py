@@ -65,6 +65,10 @@ waar wanneer waarom werd wezen wie wij wil worden wordt zal ze zelf zich zij zij
 }
 STOP_WORDS = {language: frozenset(text.split()) for language, text in _STOPS.items()}
 _LATIN = tuple(language for language in _STOPS if language not in ("russian", "arabic"))
+_SPOKEN_IN: dict[str, list[str]] = {}  # the languages that a stop word belongs to
+for _language in _LATIN:
+    for _word in STOP_WORDS[_language]:
+        _SPOKEN_IN.setdefault(_word, []).append(_language)
 _CYRILLIC = re.compile("[\u0400-\u04ff]")
 _ARABIC = re.compile("[\u0600-\u06ff]")
 READ = 400  # words of a text that tell its language
@@ -75,13 +79,13 @@ def language_of(words: Iterable[str]) -> str:
     counts = dict.fromkeys(_LATIN, 0)
     cyrillic = arabic = 0
     for word in islice(words, READ):
-        if _CYRILLIC.search(word):
+        if not word.isascii() and _CYRILLIC.search(word):
             cyrillic += 1
-        elif _ARABIC.search(word):
+        elif not word.isascii() and _ARABIC.search(word):
             arabic += 1
         else:
-            for language in _LATIN:
-                counts[language] += word in STOP_WORDS[language]
+            for language in _SPOKEN_IN.get(word, ()):
+                counts[language] += 1
     if cyrillic or arabic:
         return "russian" if cyrillic >= arabic else "arabic"
     return max(_LATIN, key=lambda language: counts[language])  # the first of equals: English

@@ -13,7 +13,7 @@ from halo_weave.errors import BadInput, BadSetting, UnknownChunk
 
 PairOrder = Literal["ranked", "with", "off"]
 THRIFT = 0.5  # of two chunks, one twice as long needs ln 2 times this more similarity to come first
-PAIR_SHARE = 0.7  # of its hit's similarity: measured, it costs next to no hit and keeps most pairs
+PAIR_SHARE = 0.5  # of its hit's similarity: measured, it costs no hit and keeps the pairs of strong ones
 
 
 @dataclass(frozen=True, slots=True)

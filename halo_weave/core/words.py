@@ -25,6 +25,11 @@ def terms(text: str) -> list[str]:
     found = []
     for match in WORD.finditer(text):
         word = match.group()
+        if (
+            word.isascii() and word.isalpha() and (len(word) == 1 or word[1:].islower())
+        ):  # most words, quickly
+            found.append(word.lower()[:LONGEST])
+            continue
         if UNSPACED.search(word):
             found.extend(_pairs(word))
             continue

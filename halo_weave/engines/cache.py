@@ -5,27 +5,29 @@ Only the engine's thread uses it.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Self
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.core.brightness import AttentionRow, Capture, Floats
+from halo_weave.core.brightness import AttentionRow, Floats
 from halo_weave.core.tokens import Ids
+from halo_weave.engines.batch import TokenBatch
 from halo_weave.engines.capture import AttentionReader
 from halo_weave.engines.cells import BringBack, CachedTokens, Cells, Places, Plan, runs
 from halo_weave.engines.disk import Grave, SavedWindow, Span, has_any
-from halo_weave.engines.prompts import CHUNK, FlatPrompt, Kinds, attention_row
+from halo_weave.engines.prompts import CHUNK, NEVER, FlatPrompt, Kinds, Observation, attention_row
 from halo_weave.errors import EngineError
 from halo_weave.llama import abi
 from halo_weave.llama.footprint import KvType, value_type
 from halo_weave.llama.model import Model
 
+if TYPE_CHECKING:
+    from halo_weave.engines.apart import Apart
+
 LIVE, SCRATCH, HELD = 0, 1, 2  # sequence ids
-NEVER = 1 << 62
 EVERYTHING = (-1, -1)  # all places of a sequence
 
 
@@ -43,73 +45,8 @@ class Shape:
     sliding: int = 0  # places that the layers with a sliding window look back; 0: there are none
 
 
-@dataclass(slots=True, eq=False)
-class Observation:
-    """What is to be read off while a prompt goes through the model, and what was."""
-
-    last: bool = False  # the row of the last token, from which the first reply token is chosen
-    rows_from: int = NEVER  # index of the first token whose row is wanted
-    surprisal_from: int = NEVER
-    rows: list[AttentionRow] = field(default_factory=list)
-    surprisal: list[float] = field(default_factory=list)
-    misfits: int = 0  # rows that did not fit the map of cells
-
-    def begin_again(self) -> None:
-        """What was read off does not count: the prompt is read anew."""
-        self.rows, self.surprisal, self.misfits = [], [], 0
-
-    @classmethod
-    def of(cls, prompt: FlatPrompt, read_from: int | None, capture: Capture | None) -> Self:
-        if capture is None:
-            return cls()
-        if read_from is None or not (capture.reading or capture.reading_surprisal):
-            return cls(last=capture.reply)
-        start = prompt.index_of(read_from)
-        return cls(
-            last=capture.reply,
-            rows_from=start if capture.reading else NEVER,
-            surprisal_from=start if capture.reading_surprisal else NEVER,
-        )
-
-    @property
-    def anew_from(self) -> int:
-        """From which token on the prompt must be computed. A token's surprisal is known from the one before it."""
-        return max(0, min(self.rows_from, self.surprisal_from - 1))
-
-
 class CellsRefused(EngineError):
     """Saved keys and values do not fit into this cache."""
-
-
-class _Batch:
-    """The arrays behind a llama_batch, made once."""
-
-    def __init__(self, size: int) -> None:
-        self.tokens, self.places, self.ones, self.sequences = (
-            np.ones(size, dtype=np.int32) for _ in range(4)
-        )
-        self.wanted = np.zeros(size, dtype=np.int8)
-        integers = ctypes.POINTER(ctypes.c_int32)
-        each = [ctypes.cast(self.sequences.ctypes.data + 4 * i, integers) for i in range(size)]
-        self.lists = (integers * size)(*each)
-        self.struct = abi.Batch(
-            n_tokens=0,
-            token=self.tokens.ctypes.data_as(integers),
-            embd=None,
-            pos=self.places.ctypes.data_as(integers),
-            n_seq_id=self.ones.ctypes.data_as(integers),
-            seq_id=self.lists,
-            logits=self.wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
-        )
-
-    def fill(self, ids: Ids, places: Places, sequence: int, wanted: npt.NDArray[np.bool_]) -> abi.Batch:
-        count = len(ids)
-        self.tokens[:count] = ids
-        self.places[:count] = places
-        self.sequences[:count] = sequence
-        self.wanted[:count] = wanted
-        self.struct.n_tokens = count
-        return self.struct
 
 
 class Cache:
@@ -118,7 +55,7 @@ class Cache:
     def __init__(self, model: Model, shape: Shape, size: int, *, attention: bool) -> None:
         """`attention`: whether rows can be read from it."""
         self.model, self.shape, self.c = model, shape, model.c
-        self.batch = _Batch(shape.batch)
+        self.batch = TokenBatch(shape.batch)
         self.erased: list[Span] = []  # labels of live tokens that were deleted and have not left yet
         self.new = True  # nobody asked yet what lies on disk
         self.graves: list[Grave] = []
@@ -191,9 +128,10 @@ class Cache:
         self.take_in(kept)
         self.doubt = doubt
 
-    def saved(self) -> SavedWindow:
-        """A copy of everything live."""
-        return SavedWindow([self._saved(part) for part in self._stretches(np.arange(self.count))], self.clean)
+    def saved(self, first: int = NEVER) -> SavedWindow:
+        """A copy of everything live, or of the first tokens."""
+        parts = self._stretches(np.arange(min(self.count, first)))
+        return SavedWindow([self._saved(part) for part in parts], self.clean)
 
     def take_in(self, saved: SavedWindow) -> None:
         """An empty cache gets what another one had. Kinds are known when the next prompt is read."""
@@ -255,7 +193,8 @@ class Cache:
         *,
         keep_asleep: bool,
         batch: int,
-    ) -> Iterator[None]:
+        apart: Apart | None = None,
+    ) -> Generator[None]:
         """Make the prompt live. Yields after each decode of `batch` tokens, so that other windows get their turn.
 
         `graves` are those that the plan counts. If it is stopped in between, what was done so far is live.
@@ -275,6 +214,8 @@ class Cache:
             present[step.start : step.stop] = False
         columns = np.zeros(len(prompt), dtype=np.int32)
         columns[present] = self.columns[plan.kept]
+        elsewhere = np.flatnonzero(present)[self.places[plan.kept] != plan.places[present]]
+        moved = int(elsewhere.min(initial=NEVER))  # from here on keys wait for the next decode to be shifted
         unchanged = int(np.argmin(np.append(plan.kept == np.arange(len(plan.kept)), False)))
         head = int(np.argmin(np.append(present, False)))
         self.clean = min(self.clean, unchanged, head)
@@ -284,16 +225,28 @@ class Cache:
             for step in plan.steps:
                 places = plan.places[step.start : step.stop]
                 if isinstance(step, BringBack):
+                    if int(places[0]) != int(graves[step.run].tokens.places[step.at]):
+                        moved = min(moved, step.start)
                     columns[step.start : step.stop] = self._bring_back(graves[step.run], step.at, places)
                     present[step.start : step.stop] = True
                     continue
                 tail = step.stop == len(prompt)
+                unseen = step.stop <= watch.anew_from and not tail
+                if apart and unseen and apart.pays(step.start, step.stop):
+                    if step.start > moved:
+                        self._shift()
+                        moved = NEVER
+                    tokens = CachedTokens(prompt.labels, prompt.ids, plan.places)
+                    grave = yield from apart.read(tokens, columns, step.start, step.stop, batch)
+                    columns[step.start : step.stop] = self._bring_back(grave, 0, places)
+                    present[step.start : step.stop] = True
+                    continue
                 if not tail and step.start:
                     self.c.llama_memory_seq_cp(self.memory, LIVE, SCRATCH, 0, int(places[0]))
                 for start in range(step.start, step.stop, batch):
                     stop = min(step.stop, start + batch)
                     self._compute(start, stop, LIVE if tail else SCRATCH, plan.places, columns, prompt, watch)
-                    present[start:stop] = tail
+                    present[start:stop], moved = tail, NEVER
                     beside = slice(stop if tail else step.start, stop)
                     yield
                 if not tail:
@@ -337,10 +290,15 @@ class Cache:
 
     def _give_up(self, cells: npt.NDArray[np.int32], places: Places) -> None:
         """Tokens that were computed and never became live, since reading was stopped."""
-        if len(cells):
-            if self.shape.sliding:
-                self.c.llama_memory_seq_rm(self.memory, HELD, int(places[0]), int(places[-1]) + 1)
-            self.cells.give_back(cells)
+        if len(cells) and self.shape.sliding:
+            self.c.llama_memory_seq_rm(self.memory, HELD, int(places[0]), int(places[-1]) + 1)
+        self.cells.give_back(cells)
+
+    def _shift(self) -> None:
+        """Keys that wait to be shifted are: any decode does it."""
+        cells = self.decode(self.ids[:1], np.zeros(1, np.int32), SCRATCH, np.zeros(1, np.bool_), queries=0)
+        self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
+        self.cells.give_back(cells)
 
     def _stretches(self, index: npt.NDArray[np.intp]) -> Iterator[npt.NDArray[np.intp]]:
         """Live tokens that follow each other. With sliding windows llama.cpp saves no more than a window at once."""
@@ -353,10 +311,14 @@ class Cache:
 
     def _saved(self, index: npt.NDArray[np.intp]) -> Grave:
         """A copy of live tokens that follow each other, with their keys and values."""
-        first, last = int(self.places[index[0]]), int(self.places[index[-1]]) + 1
-        self.c.llama_memory_seq_cp(self.memory, LIVE, SCRATCH, first, last)
         tokens = CachedTokens(self.labels[index], self.ids[index], self.places[index])
-        grave = Grave(tokens, np.argsort(self.columns[index], kind="stable"), self._save(SCRATCH))
+        return self.copied(tokens, self.columns[index])
+
+    def copied(self, tokens: CachedTokens, columns: npt.NDArray[np.int32]) -> Grave:
+        """Likewise of tokens whose cells are `columns`."""
+        first, last = int(tokens.places[0]), int(tokens.places[-1]) + 1
+        self.c.llama_memory_seq_cp(self.memory, LIVE, SCRATCH, first, last)
+        grave = Grave(tokens, np.argsort(columns, kind="stable"), self._save(SCRATCH))
         self.c.llama_memory_seq_rm(self.memory, SCRATCH, *EVERYTHING)
         return grave
 
@@ -440,7 +402,16 @@ class Cache:
         self._hold(sequence, int(places[0]), int(places[-1]) + 1)
         return cells
 
-    # Growing by one token
+    # Growing
+
+    def extend(self, tokens: CachedTokens) -> None:
+        """These tokens are read and become live at the end; nothing is read off."""
+        now = slice(self.count, self.count + len(tokens))
+        self.columns[now] = self.decode(
+            tokens.ids, tokens.places, LIVE, np.zeros(len(tokens), np.bool_), queries=0
+        )
+        self.labels[now], self.ids[now], self.places[now] = tokens.labels, tokens.ids, tokens.places
+        self.count = now.stop
 
     def append(self, label: int, id: int, *, look: bool) -> None:
         """The token that was generated becomes live."""

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from halo_weave.core.tokens import Ids, Positions
 from halo_weave.errors import BadInput
+from halo_weave.ports import NAMELESS
 
 Places = npt.NDArray[np.int32]
-NAMELESS = -(1 << 60)  # labels from here on down name nothing: frames that an earlier process wrote to disk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,8 +160,11 @@ def _take_neighbours(
 ) -> None:
     """A frame without a name is that of the token next to it, if it says the same."""
     free = (live.labels <= NAMELESS) & ~np.isin(np.arange(len(live)), source)
-    for step, indices in ((1, range(1, anew_from)), (-1, range(anew_from - 2, 0, -1))):
+    missing = np.flatnonzero((source[:anew_from] < 0) & (labels[:anew_from] < 0)).tolist()
+    for step, indices in ((1, missing), (-1, missing[::-1])):
         for i in indices:
+            if not 0 < i < anew_from - (step < 0):
+                continue
             beside = source[i - step] + step
             unknown = source[i] < 0 and labels[i] < 0 and source[i - step] >= 0
             if unknown and 0 <= beside < len(live) and free[beside] and live.ids[beside] == ids[i]:

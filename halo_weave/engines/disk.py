@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.tokens import Positions
-from halo_weave.engines.cells import NAMELESS, CachedTokens
+from halo_weave.engines.cells import CachedTokens
 from halo_weave.llama.library import Library
+from halo_weave.ports import NAMELESS
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ MAGIC = b"HWCELLS1"
 LIVE_FILE = "live.cells"
 SAMPLES, BLOCK = 16, 1 << 20  # blocks of a model file that tell it from others
 LONGEST_HEAD = 1 << 24
+ABANDONED = 600.0  # seconds
 Span = tuple[int, int]  # first label, and the one after the last
 
 
@@ -66,6 +69,7 @@ class CellFiles:
         self._shelves: dict[str, dict[int, str]] = {}  # of each window: which file has a token
         self._waiting: SimpleQueue[_Job | threading.Event | None] = SimpleQueue()
         self._guard = threading.Lock()  # a file is not written while its window is forgotten
+        _sweep(self.folder)
         self._thread = threading.Thread(target=self._write_all, name="halo-weave cells", daemon=True)
         self._thread.start()
 
@@ -173,6 +177,14 @@ class CellFiles:
                 return
             path.unlink(missing_ok=True)
             total -= stat.st_size
+
+
+def _sweep(folder: Path) -> None:
+    """Delete what a killed process had not written to its end. No file takes this long to be written."""
+    for path in folder.rglob("*.partial"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > ABANDONED:
+                path.unlink()
 
 
 def discard_window(root: Path, window: str) -> None:

@@ -17,16 +17,17 @@ import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Ids, Tokens
-from halo_weave.engines.cache import NEVER, Cache, CellsRefused, Observation, Shape
+from halo_weave.engines.apart import Apart
+from halo_weave.engines.cache import Cache, CellsRefused, Shape
 from halo_weave.engines.capture import is_native
 from halo_weave.engines.cells import plan_reading
 from halo_weave.engines.description import check_that_it_writes, describe, template_of, written_ends
 from halo_weave.engines.disk import CellFiles, Span, key_of
 from halo_weave.engines.probing import has_state
-from halo_weave.engines.prompts import FlatPrompt
+from halo_weave.engines.prompts import NEVER, FlatPrompt, Observation
 from halo_weave.engines.sampling import Sampler
 from halo_weave.engines.scheduler import FairScheduler
-from halo_weave.engines.shelving import fetch, keep_fresh, put_aside
+from halo_weave.engines.shelving import begin_alike, fetch, keep_fresh, put_aside
 from halo_weave.engines.stops import Stops
 from halo_weave.errors import EngineError, ModelUnusable
 from halo_weave.llama import library
@@ -250,8 +251,7 @@ class LlamaEngine:
             if cache.reader and capture:
                 cache.reader.choose(capture)
             with Sampler(self.model, sampling, prompt.ids) as sampler:
-                if self.disk:
-                    fetch(self.disk, window, cache, prompt, asleep=mode == "splice")
+                self._fetch(window, cache, prompt, mode)
                 reading = self._read(
                     cache, prompt, sampling.max_new_tokens, watch, mode, batch=self.shape.batch
                 )
@@ -269,12 +269,11 @@ class LlamaEngine:
         """In small batches: whoever speaks now does not wait for long."""
         with self._at_work(window):
             cache = self._cache(window, len(prompt) + room, attention=False)
-            if self.disk:
-                fetch(self.disk, window, cache, prompt, asleep=mode == "splice")
+            self._fetch(window, cache, prompt, mode)
             if np.array_equal(cache.live.ids, prompt.ids):
                 return
             batch = min(self.shape.batch, PATIENT)
-            for _ in self._read(cache, prompt, room, Observation(), mode, batch=batch, most=most):
+            for _ in self._read(cache, prompt, room, Observation(), mode, batch=batch, allowed=most):
                 yield None
 
     @contextlib.contextmanager
@@ -300,11 +299,11 @@ class LlamaEngine:
         mode: Mode,
         *,
         batch: int,
-        most: int | None = None,
+        allowed: int | None = None,
     ) -> Generator[Planned | Read | None]:
         """Bring the prompt into the cache with the least work; read it anew if the result does not fit.
 
-        `room`: tokens that follow. `most`: nothing is done if more tokens than these have to be computed.
+        `room`: tokens that follow. `allowed`: nothing is done if more tokens than these have to be computed.
         """
         began = time.perf_counter()
         rebuilt = cache.doubt or ("" if cache.settled else "it was stopped before a shift was done")
@@ -326,13 +325,17 @@ class LlamaEngine:
             if len(plan.removed) and self.has_state:  # nothing can be taken out of a recurrent state
                 cache.reset()
                 continue
-            if most is not None and plan.computed > most:
+            if allowed is not None and plan.computed > allowed:
                 return
             yield Planned(plan.reused, plan.restored, plan.computed)
             keep = mode == "splice" and not rebuilt
+            most = max((step.stop for step in plan.steps[:-1]), default=0)
             try:
-                for _ in cache.carry_out(plan, graves, prompt, watch, keep_asleep=keep, batch=batch):
-                    yield None
+                with contextlib.closing(Apart(cache, most)) as apart:
+                    for _ in cache.carry_out(
+                        plan, graves, prompt, watch, keep_asleep=keep, batch=batch, apart=apart
+                    ):
+                        yield None
             except CellsRefused:
                 cache.graves.clear()
                 rebuilt = "cells that were saved could not be brought back"
@@ -384,7 +387,8 @@ class LlamaEngine:
             if self.model.ends_generation(id):
                 reason, last = "eos", row
                 break
-            step = Step(id, label, self.model.piece(id), cache.surprisal(-1, id), row)
+            likely = sampler.likeliest(cache.context, sampling.likely) if sampling.likely else ()
+            step = Step(id, label, self.model.piece(id), cache.surprisal(-1, id), row, likely)
             made += 1
             out, met = stops.feed(step)
             given += len(out)
@@ -458,6 +462,13 @@ class LlamaEngine:
         return CellFiles(
             limits.cells, key_of(self.model.path, self.model.library, *facts), limits.cells_bytes
         )
+
+    def _fetch(self, window: str, cache: Cache, prompt: FlatPrompt, mode: Mode) -> None:
+        """What need not be computed, since it lies on disk or another window has it."""
+        if self.disk:
+            fetch(self.disk, window, cache, prompt, asleep=mode == "splice")
+        if self.info.abilities.cuts:
+            begin_alike(cache, self.caches.values(), prompt)
 
     def _put_aside(self, window: str) -> None:
         put_aside(self.disk, window, self.caches[window])

@@ -1,20 +1,21 @@
-"""A prompt flat and in time order, and an attention row over its tokens. Pure."""
+"""A prompt flat and in time order, what is read off while it is read, and an attention row over its tokens. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.core.brightness import AttentionRow, Floats
+from halo_weave.core.brightness import AttentionRow, Capture, Floats
 from halo_weave.core.tokens import Ids, Positions
 from halo_weave.engines.cells import CachedTokens
 from halo_weave.errors import BadInput
 from halo_weave.ports import Prompt
 
 CHUNK, FRAME, SYSTEM = 0, 1, 2
+NEVER = 1 << 62
 KINDS = {"chunk": CHUNK, "frame": FRAME, "system": SYSTEM}
 
 Kinds = npt.NDArray[np.uint8]
@@ -65,6 +66,40 @@ class FlatPrompt:
         if not len(found):
             raise BadInput(f"The prompt has no token {label} to read from.")
         return int(found[0])
+
+
+@dataclass(slots=True, eq=False)
+class Observation:
+    """What is to be read off while a prompt goes through the model, and what was."""
+
+    last: bool = False  # the row of the last token, from which the first reply token is chosen
+    rows_from: int = NEVER  # index of the first token whose row is wanted
+    surprisal_from: int = NEVER
+    rows: list[AttentionRow] = field(default_factory=list)
+    surprisal: list[float] = field(default_factory=list)
+    misfits: int = 0  # rows that did not fit the map of cells
+
+    def begin_again(self) -> None:
+        """What was read off does not count: the prompt is read anew."""
+        self.rows, self.surprisal, self.misfits = [], [], 0
+
+    @classmethod
+    def of(cls, prompt: FlatPrompt, read_from: int | None, capture: Capture | None) -> Self:
+        if capture is None:
+            return cls()
+        if read_from is None or not (capture.reading or capture.reading_surprisal):
+            return cls(last=capture.reply)
+        start = prompt.index_of(read_from)
+        return cls(
+            last=capture.reply,
+            rows_from=start if capture.reading else NEVER,
+            surprisal_from=start if capture.reading_surprisal else NEVER,
+        )
+
+    @property
+    def anew_from(self) -> int:
+        """From which token on the prompt must be computed. A token's surprisal is known from the one before it."""
+        return max(0, min(self.rows_from, self.surprisal_from - 1))
 
 
 def attention_row(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import Self
 
+import numpy as np
+
 from halo_weave.core.tokens import Ids
 from halo_weave.errors import BadInput
 from halo_weave.llama.model import Model
@@ -17,7 +19,8 @@ class Sampler:
     """Owns a chain of samplers; `with` frees it."""
 
     def __init__(self, model: Model, sampling: Sampling, before: Ids) -> None:
-        self.c = c = model.c
+        self.model, self.c = model, model.c
+        c = model.c
         self.chain: int | None = c.llama_sampler_chain_init(c.llama_sampler_chain_default_params())
         links = []
         if sampling.repeat_penalty != 1.0:
@@ -58,3 +61,12 @@ class Sampler:
     def sample(self, context: int | None) -> int:
         """Choose a token from the last logits, and remember it."""
         return int(self.c.llama_sampler_sample(self.chain, context, -1))
+
+    def likeliest(self, context: int | None, count: int) -> list[tuple[bytes, float]]:
+        """Pieces of the tokens that the model expected most, the most likely first, with their log-probabilities."""
+        pointer = self.c.llama_get_logits_ith(context, -1)
+        logits = np.ctypeslib.as_array(pointer, shape=(self.model.size,)).astype(np.float64)
+        whole = np.logaddexp.reduce(logits)
+        best = np.argpartition(logits, -count)[-count:]
+        ids = best[np.argsort(-logits[best])].tolist()
+        return [(self.model.piece(id), float(logits[id] - whole)) for id in ids]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 
 import numpy as np
 
+from halo_weave.core.tokens import Ids
 from halo_weave.engines.cache import Cache
-from halo_weave.engines.cells import NAMELESS
 from halo_weave.engines.disk import CellFiles
 from halo_weave.engines.prompts import FlatPrompt
 from halo_weave.errors import EngineError
+from halo_weave.ports import NAMELESS
 
 
 def fetch(disk: CellFiles, window: str, cache: Cache, prompt: FlatPrompt, *, asleep: bool) -> None:
@@ -39,6 +41,28 @@ def _take_live(disk: CellFiles, window: str, cache: Cache, prompt: FlatPrompt) -
             cache.labels[: cache.count] = np.arange(NAMELESS, NAMELESS - cache.count, -1)
     except EngineError:  # of no use to this library
         cache.reset()
+
+
+def begin_alike(cache: Cache, others: Iterable[Cache], prompt: FlatPrompt) -> None:
+    """A cache with nothing in it takes what another window begins with, as the system prompt, instead of reading it.
+
+    Windows have contexts of their own, between which llama.cpp cannot share cells: they are copied. Whole batches only, so
+    that a reply does not depend on which other windows there are.
+    """
+    if cache.count or cache.doubt or not cache.settled:
+        return
+    known = [(_alike(other, prompt.ids[:-1]), other) for other in others if other is not cache]
+    count, other = max(known, key=lambda one: one[0], default=(0, cache))
+    count = min(count, len(cache.cells)) // cache.shape.batch * cache.shape.batch
+    if count:
+        with contextlib.suppress(EngineError):
+            cache.take_in(other.saved(count))
+
+
+def _alike(cache: Cache, ids: Ids) -> int:
+    """How many of the first live tokens are these, as reading them anew would make them."""
+    most = 0 if cache.doubt or not cache.settled else min(cache.clean, len(ids))
+    return int(np.argmin(np.append(cache.ids[:most] == ids[:most], False)))
 
 
 def keep_fresh(disk: CellFiles | None, window: str, cache: Cache) -> None:

@@ -15,6 +15,7 @@ from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.tokens import Role
 from halo_weave.core.words import question_terms, terms
 from halo_weave.errors import BadSetting, EngineError, UnknownGeneration
+from halo_weave.index.asking import as_said_by
 from halo_weave.index.embedding import Embedding, Ready
 from halo_weave.index.fusion import Floats, Meaning, TermHits, Weights, find_terms, varied, word_scores
 from halo_weave.index.marks import Marks
@@ -33,6 +34,7 @@ SMALL_TALK = (  # messages that speak of nothing: what they reach is not relevan
     *("cool", "alright then", "got it", "hey", "yep", "nope", "good evening", "that is nice to hear"),
     *("one moment please", "as you like", "well done", "let me think about it"),
 )
+FEW = 20_000  # chunks that a store is asked to compare one by one
 QUESTIONS = 8  # whose vectors are remembered
 MOST_TERMS = 64  # of a question, that the word index is asked for
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -68,7 +70,8 @@ class Recall:
         self._marks = Marks()
         self._changed = 0  # chunks that changed since the usual ones were looked at
         self._sequence = 0
-        self._embedding = self._begin()
+        self._embedding = self._new_embedding()
+        self._embedding.start()
 
     # What others call
 
@@ -156,7 +159,8 @@ class Recall:
 
     def reopen(self) -> None:
         """The memory has the vectors of another embedder now: open that one. The old one serves until it is there."""
-        before, after = self._embedding, self._begin()
+        before, after = self._embedding, self._new_embedding()
+        after.start()
         after.opened()
         self._embedding = after
         before.close()
@@ -169,12 +173,10 @@ class Recall:
 
     # Keeping up
 
-    def _begin(self) -> Embedding:
-        embedding = Embedding(
+    def _new_embedding(self) -> Embedding:
+        return Embedding(
             self._store, self._open, now=self._now, writes=self._writes, when_opened=self._load_early
         )
-        embedding.start()
-        return embedding
 
     def _vector_of(self, text: str) -> Future[Floats | None]:
         """A question's vector, which may be known, as from a preview, or on its way. None: words alone serve."""
@@ -192,7 +194,8 @@ class Recall:
         if ready is None:
             return None
         try:
-            return np.asarray(ready.embedder.embed([text[:READ]], query=True)[0])
+            asked = as_said_by(text[:READ], list(self._outline.speaker_codes))
+            return np.asarray(ready.embedder.embed([asked], query=True)[0])
         except EngineError as error:
             self._embedding.sentence = f"{error} Words alone served the last question."
             return None
@@ -289,9 +292,15 @@ class Recall:
     def _nearest(self, query: Floats, window: str | None, within: Bools) -> Rows:
         """Rows of the chunks nearest in meaning, nearest first, out of all or some."""
         if self._vector_search:
-            found, _ = self._vector_search.nearest(query, limit=SHORTLIST, window=window)
+            # Of few, each is compared; of many, more are asked for, since those that are left out come back as well.
+            size, some = len(self._outline), int(within.sum())
+            among = self._outline["number"][np.flatnonzero(within)] if some <= min(FEW, size - 1) else None
+            limit = (
+                SHORTLIST if among is not None or window else SHORTLIST * min(10, -(-size // max(1, some)))
+            )
+            found, _ = self._vector_search.nearest(query, limit=limit, window=window, among=among)
             rows = self._outline.rows(found)
-            return rows[rows >= 0]
+            return rows[(rows >= 0) & within[rows]][:SHORTLIST]
         if self._index is None:
             return np.zeros(0, np.int64)
         if within.sum() == len(self._outline):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, pairwise
@@ -49,18 +49,21 @@ class Dialogue:
     asked: tuple[AskedLater, ...]
 
 
-def dialogues(folder: Path, most: int | None = None) -> list[Dialogue]:
+def dialogues(folder: Path, most: int | None = None, *, captions: bool = False) -> list[Dialogue]:
     """The conversations of a folder, by name."""
     found = sorted(folder.glob("*.json"))[:most]
     if not found:
         raise BadInput(
             f"There are no conversations in {folder}. Name a folder with files in the form of LoCoMo."
         )
-    return [dialogue_of(path) for path in found]
+    return [dialogue_of(path, captions=captions) for path in found]
 
 
-def dialogue_of(path: Path) -> Dialogue:
-    """A conversation out of a file. Who speaks stands in the text, since questions name them."""
+def dialogue_of(path: Path, *, captions: bool = False) -> Dialogue:
+    """A conversation out of a file. Who speaks stands in the text, since questions name them.
+
+    `captions`: those of shared pictures too. They were not said, but some answers stand nowhere else.
+    """
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
         turns: list[Said] = []
@@ -73,7 +76,7 @@ def dialogue_of(path: Path) -> Dialogue:
                     Said(
                         frozenset(turn["dia_id"] for turn in parts),
                         Role.USER if speaker == held["speakers"][0] else Role.ASSISTANT,
-                        f"{speaker}: " + " ".join(turn["text"].strip() for turn in parts),
+                        f"{speaker}: " + " ".join(_words(turn, captions) for turn in parts),
                         begun + i * PACE,
                     )
                 )
@@ -86,6 +89,11 @@ def dialogue_of(path: Path) -> Dialogue:
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise BadInput(f"{path} is no conversation in the form of LoCoMo: {error!r}.") from None
     return Dialogue(path.stem, tuple(turns), asked)
+
+
+def _words(turn: Mapping[str, str], captions: bool) -> str:
+    caption = turn.get("blip_caption") if captions else None
+    return f"{turn['text'].strip()} [picture: {caption}]" if caption else turn["text"].strip()
 
 
 def exchanges_of(turns: Sequence[Said]) -> Iterator[tuple[Said, Said]]:

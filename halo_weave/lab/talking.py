@@ -57,7 +57,14 @@ def talked(
         store = SqliteStore(Path(work) / "memory.sqlite")
         recall = Recall(store, None)
         with closing(
-            Weave(forced, store, recall, defaults=settings, calibration=calibration, new_tape=tape)
+            Weave(
+                forced,
+                store,
+                recall,
+                defaults=settings.changed({"read_ahead": "off"}),
+                calibration=calibration,
+                new_tape=tape,
+            )
         ) as weave:
             return said_to(weave, forced, says, progress)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -167,10 +167,16 @@ def _attributed(talk: Talk, part: Sequence[Said], one: AskedLater) -> dict[str, 
         gain = peaks(window.brightness[:count] - was, offsets)
         ranked[way] = [chunks[i].key for i in np.argsort(-gain, kind="stable")]
     talk.take_back()
-    places = {
-        way: next((i for i, key in enumerate(keys, 1) if key in right), 0) for way, keys in ranked.items()
-    }
+    places = {way: _place(keys, right) for way, keys in ranked.items()}
+    # Where a question was answered, files may name the question as the evidence.
+    turns = {key.turn_id for key in right}
+    beside = {key for key in ranked["default"] if turns & set(range(key.turn_id - 1, key.turn_id + 2))}
+    places["default, or the turn beside it"] = _place(ranked["default"], beside)
     return {"kind": one.kind, "places": places}
+
+
+def _place(keys: Sequence[ChunkKey], right: Collection[ChunkKey]) -> int:
+    return next((place for place, key in enumerate(keys, 1) if key in right), 0)
 
 
 def _kept(talk: Talk, evidence: set[str]) -> dict[str, dict[str, float]]:

@@ -64,7 +64,14 @@ def said_whole(
     with tempfile.TemporaryDirectory() as folder:
         store = SqliteStore(Path(folder) / "memory.sqlite")
         recall = Recall(store, lambda: embedder)
-        weave = Weave(forced, store, recall, defaults=settings, calibration=calibration, now=lambda: now)
+        weave = Weave(
+            forced,
+            store,
+            recall,
+            defaults=settings.changed({"read_ahead": "off"}),
+            calibration=calibration,
+            now=lambda: now,
+        )
         with closing(weave):
             window = weave.windows.create(dialogue.name).id
             read = woken = 0

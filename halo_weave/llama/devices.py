@@ -33,6 +33,7 @@ FEATURES = {
 }
 # The version that is known here.
 REINSTALL = "pip install --force-reinstall --no-deps xllamacpp==2026.10.11549"
+NATIVE = 'CMAKE_ARGS="-DGGML_NATIVE=ON" pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36'
 ITS_INDEX = "--index-url with the address that the README of xllamacpp gives for"
 ADVICE = {
     "CUDA": f"NVIDIA (CUDA): {REINSTALL} {ITS_INDEX} your version of CUDA",
@@ -158,7 +159,7 @@ def _advice(devices: tuple[Device, ...], unused: tuple[str, ...]) -> tuple[str, 
         advice.append(f"There is a GPU that is not used. {ADVICE['Vulkan']}")
     if {"AVX512", "AMX_INT8", "AVX_VNNI", "SVE", "MATMUL_INT8"} & set(unused):
         advice.append(
-            f"The processor can do more than this build uses. With a compiler, this builds one for it: {REINSTALL} "
-            "--no-binary xllamacpp"
+            f"The processor can do more than this build uses ({', '.join(unused)}). With a C++ compiler and CMake, "
+            f"this builds one for it: {NATIVE}; then start with HALO_WEAVE_LIBLLAMA=llama-cpp-python"
         )
     return tuple(advice)

@@ -29,6 +29,7 @@ from halo_weave.server.routes import (
     keepsakes,
     lab,
     models,
+    operating,
     presets,
     turns,
     upkeep,
@@ -178,6 +179,7 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB, mcp_writes:
     app.include_router(lending.routes(service.engine, service.calibration))
     app.include_router(koboldai.routes(service.engine, running, past))
     app.include_router(v1.routes(service))
+    app.include_router(operating.routes(service))
 
     @app.get("/", include_in_schema=False)
     def index() -> Response:

@@ -116,7 +116,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         "token",
         events.TokenSpoken,
         {
-            "leave_out": ("piece", "surprisal"),
+            "leave_out": ("piece", "surprisal", "likely"),
             "text": "Whole characters only: the token that ends one carries it.",
             "tool": "Part of a tool's answer, not of the model's words.",
             "thought": "Part of what the model thinks before it answers.",

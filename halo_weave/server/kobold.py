@@ -25,6 +25,7 @@ from pydantic import AliasPath, ConfigDict, Field, RootModel, ValidationError
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.ports import Capture, Done, Engine, ModelInfo, Prompt, Read, Reason, Sampling, Segment, Step
+from halo_weave.server.instruct import has_marks, ids_of_marked
 from halo_weave.server.lending import LentRequest, lent
 from halo_weave.server.refusals import json_bytes
 from halo_weave.server.schema import WHOLE, Input, Output
@@ -33,6 +34,14 @@ from halo_weave.server.sse import EventStream, described, hopping
 from halo_weave.templates.messages import ChatMessage
 
 _MOST_IDS = 200_000
+_MOST_STOPS = 256  # clients send the names of all who speak
+_FAMILY_REASONS: dict[Reason | None, str] = {
+    "length": "length",
+    "context": "length",
+    "abort": "stop",
+    "eos": "stop",
+    "stop": "stop",
+}
 MOST_TEXTS = 32  # generations whose text can be asked for
 _Text = Annotated[str, Field(max_length=900_000, pattern=WHOLE)]
 _TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=_MOST_IDS)]
@@ -105,10 +114,10 @@ class Generate(FamilyInput):
     top_p: float = Field(default=0.9, gt=0, le=1)
     top_k: int = Field(default=0, ge=0, le=1_000)
     min_p: float = Field(default=0.0, ge=0, le=1)
-    rep_pen: float = Field(default=1.0, ge=0.5, le=2)
+    rep_pen: float = Field(default=1.0, ge=0.5, le=10)
     sampler_seed: int | None = Field(default=None, ge=-1, lt=2**32 - 1, description="-1 or null: random.")
     stop_sequence: list[Annotated[str, Field(min_length=1, max_length=200, pattern=WHOLE)]] = Field(
-        default=[], max_length=16
+        default=[], max_length=_MOST_STOPS
     )
     output_attentions: bool = False
     output_hidden_states: bool = Field(default=False, description="Refused: hidden states are not given out.")
@@ -122,6 +131,10 @@ class Generate(FamilyInput):
     )
     memory: _Text | None = Field(default=None, description="A text before the prompt.")
     trim_stop: bool = Field(default=False, description="Whether a stop text at the end is left out.")
+    replace_instruct_placeholders: bool = Field(
+        default=True,
+        description="Whether {{[INPUT]}}, {{[OUTPUT]}} and {{[SYSTEM]}} in the prompt become turns of the model's template.",
+    )
     halo: LentRequest | None = Field(default=None, description="What another Halo Weave asks besides.")
     # Sent by clients of the family; they have no effect here.
     max_context_length: Any = Field(None, description="Without effect: the model's own context holds.")
@@ -138,8 +151,21 @@ class Generate(FamilyInput):
             "request_id",
             "output_hidden_states",
         }
-        family = {"genkey", "max_context_length", "quiet", "sampler_order", "memory", "trim_stop"}
+        family = {
+            "genkey",
+            "max_context_length",
+            "quiet",
+            "sampler_order",
+            "memory",
+            "trim_stop",
+            "replace_instruct_placeholders",
+        }
         return bool(self.model_fields_set & family) and not self.model_fields_set & prototype
+
+    @property
+    def averages_itself(self) -> bool:
+        """Whether the prototype's page asks: it takes the mean over layers and heads, so one of each will do."""
+        return self.request_id is not None and "attention_format" not in self.model_fields_set
 
     @cached_property
     def name(self) -> str:
@@ -235,11 +261,13 @@ def _known_ids(engine: Engine, ids: Sequence[int]) -> Ids:
 def prompt_of(engine: Engine, asked: Generate) -> Prompt:
     if asked.prompt is None and asked.input_ids is None:
         raise BadInput("Send a prompt, as text or as input_ids.")
-    ids = (
-        _known_ids(engine, asked.input_ids)
-        if asked.input_ids is not None
-        else engine.tokenize((asked.memory or "") + (asked.prompt or ""), special=True).ids
-    )
+    text = (asked.memory or "") + (asked.prompt or "")
+    if asked.input_ids is not None:
+        ids = _known_ids(engine, asked.input_ids)
+    elif asked.replace_instruct_placeholders and has_marks(text):
+        ids = ids_of_marked(engine, text)
+    else:
+        ids = engine.tokenize(text, special=True).ids
     if not len(ids):
         raise BadInput("The prompt is empty. Send at least one token.")
     if len(ids) >= engine.info.context:
@@ -247,14 +275,16 @@ def prompt_of(engine: Engine, asked: Generate) -> Prompt:
     return Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids))
 
 
-def _attention(step: Step | None, form: str, model: ModelInfo) -> dict[str, Any] | None:
+def _attention(step: Step | None, asked: Generate, model: ModelInfo) -> dict[str, Any] | None:
     """One step's rows as the prototype sends them; None when the engine had none to give."""
-    row = None if step is None else step.row
+    row, form = None if step is None else step.row, asked.attention_format
     values = None if row is None else row.raw if form == "per_layer" else row.tokens
     if values is None:
         return None
     if form == "per_layer":
         values = values.reshape(model.layers, model.heads, -1)
+    elif asked.averages_itself:
+        values = values.reshape(1, 1, -1)
     return {
         "format": form,
         "shape": list(values.shape),
@@ -283,12 +313,12 @@ def _generated(
         try:
             for token in written(engine, window, stop, asked, prompt, past):
                 if family:
-                    yield _message({"token": token.shown, "finish_reason": token.reason})
+                    yield _message({"token": token.shown, "finish_reason": _FAMILY_REASONS.get(token.reason)})
                 elif token.reason is None:
                     pair = {"token_id": token.id, "text": token.text}
                     said: dict[str, Any] = {"type": "token", "request_id": name, "token": pair}
                     if asked.output_attentions:
-                        said["attention"] = _attention(token.step, asked.attention_format, engine.info)
+                        said["attention"] = _attention(token.step, asked, engine.info)
                     yield _message(said)
                 else:
                     ended = {"finish_reason": token.reason, "total_tokens": token.count}

@@ -124,16 +124,19 @@ class WindowChange(_WindowTexts):
 class SavePreset(Input):
     """From a window, from what holds for all (neither `window` nor `settings`), or as it is given."""
 
+    name: Name
     window: WindowId | None = None
     settings: OwnSettings | None = None  # type: ignore[valid-type]
     words: PersonaChange | None = None
 
 
 class RenamePreset(Input):
+    name: Name
     to: Name
 
 
 class ApplyPreset(Input):
+    name: Name
     window: WindowId | None = Field(default=None, description="Null: all windows.")
 
 

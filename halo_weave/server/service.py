@@ -132,7 +132,7 @@ class Service:
             model=self.model(),
             embedder=wire.EmbedderTold.model_validate(now.embedder),
             memory=wire.MemoryTold.model_validate(now.memory).model_copy(
-                update={"place": str(weave.memory.folder)}
+                update={"place": weave.memory.place}
             ),
             generating=weave.turns.generating(),
         )

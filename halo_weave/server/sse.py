@@ -71,6 +71,29 @@ async def follow(
                 yield b": still here\n\n"
 
 
+async def nudged(
+    pieces: Generator[bytes, None, None], hub: Hub, *, pause: float = STILL_HERE_SECONDS
+) -> AsyncGenerator[bytes, None]:
+    """A generator that never waits, read again after each event of a hub; it gives nothing where nothing has come."""
+    woken = asyncio.Event()
+    try:
+        with hub.watched(partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)):
+            while True:
+                woken.clear()
+                piece = next(pieces, None)
+                if piece is None:
+                    return
+                if piece:
+                    yield piece
+                    continue
+                try:
+                    await asyncio.wait_for(woken.wait(), pause)
+                except TimeoutError:
+                    yield b": still here\n\n"
+    finally:
+        pieces.close()
+
+
 class Flow(Response):
     """A body that is made while it is sent. When the client goes, its source is closed at once."""
 

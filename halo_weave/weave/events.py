@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import nan
@@ -119,6 +119,7 @@ class TokenSpoken:
     tool: bool = False  # part of a tool's answer, not of the model's words
     thought: bool = False  # part of what the model thinks before it answers
     surprisal: float = nan  # nats, by the model's own distribution; not a number if it is not known
+    likely: Sequence[tuple[bytes, float]] = ()  # the likeliest in its place, if they were asked for
 
 
 @dataclass(frozen=True, slots=True, eq=False)

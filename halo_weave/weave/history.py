@@ -11,6 +11,7 @@ from halo_weave.records import TurnRecord
 from halo_weave.store import Store
 
 ENOUGH = 4  # messages at the end of a history that make it known though its beginning is another
+_TELLING = 12  # words of a reply that nobody else gave, which make it known by themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ def recognise(
     """The longest part of the history that was said in one line here, beginning where the history begins.
 
     Without `window`, only a reply of ours makes a conversation known: two chats may begin with the same words. The oldest
-    messages may have been dropped, or replaced by something else.
+    messages may have been dropped, or replaced by something else; then several must fit, or a reply like no other.
     """
     marks = [mark_of(role, text) for role, text in history]
     partly: tuple[int, TurnRecord] | None = None
@@ -38,14 +39,16 @@ def recognise(
             at -= 1
             continue
         longest, found = 0, None
-        for turn in _likeliest(store, marks[at], window):
+        likely = _likeliest(store, marks[at], window)
+        for turn in likely:
             line = [mark for _, mark in store.marks_before(turn.id, at + 1)]
             same = next((i for i, mark in enumerate(line) if mark != marks[at - i]), len(line))
             if same > longest:
                 longest, found = same, turn
         if found is not None and longest == at + 1:
             return _extended(store, marks, found, at, window)
-        if found is not None and longest >= ENOUGH and partly is None:
+        telling = len(likely) == 1 and len(history[at][1].split()) >= _TELLING
+        if found is not None and (longest >= ENOUGH or telling) and partly is None:
             partly = at, found
         at -= longest + 1 if longest else 1
     if partly is not None:

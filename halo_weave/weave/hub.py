@@ -143,16 +143,24 @@ class Hub:
         """Everything after an event, then what comes, until the hub is closed. Waits in the caller's thread."""
         fresh = threading.Event()
         with self.watched(fresh.set):
-            place = self.place(after)
-            while True:
-                fresh.clear()
-                ended = self.closed
-                found, place = self.since(place)
-                yield from found
-                if not found:
-                    if ended:
-                        return
+            for numbered in self.polled(after, fresh.clear):
+                if numbered is None:
                     fresh.wait()
+                else:
+                    yield numbered
+
+    def polled(self, after: str | None, look: Callable[[], object]) -> Iterator[Numbered | None]:
+        """The same without waiting: None where nothing has come yet. `look` is called before each look."""
+        place = self.place(after)
+        while True:
+            look()
+            ended = self.closed
+            found, place = self.since(place)
+            yield from found
+            if not found:
+                if ended:
+                    return
+                yield None
 
     @property
     def watchers(self) -> int:

@@ -221,6 +221,10 @@ class WeaveMemory:
                     found.append(PlacedToken(chunk.start + i, int(chunk.tokens.ids[i]), text, record.key))
         return found
 
+    def check(self) -> None:
+        """An error if the memory cannot be read."""
+        self._system.store.sequence()
+
     def stats(self) -> Stats:
         return self._system.store.stats()
 
@@ -234,8 +238,14 @@ class WeaveMemory:
 
     @property
     def folder(self) -> Path:
-        """Where the store lies: a place for files that are on their way."""
+        """A place for files that are on their way, beside the memory."""
         return self._system.store.folder
+
+    @property
+    def place(self) -> str:
+        """Where the memory is: its folder, or its address."""
+        store = self._system.store
+        return store.place if "://" in store.place else str(store.folder)
 
     def export(self, write: Callable[[str], object], *, subset: Subset, vectors: bool) -> None:
         """The memory, or a part of it, as JSON."""

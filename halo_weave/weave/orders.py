@@ -26,6 +26,7 @@ class GuestTerms:
     system_prompt: str = ""
     tools: str = ""  # that it runs itself, as JSON; the model only calls them
     grammar: str = ""  # GBNF: the reply has this form
+    likely: int = 0  # how many of the likeliest tokens are told with each one
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Asked:
             max_new_tokens=most,
             stop=stop,
             grammar=self.terms.grammar if self.terms else "",
+            likely=self.terms.likely if self.terms else 0,
         )
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from halo_weave.errors import BadInput, UnknownPreset
-from halo_weave.records import NAME_LENGTH, PERSONA, PERSONA_KEY, PROMPT_LENGTH, shared_words
+from halo_weave.records import PERSONA, PERSONA_KEY, PROMPT_LENGTH, shared_words
 from halo_weave.settings import PRESETS_KEY, SHARED, checked, usable
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
+from halo_weave.weave.windows import window_name
 
 MOST_PRESETS = 200
 
@@ -56,7 +57,7 @@ class WeavePresets:
 
     def save(self, name: str, settings: Mapping[str, Any], words: Mapping[str, str] | None = None) -> Preset:
         """A new preset, or another one under the name."""
-        name = _name(name)
+        name = window_name(name)
         if name not in (known := self._stored()) and len(known) >= MOST_PRESETS:
             raise BadInput(f"There are {MOST_PRESETS} presets already. Delete one first.")
         own = {about: checked(about, value) for about, value in settings.items()}
@@ -74,7 +75,7 @@ class WeavePresets:
         return self.save(name, usable(window.settings), own)
 
     def rename(self, name: str, to: str) -> Preset:
-        stored, to = self._stored(), _name(to)
+        stored, to = self._stored(), window_name(to)
         self.get(name)
         if to in stored and to != name:
             raise BadInput(f"There is a preset {to!r} already. Delete it first, or take another name.")
@@ -122,14 +123,7 @@ def _preset(name: str, stored: Any) -> Preset:
 def _words(given: Mapping[str, str]) -> dict[str, str]:
     words = {about: plain(text) for about, text in given.items()}
     for about in words.keys() & {"user_name", "ai_name"}:
-        words[about] = _name(words[about])
+        words[about] = window_name(words[about])
     if len(words.get("system_prompt", "")) > PROMPT_LENGTH:
         raise BadInput(f"A system prompt has at most {PROMPT_LENGTH:,} characters.")
     return words
-
-
-def _name(text: str) -> str:
-    name = " ".join(plain(text).split())
-    if not 1 <= len(name) <= NAME_LENGTH:
-        raise BadInput(f"A name has 1 to {NAME_LENGTH} characters.")
-    return name

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Chunk, Ids, Positions, Role, Tokens
 from halo_weave.core.window import Window
-from halo_weave.ports import Engine, Prompt, Segment
+from halo_weave.ports import NAMELESS, Engine, Prompt, Segment
 from halo_weave.templates.messages import ChatMessage, Piece
 
 # What has no position is labelled below zero: the system prompt from -1 on; from -2^24 on, in the order in which they are
@@ -26,7 +26,8 @@ from halo_weave.templates.messages import ChatMessage, Piece
 SYSTEM_LABELS = -1
 GIVEN_LABELS = -(2**24)
 MOST_GIVEN = 1 << 16  # parts whose labels are remembered; one that is forgotten is read anew
-_COMING = -1  # id of a turn that was not said yet: the labels of its frame are never met again
+NAMELESS_LABELS = NAMELESS - (1 << 59)  # apart from those that a cache on disk has
+_COMING = -1  # id of a turn that was not said yet
 LONGEST_NAME = 48  # bytes of a window's name that the model is told
 
 _Slot = Literal["header", "footer", "left", "right", "rewritten"]  # parts of a frame with labels of their own
@@ -107,8 +108,8 @@ class Scribe:
         self._frame = lru_cache(4096)(lambda text: engine.tokenize(text, special=True))
         self._plain = lru_cache(4096)(engine.tokenize)
         self.system = lru_cache(64)(self._system)
-        self.given = lru_cache(MOST_GIVEN)(self.new_labels)
-        self._next_given, self._guard = GIVEN_LABELS, Lock()
+        self.given = lru_cache(MOST_GIVEN)(self._given)
+        self._next_given, self._next_nameless, self._guard = GIVEN_LABELS, NAMELESS_LABELS, Lock()
         self.controls = lru_cache(4096)(self._controls)
         self._agree = lru_cache(4096)(self._agreed)
         self._sizes: dict[Role, int] = {}
@@ -121,11 +122,17 @@ class Scribe:
         size = sum(len(self._plain(p.text) if p.said else self._frame(p.text)) for p in own)
         return SystemPrompt(text, size, tools)
 
-    def new_labels(self, part: tuple[object, ...], count: int) -> int:
+    def _given(self, part: tuple[object, ...], count: int) -> int:
         """The first of as many labels, counting down, that nothing else has. `given` remembers it by the part."""
         with self._guard:
             self._next_given -= count
             return self._next_given + count
+
+    def nameless(self, count: int) -> int:
+        """The first of as many labels that name nothing, and that no other frame has."""
+        with self._guard:
+            self._next_nameless -= count
+            return self._next_nameless + count
 
     def readable(self, tokens: Tokens) -> bool:
         """Whether the ids are this model's tokens of their text, without control tokens. Files can say anything."""
@@ -364,8 +371,11 @@ class _Writer:
 
     def _add_part(self, ids: Ids, turn_id: int, slot: _Slot) -> None:
         used = self._used[turn_id, slot] = self._used.get((turn_id, slot), 0) + len(ids)
-        given = self.scribe.new_labels if turn_id == _COMING else self.scribe.given
-        self._add("frame", given((slot, turn_id, used), len(ids)), ids)
+        coming = turn_id == _COMING
+        first = (
+            self.scribe.nameless(len(ids)) if coming else self.scribe.given((slot, turn_id, used), len(ids))
+        )
+        self._add("frame", first, ids)
 
     def _add(self, kind: Literal["system", "frame"], first: int, ids: Ids) -> None:
         if len(ids):

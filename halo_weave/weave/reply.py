@@ -33,6 +33,7 @@ class ReplyToken:
     text: str = ""  # of `shown`: whole characters only, the token that ends one carries it
     by_tool: bool = False
     surprisal: float = nan
+    likely: Sequence[tuple[bytes, float]] = ()
 
 
 class ReplyReader:

@@ -319,7 +319,7 @@ class Turn:
             self.light.use_row(None if fault else row)
             window.say(step.id, step.piece, step.surprisal)
             settled = self.reply.feed(step.id, step.piece)
-            self.reply.tokens[-1].surprisal = step.surprisal
+            self.reply.tokens[-1].surprisal, self.reply.tokens[-1].likely = step.surprisal, step.likely
         self.stats["tokens"] += 1
         self.draft.said()
         return settled
@@ -329,7 +329,14 @@ class Turn:
             thought = token.kind == THOUGHT
             self.stats["thought_tokens"] += thought
             yield events.TokenSpoken(
-                token.id, token.position, token.piece, token.text, token.by_tool, thought, token.surprisal
+                token.id,
+                token.position,
+                token.piece,
+                token.text,
+                token.by_tool,
+                thought,
+                token.surprisal,
+                token.likely,
             )
         if tokens and time.perf_counter() - self._shown > FRAME:
             self._shown = time.perf_counter()

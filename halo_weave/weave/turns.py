@@ -31,12 +31,13 @@ from halo_weave.weave.hub import Hub
 from halo_weave.weave.orders import Asked, GuestTerms, answering, going_on, saying, step_back
 from halo_weave.weave.reply import ReplyKind
 from halo_weave.weave.system import System
+from halo_weave.weave.totals import Totals
 from halo_weave.weave.turn import Turn
 from halo_weave.weave.waking import NO_WISH, WakeWish
 
 log = logging.getLogger(__name__)
 PATIENCE = 10.0  # seconds to wait for a reply to be stored when the program ends
-OVERRIDES = {field.name for field in fields(Sampling)} - {"stop", "grammar"}
+OVERRIDES = {field.name for field in fields(Sampling)} - {"stop", "grammar", "likely"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class WeaveTurns(TurnBranches):
         self._threads: dict[str, Thread] = {}  # the latest of each window
         self._running: dict[str, Turn] = {}
         self._last: dict[str, Mapping[str, Any]] = {}
+        self.totals = Totals()
         self._documents = WeaveDocuments(system)
 
     def say(
@@ -187,6 +189,13 @@ class WeaveTurns(TurnBranches):
             if isinstance(numbered.event, TurnEnded | TurnFailed):
                 return
 
+    def polled(self, window_id: str, after: str) -> Iterator[WindowEvent | None]:
+        """The same without waiting: None where nothing has come yet."""
+        for numbered in self.hub(window_id).polled(after, lambda: None):
+            yield None if numbered is None else numbered.event
+            if numbered is not None and isinstance(numbered.event, TurnEnded | TurnFailed):
+                return
+
     def told_since(self, window_id: str, after: str) -> list[WindowEvent]:
         """The events after one that were told already."""
         hub = self.hub(window_id)
@@ -267,11 +276,13 @@ class WeaveTurns(TurnBranches):
             if hub is not None and ended is not None:
                 # Only now is the window free: whoever hears this may speak at once.
                 self._last[window_id] = ended.stats
+                self.totals.add_turn(ended.stats)
                 hub.publish(ended)
                 if empty:  # the former answer is there again
                     hub.publish(WindowChanged())
         except Exception as error:
             known = isinstance(error, HaloWeaveError)
+            self.totals.add_failure(error)
             if not known:
                 log.exception("The turn in window %s failed.", window_id)
             if hub is not None:

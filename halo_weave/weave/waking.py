@@ -57,12 +57,12 @@ def hits_for(room: int) -> int:
 def relevant(found: Sequence[RecallHit], text: str, floor: float) -> list[RecallHit]:
     """The hits that have to do with a text, without those that tell nothing: they may only come as pairs.
 
-    The clearer the nearest one stands above the floor, the more may come with it. For a question about the past the best
-    one comes, whatever its nearness.
+    Once one reaches the floor, half of it is enough for the others, and less the clearer it stands above. For a question
+    about the past the best one comes, whatever its nearness.
     """
     found = [hit for hit in found if "asking" not in hit.parts]
     nearest = max((hit.nearness for hit in found if hit.nearness is not None), default=floor)
-    lower = max(0.0, floor - max(0.0, nearest - floor) / 2)
+    lower = max(0.0, floor / 2 - (nearest - floor) / 2) if nearest >= floor else floor
     near = [hit for hit in found if hit.matters(lower)]
     return near or (found[:1] if asks_back(text) else [])
 

@@ -16,6 +16,7 @@ from halo_weave.errors import BadInput, UnknownChunk, UnknownWindow
 from halo_weave.records import (
     DOCUMENT,
     MOST_TAGS,
+    NAME_LENGTH,
     PERSONA_KEY,
     TAG_LENGTH,
     ChunkRecord,
@@ -340,8 +341,12 @@ def _checked(changes: Mapping[str, Any], reset: Sequence[str] = ()) -> dict[str,
 def _texts(given: Mapping[str, str | None]) -> dict[str, Any]:
     """Texts as they can be stored; names on one line."""
     texts = {about: plain(text) for about, text in given.items() if text is not None}
-    for about in texts.keys() - {"system_prompt"}:
-        texts[about] = " ".join(texts[about].split())
-        if not 1 <= len(texts[about]) <= 200:
-            raise BadInput("A name has 1 to 200 characters.")
-    return texts
+    return {about: text if about == "system_prompt" else window_name(text) for about, text in texts.items()}
+
+
+def window_name(text: str) -> str:
+    """A name of a window or of someone in it, on one line."""
+    name = " ".join(plain(text).split())
+    if not 1 <= len(name) <= NAME_LENGTH:
+        raise BadInput(f"A name has 1 to {NAME_LENGTH} characters.")
+    return name

@@ -232,14 +232,14 @@ export class Api {
   changePersona(changes) { return this.json("PATCH", "/api/persona", { body: changes }); }
   /** @returns {Promise<Preset[]>} */
   async presets() { return (await this.json("GET", "/api/presets")).presets; }
-  /** @param {string} name @param {Wire.Bodies["PUT /api/presets/{name}"]} about @returns {Promise<Preset>} */
-  savePreset(name, about) { return this.json("PUT", path`/api/presets/${name}`, { body: about }); }
+  /** @param {Wire.Bodies["PUT /api/presets"]} about @returns {Promise<Preset>} */
+  savePreset(about) { return this.json("PUT", "/api/presets", { body: about }); }
   /** @param {string} name @param {string} to @returns {Promise<Preset>} */
-  renamePreset(name, to) { return this.json("POST", path`/api/presets/${name}/rename`, { body: { to } }); }
+  renamePreset(name, to) { return this.json("POST", "/api/presets/rename", { body: { name, to } }); }
   /** @param {string} name @param {string | null} window null: all windows @returns {Promise<Preset>} */
-  applyPreset(name, window) { return this.json("POST", path`/api/presets/${name}/apply`, { body: { window } }); }
+  applyPreset(name, window) { return this.json("POST", "/api/presets/apply", { body: { name, window } }); }
   /** @param {string} name @returns {Promise<Preset>} */
-  deletePreset(name) { return this.json("DELETE", path`/api/presets/${name}`); }
+  deletePreset(name) { return this.json("DELETE", withQuery("/api/presets", { name })); }
 
   /** A window's conversation to read. @param {string} id */
   async markdown(id) {

@@ -87,7 +87,7 @@ const ICONS = {
   keys: "M3 6.5h18v11H3zM7 10h.1M11 10h.1M15 10h.1M7 14h10",
   wrap: "M4 6h16M4 12h12a3 3 0 0 1 0 6h-4M14 15l-3 3 3 3M4 18h3",
   remembered: "M4 12a8 8 0 1 0 3-6.2M4 4v4h4M12 8v4l3 2",
-  more: "M6 12h.1M12 12h.1M18 12h.1",
+  more: "M5 11.2h1.6v1.6H5zM11.2 11.2h1.6v1.6h-1.6zM17.4 11.2H19v1.6h-1.6z",
   attach: "M20 11l-8.5 8.5a5 5 0 0 1-7-7L13 4a3.4 3.4 0 0 1 4.8 4.8L9.5 17a1.7 1.7 0 0 1-2.4-2.4L14.5 7",
   document: "M6 3h9l4 4v14H6zM15 3v4h4M9 11h7M9 14h7M9 17h4",
   tag: "M4 4h8l8 8-8 8-8-8zM8 8h.1",

@@ -26,6 +26,7 @@ import { SettingsView } from "./views/settings.js";
 import { Toasts } from "./views/toasts.js";
 import { WhyView } from "./views/why.js";
 import { WindowsView } from "./views/windows.js";
+import { noticeReplies } from "./views/notice.js";
 
 const preferences = new Preferences();
 const app = new App(preferences, new Toasts(byId("toasts")), new Dialogs(byId("dialogs")));
@@ -75,12 +76,7 @@ app.store.on("done", () => {
   spoken.textContent = app.store.live?.textOf(last.turn_id).slice(0, 4000) ?? "";
 });
 
-app.store.on("done", () => {
-  if (!document.hidden || preferences.values.notify !== "on" || !("Notification" in window)) return;
-  if (Notification.permission !== "granted") return;
-  const said = spoken.textContent?.slice(0, 200) ?? "";
-  new Notification(app.store.window?.name ?? "Halo Weave", { body: said, tag: app.store.current });
-});
+noticeReplies(app, () => spoken.textContent ?? "");
 
 // For the console: what the page knows and can do.
 const views = { context, conversation, centre, light, ribbon, composer, drawer, search, header, keys };

@@ -15,9 +15,9 @@ declare namespace Wire {
     "POST /api/windows/{window_id}/chunks/undelete": Undelete;
     "POST /api/windows/{window_id}/chunks/{key}/wrong": Wrong;
     "PATCH /api/persona": PersonaChange;
-    "PUT /api/presets/{name}": SavePreset;
-    "POST /api/presets/{name}/rename": RenamePreset;
-    "POST /api/presets/{name}/apply": ApplyPreset;
+    "PUT /api/presets": SavePreset;
+    "POST /api/presets/rename": RenamePreset;
+    "POST /api/presets/apply": ApplyPreset;
     "PUT /api/memory/entry": Keep;
     "PUT /api/notes": ReplaceNotes;
     "POST /api/model": ChooseModel;
@@ -71,10 +71,10 @@ declare namespace Wire {
     "GET /api/persona": PersonaTold;
     "PATCH /api/persona": PersonaTold;
     "GET /api/presets": PresetsTold;
-    "PUT /api/presets/{name}": PresetTold;
-    "DELETE /api/presets/{name}": PresetTold;
-    "POST /api/presets/{name}/rename": PresetTold;
-    "POST /api/presets/{name}/apply": PresetTold;
+    "PUT /api/presets": PresetTold;
+    "DELETE /api/presets": PresetTold;
+    "POST /api/presets/rename": PresetTold;
+    "POST /api/presets/apply": PresetTold;
     "POST /api/documents": DocumentTold;
     "GET /api/memory": BranchTold;
     "GET /api/memory/entry": EntryTold;
@@ -165,6 +165,7 @@ declare namespace Wire {
   }
 
   interface ApplyPreset {
+    name: string;
     window?: string | null;
   }
 
@@ -484,6 +485,7 @@ declare namespace Wire {
     genkey?: string | null;
     memory?: string | null;
     trim_stop?: boolean;
+    replace_instruct_placeholders?: boolean;
     halo?: LentRequest | null;
     max_context_length?: any;
     quiet?: any;
@@ -907,6 +909,7 @@ declare namespace Wire {
   }
 
   interface RenamePreset {
+    name: string;
     to: string;
   }
 
@@ -985,6 +988,7 @@ declare namespace Wire {
   }
 
   interface SavePreset {
+    name: string;
     window?: string | null;
     settings?: OwnSettings | null;
     words?: PersonaChange | null;

@@ -242,6 +242,11 @@ function sameStem(a, b) {
   return common >= 4;
 }
 
+/** Whether a turn is a file whose text is not Markdown. @param {{document: boolean, speaker: string}} turn */
+export function isPlainFile({ document, speaker }) {
+  return document && !/\.(md|markdown|docx)$/i.test(speaker);
+}
+
 /** @param {string} text @param {number} most */
 export function clip(text, most) {
   const flat = text.replace(/\s+/g, " ").trim();
@@ -251,6 +256,7 @@ export function clip(text, most) {
 /** @type {Record<string, string>} */
 const LABELS = {
   "top p": "Top-p", "top k": "Top-k", "min p": "Min-p", "mmr lambda": "MMR lambda", "kv mode": "KV mode",
+  stop: "Stop strings",
 };
 
 /** "max_new_tokens" -> "Max new tokens" @param {string} name */

@@ -236,3 +236,25 @@ def test_a_model_that_cannot_be_had_is_a_sentence_and_the_talk_goes_on(talk, wea
     assert weave.engine is before
     assert "You said: " in talk("Still there?")
     assert remembered_model(weave.memory.folder) is None
+
+
+def test_a_file_goes_with_the_next_message(talk, weave, tmp_path):
+    file = tmp_path / "log.txt"
+    file.write_text("The keeper noted thunder.")
+    shown = talk(f"/attach {file}", "When was that?", "/attach")
+    tokens = len(weave.engine.tokenize("The keeper noted thunder."))
+    assert f"log.txt, {tokens} tokens, goes with your next message" in shown
+    assert "Nothing is attached." in shown
+    (window,) = weave.windows.list()
+    first = weave.windows.context(window.window.id).turns[0]
+    assert (first.speaker, first.document) == ("log.txt", True)
+    assert "cannot be read" in talk(f"/attach {tmp_path / 'missing.txt'}")
+
+
+def test_a_preset_is_listed_and_applied(talk, weave):
+    weave.presets.save("calm", {"temperature": 0.2}, {"ai_name": "Ada"})
+    shown = talk("/preset", "/preset calm", "/preset loud")
+    assert "temperature, ai_name" in shown
+    assert "There is no preset 'loud'" in shown
+    (window,) = weave.windows.list()
+    assert (window.effective.temperature, window.window.ai_name) == (0.2, "Ada")

@@ -183,3 +183,23 @@ def test_an_unknown_window_is_refused(memory):
 def test_reindex_without_an_embedder_is_refused(memory):
     with pytest.raises(BadInput):
         run("reindex", "--data", str(memory), "--embedder", "off")
+
+
+def test_a_search_is_narrowed_to_windows_with_a_tag(memory):
+    with SqliteStore(memory_file(memory)) as store:
+        second = store.create_window("second", now=NOW, tags=["music"]).id
+        talk(store, second)
+    assert len({hit["window"] for hit in found(memory, "violin", "--limit", "50")["hits"]}) == 2
+    for more in ((), ("--budget", "500")):
+        hits = found(memory, "violin", "--tag", "music", *more)["hits"]
+        assert {hit["window"] for hit in hits} == {second}
+    assert found(memory, "violin", "--tag", "none")["hits"] == []
+
+
+def test_the_embedder_that_reindex_is_given_serves_from_then_on(memory, tmp_path, monkeypatch):
+    file = tmp_path / "other.gguf"
+    file.write_bytes(b"GGUF")
+    run("reindex", "--data", str(memory), "--embedder", str(file))
+    answer = found(memory, "violin")
+    assert answer["embedder"] == "ready"
+    assert "meaning" in answer["hits"][0]["parts"]

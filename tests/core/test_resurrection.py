@@ -88,7 +88,7 @@ def test_a_smaller_hit_takes_the_room_that_a_larger_one_could_not():
 
 def test_ranked_pairs_come_before_weaker_hits_and_after_stronger_ones():
     strong, weak = sleeper(99, 0, U, 10), sleeper(97, 0, U, 10)
-    hits = [RecallHit(FIFTH.key, 10.0), RecallHit(strong.key, 8.0), RecallHit(weak.key, 5.0)]
+    hits = [RecallHit(FIFTH.key, 10.0), RecallHit(strong.key, 8.0), RecallHit(weak.key, 3.0)]
     plan = choose_resurrections(hits, {**GRAVEYARD, **asleep(strong, weak)}, 500, pairs="ranked")
     assert plan.keys[:3] == (FIFTH.key, strong.key, QUESTION.key)
     assert plan.keys[-1] == weak.key

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from halo_weave.core.tokens import Role
+from halo_weave.engines.apart import Apart
 from halo_weave.engines.llama import LlamaEngine
 from halo_weave.engines.prompts import FlatPrompt
 from halo_weave.ports import Capture
 from tests.contract.talks import Talk
-from tests.engines.test_disk import SIX, engine_on, speak, talk_in
+from tests.engines.test_disk import LINES, SIX, engine_on, speak, talk_in
 from tests.engines.tiny import write
 
 
@@ -39,6 +41,27 @@ def test_what_lies_on_disk_is_brought_into_memory_and_not_more_than_allowed_is_c
         assert heard.read is not None
         assert heard.read.restored >= len(talk.turns[2][2])
         assert heard.read.computed >= len(talk.turns[-1][2])
+
+
+def test_a_new_window_takes_the_system_prompt_from_another_one(model: Path) -> None:
+    with engine_on(model, None) as engine:
+        first, second = (Talk(engine, name, "You are a sailor who knows every boat. " * 12) for name in "ab")
+        first.add(Role.USER, "Ahoy!")
+        second.add(Role.USER, "Which boat is blue?")
+        fresh = second.hear(SIX, Capture())
+        engine.forget("b")
+        first.hear(SIX)
+        heard = second.hear(SIX, Capture())
+        assert fresh.read is not None
+        assert heard.read is not None
+        assert fresh.read.reused == 0
+        whole = len(engine.tokenize(first.system)) // engine.shape.batch * engine.shape.batch
+        assert heard.read.reused >= whole > 0
+        assert heard.text == fresh.text
+        assert engine.misfits == 0
+        assert [step.surprisal for step in heard.steps] == pytest.approx(
+            [step.surprisal for step in fresh.steps], abs=0.02
+        )
 
 
 def stopped_in_the_middle(engine: LlamaEngine) -> None:
@@ -77,3 +100,34 @@ def test_a_reading_that_is_ended_in_the_middle_of_a_chunk_costs_that_chunk_only(
         assert again.read is not None
         assert not again.read.rebuilt
         assert engine.misfits == 0
+
+
+def test_a_chunk_that_is_read_apart_is_as_if_it_were_read_in_its_place(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard, apart = {}, []
+    monkeypatch.setattr(Apart, "read", lambda *a, read=Apart.read: apart.append(a[3]) or read(*a))
+    for costs in (0, 10**12):
+        monkeypatch.setattr("halo_weave.engines.apart.OPEN", costs)
+        with engine_on(model, None) as engine:
+            talk = talk_in(engine, lines=LINES * 3)
+            talk.asleep = {2, 3, 7}
+            talk.hear(SIX)
+            talk.asleep = set()
+            talk.add(Role.USER, "Go on.")
+            heard[costs] = talk.hear(SIX, Capture())
+            assert engine.misfits == 0
+            sliding = engine.shape.sliding
+    assert len(apart) == (0 if sliding else 2)
+    mine, theirs = heard[0], heard[10**12]
+    assert mine.read is not None
+    assert theirs.read is not None
+    assert (mine.read.computed, mine.read.reused) == (theirs.read.computed, theirs.read.reused)
+    assert mine.text == theirs.text
+    assert [step.surprisal for step in mine.steps] == pytest.approx(
+        [step.surprisal for step in theirs.steps], abs=0.01
+    )
+    for one, other in zip(mine.steps, theirs.steps, strict=True):
+        assert one.row is not None
+        assert other.row is not None
+        assert np.allclose(one.row.tokens, other.row.tokens, atol=0.01)

@@ -272,6 +272,19 @@ def test_after_kills_while_cells_are_written_the_model_reads_as_if_all_were_comp
     assert (told["errors"], told["wrong"]) == (0, 0)
 
 
+def test_what_a_killed_process_left_half_written_is_deleted_and_what_is_being_written_stays(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "key" / "window"
+    folder.mkdir(parents=True)
+    for name, age in (("old", 3600), ("new", 0)):
+        path = folder / f"{name}.cells.partial"
+        path.write_bytes(b"half")
+        os.utime(path, (time.time() - age,) * 2)
+    CellFiles(tmp_path, "key", 1 << 30).close()
+    assert [path.name for path in folder.iterdir()] == ["new.cells.partial"]
+
+
 def test_the_same_tokens_are_written_once(tmp_path: Path) -> None:
     held = CellFiles(tmp_path, "key", 1 << 30)
     tokens = CachedTokens(np.arange(9), np.arange(9, dtype=np.int32), np.arange(9, dtype=np.int32))

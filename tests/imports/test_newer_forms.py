@@ -299,3 +299,17 @@ def test_odd_books_do_no_harm(load):
         {"entries": "x"},
     ):
         load(card(character_book=book))
+
+
+def test_files_that_were_shown_to_text_generation_webui_are_part_of_the_message(store, load):
+    files = [
+        {"name": "plan.pdf", "type": "application/pdf", "content": "Bed three."},
+        {"name": "a.png", "type": "image", "image_data": "AA=="},
+    ]
+    chat = {
+        "internal": [["Look.", "I see."]],
+        "visible": [["Look.", "I see."]],
+        "metadata": {"user_0": {"attachments": files}},
+    }
+    assert load(chat).left == {"attachments without text": 1}
+    assert heard(store)[0].text == "Look.\n\nplan.pdf:\nBed three."

@@ -88,7 +88,9 @@ def test_strategies_are_compared_on_conversations(scripted: None, dialogues: Pat
     told = json.loads(run("compare", "--dialogues", dialogues, "--windows", 1, "--json"))
     (found,) = told.values()
     assert found["complete"]
-    assert found["attribution"]["default"]["questions"] == 2
+    told_by = found["attribution"]
+    assert told_by["default"]["questions"] == 2
+    assert told_by["default, or the turn beside it"]["top1"] >= told_by["default"]["top1"]
     assert set(found["keeping"]["use_and_surprise"]) == {"0.75", "0.5", "0.25"}
     assert "use_and_surprise" in run("compare", "--dialogues", dialogues, "--windows", 1)
 

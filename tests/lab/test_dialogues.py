@@ -7,6 +7,7 @@ from pathlib import Path
 
 from halo_weave.core.tokens import Role
 from halo_weave.lab.dialogues import dialogue_of, exchanges_of
+from halo_weave.lab.figures import end_to_end
 
 
 def session(day: int, *spoken: tuple[str, str]) -> dict:
@@ -33,3 +34,32 @@ def test_an_exchange_begins_with_the_user_also_after_a_day_that_ended_with_one(t
         ("Anna: Yes.", "Ben: I see."),
     ]
     assert {(a.role, b.role) for a, b in pairs} == {(Role.USER, Role.ASSISTANT)}
+
+
+def test_the_caption_of_a_picture_is_said_only_if_it_is_asked_for(tmp_path: Path) -> None:
+    held = {"speakers": ["Anna", "Ben"], "sessions": [session(1, ("Anna", "Look!"))], "qa": []}
+    held["sessions"][0]["turns"][0]["blip_caption"] = "a photo of a cup"
+    (tmp_path / "one.json").write_text(json.dumps(held))
+    assert [one.text for one in dialogue_of(tmp_path / "one.json").turns] == ["Anna: Look!"]
+    (shown,) = dialogue_of(tmp_path / "one.json", captions=True).turns
+    assert shown.text == "Anna: Look! [picture: a photo of a cup]"
+
+
+def whole(dialogue: str, strategy: str, each: list[int]) -> dict:
+    counts = {"questions": len(each), "found": sum(each), "live": 0, "read_tokens": 100, "woken_tokens": 10}
+    return {"dialogue": dialogue, "budget": "1000", "strategy": strategy, "each": each, **counts}
+
+
+def test_end_to_end_a_strategy_is_compared_with_a_sliding_window_on_the_same_questions() -> None:
+    told = end_to_end(
+        [
+            whole("one", "use_and_surprise", [1] * 12),
+            whole("one", "first_in_first_out", [1] * 4 + [0] * 8),
+            whole("two", "use_and_surprise", [1, 0]),  # not said with the other one
+        ]
+    )["1000"]
+    assert told["use_and_surprise"]["evidence"] == round(13 / 14, 4)
+    assert told["use_and_surprise"]["ahead"]["difference"] == round(8 / 12, 4)
+    assert told["use_and_surprise"]["ahead"]["p"] < 0.05
+    assert "ahead" not in told["first_in_first_out"]
+    assert told["first_in_first_out"]["read_tokens"] == 100

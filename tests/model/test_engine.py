@@ -50,7 +50,7 @@ def test_the_default_model_is_described_as_its_file_says(engine: LlamaEngine) ->
     info = engine.info
     assert (info.architecture, info.layers, info.heads, info.kv_heads) == ("llama", 30, 9, 3)
     assert (info.vocabulary, info.trained_context, info.context) == (49152, 8192, 8192)
-    assert (info.abilities, info.template) == (Abilities(), "model")
+    assert (info.abilities, info.template) == (Abilities(ahead=True), "model")
     assert engine.shape.cell_bytes == 23_040
 
 
@@ -401,7 +401,7 @@ def stop_after(tokens: int):  # type: ignore[no-untyped-def]
 
 def test_the_least_recently_used_window_is_dropped_when_memory_is_short(model_file: Path) -> None:
     with LlamaEngine(model_file, limits=Limits(context=512, memory_bytes=2 * 768 * 23_040)) as engine:
-        talks = [long_talk(engine, name) for name in "abc"]
+        talks = [long_talk(engine, name, [f"{name} speaks.", *SAID[1:]]) for name in "abc"]
         texts = [talk.hear(THREE).text for talk in talks]
         assert list(engine.caches) == ["b", "c"]
         again = talks[0].hear(THREE)

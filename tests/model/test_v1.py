@@ -106,6 +106,27 @@ def test_logprobs_are_those_of_the_model(guest):
     content = ask(guest, "Say hello.", logprobs=True).choices[0].logprobs.content
     assert all(-20 < one.logprob <= 0 for one in content)
     assert content[0].logprob > -5, "the likeliest token was taken"
+    assert content[0].top_logprobs == []
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("model", ["smollm2", "smollm2:incognito"])
+def test_the_likeliest_in_place_of_each_token_are_told(guest, model):
+    content = ask(guest, "Say hello.", model=model, logprobs=True, top_logprobs=4).choices[0].logprobs.content
+    for one in content:
+        assert len(one.top_logprobs) == 4
+        assert [other.logprob for other in one.top_logprobs] == sorted(
+            (other.logprob for other in one.top_logprobs), reverse=True
+        )
+        first = one.top_logprobs[0]
+        assert (first.token, round(first.logprob, 3)) == (one.token, round(one.logprob, 3)), "it is greedy"
+    text = guest.completions.create(
+        model=model, prompt="Once upon a", max_tokens=3, temperature=0, logprobs=2
+    )
+    told = text.choices[0].logprobs
+    assert "".join(told.tokens) == text.choices[0].text
+    assert all(len(one) == 2 and told.tokens[i] in one for i, one in enumerate(told.top_logprobs))
+    assert told.text_offset[:2] == [0, len(told.tokens[0])]
 
 
 @pytest.mark.model

@@ -15,7 +15,7 @@ def shared(client):
     client.patch("/api/persona", json=before)
     client.patch("/api/settings", json={"reset": ["top_k", "stop"]})
     for preset in client.get("/api/presets").json()["presets"]:
-        client.delete(f"/api/presets/{preset['name']}")
+        client.delete("/api/presets", params={"name": preset["name"]})
 
 
 def test_a_file_is_read_counted_and_said_with_a_message(client, window):
@@ -98,23 +98,26 @@ def test_words_for_all_windows_and_exceptions(client, shared):
 
 def test_presets_are_saved_applied_renamed_and_deleted(client, window, shared):
     client.patch(f"/api/windows/{window}", json={"settings": {"top_k": 7}, "ai_name": "Ada"})
-    saved = client.put("/api/presets/calm talk", json={"window": window}).json()
+    saved = client.put("/api/presets", json={"name": "calm/talk", "window": window}).json()
     assert (saved["settings"], saved["words"]) == ({"memory_scope": "window", "top_k": 7}, {"ai_name": "Ada"})
-    given = {"settings": {"stop": "\\nUser:"}, "words": {"system_prompt": "Be calm."}}
-    assert client.put("/api/presets/given", json=given).json()["settings"] == {"stop": "\\nUser:"}
+    given = {"name": "given", "settings": {"stop": "\\nUser:"}, "words": {"system_prompt": "Be calm."}}
+    assert client.put("/api/presets", json=given).json()["settings"] == {"stop": "\\nUser:"}
     other = client.post("/api/windows", json={"name": "Other"}).json()["id"]
-    client.post("/api/presets/calm talk/apply", json={"window": other})
+    client.post("/api/presets/apply", json={"name": "calm/talk", "window": other})
     applied = client.get(f"/api/windows/{other}").json()
     assert (applied["settings"]["top_k"], applied["ai_name"]) == (7, "Ada")
-    client.post("/api/presets/given/apply", json={})
+    client.post("/api/presets/apply", json={"name": "given"})
     assert client.get("/api/settings").json()["values"]["stop"] == "\\nUser:"
     assert client.get("/api/persona").json()["system_prompt"] == "Be calm."
-    assert client.post("/api/presets/calm talk/rename", json={"to": "quiet"}).json()["name"] == "quiet"
-    refused(client.post("/api/presets/quiet/rename", json={"to": "given"}), 422, "bad_input")
+    assert (
+        client.post("/api/presets/rename", json={"name": "calm/talk", "to": "quiet"}).json()["name"]
+        == "quiet"
+    )
+    refused(client.post("/api/presets/rename", json={"name": "quiet", "to": "given"}), 422, "bad_input")
     assert [one["name"] for one in client.get("/api/presets").json()["presets"]] == ["given", "quiet"]
-    assert client.delete("/api/presets/quiet").json()["settings"]["top_k"] == 7
-    refused(client.post("/api/presets/quiet/apply", json={}), 404, "unknown_preset")
-    refused(client.put("/api/presets/x", json={"settings": {"top_k": -1}}), 422, "bad_input")
+    assert client.delete("/api/presets", params={"name": "quiet"}).json()["settings"]["top_k"] == 7
+    refused(client.post("/api/presets/apply", json={"name": "quiet"}), 404, "unknown_preset")
+    refused(client.put("/api/presets", json={"name": "x", "settings": {"top_k": -1}}), 422, "bad_input")
 
 
 def test_the_settings_that_people_change_are_told(client):

@@ -119,6 +119,17 @@ def test_one_row_of_attention_per_token_over_prompt_and_reply(client):
         assert row.sum() == pytest.approx(1, abs=1e-3)
 
 
+def test_the_prototypes_page_can_take_the_mean_of_what_it_gets(client):
+    """It asks with a request_id and without a format, and reads the shape as layers, heads and context."""
+    ids = client.post("/api/v1/tokenize", json={"text": "The cat sat on the mat."}).json()["token_ids"]
+    asked = {"top_k": 40, "rep_pen": 1.0, "sampler_seed": -1, "request_id": "7b1c"}
+    attention = stream(client, input_ids=ids, max_length=2, output_attentions=True, **asked)[0]["attention"]
+    layers, heads, context = attention["shape"]
+    assert context == attention["context_length"] == len(ids)
+    mean = tensor(attention).sum(axis=(0, 1)) / (layers * heads)
+    assert mean.sum() == pytest.approx(1, abs=1e-3)
+
+
 def test_rows_of_every_layer_and_head_on_request(client, service):
     info = service.engine().info
     told = stream(

@@ -1,5 +1,6 @@
 """Search and preview over HTTP."""
 
+from halo_weave.weave.ahead import ReadAhead
 from tests.server.talking import chunks_of, get_context, refused, say
 
 
@@ -49,6 +50,32 @@ def test_a_search_is_narrowed_by_role_speaker_and_time(client, window):
     assert roles(since="2000-01-01") == roles()
     assert roles(before="2000-01-01") == roles(since="2100-01-01") == roles(speaker="Nobody") == set()
     refused(client.get("/api/search", params={"q": "x", "role": "king"}), 422, "bad_input")
+
+
+def test_a_search_is_narrowed_to_windows_with_a_tag(client, window):
+    other = client.post("/api/windows", json={"name": "Tagged"}).json()["id"]
+    assert client.patch(f"/api/windows/{other}", json={"tags": ["harbour"]}).status_code == 200
+    for one in (window, other):
+        say(client, one, "The pilot boat is painted vermilion.")
+    for asked in ({}, {"budget": 2000}):
+        hits = client.get("/api/search", params={"q": "vermilion", "tag": "harbour", **asked}).json()["hits"]
+        assert {hit["window"] for hit in hits} == {other}
+    assert client.get("/api/search", params={"q": "vermilion", "tag": "none"}).json()["hits"] == []
+
+
+def test_what_a_preview_would_wake_is_made_ready_for(client, window, monkeypatch):
+    wished = []
+    monkeypatch.setattr(ReadAhead, "wish", lambda _, window, plan=None: wished.append((window, plan)))
+    say(client, window, "The ferry leaves at noon from Ushuaia.")
+    for chunk in chunks_of(get_context(client, window)):
+        client.post(f"/api/windows/{window}/chunks/{chunk['key']}/sleep")
+    wished.clear()
+    told = client.get(
+        f"/api/windows/{window}/preview", params={"q": "When does the ferry to Ushuaia leave?"}
+    ).json()
+    ((where, plan),) = wished
+    assert where == window
+    assert [str(one.key) for one in plan.wakes] == [one["key"] for one in told["wakes"]] != []
 
 
 def test_what_a_budget_finds_is_what_the_preview_wakes(client, window):

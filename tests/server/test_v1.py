@@ -163,6 +163,24 @@ def test_a_client_that_replaces_the_oldest_messages_by_a_summary_is_recognised(g
     assert same == window
 
 
+def test_a_client_whose_first_message_holds_the_time_is_recognised(guest, client):
+    """Some write the system prompt into the user's first words."""
+    words = "and my list has apples, pears, plums, quinces, cherries, medlars, figs and grapes."
+    reply, window = raw(guest, [user(f"It is 10:01. Be kind. I have a garden, {words}")])
+    later = user(f"It is 10:02. Be kind. I have a garden, {words}")
+    again = raw(guest, [later, assistant(reply), user("Which of them did I name first?")])
+    assert again[1] == window
+    swiped = raw(guest, [later, assistant(reply), user("Which of them did I name first?")])
+    assert swiped[1] == window
+    assert len(turns_of(client, window)) == 4
+
+
+def test_a_short_reply_that_many_chats_have_makes_none_of_them_known(guest):
+    reply, window = raw(guest, [user("Yes?")])
+    other = raw(guest, [user("Something else."), assistant(reply), user("And now?")])
+    assert other[1] != window
+
+
 def test_reasoning_that_a_client_shows_folded_does_not_break_the_match(guest):
     reply, window = raw(guest, [user("Think first.")])
     folded = f'<details type="reasoning">\n> hm\n</details>\n{reply}'
@@ -309,12 +327,12 @@ def test_the_last_reply_goes_on_if_it_is_sent_last(guest, client):
     assert len(shown(client, window)[-1]) > len(cut)
 
 
-def test_logprobs_of_the_chosen_tokens_are_told_and_others_refused(guest):
+def test_logprobs_of_the_chosen_tokens_are_told(guest):
     chosen = ask(guest, [user("Hello.")], logprobs=True).choices[0].logprobs.content
     assert "".join(one.token for one in chosen) == "You said: Hello."
     assert all(one.logprob < 0 for one in chosen)
     with pytest.raises(openai.BadRequestError) as refused:
-        ask(guest, [user("Hello.")], logprobs=True, top_logprobs=5)
+        ask(guest, [user("Hello.")], top_logprobs=5)
     assert refused.value.param == "top_logprobs"
 
 

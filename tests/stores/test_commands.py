@@ -47,6 +47,30 @@ def test_status_tells_what_there_is(window):
     assert (figures["tokens"], figures["turns"], figures["next_turn"]) == (8, 4, "5")
 
 
+def test_windows_are_put_in_order(window, data, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    with SqliteStore(data / "memory.sqlite") as store:
+        store.create_window("Garden", now=NOW)
+    assert "tagged sea, work" in run("window", "Garden", "--tags", "sea, work, sea", "--pin")
+    listed = json.loads(run("windows", "--json"))["windows"]
+    assert [(one["name"], one["tags"], one["pinned"]) for one in listed] == [
+        ("Garden", ["sea", "work"], True),
+        ("Harbour talk", [], False),
+    ]
+    assert [one["name"] for one in json.loads(run("windows", "--tag", "sea", "--json"))["windows"]] == [
+        "Garden"
+    ]
+    run("window", window, "--archive", "--rename", "Old talk")
+    assert "Old talk" not in run("windows")
+    assert "Old talk (archived)" in " ".join(run("windows", "--archived").split())
+    run("window", "Old talk", "--unarchive")
+    assert "Old talk" in run("windows")
+    with pytest.raises(BadInput, match="1 to 40 characters"):
+        run("window", "Garden", "--tags", "x" * 41)
+    with pytest.raises(UnknownWindow):
+        run("window", "Nowhere", "--pin")
+
+
 def test_windows_are_listed(window):
     (found,) = json.loads(run("windows", "--json"))["windows"]
     assert (found["id"], found["name"], found["live_chunks"], found["asleep_chunks"]) == (

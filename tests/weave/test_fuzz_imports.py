@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import zipfile
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from halo_weave.server import wire
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave
 from tests.fuzz import CORPUS, examples, in_time
+from tests.imports.test_files import png
 from tests.stores.material import quick_folder
 from tests.weave.conftest import SMALL, Clock, WordRecall, spoken
 
@@ -91,6 +93,9 @@ def changed(draw: st.DrawFn) -> bytes:
         content = bytearray("\n".join(json.dumps(line) for line in found).encode())
     else:
         content = bytearray(json.dumps(found).encode())
+    if seed.name.startswith("card") and draw(st.booleans()):
+        written = (draw(st.sampled_from([b"chara", b"ccv3", b"Chara"])), b64encode(content))
+        content = bytearray(png((b"tEXt", b"\0".join(written))))
     if draw(st.integers(0, 9)) == 0:
         content = bytearray(zipped(bytes(content)))
     if draw(st.integers(0, 9)) == 0:

@@ -29,6 +29,7 @@ def told(house) -> str:
     house.say(window, "Write that down.")
     for topic in ("bread", "chess", "snow"):
         house.say(window, f"Tell me about {topic}.", f"There is much to say about {topic}.")
+    house.ask("PATCH", f"/windows/{window}", json={"settings": {"capture": "mean"}})
     house.say(window, "What is my cat Mochi called?", "Mochi.")
     live = [one["key"] for turn in house.context(window)["turns"] for one in turn["chunks"]]
     house.ask("POST", f"/windows/{window}/chunks/{live[0]}/pin")
@@ -83,13 +84,22 @@ def test_axe_finds_nothing_serious(house, tabs, axe, theme):
     check("an open gap")
     page.get_by_label("Your message").fill("my cat Mochi")
     expect(page.locator(".preview")).to_be_visible()
+    page.locator(".preview summary").click()
     check("preview")
+    page.get_by_role("slider", name="Ribbon").focus()
+    page.keyboard.press("Home")
+    expect(page.locator(".ribbon-card")).to_be_visible()
+    check("ribbon")
     for name in ("Graveyard", "Memory", "Notes", "Models", "Settings", "Lab"):
         drawer = panel(page, name)
         page.wait_for_timeout(300)
         if name == "Memory":
             drawer.get_by_role("treeitem", name="Mochi").click()
             expect(drawer.locator(".json")).to_be_visible()
+        if name == "Lab":
+            drawer.get_by_role("button", name="Quote").click()
+            drawer.get_by_role("button", name="Compare").click()
+            expect(drawer.locator(".outcomes")).to_be_visible()
         check(name)
     page.keyboard.press("Control+k")
     page.get_by_label("Search the whole memory").fill("Mochi")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.browser
 
 
 def slide(page: Page, turn: int) -> None:
-    page.get_by_role("slider", name="Turn").fill(str(turn))
+    page.get_by_role("slider", name="Turn", exact=True).fill(str(turn))
 
 
 def test_a_slider_shows_what_slept_and_woke_at_each_turn(house, show):
@@ -62,7 +62,7 @@ def test_a_window_is_captured_compared_and_watched(house, show):
     drawer = panel(page, "Lab")
     expect(drawer).to_contain_text("Nothing was captured of this window yet.")
     drawer.get_by_label("Capture this window").select_option("mean")
-    page.wait_for_function("app.store.window.effective.capture === 'mean'")
+    page.wait_for_function("() => app.store.window.effective.capture === 'mean'")
     for number in range(6):
         house.replies.append(f"Answer number {number} is about herons and boats. " * 2)
         say(page, f"Question number {number} about herons.")
@@ -88,7 +88,7 @@ def test_a_window_is_captured_compared_and_watched(house, show):
     drawer.get_by_role("button", name="As it happened").click()
     expect(drawer.locator(".replay-head")).to_contain_text("Turn 12 of 12")
     drawer.get_by_label("Capture this window").select_option("off")
-    page.wait_for_function("app.store.window.effective.capture === 'off'")
+    page.wait_for_function("() => app.store.window.effective.capture === 'off'")
 
 
 def test_a_digest_quotes_what_was_used_most(house, show):

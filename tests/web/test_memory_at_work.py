@@ -218,6 +218,32 @@ def test_search_finds_words_of_all_windows_and_wakes_them_up_here(house, show):
     expect(page.locator("article.chunk:focus")).to_contain_text("White begins.")
 
 
+def test_a_search_is_narrowed_by_who_said_it_when_and_the_tag_of_the_window(house, show):
+    cats = house.window("Cats", max_context_tokens=0)
+    house.ask("PATCH", f"/windows/{cats}", json={"tags": ["pets"]})
+    house.say(cats, "My cat is called Mochi.", "Mochi is a fine name.")
+    other = house.window("Food", max_context_tokens=0)
+    house.say(other, "Mochi is also made of rice.", "And it is sweet.")
+    page = show(other)
+    page.keyboard.press("Control+k")
+    dialog = page.get_by_role("dialog", name="Search memory")
+    dialog.get_by_label("Search the whole memory").fill("Mochi")
+    hits = dialog.locator(".hit", has_text="Mochi")
+    expect(hits).to_have_count(3)
+    dialog.get_by_text("Narrow down").click()
+    dialog.get_by_label("Tag").select_option("pets")
+    expect(hits).to_have_count(2)
+    dialog.get_by_label("Role").select_option("The model")
+    expect(hits).to_have_count(1)
+    expect(hits).to_contain_text("a fine name")
+    dialog.get_by_label("Before this day").fill("2020-01-31")
+    expect(dialog.get_by_role("status")).to_have_text("Nothing found.")
+    dialog.get_by_label("Before this day").fill("")
+    dialog.get_by_label("Speaker").fill("Nobody")
+    dialog.get_by_label("Speaker").press("Tab")
+    expect(dialog.get_by_role("status")).to_have_text("Nothing found.")
+
+
 def test_a_result_opens_in_the_window_where_it_is_live(house, show):
     other = house.window("Cats", max_context_tokens=0)
     house.say(other, "My cat is called Mochi.", "Noted.")

@@ -11,12 +11,12 @@ pytestmark = pytest.mark.browser
 
 
 def asleep(house, *facts: str, **settings) -> str:
-    """A window in which these facts sleep."""
+    """A window in which these facts sleep, and the answers to them do not."""
     window = house.window(max_context_tokens=0, timestamps=False, pairs="off", **settings)
     for fact in facts:
         house.say(window, fact, "I see.")
     for turn in house.context(window)["turns"]:
-        for one in turn["chunks"]:
+        for one in turn["chunks"] if turn["role"] == "user" else []:
             house.ask("POST", f"/windows/{window}/chunks/{one['key']}/sleep")
     return window
 

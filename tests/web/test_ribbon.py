@@ -52,6 +52,8 @@ def told(house, turns: int) -> str:
     window = house.window(max_context_tokens=300, min_chunk_tokens=8, timestamps=False, resurrection_budget=0)
     for number in range(turns // 2):
         house.say(window, f"Question number {number}.", f"Answer number {number}. " * 6)
+    if house.context(window)["turns"][0]["turn_id"] == "1":
+        house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
     return window
 
 

@@ -71,7 +71,7 @@ def _messages(
             about = object_in(metadata, f"{key}_{place}")
             text = _raw(internal[side], visible[side])
             when: datetime | None = moment_of(about.get("timestamp"))
-            left["attachments without text"] += len(list_in(about, "attachments"))
+            text = "\n\n".join(filter(None, (text, *_attached(about, left))))
             for version in list_in(about, "versions"):
                 other = _raw(text_in(version, "content"), text_in(version, "visible_content"))
                 if other.strip() and other != text:
@@ -80,6 +80,15 @@ def _messages(
                     yield Message(one.id, one.parent, role, parts, names[side], one.said, aside=True)
             if text.strip():
                 yield line.add(role, said(text) if role is Role.USER else answered(text), names[side], when)
+
+
+def _attached(about: Mapping[str, Any], left: Left) -> Iterator[str]:
+    for file in list_in(about, "attachments"):
+        content, name = text_in(file, "content"), text_in(file, "name")
+        if content and not text_in(file, "image_data"):
+            yield f"{name}:\n{content}" if name else content
+        else:
+            left["attachments without text"] += 1
 
 
 def _raw(internal: str, visible: str) -> str:

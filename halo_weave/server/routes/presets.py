@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Query
 from pydantic import Field
 
 from halo_weave.records import NAME_LENGTH
@@ -14,7 +14,7 @@ from halo_weave.server.service import Service
 from halo_weave.server.wire import SettingValue
 from halo_weave.weave.presets import Preset
 
-PresetName = Annotated[str, Path(max_length=NAME_LENGTH, pattern=SAID)]
+PresetName = Annotated[str, Query(max_length=NAME_LENGTH, pattern=SAID)]
 
 
 class PersonaTold(Output):
@@ -55,24 +55,24 @@ def routes(service: Service) -> APIRouter:
     def get_presets() -> PresetsTold:
         return PresetsTold.model_validate({"presets": service.weave.presets.list()})
 
-    @router.put("/api/presets/{name}", summary="Save a preset, in place of one of the same name")
-    def put_preset(name: PresetName, asked: requests.SavePreset) -> PresetTold:
-        presets = service.weave.presets
+    @router.put("/api/presets", summary="Save a preset, in place of one of the same name")
+    def put_preset(asked: requests.SavePreset) -> PresetTold:
+        presets, name = service.weave.presets, asked.name
         if asked.settings is None and asked.words is None:
             return told(presets.save_from(name, asked.window))
         settings: dict[str, Any] = requests.given(asked.settings) if asked.settings else {}
         return told(presets.save(name, settings, _words(asked.words)))
 
-    @router.post("/api/presets/{name}/rename", summary="Rename a preset")
-    def post_rename(name: PresetName, asked: requests.RenamePreset) -> PresetTold:
-        return told(service.weave.presets.rename(name, asked.to))
+    @router.post("/api/presets/rename", summary="Rename a preset")
+    def post_rename(asked: requests.RenamePreset) -> PresetTold:
+        return told(service.weave.presets.rename(asked.name, asked.to))
 
-    @router.post("/api/presets/{name}/apply", summary="What the preset sets holds in a window, or in all")
-    def post_apply(name: PresetName, asked: requests.ApplyPreset) -> PresetTold:
+    @router.post("/api/presets/apply", summary="What the preset sets holds in a window, or in all")
+    def post_apply(asked: requests.ApplyPreset) -> PresetTold:
         """What it does not set stays as it is."""
-        return told(service.weave.presets.apply(name, asked.window))
+        return told(service.weave.presets.apply(asked.name, asked.window))
 
-    @router.delete("/api/presets/{name}", summary="Delete a preset")
+    @router.delete("/api/presets", summary="Delete a preset")
     def delete_preset(name: PresetName) -> PresetTold:
         """Windows that it was applied to stay as they are. The answer is what it was, to save it again."""
         return told(service.weave.presets.delete(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
@@ -22,7 +22,11 @@ class ReplyPiece:
     raw: bytes = b""
     thought: bool = False
     logprob: float | None = None
+    likely: Sequence[tuple[bytes, float]] = ()
     call: dict[str, Any] | None = None  # a whole tool call
+
+
+NOTHING_YET = ReplyPiece("")  # of a reply that is looked at without waiting
 
 
 @dataclass(slots=True)
@@ -68,7 +72,9 @@ class Choice:
     def __iter__(self) -> Iterator[ReplyPiece]:
         """Whoever stops in the middle has to `close`: the reply ends then."""
         for piece in self.pieces:
-            if piece.call is not None:
+            if piece is NOTHING_YET:
+                pass
+            elif piece.call is not None:
                 self.calls.append(piece.call)
             elif piece.thought:
                 self.thoughts += piece.text
@@ -95,7 +101,23 @@ def logprob_of(piece: ReplyPiece) -> dict[str, Any]:
         "token": piece.text,
         "logprob": piece.logprob if known else 0.0,
         "bytes": list(piece.raw or piece.text.encode()),
-        "top_logprobs": [],
+        "top_logprobs": [
+            {"token": raw.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(raw)}
+            for raw, logprob in piece.likely
+        ],
+    }
+
+
+def text_logprobs(known: list[dict[str, Any]]) -> dict[str, Any]:
+    """The same in the older shape, of texts that go on."""
+    lengths = [len(one["token"]) for one in known]
+    return {
+        "tokens": [one["token"] for one in known],
+        "token_logprobs": [one["logprob"] for one in known],
+        "top_logprobs": [
+            {other["token"]: other["logprob"] for other in one["top_logprobs"]} or None for one in known
+        ],
+        "text_offset": [sum(lengths[:i]) for i in range(len(lengths))],
     }
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 
 from halo_weave.core.jsongrammar import any_object, grammar_of
 from halo_weave.errors import BadInput
@@ -15,6 +23,7 @@ from halo_weave.weave.turns import plain
 INCOGNITO = ":incognito"
 _MOST_MESSAGES = 20_000
 _MOST_CHOICES = 8
+MOST_LIKELY = 20  # tokens in place of one that are told
 
 
 def _listed(value: Any) -> Any:
@@ -88,11 +97,16 @@ class Sampled(_Lenient):
     top_p: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
     top_k: int | None = None
     min_p: float | None = Field(default=None, ge=0, le=1)
-    repeat_penalty: float | None = Field(default=None, ge=0.5, le=2)
+    repeat_penalty: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        validation_alias=AliasChoices("repeat_penalty", "repetition_penalty", "rep_pen"),
+    )
     seed: int | None = None
     max_tokens: int | None = Field(default=None, ge=1)
     stop: Annotated[list[str], BeforeValidator(_listed), AfterValidator(_whole_texts)] = Field(
-        default=[], max_length=16
+        default=[], max_length=256
     )
     n: int = Field(default=1, ge=1, le=_MOST_CHOICES)
 
@@ -112,14 +126,16 @@ class Sampled(_Lenient):
         """As settings of one turn. `usual`: the longest reply where the client names none."""
         wanted = self.most_tokens or max(usual, 1024)
         given: dict[str, Any] = {"max_new_tokens": max(1, min(wanted, context // 2, 32_768))}
-        for name in ("temperature", "min_p", "repeat_penalty"):
+        for name in ("temperature", "min_p"):
             if getattr(self, name) is not None:
                 given[name] = getattr(self, name)
+        if self.repeat_penalty is not None:
+            given["repeat_penalty"] = min(max(self.repeat_penalty, 0.5), 2.0)
         if self.top_p is not None:
             given["top_p"] = max(self.top_p, 0.01)
         if self.top_k is not None:
             given["top_k"] = min(max(self.top_k, 0), 1000)
-        if self.seed is not None:
+        if self.seed is not None and self.seed != -1:  # by which many clients mean any
             given["seed"] = self.seed % (2**32 - 1)
         return given
 
@@ -128,7 +144,7 @@ class ChatRequest(Sampled):
     messages: list[GuestMessage] = Field(min_length=1, max_length=_MOST_MESSAGES)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
-    top_logprobs: int | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=MOST_LIKELY)
     response_format: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = Field(default=None, max_length=256)
     tool_choice: str | dict[str, Any] | None = None
@@ -225,7 +241,7 @@ class TextRequest(Sampled):
 
     prompt: str | list[str] | list[int] | list[list[int]] = Field(max_length=4_000_000)
     echo: bool = False
-    logprobs: int | None = None
+    logprobs: int | None = Field(default=None, ge=0, le=MOST_LIKELY)
     suffix: str | None = None
     best_of: int | None = None
     max_tokens: int | None = Field(default=16, ge=0)

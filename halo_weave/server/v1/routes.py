@@ -18,7 +18,7 @@ from halo_weave.errors import HaloWeaveError
 from halo_weave.server.refusals import ApiRefusal, api_problem, json_bytes
 from halo_weave.server.scratch import Scratch
 from halo_weave.server.service import Service
-from halo_weave.server.sse import EventStream, hopping
+from halo_weave.server.sse import EventStream, hopping, nudged
 from halo_weave.server.v1 import answers, responses
 from halo_weave.server.v1.answers import Choice
 from halo_weave.server.v1.history import read_messages
@@ -48,11 +48,12 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/chat/completions")
     async def post_chat(asked: ChatRequest, request: Request) -> Response:
-        def begin() -> Response | tuple[Lines, dict[str, str]]:
-            chat = _Chat(service.weave, scratch, asked, request)
-            return (chat.stream(), chat.headers) if asked.stream else chat.whole()
-
-        return await _answered(begin)
+        chat = await anyio.to_thread.run_sync(_Chat, service.weave, scratch, asked, request)
+        if chat.talk is not None and chat.talk.looks:
+            stream = EventStream(nudged(chat.stream(), service.weave.turns.hub(chat.talk.window)))
+            stream.headers.update(chat.headers)
+            return stream
+        return await _answered(lambda: (chat.stream(), chat.headers) if asked.stream else chat.whole())
 
     @router.post("/completions")
     async def post_text(asked: TextRequest) -> Response:
@@ -111,12 +112,9 @@ class _Chat:
     """One request to `/v1/chat/completions`."""
 
     def __init__(self, weave: Weave, scratch: Scratch, asked: ChatRequest, request: Request) -> None:
-        if asked.top_logprobs:
+        if asked.top_logprobs and not asked.logprobs:
             raise ApiRefusal(
-                400,
-                "unsupported_value",
-                "Only the logprobs of chosen tokens are known.",
-                param="top_logprobs",
+                400, "invalid_value", "top_logprobs needs logprobs to be true.", param="top_logprobs"
             )
         self.weave, self.scratch, self.asked = weave, scratch, asked
         self.sent = read_messages(asked.messages)
@@ -191,6 +189,9 @@ class _Chat:
                 with closing(choice):
                     yield chunk(i, {"role": "assistant", "content": ""})
                     for piece in choice:
+                        if piece is answers.NOTHING_YET:
+                            yield b""
+                            continue
                         known = piece.call is None and not piece.thought and self.asked.logprobs
                         logprobs = (
                             {"content": [answers.logprob_of(piece)], "refusal": None} if known else None
@@ -222,17 +223,13 @@ class _Text:
         for name, wrong in (("suffix", asked.suffix), ("best_of", (asked.best_of or 1) > asked.n)):
             if wrong:
                 raise ApiRefusal(400, "unsupported_value", f"{name} is not supported here.", param=name)
-        if (asked.logprobs or 0) > 1:
-            raise ApiRefusal(
-                400, "unsupported_value", "Only the logprobs of chosen tokens are known.", param="logprobs"
-            )
         self.weave, self.scratch, self.asked = weave, scratch, asked
         self.prompts = [_ids_of(weave, one) for one in _texts(asked.prompt)]
         if not 0 < len(self.prompts) * asked.n <= MOST_TEXTS:
             raise ApiRefusal(400, "invalid_prompt", f"Send 1 to {MOST_TEXTS} texts.", param="prompt")
         given = asked.sampling(weave.engine.info.context, 16)
         given["max_new_tokens"] = max(1, asked.max_tokens or 16)
-        self.sampling = sampling_of(weave, given, asked.stop, "")
+        self.sampling = sampling_of(weave, given, asked.stop, "", asked.logprobs or 0)
         self.id, self.created = f"cmpl-{secrets.token_hex(12)}", answers.stamp()
         self.all = [self._choice(ids) for ids in self.prompts for _ in range(asked.n)]
 
@@ -254,21 +251,15 @@ class _Text:
         choices = []
         for i, choice in enumerate(self.all):
             choice.read()
-            known = choice.logprobs if self.asked.logprobs else None
-            logprobs = None if known is None else {
-                "tokens": [one["token"] for one in known],
-                "token_logprobs": [one["logprob"] for one in known],
-                "top_logprobs": None,
-                "text_offset": [],
-            }  # fmt: skip
+            logprobs = None if self.asked.logprobs is None else answers.text_logprobs(choice.logprobs)
             choices.append(
                 {"index": i, "text": choice.text, "logprobs": logprobs, "finish_reason": choice.finish_reason}
             )
         return _json({**self._head(), "choices": choices, "usage": self._usage()})
 
     def stream(self) -> Lines:
-        def chunk(index: int, text: str, finish: str | None = None) -> bytes:
-            choice = {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+        def chunk(index: int, text: str, finish: str | None = None, logprobs: Any = None) -> bytes:
+            choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
             return answers.event({**self._head(), "choices": [choice]})
 
         try:
@@ -277,7 +268,8 @@ class _Text:
                     yield chunk(i, choice.text)
                 with closing(choice):
                     for piece in choice:
-                        yield chunk(i, piece.text)
+                        known = [answers.logprob_of(piece)] if self.asked.logprobs is not None else None
+                        yield chunk(i, piece.text, logprobs=known and answers.text_logprobs(known))
                 yield chunk(i, "", choice.finish_reason)
             if self.asked.with_usage:
                 yield answers.event({**self._head(), "choices": [], "usage": self._usage()})

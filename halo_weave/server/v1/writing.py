@@ -18,7 +18,7 @@ from halo_weave.errors import BadInput, HaloWeaveError, UnknownWindow, WindowBus
 from halo_weave.ports import Done, Prompt, Read, Sampling, Segment, Step
 from halo_weave.server.refusals import ApiRefusal
 from halo_weave.server.scratch import Scratch
-from halo_weave.server.v1.answers import Choice, ReplyPiece, Usage
+from halo_weave.server.v1.answers import NOTHING_YET, Choice, ReplyPiece, Usage
 from halo_weave.server.v1.demands import grammar_of_calls
 from halo_weave.server.v1.history import Sent, chat_messages, opening_of
 from halo_weave.server.v1.requests import ChatRequest
@@ -111,6 +111,11 @@ class GuestTalk:
         return self._patiently(lambda: turns.answer(self.window, question, opening=opening, **more).result())
 
     @property
+    def looks(self) -> bool:
+        """Whether the reply is streamed without a thread that waits for it: that would cost time at every token."""
+        return self.request.stream and self.request.n == 1
+
+    @property
     def woken_before(self) -> int:
         """How many chunks woke up for the words that began the turn."""
         return len(self.woken)
@@ -136,10 +141,13 @@ class GuestTalk:
 
     def _pieces(self, begun: Begun, choice: Choice) -> Generator[ReplyPiece, None, None]:
         turns, ended = self.weave.turns, False
+        told = turns.polled if self.looks else turns.follow
         opened = getattr(begun.heard, "opened", 0)  # of the reply: the client has it
         try:
-            for happened in turns.follow(self.window, begun.before):
+            for happened in told(self.window, begun.before):
                 match happened:
+                    case None:
+                        yield NOTHING_YET
                     case events.PromptRead() if not choice.usage.prompt:
                         kept = happened.reused + happened.restored
                         choice.usage.prompt, choice.usage.cached = kept + happened.computed, kept
@@ -149,7 +157,11 @@ class GuestTalk:
                         choice.usage.thought += happened.thought
                         if not happened.tool and happened.text:
                             yield ReplyPiece(
-                                happened.text, happened.piece, happened.thought, -happened.surprisal
+                                happened.text,
+                                happened.piece,
+                                happened.thought,
+                                -happened.surprisal,
+                                happened.likely,
                             )
                     case events.CallMade():
                         yield ReplyPiece("", call=_call(happened.name, happened.arguments, self.window))
@@ -210,15 +222,15 @@ def terms_of(weave: Weave, request: ChatRequest, sent: Sent) -> GuestTerms:
             f"{weave.engine.info.name} has no format for tool calls. Send no tools, or use another model.",
             param="tools",
         )
-    demanded = request.demanded
+    demanded, likely = request.demanded, request.top_logprobs or 0
     if demanded is None:
-        return GuestTerms(sent.system, tools, request.grammar)
+        return GuestTerms(sent.system, tools, request.grammar, likely)
     if not tools:
         raise ApiRefusal(
             400, "invalid_value", "tool_choice demands a call, and there are no tools.", param="tool_choice"
         )
     effort = weave.windows.settings().effort
-    return GuestTerms(sent.system, tools, grammar_of_calls(weave.engine, tools, demanded, effort))
+    return GuestTerms(sent.system, tools, grammar_of_calls(weave.engine, tools, demanded, effort), likely)
 
 
 def locate(weave: Weave, request: ChatRequest, sent: Sent, headers: Mapping[str, str]) -> GuestTalk:
@@ -288,7 +300,9 @@ def _name(weave: Weave, window: str, strong: Sequence[str], request: ChatRequest
 # By the engine alone
 
 
-def sampling_of(weave: Weave, given: Mapping[str, Any], stop: Sequence[str], grammar: str) -> Sampling:
+def sampling_of(
+    weave: Weave, given: Mapping[str, Any], stop: Sequence[str], grammar: str, likely: int
+) -> Sampling:
     settings = weave.windows.settings().changed(given)
     return Sampling(
         settings.temperature,
@@ -300,6 +314,7 @@ def sampling_of(weave: Weave, given: Mapping[str, Any], stop: Sequence[str], gra
         settings.max_new_tokens,
         tuple(stop),
         grammar,
+        likely,
     )
 
 
@@ -321,7 +336,7 @@ def incognito(weave: Weave, scratch: Scratch, request: ChatRequest, sent: Sent) 
     )
     reader = ReplyReader(0, marks, calls=finder, calls_end=True)
     reader.begin(marks is not None and marks.opened_by(opening))
-    sampling = sampling_of(weave, given, request.stop, terms.grammar)
+    sampling = sampling_of(weave, given, request.stop, terms.grammar, terms.likely)
     return alone(weave, scratch, ids, sampling, reader)
 
 
@@ -357,7 +372,7 @@ def _alone(
                     case Step():
                         choice.usage.written += 1
                         settled = reader.feed(step.id, step.piece)
-                        reader.tokens[-1].surprisal = step.surprisal
+                        reader.tokens[-1].surprisal, reader.tokens[-1].likely = step.surprisal, step.likely
                         yield from _told(reader, settled, choice)
                     case Done():
                         yield from _told(reader, reader.finish(), choice)
@@ -377,7 +392,7 @@ def _told(reader: ReplyReader, settled: Sequence[Any], choice: Choice) -> Genera
         thought = token.kind == "thought"
         choice.usage.thought += thought
         if token.text:
-            yield ReplyPiece(token.text, token.piece, thought, -token.surprisal)
+            yield ReplyPiece(token.text, token.piece, thought, -token.surprisal, token.likely)
     calls, reader.calls = reader.calls, []
     for call in calls:
         yield ReplyPiece("", call=_call(call.name, call.arguments))

@@ -59,7 +59,10 @@ export class ComposerView {
     });
     for (const topic of ["turn", "status", "connection"]) store.on(topic, () => this.show());
     store.on("token", () => this.#tick());
-    store.on("window", () => this.#moveTo(store.current));
+    store.on("window", () => {
+      this.preview.forget(); // what was chosen there holds there
+      this.#moveTo(store.current);
+    });
     store.on("compose", () => this.input.focus());
     store.on("given-back", (text) => this.set(this.input.value.trim() ? `${text}\n${this.input.value}` : text));
     store.on("taken-back", (text) => this.input.value === text && this.set("", false));

@@ -2,7 +2,7 @@
 
 import { h, hold } from "../dom.js";
 import { openFence } from "../markdown.js";
-import { compareIds, counted, parts } from "../words.js";
+import { compareIds, counted, isPlainFile, parts } from "../words.js";
 import { ChunkTools } from "./chunk-tools.js";
 import { ChunkView } from "./chunk.js";
 import { GapView } from "./gap.js";
@@ -163,7 +163,7 @@ export class ContextView {
 
   /** @param {LiveChunk} chunk @param {string} fence */
   #chunk(chunk, fence) {
-    const how = { raw: this.app.preferences.values.form === "raw", fence };
+    const how = { raw: this.app.preferences.values.form === "raw" || isPlainFile(chunk.turn), fence };
     let view = this.chunks.get(chunk.key);
     if (view?.goesOnWith(chunk) || view?.shows(chunk)) {
       view.adopt(chunk, how);

@@ -3,7 +3,7 @@
 import { h, hold } from "../dom.js";
 import { toolTokens } from "../live.js";
 import { openFence } from "../markdown.js";
-import { compareIds, parts } from "../words.js";
+import { compareIds, isPlainFile, parts } from "../words.js";
 import { ChunkTools } from "./chunk-tools.js";
 import { ChunkView } from "./chunk.js";
 import { codeAct, settle } from "./context.js";
@@ -11,8 +11,10 @@ import { ScrollPlace } from "./scroll.js";
 import { TurnTools } from "./turn-tools.js";
 import { TurnView } from "./turn.js";
 
-const PAGE = 30; // turns asked for at once
+const FIRST = 12; // turns asked for before it is known how long they are
+const PAGE = 30; // turns asked for at once, fewer if they are long
 const MOST = 90; // turns that exist at once
+const TOKENS = 6000; // of a page
 const AHEAD = 1200; // pixels beyond the view that are loaded
 const GUESS = 150; // pixels of a turn, until some were measured
 
@@ -35,6 +37,8 @@ export class ConversationView {
   #asked = 0;
   #loading = false;
   #loaded = "";
+  /** Another window is shown, and its context has not come yet. */
+  #first = false;
   /** The context was loaded anew, and nothing was said since. */
   #doubt = false;
 
@@ -58,6 +62,9 @@ export class ConversationView {
     const { store, preferences } = this.app;
     store.on("window", () => this.#clear());
     store.on("context", () => {
+      const first = this.#first;
+      this.#first = false;
+      if (first) return this.flush(true); // its turns were asked for when it was shown
       this.#doubt = this.#loaded === store.current;
       this.#reload();
     });
@@ -86,12 +93,20 @@ export class ConversationView {
     return this.#offset + this.#slice.length;
   }
 
+  /** How many turns are a page, by how long those are that exist. */
+  get #page() {
+    const chunks = this.#slice.flatMap((one) => one.chunks);
+    const tokens = chunks.reduce((sum, chunk) => sum + chunk.pieces.length, 0);
+    if (!tokens) return FIRST;
+    return Math.max(4, Math.min(PAGE, Math.round((TOKENS * this.#slice.length) / tokens)));
+  }
+
   // Loading
 
   /** What changed on the server changes here; the place stays. */
   #reload() {
     const near = this.#loaded === this.app.store.current && !this.scroll.following;
-    if (near) this.load({ offset: this.#offset, limit: Math.max(PAGE, this.#slice.length) });
+    if (near) this.load({ offset: this.#offset, limit: Math.max(this.#page, this.#slice.length) });
     else this.load();
   }
 
@@ -101,13 +116,14 @@ export class ConversationView {
     const { current } = store;
     if (!current || this.place.hidden) return;
     const mine = ++this.#asked;
-    const page = await this.app.attempt(() => api.turns(current, { limit: PAGE, ...which }));
+    const page = await this.app.attempt(() => api.turns(current, { limit: this.#page, ...which }));
     if (!page || mine !== this.#asked || current !== store.current) return;
     this.#loaded = current;
     this.#adopt(page);
     const following = which.offset === undefined && which.around === undefined;
     if (following) this.scroll.following = true;
     this.flush(true);
+    this.#near(); // a few short turns may leave room
   }
 
   /** @param {Said} page */
@@ -120,6 +136,7 @@ export class ConversationView {
   /** Another window is shown. */
   #clear() {
     this.#asked += 1;
+    this.#first = !this.place.hidden;
     this.#loaded = "";
     this.#slice = [];
     this.#total = this.#offset = 0;
@@ -147,7 +164,7 @@ export class ConversationView {
     this.#loading = true;
     await new Promise((done) => setTimeout(done, 80)); // the bar may still be dragged
     const at = Math.min(Math.floor(this.place.scrollTop / this.#height), this.#total - 1);
-    await this.load({ offset: Math.max(0, at - PAGE / 3) });
+    await this.load({ offset: Math.max(0, at - Math.round(this.#page / 3)) });
     const node = this.turns.get(this.#slice[Math.min(at - this.#offset, this.#slice.length - 1)]?.turn.turn_id)?.node;
     if (node) this.place.scrollTop = node.offsetTop;
     this.#loading = false;
@@ -160,22 +177,24 @@ export class ConversationView {
     const { current } = store;
     this.#loading = true;
     const mine = this.#asked;
-    const offset = way > 0 ? this.#end : Math.max(0, this.#offset - PAGE);
-    const limit = way > 0 ? PAGE : this.#offset - offset;
+    const size = this.#page;
+    const offset = way > 0 ? this.#end : Math.max(0, this.#offset - size);
+    const limit = way > 0 ? size : this.#offset - offset;
     const page = await this.app.attempt(() => api.turns(current, { offset, limit }));
     this.#loading = false;
     if (!page || mine !== this.#asked || current !== store.current) return;
     const more = page.turns.map(shownTurn);
+    const most = Math.min(MOST, 3 * Math.max(size, limit));
     this.#total = page.total;
     if (way > 0) {
       this.#slice.push(...more);
-      const over = Math.max(0, this.#slice.length - MOST);
+      const over = Math.max(0, this.#slice.length - most);
       this.#slice.splice(0, over);
       this.#offset += over;
     } else {
       this.#slice.unshift(...more);
       this.#offset = page.offset;
-      this.#slice.length = Math.min(this.#slice.length, MOST);
+      this.#slice.length = Math.min(this.#slice.length, most);
     }
     this.flush(true);
     this.#near();
@@ -206,6 +225,18 @@ export class ConversationView {
     if (stale.live || stale.light || all) this.recolour();
     if ((stale.live || all) && !store.busy) this.app.lightOf(store.newestReply);
     if (this.scroll.following && (stale.live || stale.token || all)) this.scroll.toEnd();
+    if (stale.live || all) this.#layOut();
+  }
+
+  /** Once chunks have been laid out, those out of sight need not be again. The browser remembers how tall they are. */
+  #layOut() {
+    const shown = [...this.chunks.values()];
+    const fresh = shown.filter(({ node, chunk }) => !chunk.draft && !node.classList.contains("laid"));
+    if (!fresh.length) return;
+    requestAnimationFrame(() => requestAnimationFrame(() => {
+      if (this.place.hidden) return; // it was not laid out meanwhile
+      for (const { node } of fresh) node.classList.add("laid");
+    }));
   }
 
   /** What was said since the slice was loaded, if it reaches to the end. */
@@ -242,7 +273,7 @@ export class ConversationView {
       let fence = "";
       const nodes = chunks.map((said) => {
         const live = said.draft ? said : store.live?.find(said.key);
-        const node = this.#chunk(live ?? said, { raw, fence }).node;
+        const node = this.#chunk(live ?? said, { raw: raw || isPlainFile(turn), fence }).node;
         fence = openFence(said.pieces.join(""), fence);
         return node;
       });

@@ -54,7 +54,7 @@ export class PresetsView {
     const anew = { title: `Replace the preset “${name.trim()}”?`, sentence: "What it was is gone then.",
       confirm: "Replace", danger: true };
     if (known && !(await app.dialogs.confirm(anew))) return;
-    const saved = await app.attempt(() => app.api.savePreset(name.trim(), { window: window || null }));
+    const saved = await app.attempt(() => app.api.savePreset({ name: name.trim(), window: window || null }));
     if (saved) app.toasts.show(`Saved “${saved.name}”: ${presetWords(saved)}`);
     await this.shown();
   }
@@ -84,7 +84,7 @@ export class PresetsView {
     await this.shown();
     if (!gone) return;
     const undo = async () => {
-      await app.attempt(() => app.api.savePreset(gone.name, presetBody(gone)));
+      await app.attempt(() => app.api.savePreset(/** @type {any} */ (gone)));
       await this.shown();
     };
     app.toasts.show(`Deleted the preset “${gone.name}”.`, { label: "Undo", long: true, act: undo });
@@ -114,8 +114,8 @@ export async function showNewWindow(app) {
           h("p", { class: "quiet", text: CARD })),
         h("div", { class: "answers" }, button("Choose a card…", () => file.click(), "primary"), file)),
       presets.map((one) => {
-        const take = button("Take it", from(one));
-        take.setAttribute("aria-label", `New window from ${one.name}`);
+        const take = button("Begin", from(one));
+        take.setAttribute("aria-label", `Begin with ${one.name}`);
         return h("li", { class: "offer" },
           h("div", {}, h("p", { class: "label", text: one.name }), h("p", { class: "quiet", text: presetWords(one) })),
           h("div", { class: "answers" }, take));
@@ -143,9 +143,4 @@ function presetWords({ settings, words }) {
   if (!names.length) return "sets nothing: everything is as for all windows.";
   const first = names.slice(0, 5).join(", ");
   return names.length > 5 ? `${first} and ${counted(names.length - 5, "more", "more")}.` : `${first}.`;
-}
-
-/** @param {Preset} preset @returns {any} names and values come from the server */
-function presetBody({ settings, words }) {
-  return { settings, words };
 }

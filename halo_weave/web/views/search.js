@@ -28,6 +28,7 @@ export class SearchView {
       "aria-label": "Search the whole memory", "aria-controls": "hits",
     });
     this.here = h("input", { type: "checkbox", on: { change: () => this.look() } });
+    this.narrow = new Narrowing(() => this.look());
     this.count = h("p", { class: "quiet", role: "status", text: HINT });
     this.list = h("ul", { id: "hits", class: "hits", "aria-label": "Found" });
     const look = debounced(() => this.look(), 200);
@@ -45,7 +46,8 @@ export class SearchView {
     if (this.#sheet?.dialog.open) return this.#sheet.close();
     const here = h("label", { class: "check" }, this.here, h("span", { text: "Said in this window" }));
     const line = h("div", { class: "search-line" }, this.count, here);
-    this.#sheet = this.app.dialogs.sheet("Search memory", "search", this.input, line, this.list);
+    this.narrow.offer(this.app.store.windows.flatMap((one) => one.tags));
+    this.#sheet = this.app.dialogs.sheet("Search memory", "search", this.input, this.narrow.node, line, this.list);
     this.#pressed = "";
     this.input.focus();
     this.input.select();
@@ -64,7 +66,8 @@ export class SearchView {
     this.count.textContent = "Searching…";
     try {
       const { current } = this.app.store;
-      const query = { q: text, window: current, only_window: this.here.checked && Boolean(current), limit: LIMIT };
+      const where = { window: current, only_window: this.here.checked && Boolean(current) };
+      const query = { q: text, ...where, ...this.narrow.query(), limit: LIMIT };
       const { hits } = await this.app.api.search(query, this.#asked.signal);
       this.#show(hits, hits.length < LIMIT ? `${counted(hits.length, "chunk")} found` : `The best ${LIMIT}`);
       if (!hits.length) this.count.textContent = "Nothing found.";
@@ -148,6 +151,44 @@ export class SearchView {
   /** @param {string} key Enter opens the first hit, the arrow goes to it */
   #first(key) {
     /** @type {HTMLElement | null} */ (this.list.querySelector(".go"))?.[key === "Enter" ? "click" : "focus"]();
+  }
+}
+
+/** What a search may be narrowed by: who said it, when, and the tag of the window. */
+class Narrowing {
+  /** @param {() => void} changed */
+  constructor(changed) {
+    const on = { change: changed };
+    this.role = h("select", { class: "field", "aria-label": "Role", on },
+      h("option", { value: "", text: "Anyone" }), h("option", { value: "user", text: "You" }),
+      h("option", { value: "assistant", text: "The model" }));
+    this.speaker = h("input", { class: "field", placeholder: "Name", "aria-label": "Speaker", maxlength: "200", on });
+    this.since = h("input", { type: "date", class: "field", "aria-label": "From this day on", on });
+    this.before = h("input", { type: "date", class: "field", "aria-label": "Before this day", on });
+    this.tag = h("select", { class: "field", "aria-label": "Tag", on });
+    this.node = h("details", { class: "narrow" }, h("summary", { text: "Narrow down" }),
+      h("div", { class: "narrow-fields" }, this.role, this.speaker, this.since, this.before, this.tag));
+  }
+
+  /** @param {string[]} tags of all windows */
+  offer(tags) {
+    const chosen = this.tag.value;
+    const names = [...new Set(tags)].sort((a, b) => a.localeCompare(b));
+    const options = names.map((text) => h("option", { value: text, text }));
+    fill(this.tag, h("option", { value: "", text: "Any tag" }), options);
+    this.tag.value = names.includes(chosen) ? chosen : "";
+    this.tag.hidden = !names.length;
+  }
+
+  /** Without what is left open. Days are those of this place. */
+  query() {
+    /** @param {string} day */
+    const moment = (day) => day && new Date(`${day}T00:00`).toISOString();
+    const { role, speaker, since, before, tag } = this;
+    return {
+      role: role.value, speaker: speaker.value.trim(), since: moment(since.value), before: moment(before.value),
+      tag: tag.value,
+    };
   }
 }
 

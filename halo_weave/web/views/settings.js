@@ -134,7 +134,10 @@ export class SettingsView {
   /** Words: those of the window, each its own or that of all; or those of all windows. */
   #buildOwn() {
     const window = this.#window;
-    if (this.own.contains(document.activeElement) && document.activeElement?.matches("input, textarea")) return;
+    const typing = this.own.contains(document.activeElement) && document.activeElement?.matches("input, textarea");
+    const of = `${this.scope} ${window?.id ?? ""}`;
+    if (typing && this.own.dataset.of === of) return;
+    this.own.dataset.of = of;
     const words = window ?? this.persona;
     this.own.hidden = !words;
     if (!words) return;
@@ -168,7 +171,7 @@ export class SettingsView {
       if (mark.dataset.own === String(own)) continue;
       mark.dataset.own = String(own);
       fill(mark, own ? iconButton("undo", `Reset ${title}`, back, { class: "small", hint: "As all windows" })
-        : h("span", { class: "quiet", text: "as all windows" }));
+        : h("span", { class: "quiet", text: "shared", title: "The same in all windows, unless you change it here" }));
     }
   }
 

@@ -25,7 +25,7 @@ export class WindowsView {
       app.newWindow();
     };
     this.fresh = iconButton("plus", "New window", open, { text: true, class: "small" });
-    const other = "New window from a card or a preset";
+    const other = "Begin with a card or a preset";
     const ways = iconButton("more", other, () => showNewWindow(app), { class: "small" });
     const keys = navigator.platform.startsWith("Mac") ? "⌘K" : "Ctrl K";
     place.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
@@ -12,49 +11,24 @@ from halo_weave.core.coding import pack_codes, packed_size, unpack_codes
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, UnknownGeneration
-from halo_weave.records import Changes, Generation, Numbers, Place, Scores, Vectors, Wanted
-from halo_weave.store import VectorSearch
+from halo_weave.records import Changes, Generation, Numbers, Place, Vectors, Wanted
 from halo_weave.stores.packing import maybe_moment, micros, moment
-from halo_weave.stores.sqlite.rows import (
+from halo_weave.stores.sql.rows import (
     FEW,
     PRESENT,
-    SqlitePart,
+    SqlPart,
     listed,
-    note_changed,
     pack_json,
     want_vectors,
 )
+from halo_weave.stores.sql.seam import Connection
 
 STREAM = 2_000  # vectors read at a time
 NOT_ASIDE = "chunk NOT IN (SELECT number FROM chunks WHERE aside = 1)"  # a chunk aside keeps its vectors
 
 
-class SqliteSearch(SqlitePart):
-    # Words
-
-    def search_terms(
-        self, terms: Sequence[str], limit: int, *, window: str | None = None
-    ) -> list[tuple[Numbers, Scores]]:
-        where = "AND (SELECT c.window FROM chunks c WHERE c.number = words.rowid) = :window" if window else ""
-        found = []
-        with self._db.reading() as db:
-            few = (db.execute("SELECT max(number) FROM chunks").fetchone()[0] or 0) <= limit
-            for term in terms:
-                values = {"phrase": _phrase(term), "window": window, "most": limit + 1}
-                # Counting is cheap beside ranking, so it tells first whether the term is too common.
-                holding = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH :phrase LIMIT :most)"
-                rows = []
-                if few or db.execute(holding, values).fetchone()[0] <= limit:
-                    ranked = f"SELECT rowid, -bm25(words) FROM words WHERE words MATCH :phrase {where}"
-                    rows = db.execute(ranked, values).fetchall()
-                numbers, scores = zip(*rows, strict=True) if rows else ((), ())
-                found.append((np.array(numbers, np.int64), np.array(scores, np.float64)))
-        return found
-
+class SqlSearch(SqlPart):
     # Vectors
-
-    def vector_search(self, generation: int) -> VectorSearch | None:
-        return None  # SQLite has no index for vectors: the process loads them
 
     def generations(self) -> list[Generation]:
         with self._db.reading() as db:
@@ -98,7 +72,7 @@ class SqliteSearch(SqlitePart):
                 "SELECT chunk FROM wanted WHERE generation = ? ORDER BY chunk DESC LIMIT ?",
                 (generation, limit),
             ).fetchall()
-            return Wanted(np.array([row[0] for row in rows], np.int64), _sequence(db))
+            return Wanted(np.array([row[0] for row in rows], np.int64), db.last_change())
 
     def add_vectors(
         self, generation: int, wanted: Wanted, vectors: Vectors, counts: Sequence[int] | None = None
@@ -125,30 +99,28 @@ class SqliteSearch(SqlitePart):
             }
             ends = np.cumsum(each).tolist()
             rows = [
-                (generation, number, pack_codes(vectors[end - count : end]))
+                (number, pack_codes(vectors[end - count : end]))
                 for number, count, end in zip(numbers, each, ends, strict=True)
                 if number in present
             ]
-            db.executemany(
-                "INSERT OR REPLACE INTO vectors (generation, chunk, vector) VALUES (?, ?, ?)", rows
-            )
+            db.put_vectors(generation, dimension, rows)
             db.executemany(
                 "DELETE FROM wanted WHERE generation = ? AND chunk = ? AND sequence <= ?",
                 [(generation, number, wanted.seen) for number in numbers],
             )
-            note_changed(db, [number for _, number, _ in rows])
+            db.note_changed([number for number, _ in rows])
         return len(rows)
 
     def want_again(self, numbers: Iterable[int]) -> None:
         with self._db.writing() as db:
             touched = [int(number) for number in numbers]
-            note_changed(db, touched)
+            db.note_changed(touched)
             want_vectors(db, touched)
 
     def vectors(self, generation: int) -> Iterator[tuple[Numbers, Vectors]]:
         with self._db.reading() as db:
             dimension, _ = _embedder(db, generation)
-            cursor = db.execute(
+            cursor = db.stream(
                 f"SELECT chunk, vector FROM vectors WHERE generation = ? AND {NOT_ASIDE}", (generation,)
             )
             while rows := cursor.fetchmany(STREAM):
@@ -206,7 +178,7 @@ class SqliteSearch(SqlitePart):
 
     def sequence(self) -> int:
         with self._db.reading() as db:
-            return _sequence(db)
+            return db.last_change()
 
     def changes(self, since: int) -> Changes:
         with self._db.reading() as db:
@@ -216,7 +188,7 @@ class SqliteSearch(SqlitePart):
                 (since,),
             ).fetchall()
             return Changes(
-                _sequence(db),
+                db.last_change(),
                 np.array([number for number, present in rows if present], np.int64),
                 np.array([number for number, present in rows if not present], np.int64),
             )
@@ -237,14 +209,14 @@ class SqliteSearch(SqlitePart):
         with self._db.reading() as db:
             rows = db.execute(
                 """WITH asked AS (
-                       SELECT t.id AS turn, j.value ->> 1 AS chunk,
+                       SELECT t.id AS turn, CAST(j.value ->> 1 AS BIGINT) AS chunk,
                            coalesce(t.answers, (SELECT max(r.id) FROM turns r WHERE r.answers = t.id AND r.aside = 0)) AS pair
-                       FROM json_each(:keys) j JOIN turns t ON t.id = j.value ->> 0),
+                       FROM json_each(:keys) j JOIN turns t ON t.id = CAST(j.value ->> 0 AS BIGINT)),
                    family AS (
                        SELECT turn, chunk FROM asked UNION SELECT turn, 0 FROM asked UNION SELECT pair, 0 FROM asked)
                    SELECT c.turn, c.chunk, t.role, c.start,
                        coalesce(length(a.brightness) / 4, c.span), coalesce(a.peak, 0),
-                       o.turn, p.role, c.window, coalesce(c.tags LIKE '%"thought"%', 0)
+                       o.turn, p.role, c.window, coalesce(c.tags LIKE '%"thought"%', 1 = 0)
                    FROM family f JOIN chunks c ON c.turn = f.turn AND c.chunk = f.chunk JOIN turns t ON t.id = c.turn
                    LEFT JOIN asleep a ON a.window = :window AND a.start = c.start
                    LEFT JOIN turns p ON p.id =
@@ -262,7 +234,7 @@ class SqliteSearch(SqlitePart):
         return found
 
 
-def _embedder(db: sqlite3.Connection, generation: int) -> tuple[int, str]:
+def _embedder(db: Connection, generation: int) -> tuple[int, str]:
     """The dimension and the model of a generation."""
     row = db.execute("SELECT dimension, model FROM generations WHERE id = ?", (generation,)).fetchone()
     if row is None:
@@ -270,16 +242,6 @@ def _embedder(db: sqlite3.Connection, generation: int) -> tuple[int, str]:
             f"There is no generation {generation} of vectors. To make them: halo-weave reindex"
         )
     return row  # type: ignore[no-any-return]
-
-
-def _phrase(term: str) -> str:
-    """A term as a phrase of FTS5, in which nothing is an operator."""
-    return '"' + term.replace('"', " ").replace("\x00", " ") + '"'
-
-
-def _sequence(db: sqlite3.Connection) -> int:
-    row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'changes'").fetchone()
-    return int(row[0]) if row else 0
 
 
 def _block(rows: Sequence[tuple[int, bytes]], dimension: int) -> tuple[Numbers, Vectors]:

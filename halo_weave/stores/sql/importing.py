@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +15,7 @@ import numpy as np
 from halo_weave.core.marks import mark_of
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import StoreBusy, StoreError
-from halo_weave.records import PERSONA, Imported
+from halo_weave.records import PERSONA, Imported, Json
 from halo_weave.store import Progress, silent
 from halo_weave.stores import importfile
 from halo_weave.stores.exchange import (
@@ -36,22 +36,24 @@ from halo_weave.stores.exchange import (
 from halo_weave.stores.importfile import checked, opened
 from halo_weave.stores.packing import codes_of, micros, pack_tokens, unpack_floats
 from halo_weave.stores.renumbering import Renumbering, Shift, reason_here, snapshot_here
-from halo_weave.stores.sqlite.branches import move_head, place_turn, settle
-from halo_weave.stores.sqlite.keepsakes import ENTRY
-from halo_weave.stores.sqlite.rows import (
-    SqlitePart,
+from halo_weave.stores.sql.branches import move_head, place_turn, settle
+from halo_weave.stores.sql.keepsakes import ENTRY
+from halo_weave.stores.sql.rows import (
+    SqlPart,
     insert_chunk,
-    note_changed,
+    note_event,
     pack_json,
+    reserve_up_to,
     tokenizer_of,
     want_vectors,
     write_words,
 )
-from halo_weave.stores.sqlite.uses import insert_use
-from halo_weave.stores.sqlite.windows import persona_of
+from halo_weave.stores.sql.seam import Connection
+from halo_weave.stores.sql.uses import insert_use
+from halo_weave.stores.sql.windows import persona_of
 
 
-class SqliteImport(SqlitePart):
+class SqlImport(SqlPart):
     def import_file(self, path: Path, *, now: datetime, progress: Progress = silent) -> Imported:
         with opened(path) as file:
             return self.import_open_file(file, now=now, progress=progress)
@@ -59,15 +61,15 @@ class SqliteImport(SqlitePart):
     def import_open_file(self, source: IO[bytes], *, now: datetime, progress: Progress = silent) -> Imported:
         # What an import notes on the way, and the ids that it set apart, are for one import at a time.
         with (
-            checked(source, self._db.path.parent, micros(now), progress) as file,
+            checked(source, self._db.folder, micros(now), progress) as file,
             self._db.alone(patience=importfile.PATIENCE),
         ):
             with self._db.writing() as db:
-                db.execute("DROP TABLE IF EXISTS temp.arrived")
+                db.execute("DROP TABLE IF EXISTS arrived")
                 db.execute(
                     "CREATE TEMP TABLE arrived (turn INTEGER PRIMARY KEY, here INTEGER NOT NULL, new INTEGER)"
                 )
-                db.execute("CREATE INDEX temp.arrived_here ON arrived(here)")
+                db.execute("CREATE INDEX arrived_here ON arrived(here)")
                 own = db.execute("SELECT id FROM memory").fetchone()[0]
             arriving = _Arrivals(file.header, own, retold=file.renumbered is None)
             try:
@@ -80,7 +82,7 @@ class SqliteImport(SqlitePart):
                 raise _broken_off(error) from error
             finally:
                 with suppress(StoreError), self._db.writing() as db:  # the next import does it, too
-                    db.execute("DROP TABLE IF EXISTS temp.arrived")
+                    db.execute("DROP TABLE IF EXISTS arrived")
             left = {reason: count for reason, count in sorted(file.left.items()) if count}
             return arriving.result(file.program, left, renumbered=file.renumbered)
 
@@ -97,7 +99,7 @@ def _broken_off(error: StoreError) -> StoreError:
 class _Ledger:
     """The ids of this memory, for `Renumbering`."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Connection) -> None:
         self._db = db
 
     def counters(self) -> tuple[int, int]:
@@ -108,7 +110,7 @@ class _Ledger:
         taken = self._db.execute(
             """SELECT 1 FROM turns WHERE id = ? UNION ALL
                SELECT 1 FROM (SELECT start + span AS stop FROM chunks WHERE start < ? AND merged IS NULL
-                              ORDER BY start DESC LIMIT 1) WHERE stop > ?""",
+                              ORDER BY start DESC LIMIT 1) AS last WHERE stop > ?""",
             (turn, stop, start),
         ).fetchone()
         return taken is None
@@ -122,10 +124,7 @@ class _Ledger:
     def set_apart(
         self, source: str, first: int, end: int, shift: Shift, next_turn: int, next_position: int
     ) -> None:
-        self._db.execute(
-            "UPDATE memory SET next_turn = max(next_turn, ?), next_position = max(next_position, ?)",
-            (next_turn, next_position),
-        )
+        reserve_up_to(self._db, next_turn, next_position)
         self._db.execute(
             "INSERT INTO imports (source, first_turn, end_turn, turn_shift, shift) VALUES (?, ?, ?, ?, ?)",
             (source, first, end, *shift),
@@ -159,12 +158,12 @@ class _Arrivals:
             ids = "Some turns of the file had one id, so turns were counted anew. Positions are those of the file."
         return Imported(**counts, kept_ids=kept, ids=ids, program=program, left=left)
 
-    def bring(self, db: sqlite3.Connection, section: str, elements: Iterable[Any]) -> None:
+    def bring(self, db: Connection, section: str, elements: Iterable[Any]) -> None:
         step = getattr(self, f"_bring_{section}")
         for element in elements:
             step(db, read_element(section, SECTIONS[section], element))
 
-    def settle(self, db: sqlite3.Connection, when: int, heads: Mapping[str, int]) -> None:
+    def settle(self, db: Connection, when: int, heads: Mapping[str, int]) -> None:
         """What a file says of branches is made to fit what is here. `heads`: the last turns in another program."""
         for window, head in heads.items():
             here, now = _here(db, head), _head(db, window)
@@ -172,7 +171,7 @@ class _Arrivals:
                 continue
             # An older file, which does not know of the last turn here, says nothing about it.
             if db.execute(
-                "SELECT 1 FROM arrived WHERE here = ? OR (turn = ? AND new)", (now, head)
+                "SELECT 1 FROM arrived WHERE here = ? OR (turn = ? AND new = 1)", (now, head)
             ).fetchone():
                 move_head(db, window, here, when)
         for window, head in self._heads.items():
@@ -194,13 +193,14 @@ class _Arrivals:
 
     # Windows and turns
 
-    def _bring_windows(self, db: sqlite3.Connection, window: WindowIn) -> None:
+    def _bring_windows(self, db: Connection, window: WindowIn) -> None:
         cursor = db.execute(
-            """INSERT OR IGNORE INTO windows
+            """INSERT INTO windows
                    (id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted,
                     tags, pinned, archived, inherits)
                VALUES (:id, :name, :system_prompt, :user_name, :ai_name, :settings, :created, :modified, :deleted,
-                       :tags, :pinned, :archived, '[]')""",
+                       :tags, :pinned, :archived, '[]')
+               ON CONFLICT DO NOTHING""",
             {
                 **window.model_dump(exclude={"head", "inherits"}),
                 "settings": pack_json(window.settings),
@@ -213,7 +213,7 @@ class _Arrivals:
         if cursor.rowcount and window.inherits:
             self._inherits[window.id] = window.inherits
 
-    def _bring_turns(self, db: sqlite3.Connection, turn: TurnIn) -> None:
+    def _bring_turns(self, db: Connection, turn: TurnIn) -> None:
         memory, first_turn, mark = turn.first_known_as(self._source)
         row = db.execute(
             "SELECT here FROM imported WHERE source = ? AND turn = ? AND mark = ?", (memory, first_turn, mark)
@@ -236,9 +236,13 @@ class _Arrivals:
             here = row[0]
             self._counts["known_turns"] += 1
         arrived = (turn.turn, here, row is None)
-        db.execute("INSERT OR REPLACE INTO arrived (turn, here, new) VALUES (?, ?, ?)", arrived)
+        db.execute(
+            """INSERT INTO arrived (turn, here, new) VALUES (?, ?, ?)
+               ON CONFLICT (turn) DO UPDATE SET here = excluded.here, new = excluded.new""",
+            arrived,
+        )
 
-    def _insert(self, db: sqlite3.Connection, turn: TurnIn, here: int, shift: int) -> None:
+    def _insert(self, db: Connection, turn: TurnIn, here: int, shift: int) -> None:
         answers = None if turn.answers is None else _here(db, turn.answers)
         db.execute(
             "INSERT INTO turns (id, window, role, answers, speaker, said, mark) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -269,7 +273,7 @@ class _Arrivals:
                 ),
             )
             numbers[chunk.chunk] = number
-            note_changed(db, [number])
+            db.note_changed([number])
             if chunk.deleted is None and chunk.merged is None and not aside:
                 present.append(number)
             if chunk.merged is None:
@@ -283,7 +287,7 @@ class _Arrivals:
         self._counts["turns"] += 1
         self._counts["chunks"] += len(turn.chunks)
 
-    def _follows(self, db: sqlite3.Connection, turn: TurnIn, parent: int | None) -> bool:
+    def _follows(self, db: Connection, turn: TurnIn, parent: int | None) -> bool:
         """Whether a turn after `parent` goes on where the window is. What was said here since then stands in between."""
         source, head = turn.first_known_as(self._source)[0], _head(db, turn.window)
         known = "SELECT 1 FROM imported WHERE here = ? AND source = ?"
@@ -293,7 +297,7 @@ class _Arrivals:
 
     # What windows know
 
-    def _bring_live(self, db: sqlite3.Connection, held: LiveIn) -> None:
+    def _bring_live(self, db: Connection, held: LiveIn) -> None:
         place = _free_place(db, held)
         if place is None:
             return
@@ -310,31 +314,37 @@ class _Arrivals:
             (held.window, start, number, held.pinned, held.since, woken, *_kept(db, held)),
         )
 
-    def _bring_asleep(self, db: sqlite3.Connection, held: AsleepIn) -> None:
+    def _bring_asleep(self, db: Connection, held: AsleepIn) -> None:
         place = _free_place(db, held)
         if place is not None:
             reason = pack_json(reason_here(held.reason, lambda turn: _here(db, turn)))
             _insert_asleep(db, held, *place, held.slept, reason)
 
-    def _bring_history(self, db: sqlite3.Connection, event: EventIn) -> None:
+    def _bring_history(self, db: Connection, event: EventIn) -> None:
+        row = db.execute(
+            "SELECT c.number FROM arrived a JOIN chunks c ON c.turn = a.here WHERE a.turn = ? AND c.chunk = ?",
+            (event.turn, event.chunk),
+        ).fetchone()
+        if row is None or not (
+            event.window is None
+            or db.execute("SELECT 1 FROM windows WHERE id = ?", (event.window,)).fetchone()
+        ):
+            return
+        known = db.execute(
+            "SELECT window, detail FROM history WHERE chunk = ? AND happened = ? AND event = ?",
+            (row[0], event.happened, event.event),
+        ).fetchall()
+        detail = reason_here(event.detail, lambda turn: _here(db, turn))
         # An event is the same with another hit: one file may hold the turn of the hit, and another not.
-        db.execute(
-            """INSERT INTO history (window, chunk, happened, event, detail)
-               SELECT :window, c.number, :happened, :event, :detail FROM arrived a JOIN chunks c ON c.turn = a.here
-               WHERE a.turn = :turn AND c.chunk = :chunk
-               AND (:window IS NULL OR EXISTS (SELECT 1 FROM windows WHERE id = :window))
-               AND NOT EXISTS (SELECT 1 FROM history h WHERE h.chunk = c.number AND h.window IS :window
-                               AND h.happened = :happened AND h.event = :event
-                               AND json_remove(h.detail, '$.hit') = json_remove(:detail, '$.hit'))""",
-            {
-                **event.model_dump(),
-                "detail": pack_json(reason_here(event.detail, lambda turn: _here(db, turn))),
-            },
-        )
+        if (event.window, _without_hit(detail)) not in [
+            (window, _without_hit(json.loads(text))) for window, text in known
+        ]:
+            happened = (event.window, row[0], event.happened, event.event, pack_json(detail))
+            note_event(db, [happened])
 
     # Keepsakes
 
-    def _bring_entries(self, db: sqlite3.Connection, entry: EntryIn) -> None:
+    def _bring_entries(self, db: Connection, entry: EntryIn) -> None:
         if db.execute(
             "SELECT 1 FROM entries WHERE path = ?1 UNION SELECT 1 FROM entry_versions WHERE path = ?1",
             (entry.path,),
@@ -360,9 +370,10 @@ class _Arrivals:
             )
         self._counts["entries"] += 1
 
-    def _bring_notes(self, db: sqlite3.Connection, note: NoteIn) -> None:
+    def _bring_notes(self, db: Connection, note: NoteIn) -> None:
         cursor = db.execute(
-            "INSERT OR IGNORE INTO notes (name, content, created, modified) VALUES (?, ?, ?, ?)",
+            """INSERT INTO notes (name, content, created, modified) VALUES (?, ?, ?, ?)
+               ON CONFLICT DO NOTHING""",
             (note.name, pack_json(note.content), note.created, note.modified),
         )
         self._counts["notes"] += cursor.rowcount
@@ -374,15 +385,15 @@ class _Arrivals:
         ):
             self._counts["other_notes"] += 1
 
-    def _bring_settings(self, db: sqlite3.Connection, setting: SettingIn) -> None:
+    def _bring_settings(self, db: Connection, setting: SettingIn) -> None:
         db.execute(
-            "INSERT OR IGNORE INTO settings (key, value, modified) VALUES (?, ?, ?)",
+            "INSERT INTO settings (key, value, modified) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
             (setting.key, pack_json(setting.value), setting.modified),
         )
 
     # Vectors serve if they are of the embedder that serves here, or if there is none yet.
 
-    def _bring_generations(self, db: sqlite3.Connection, generation: GenerationIn) -> None:
+    def _bring_generations(self, db: Connection, generation: GenerationIn) -> None:
         if db.execute("SELECT 1 FROM generations WHERE state = 'current'").fetchone() is None:
             number = db.execute(
                 """INSERT INTO generations (model, dimension, state, created, completed)
@@ -400,7 +411,7 @@ class _Arrivals:
         ).fetchone()
         self._generation, self._dimension = (row[0], generation.dimension) if row else (None, 0)
 
-    def _bring_vectors(self, db: sqlite3.Connection, found: VectorIn) -> None:
+    def _bring_vectors(self, db: Connection, found: VectorIn) -> None:
         if self._generation is None or not found.vector or len(found.vector) % (4 * self._dimension):
             return
         if not np.isfinite(unpack_floats(found.vector)).all():
@@ -413,35 +424,37 @@ class _Arrivals:
         ).fetchone()
         if row is None:
             return
-        db.execute(
-            "INSERT INTO vectors (generation, chunk, vector) VALUES (?, ?, ?)",
-            (self._generation, row[0], codes_of(found.vector, self._dimension)),
-        )
-        note_changed(db, row)
+        codes = codes_of(found.vector, self._dimension)
+        db.put_vectors(self._generation, self._dimension, [(row[0], codes)])
+        db.note_changed(row)
         if not found.stale:
             db.execute("DELETE FROM wanted WHERE generation = ? AND chunk = ?", (self._generation, row[0]))
 
 
-def _here(db: sqlite3.Connection, turn: int) -> int | None:
+def _without_hit(detail: Mapping[str, Json]) -> dict[str, Json]:
+    return {name: value for name, value in detail.items() if name != "hit"}
+
+
+def _here(db: Connection, turn: int) -> int | None:
     """The id here of a turn of the file."""
     row = db.execute("SELECT here FROM arrived WHERE turn = ?", (turn,)).fetchone()
     return row[0] if row else None
 
 
-def _of_one_source(db: sqlite3.Connection, one: int | None, other: int) -> bool:
+def _of_one_source(db: Connection, one: int | None, other: int) -> bool:
     sql = "SELECT 1 FROM imported a JOIN imported b ON b.source = a.source AND b.here = ? WHERE a.here = ?"
     return db.execute(sql, (other, one)).fetchone() is not None
 
 
-def _head(db: sqlite3.Connection, window: str) -> int | None:
+def _head(db: Connection, window: str) -> int | None:
     row = db.execute("SELECT head FROM windows WHERE id = ?", (window,)).fetchone()
     return row[0] if row else None
 
 
-def _free_place(db: sqlite3.Connection, held: LiveIn | AsleepIn) -> tuple[int, int, bool] | None:
+def _free_place(db: Connection, held: LiveIn | AsleepIn) -> tuple[int, int, bool] | None:
     """Number, start and whether it is deleted or aside, of a chunk that its window does not hold yet."""
     row = db.execute(
-        """SELECT c.number, c.start, c.deleted IS NOT NULL OR c.aside, c.span FROM arrived a JOIN chunks c ON c.turn = a.here
+        """SELECT c.number, c.start, c.deleted IS NOT NULL OR c.aside = 1, c.span FROM arrived a JOIN chunks c ON c.turn = a.here
            JOIN windows w ON w.id = :window WHERE a.turn = :turn AND c.chunk = :chunk AND c.merged IS NULL
            AND NOT EXISTS (SELECT 1 FROM live WHERE window = :window AND start = c.start)
            AND NOT EXISTS (SELECT 1 FROM asleep WHERE window = :window AND start = c.start)""",
@@ -455,7 +468,7 @@ def _free_place(db: sqlite3.Connection, held: LiveIn | AsleepIn) -> tuple[int, i
 KEPT = "brightness, traces, tokenizer, ids, lengths, raw"
 
 
-def _kept(db: sqlite3.Connection, held: LiveIn | AsleepIn) -> tuple[Any, ...]:
+def _kept(db: Connection, held: LiveIn | AsleepIn) -> tuple[Any, ...]:
     """The values of the columns `KEPT`."""
     own: tuple[Any, ...] = (None,) * 4
     if held.reading is not None:
@@ -464,7 +477,7 @@ def _kept(db: sqlite3.Connection, held: LiveIn | AsleepIn) -> tuple[Any, ...]:
 
 
 def _insert_asleep(
-    db: sqlite3.Connection,
+    db: Connection,
     held: LiveIn | AsleepIn,
     number: int,
     start: int,

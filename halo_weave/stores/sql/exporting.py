@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import groupby
@@ -14,7 +13,8 @@ from halo_weave.store import Progress, silent
 from halo_weave.stores.exchange import FORMAT, VERSION, base64_of, said_at, tokens_out
 from halo_weave.stores.jsonstream import write_object
 from halo_weave.stores.packing import floats_of, micros, pack_sources, unpack_sources, unpack_tokens
-from halo_weave.stores.sqlite.rows import SqlitePart, check_window
+from halo_weave.stores.sql.rows import SqlPart, check_window
+from halo_weave.stores.sql.seam import Connection
 
 Element = dict[str, Any]
 ORIGIN = ("source", "first_turn", "mark")
@@ -22,18 +22,18 @@ ORIGIN = ("source", "first_turn", "mark")
 # How the columns of a query are written, by their names; all others as they are.
 FORMS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("turn", "answers", "parent", "head", "start", "next_turn", "next_position"), str),
-    **dict.fromkeys(("created", "modified", "accessed", "ended", "completed", "exported"), said_at),
+    **dict.fromkeys(("created", "modified", "accessed", "ended", "completed"), said_at),
     **dict.fromkeys(("said", "since", "slept", "happened", "deleted", "undeleted", "merged"), said_at),
     **dict.fromkeys(
         ("settings", "content", "snapshot", "value", "detail", "woken", "reason", "tags", "inherits"),
         json.loads,
     ),
-    **dict.fromkeys(("brightness", "traces", "vectors", "vector"), base64_of),
-    **dict.fromkeys(("pinned", "archived", "stale", "subset", "aside"), bool),
+    **dict.fromkeys(("brightness", "traces", "vectors"), base64_of),
+    **dict.fromkeys(("pinned", "archived", "stale", "aside"), bool),
 }
 
 
-class SqliteExport(SqlitePart):
+class SqlExport(SqlPart):
     def export(
         self,
         write: Callable[[str], object],
@@ -50,7 +50,7 @@ class SqliteExport(SqlitePart):
             write_object(_sections(db, now, subset, vectors, lambda done: progress(done, total)), write)
 
 
-def _choose(db: sqlite3.Connection, subset: Subset) -> None:
+def _choose(db: Connection, subset: Subset) -> None:
     """Temporary tables of the turns and windows to export; they go when the reader's transaction ends."""
     db.execute("CREATE TEMP TABLE chosen (turn INTEGER PRIMARY KEY)")
     if subset.window is not None:
@@ -76,9 +76,10 @@ def _choose(db: sqlite3.Connection, subset: Subset) -> None:
     )
     if not subset.everything:  # a question and its answer are never parted
         db.execute(
-            """INSERT OR IGNORE INTO chosen
+            """INSERT INTO chosen
                SELECT t.answers FROM turns t JOIN chosen ON chosen.turn = t.id WHERE t.answers IS NOT NULL
-               UNION SELECT a.id FROM turns a JOIN chosen ON chosen.turn = a.answers"""
+               UNION SELECT a.id FROM turns a JOIN chosen ON chosen.turn = a.answers WHERE a.answers IS NOT NULL
+               ON CONFLICT DO NOTHING"""
         )
     db.execute("CREATE TEMP TABLE shown (window TEXT PRIMARY KEY)")
     db.execute(
@@ -89,12 +90,12 @@ def _choose(db: sqlite3.Connection, subset: Subset) -> None:
 
 
 def _sections(
-    db: sqlite3.Connection, now: datetime, subset: Subset, vectors: bool, progress: Callable[[int], None]
+    db: Connection, now: datetime, subset: Subset, vectors: bool, progress: Callable[[int], None]
 ) -> Iterator[tuple[str, Any]]:
     yield "format", FORMAT
     yield "version", VERSION
-    header = "SELECT id, created, next_turn, next_position, ? AS exported, ? AS subset FROM memory"
-    yield "memory", next(_elements(db, header, (micros(now), not subset.everything)))
+    header = next(_elements(db, "SELECT id, created, next_turn, next_position FROM memory"))
+    yield "memory", {**header, "exported": said_at(micros(now)), "subset": not subset.everything}
     yield (
         "windows",
         _elements(
@@ -123,26 +124,32 @@ def _sections(
     if vectors:
         current = "SELECT id AS generation, model, dimension, created, completed FROM generations WHERE state = 'current'"
         yield "generations", _elements(db, current)
-        db.create_function("floats_of", 2, floats_of, deterministic=True)
         vectors_of = _elements(
             db,
-            """SELECT v.generation, c.turn, c.chunk, floats_of(v.vector, g.dimension) AS vector, nullif(w.chunk IS NOT NULL, 0) AS stale FROM vectors v
+            """SELECT v.generation, c.turn, c.chunk, v.vector, g.dimension,
+                   CASE WHEN w.chunk IS NOT NULL THEN 1 END AS stale FROM vectors v
                JOIN generations g ON g.id = v.generation AND g.state = 'current' JOIN chunks c ON c.number = v.chunk
                JOIN chosen ON chosen.turn = c.turn
                LEFT JOIN wanted w ON w.generation = v.generation AND w.chunk = v.chunk ORDER BY c.turn, c.chunk""",
         )
-        yield "vectors", map(_without_nulls, vectors_of)
+        yield "vectors", map(_vector, vectors_of)
 
 
-def _elements(db: sqlite3.Connection, sql: str, values: tuple[Any, ...] = ()) -> Iterator[Element]:
+def _elements(db: Connection, sql: str, values: tuple[Any, ...] = ()) -> Iterator[Element]:
     """The rows of a query, each column under its name and in its form."""
-    cursor = db.execute(sql, values)
+    cursor = db.stream(sql, values)
     columns = [(column[0], FORMS.get(column[0])) for column in cursor.description]
     for row in cursor:
         yield {
             name: value if value is None or form is None else form(value)
             for (name, form), value in zip(columns, row, strict=True)
         }
+
+
+def _vector(element: Element) -> Element:
+    """The stored numbers, as an export has them."""
+    floats = floats_of(element["vector"], element.pop("dimension"))
+    return _without_nulls({**element, "vector": base64_of(floats)})
 
 
 def _without_nulls(element: Element) -> Element:
@@ -154,15 +161,16 @@ def _tokens(element: Element, count: int) -> Element:
     return tokens_out(unpack_tokens(element.pop("ids"), element.pop("lengths"), element.pop("raw"), count))
 
 
-def _turns(db: sqlite3.Connection, progress: Callable[[int], None]) -> Iterator[Element]:
+def _turns(db: Connection, progress: Callable[[int], None]) -> Iterator[Element]:
     rows = _elements(
         db,
         """SELECT t.id AS turn, t.window, t.role, t.answers, t.parent, nullif(t.aside, 0) AS aside, t.speaker, t.said, i.source, i.turn AS first_turn, i.mark,
                c.chunk, c.start, k.fingerprint AS tokenizer, c.tags, c.deleted, c.undeleted, c.merged,
                (SELECT m.chunk FROM chunks m WHERE m.number = c.merged_into) AS merged_into,
                c.span, c.ids, c.lengths, c.raw
-           FROM chosen CROSS JOIN turns t ON t.id = chosen.turn CROSS JOIN chunks c ON c.turn = t.id
-           CROSS JOIN tokenizers k ON k.id = c.tokenizer LEFT JOIN imported i ON i.here = t.id
+           FROM chosen CROSS JOIN turns t CROSS JOIN chunks c CROSS JOIN tokenizers k
+           LEFT JOIN imported i ON i.here = t.id
+           WHERE t.id = chosen.turn AND c.turn = t.id AND k.id = c.tokenizer
            ORDER BY t.id, c.start, c.chunk""",
     )
     for done, (_, group) in enumerate(groupby(rows, key=lambda row: row["turn"]), 1):
@@ -183,7 +191,7 @@ def _turns(db: sqlite3.Connection, progress: Callable[[int], None]) -> Iterator[
         progress(done)
 
 
-def _use(db: sqlite3.Connection, turn: int) -> Element | None:
+def _use(db: Connection, turn: int) -> Element | None:
     """What a reply took from chunks; its tokens name them by their place in the list."""
     row = db.execute("SELECT rest, tokens FROM sources WHERE turn = ?", (turn,)).fetchone()
     if row is None:
@@ -205,7 +213,7 @@ def _use(db: sqlite3.Connection, turn: int) -> Element | None:
     }
 
 
-def _held(db: sqlite3.Connection, table: str, own: str, window: str | None) -> Iterator[Element]:
+def _held(db: Connection, table: str, own: str, window: str | None) -> Iterator[Element]:
     """How windows hold the chunks, live or asleep."""
     for element in _elements(
         db,
@@ -226,7 +234,7 @@ def _held(db: sqlite3.Connection, table: str, own: str, window: str | None) -> I
         yield element
 
 
-def _entries(db: sqlite3.Connection) -> Iterator[Element]:
+def _entries(db: Connection) -> Iterator[Element]:
     columns = "path, version, content, snapshot, model, vectors, created, modified, accessed"
     rows = _elements(
         db,

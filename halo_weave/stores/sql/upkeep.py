@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
-from contextlib import closing, suppress
-from pathlib import Path
-
 from halo_weave.errors import BadInput, StoreBusy, StoreError
 from halo_weave.records import Finding, Stats
 from halo_weave.store import Progress, silent
 from halo_weave.stores.packing import moment
-from halo_weave.stores.sqlite.search import SqliteSearch
-from halo_weave.stores.sqlite.verify import CHECKS
+from halo_weave.stores.sql.search import SqlSearch
+from halo_weave.stores.sql.verify import CHECKS
 
-STEP = 512  # pages copied at a time
-KEPT = {"memory", "migrations", "settings"}
 SAID = "chunks INDEXED BY chunks_by_place WHERE merged IS NULL AND aside = 0"  # the index alone answers
 
 
-class SqliteUpkeep(SqliteSearch):
+class SqlUpkeep(SqlSearch):
     def stats(self) -> Stats:
-        generations, path = tuple(self.generations()), self._db.path
-        files = (path, path.with_name(path.name + "-wal"))
+        generations, schema, size = tuple(self.generations()), self._db.schema(), self._db.size()
         with self._db.reading() as db:
 
             def one(sql: str) -> int:
@@ -46,14 +38,15 @@ class SqliteUpkeep(SqliteSearch):
                 entries=one("SELECT count(*) FROM entries"),
                 notes=one("SELECT count(*) FROM notes"),
                 generations=generations,
-                schema=one("PRAGMA user_version"),
-                bytes=sum(file.stat().st_size for file in files if file.exists()),
+                schema=schema,
+                bytes=size,
             )
 
     def verify(self, *, repair: bool = False, progress: Progress = silent) -> list[Finding]:
         findings: list[Finding] = []
-        for done, (name, check) in enumerate(CHECKS.items()):
-            progress(done, len(CHECKS))
+        checks = {**self._db.checks, **CHECKS}
+        for done, (name, check) in enumerate(checks.items()):
+            progress(done, len(checks))
             try:
                 with self._db.reading() as db:
                     faults = list(check(db))
@@ -66,47 +59,14 @@ class SqliteUpkeep(SqliteSearch):
                     with self._db.writing(durable=True) as db:
                         mend(db)
                 findings.append(Finding(name, sentence, repair and mend is not None))
-        progress(len(CHECKS), len(CHECKS))
+        progress(len(checks), len(checks))
         return findings
-
-    def backup(self, target: Path, *, progress: Progress = silent) -> None:
-        if target.is_dir():
-            raise BadInput(f"{target} is a folder. Name a file for the backup.")
-        if target.exists():
-            raise BadInput(f"{target} exists already. Name another file for the backup.")
-        if not target.parent.is_dir():
-            raise BadInput(
-                f"There is no folder {target.parent}. Make it first, or name another file for the backup."
-            )
-        partial = target.with_name(target.name + ".partial")
-        try:
-            partial.unlink(missing_ok=True)
-            with self._db.reading() as db, self._db.translated(target):
-                db.execute("SELECT 1 FROM memory").fetchone()  # from here on this reader sees one moment
-                with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
-                    db.backup(copy, pages=STEP, progress=lambda _, left, total: progress(total - left, total))
-                    copy.execute("PRAGMA journal_mode = DELETE")  # one file, whole in itself
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
-            partial.replace(target)
-        except OSError as error:
-            raise StoreError(f"{target} cannot be written: {error.strerror or error}.") from error
-        finally:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
 
     def clear(self, *, confirm: bool = False) -> None:
         if not confirm:
             raise BadInput("Clearing a memory cannot be undone. Confirm it explicitly.")
         # An import that goes on while its windows vanish could only break off.
         with self._db.alone(patience=0), self._db.writing(durable=True) as db:
-            db.execute("PRAGMA defer_foreign_keys = ON")
-            tables = db.execute(
-                "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
-            ).fetchall()
-            for (table,) in tables:
-                if table not in KEPT and not table.startswith(("sqlite_", "words")):
-                    db.execute(f"DELETE FROM {table}")
-            db.execute("DELETE FROM words")
+            self._db.empty(db)
             db.execute("UPDATE memory SET next_turn = 1, next_position = 0")
         self._db.vacuum()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -14,28 +13,28 @@ from halo_weave.errors import BadInput, StoreFull, UnknownChunk
 from halo_weave.records import ChunkRecord, Draft, Reservation, TurnPage
 from halo_weave.stores.owners import alive, this_process
 from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, pack_traces, unpack_runs
-from halo_weave.stores.sqlite.branches import place_turn
-from halo_weave.stores.sqlite.rows import (
+from halo_weave.stores.sql.branches import place_turn
+from halo_weave.stores.sql.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
     PRESENT,
-    SqlitePart,
+    SqlPart,
     check_window,
     insert_chunk,
     listed,
-    note_changed,
     pack_json,
     records,
     tokenizer_of,
     want_vectors,
 )
-from halo_weave.stores.sqlite.wording import word_terms
+from halo_weave.stores.sql.seam import Connection
+from halo_weave.stores.sql.wording import word_terms
 
 LIMIT = 2**63 - 1
 PATIENCE = timedelta(minutes=1)
 
 
-class SqliteTranscript(SqlitePart):
+class SqlTranscript(SqlPart):
     def reserve(self, positions: int) -> Reservation:
         if positions < 1:
             raise BadInput(f"{positions} positions cannot be reserved. Ask for at least one.")
@@ -43,7 +42,7 @@ class SqliteTranscript(SqlitePart):
             turn, start = db.execute("SELECT next_turn, next_position FROM memory").fetchone()
             if turn > LIMIT - 2 or start > LIMIT - positions:
                 raise StoreFull(
-                    f"{self._db.path} has no more ids: they end at 2^63. Export what you need and begin a new memory."
+                    f"{self._db.place} has no more ids: they end at 2^63. Export what you need and begin a new memory."
                 )
             db.execute("UPDATE memory SET next_turn = ?, next_position = ?", (turn + 2, start + positions))
         return Reservation(turn, turn + 1, start, start + positions)
@@ -89,15 +88,14 @@ class SqliteTranscript(SqlitePart):
                 chunk, own = item.chunk, (tags or {}).get(item.chunk.key)
                 try:
                     number = insert_chunk(db, window_id, chunk.key, chunk.start, chunk.tokens, tokenizer, own)
-                except sqlite3.IntegrityError as error:
+                except self._db.conflict as error:
                     raise BadInput(f"Chunk {chunk.key} is already stored; nothing was added.") from error
                 numbers.append(number)
-            db.executemany(
-                "INSERT INTO words (rowid, terms) VALUES (?, ?)",
+            db.put_words(
                 [
                     (number, word_terms(item.chunk.tokens.raw, speaker, heard))
                     for number, item in zip(numbers, said, strict=True)
-                ],
+                ]
             )
             live = """INSERT INTO live (window, start, chunk, since, brightness, traces, pinned)
                       VALUES (?, ?, ?, ?, ?, ?, ?)"""
@@ -107,12 +105,12 @@ class SqliteTranscript(SqlitePart):
                 kept = pack_floats(item.brightness), pack_traces(item.traces)
                 held = (window_id, item.chunk.start, number, when, *kept)
                 db.execute(sleeping if asleep else live, (*held, item.peak if asleep else item.pinned))
-            note_changed(db, numbers)
+            db.note_changed(numbers)
             want_vectors(db, numbers)
             db.execute("DELETE FROM drafts WHERE turn = ?", (turn,))
         return numbers
 
-    def _check_reserved(self, db: sqlite3.Connection, said: Sequence[Live]) -> None:
+    def _check_reserved(self, db: Connection, said: Sequence[Live]) -> None:
         next_turn, next_position = db.execute("SELECT next_turn, next_position FROM memory").fetchone()
         first, last = said[0].chunk, said[-1].chunk
         if first.key.turn_id >= next_turn or last.stop > next_position:
@@ -135,7 +133,7 @@ class SqliteTranscript(SqlitePart):
             for draft in drafts:
                 self._save_draft(db, draft)
 
-    def _save_draft(self, db: sqlite3.Connection, draft: Draft) -> None:
+    def _save_draft(self, db: Connection, draft: Draft) -> None:
         turn, tokens = draft.turn_id, draft.tokens
         row = db.execute("SELECT tokens FROM drafts WHERE turn = ?", (turn,)).fetchone()
         if row is None:
@@ -156,8 +154,8 @@ class SqliteTranscript(SqlitePart):
                 (turn, stored, len(part), *pack_tokens(part)),
             )
         db.execute(
-            "UPDATE drafts SET tokens = max(tokens, ?), saved = ? WHERE turn = ?",
-            (len(tokens), micros(draft.saved), turn),
+            "UPDATE drafts SET tokens = ?, saved = ? WHERE turn = ?",
+            (max(stored, len(tokens)), micros(draft.saved), turn),
         )
 
     def drafts(self, *, now: datetime, abandoned: bool = True, held: str | None = None) -> list[Draft]:
@@ -208,7 +206,7 @@ class SqliteTranscript(SqlitePart):
         with self._db.reading() as db:
             rows = db.execute(
                 f"""SELECT {CHUNK_COLUMNS} FROM json_each(?) j CROSS JOIN {CHUNK_TABLES}
-                        AND c.turn = j.value ->> 0 AND c.chunk = j.value ->> 1""",
+                        AND c.turn = CAST(j.value ->> 0 AS BIGINT) AND c.chunk = CAST(j.value ->> 1 AS BIGINT)""",
                 (pack_json([key[:2] for key in wanted]),),
             ).fetchall()
         found = {record.key: record for record in records(rows)}
@@ -297,7 +295,7 @@ def _words(said: Sequence[Live], tags: Mapping[ChunkKey, Sequence[str]]) -> str:
     return b"".join(chunk.tokens.raw for chunk in own).decode("utf-8", errors="replace")
 
 
-def _check_pair(db: sqlite3.Connection, turn: int, role: Role, answers: int | None) -> None:
+def _check_pair(db: Connection, turn: int, role: Role, answers: int | None) -> None:
     if answers is None:
         return
     row = db.execute("SELECT role FROM turns WHERE id = ?", (answers,)).fetchone()

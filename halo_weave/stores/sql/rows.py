@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +10,8 @@ from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, UnknownChunk, UnknownWindow
 from halo_weave.records import ChunkRecord, Json
 from halo_weave.stores.packing import maybe_moment, moment, pack_tokens, unpack_runs
-from halo_weave.stores.sqlite.connection import Database
-from halo_weave.stores.sqlite.wording import told_of, word_terms
+from halo_weave.stores.sql.seam import Connection, Database
+from halo_weave.stores.sql.wording import told_of, word_terms
 
 CHUNK_COLUMNS = """
     c.number, c.turn, c.chunk, t.role, c.start, c.span, t.answers, c.window, t.speaker, t.said, k.fingerprint, c.tags,
@@ -24,7 +23,7 @@ PRESENT = "c.deleted IS NULL AND c.merged IS NULL AND c.aside = 0"
 FEW = 900  # rows per step where a step is repeated
 
 
-class SqlitePart:
+class SqlPart:
     """A family of the store's methods, on the database they share."""
 
     _db: Database
@@ -80,7 +79,7 @@ def listed(values: Iterable[int]) -> str:
     return "[" + ",".join(map(str, values)) + "]"
 
 
-def number_of(db: sqlite3.Connection, key: ChunkKey) -> int:
+def number_of(db: Connection, key: ChunkKey) -> int:
     row = db.execute(
         "SELECT c.number FROM chunks c JOIN turns t ON t.id = c.turn WHERE c.turn = ? AND c.chunk = ? AND t.role = ?",
         key,
@@ -90,7 +89,7 @@ def number_of(db: sqlite3.Connection, key: ChunkKey) -> int:
     return int(row[0])
 
 
-def check_window(db: sqlite3.Connection, window_id: str) -> tuple[str, str]:
+def check_window(db: Connection, window_id: str) -> tuple[str, str]:
     """The names of the two who speak in a window that exists and is not deleted."""
     row = db.execute("SELECT user_name, ai_name, deleted FROM windows WHERE id = ?", (window_id,)).fetchone()
     if row is None or row[2] is not None:
@@ -98,7 +97,7 @@ def check_window(db: sqlite3.Connection, window_id: str) -> tuple[str, str]:
     return row[0], row[1]
 
 
-def tokenizer_of(db: sqlite3.Connection, fingerprint: str) -> int:
+def tokenizer_of(db: Connection, fingerprint: str) -> int:
     row = db.execute("SELECT id FROM tokenizers WHERE fingerprint = ?", (fingerprint,)).fetchone()
     if row is None:
         row = db.execute(
@@ -107,8 +106,14 @@ def tokenizer_of(db: sqlite3.Connection, fingerprint: str) -> int:
     return int(row[0])
 
 
+def reserve_up_to(db: Connection, turn: int, position: int) -> None:
+    """Ids before these are never given again."""
+    db.execute("UPDATE memory SET next_turn = ?1 WHERE next_turn < ?1", (turn,))
+    db.execute("UPDATE memory SET next_position = ?1 WHERE next_position < ?1", (position,))
+
+
 def insert_chunk(
-    db: sqlite3.Connection,
+    db: Connection,
     window_id: str,
     key: ChunkKey,
     start: int,
@@ -119,48 +124,37 @@ def insert_chunk(
     """The record of a chunk, without its words and places. Returns its number."""
     known = tokenizer_of(db, tokenizer)
     marks = pack_json(list(tags)) if tags else None
-    cursor = db.execute(
+    row = db.execute(
         """INSERT INTO chunks (turn, chunk, window, start, span, tokenizer, tags, told, ids, lengths, raw)
-           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number""",
         (*key[:2], window_id, start, len(tokens), known, marks, told_of(tokens.raw), *pack_tokens(tokens)),
-    )
-    return int(cursor.lastrowid or 0)
+    ).fetchone()
+    return int(row[0])
 
 
-def note_changed(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
-    """Other processes will see that these chunks are not what they were."""
-    db.executemany("INSERT OR REPLACE INTO changes (chunk) VALUES (?)", [(number,) for number in numbers])
-
-
-def want_vectors(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
-    """Ask for new vectors, after `note_changed`. Old ones serve until then."""
+def want_vectors(db: Connection, numbers: Sequence[int], *, unless: str = "") -> None:
+    """Ask for new vectors, after the change was noted. Old ones serve until then. `unless`: a condition more."""
     db.execute(
-        """INSERT OR REPLACE INTO wanted (generation, chunk, sequence)
-           SELECT g.id, n.chunk, n.sequence FROM generations g, changes n
-           WHERE g.state <> 'retired' AND n.chunk IN (SELECT value FROM json_each(?))""",
+        f"""INSERT INTO wanted (generation, chunk, sequence)
+            SELECT g.id, n.chunk, n.sequence FROM generations g, changes n
+            WHERE g.state <> 'retired' AND n.chunk IN (SELECT value FROM json_each(?)) {unless}
+            ON CONFLICT (generation, chunk) DO UPDATE SET sequence = excluded.sequence""",
         (listed(numbers),),
     )
 
 
-def write_words(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
+def write_words(db: Connection, numbers: Sequence[int]) -> None:
     """The word index's rows of these chunks, made anew from the record."""
     rows = db.execute(
         f"""SELECT c.number, c.raw, t.speaker, t.said FROM chunks c JOIN turns t ON t.id = c.turn
             WHERE c.number IN (SELECT value FROM json_each(?)) AND {PRESENT}""",
         (listed(numbers),),
     ).fetchall()
-    remove_words(db, numbers)
-    db.executemany(
-        "INSERT INTO words (rowid, terms) VALUES (?, ?)",
-        [(number, word_terms(raw, speaker, said)) for number, raw, speaker, said in rows],
-    )
+    db.remove_words(numbers)
+    db.put_words([(number, word_terms(raw, speaker, said)) for number, raw, speaker, said in rows])
 
 
-def remove_words(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
-    db.executemany("DELETE FROM words WHERE rowid = ?", [(number,) for number in numbers])
-
-
-def note_event(db: sqlite3.Connection, rows: Iterable[tuple[str | None, int, int, str, str]]) -> None:
+def note_event(db: Connection, rows: Iterable[tuple[str | None, int, int, str, str]]) -> None:
     """(window or None, chunk, when, event, detail)"""
     db.executemany(
         "INSERT INTO history (window, chunk, happened, event, detail) VALUES (?, ?, ?, ?, ?)", rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 from halo_weave.errors import UnknownWindow
 from halo_weave.records import PERSONA, PERSONA_KEY, Json, WindowRecord, WindowStats, shared_words
 from halo_weave.stores.packing import maybe_moment, micros, moment
-from halo_weave.stores.sqlite.rows import SqlitePart, check_window, merged, pack_json
+from halo_weave.stores.sql.rows import SqlPart, check_window, merged, pack_json
+from halo_weave.stores.sql.seam import Connection
 
 COLUMNS = (
     "id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head, "
@@ -20,7 +20,7 @@ COLUMNS = (
 )
 
 
-class SqliteWindows(SqlitePart):
+class SqlWindows(SqlPart):
     def create_window(
         self,
         name: str,
@@ -80,7 +80,11 @@ class SqliteWindows(SqlitePart):
     def name_chat(self, name: str, window_id: str) -> None:
         with self._db.writing() as db:
             check_window(db, window_id)
-            db.execute("INSERT OR REPLACE INTO chats (name, window) VALUES (?, ?)", (name, window_id))
+            db.execute(
+                """INSERT INTO chats (name, window) VALUES (?, ?)
+                   ON CONFLICT (name) DO UPDATE SET window = excluded.window""",
+                (name, window_id),
+            )
 
     def window_names(self) -> dict[str, str]:
         with self._db.reading() as db:
@@ -137,15 +141,16 @@ class SqliteWindows(SqlitePart):
         with self._db.writing(durable=True) as db:
             persona = {**persona_of(db), **changes}
             db.execute(
-                "INSERT OR REPLACE INTO settings (key, value, modified) VALUES (?, ?, ?)",
+                """INSERT INTO settings (key, value, modified) VALUES (?, ?, ?)
+                   ON CONFLICT (key) DO UPDATE SET value = excluded.value, modified = excluded.modified""",
                 (PERSONA_KEY, pack_json(persona), micros(now)),
             )
             for about in PERSONA:
                 rows = db.execute(
                     f"""UPDATE windows SET {about} = :text, modified = :now
                         WHERE deleted IS NULL AND {about} <> :text
-                        AND EXISTS (SELECT 1 FROM json_each(inherits) WHERE value = :about) RETURNING id""",
-                    {"text": persona[about], "about": about, "now": micros(now)},
+                        AND inherits LIKE '%"{about}"%' RETURNING id""",
+                    {"text": persona[about], "now": micros(now)},
                 ).fetchall()
                 changed |= dict.fromkeys(window_id for (window_id,) in rows)
         return tuple(changed)
@@ -179,7 +184,7 @@ class SqliteWindows(SqlitePart):
         return WindowStats(window, live, tokens, asleep, said, text, maybe_moment(last[1]) if last else None)
 
 
-def persona_of(db: sqlite3.Connection) -> dict[str, str]:
+def persona_of(db: Connection) -> dict[str, str]:
     """The words that all windows share."""
     row = db.execute("SELECT value FROM settings WHERE key = ?", (PERSONA_KEY,)).fetchone()
     return shared_words(json.loads(row[0]) if row else None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,15 +10,16 @@ from halo_weave.core.tokens import Role
 from halo_weave.errors import BadInput
 from halo_weave.records import TurnRecord
 from halo_weave.stores.packing import micros, moment
-from halo_weave.stores.sqlite.presence import come_back, leave
-from halo_weave.stores.sqlite.rows import SqlitePart, check_window, listed, note_event, pack_json
+from halo_weave.stores.sql.presence import come_back, leave
+from halo_weave.stores.sql.rows import SqlPart, check_window, listed, note_event, pack_json
+from halo_weave.stores.sql.seam import Connection
 
 TURN = "t.id, t.window, t.role, t.answers, t.parent, t.speaker, t.said, t.aside"
 _FIRST = datetime(1, 1, 2, tzinfo=UTC)
 MOST_ALIKE = 64  # turns with the same words that are looked at
 
 
-class SqliteBranches(SqlitePart):
+class SqlBranches(SqlPart):
     def switch(self, window_id: str, head: int, *, now: datetime) -> tuple[str, ...]:
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
@@ -78,10 +78,10 @@ class SqliteBranches(SqlitePart):
     def siblings(self, turns: Iterable[int]) -> dict[int, list[int]]:
         with self._db.reading() as db:
             rows = db.execute(
-                """SELECT t.id, s.id FROM json_each(?) j JOIN turns t ON t.id = j.value
+                """SELECT t.id, s.id FROM json_each(?1) j JOIN turns t ON t.id = CAST(j.value AS BIGINT)
                    JOIN turns s ON s.parent = t.parent
                    UNION ALL
-                   SELECT t.id, s.id FROM json_each(?1) j JOIN turns t ON t.id = j.value AND t.parent IS NULL
+                   SELECT t.id, s.id FROM json_each(?1) j JOIN turns t ON t.id = CAST(j.value AS BIGINT) AND t.parent IS NULL
                    JOIN turns s INDEXED BY turns_by_parent ON s.parent IS NULL AND s.window = t.window
                    ORDER BY 1, 2""",
                 (listed(turns),),
@@ -103,17 +103,17 @@ class SqliteBranches(SqlitePart):
     def marks_before(self, turn_id: int, limit: int) -> list[tuple[int, int | None]]:
         with self._db.reading() as db:
             return db.execute(
-                """WITH RECURSIVE line(id, parent, mark, left) AS (
+                """WITH RECURSIVE line(id, parent, mark, rest) AS (
                        SELECT id, parent, mark, ?2 FROM turns WHERE id = ?1
-                       UNION ALL SELECT t.id, t.parent, t.mark, line.left - 1
-                       FROM line JOIN turns t ON t.id = line.parent WHERE line.left > 1)
+                       UNION ALL SELECT t.id, t.parent, t.mark, line.rest - 1
+                       FROM line JOIN turns t ON t.id = line.parent WHERE line.rest > 1)
                    SELECT id, mark FROM line""",
                 (turn_id, limit),
             ).fetchall()
 
 
 def place_turn(
-    db: sqlite3.Connection,
+    db: Connection,
     window_id: str,
     turn: int,
     answers: int | None,
@@ -148,7 +148,7 @@ def place_turn(
         db.execute("UPDATE turns SET parent = ? WHERE id = ?", (turn, later))
 
 
-def move_head(db: sqlite3.Connection, window_id: str, head: int | None, when: int) -> tuple[str, ...]:
+def move_head(db: Connection, window_id: str, head: int | None, when: int) -> tuple[str, ...]:
     """Another turn becomes the window's last. What is on no current branch any more goes aside, what is on one again
     comes back. Returns the windows where something of it was or is live."""
     old = db.execute("SELECT head FROM windows WHERE id = ?", (window_id,)).fetchone()[0]
@@ -174,7 +174,7 @@ def move_head(db: sqlite3.Connection, window_id: str, head: int | None, when: in
     return tuple(dict.fromkeys(windows))
 
 
-def settle(db: sqlite3.Connection, when: int) -> None:
+def settle(db: Connection, when: int) -> None:
     """Every turn is aside or not, as the windows' last turns say."""
     wrong = faults(db)
     for aside in (1, 0):
@@ -190,19 +190,19 @@ def settle(db: sqlite3.Connection, when: int) -> None:
             come_back(db, _chunks(db, turns))
 
 
-def faults(db: sqlite3.Connection) -> list[tuple[int, int]]:
+def faults(db: Connection) -> list[tuple[int, int]]:
     """Turns that are aside and should not be, or the other way round; with each whether it is on a current branch."""
     return db.execute(
         """WITH RECURSIVE line(id) AS (
                SELECT head FROM windows WHERE head IS NOT NULL
                UNION SELECT t.parent FROM line JOIN turns t ON t.id = line.id WHERE t.parent IS NOT NULL)
            SELECT t.id, line.id IS NOT NULL FROM turns t LEFT JOIN line ON line.id = t.id
-           WHERE t.aside = (line.id IS NOT NULL)
+           WHERE (t.aside = 1) = (line.id IS NOT NULL)
                OR EXISTS (SELECT 1 FROM chunks c WHERE c.turn = t.id AND c.aside <> t.aside)"""
     ).fetchall()
 
 
-def _answered(db: sqlite3.Connection, head: int | None, question: int) -> bool:
+def _answered(db: Connection, head: int | None, question: int) -> bool:
     """Whether a turn of the branch that ends at `head` answers this one."""
     while head is not None and head > question:
         answers, head = db.execute("SELECT answers, parent FROM turns WHERE id = ?", (head,)).fetchone()
@@ -211,7 +211,7 @@ def _answered(db: sqlite3.Connection, head: int | None, question: int) -> bool:
     return False
 
 
-def _ways(db: sqlite3.Connection, old: int | None, new: int | None) -> tuple[list[int], list[int]]:
+def _ways(db: Connection, old: int | None, new: int | None) -> tuple[list[int], list[int]]:
     """Turns from one down to where the ways of both part, and the same of the other. A parent's id is the smaller one."""
     leaving: list[int] = []
     coming: list[int] = []
@@ -226,7 +226,7 @@ def _ways(db: sqlite3.Connection, old: int | None, new: int | None) -> tuple[lis
     return leaving, coming
 
 
-def _shared(db: sqlite3.Connection, window_id: str, leaving: Sequence[int]) -> int:
+def _shared(db: Connection, window_id: str, leaving: Sequence[int]) -> int:
     """The last of the leaving turns that the current branch of another window goes through; 0 if there is none."""
     return int(
         db.execute(
@@ -234,13 +234,13 @@ def _shared(db: sqlite3.Connection, window_id: str, leaving: Sequence[int]) -> i
                    SELECT head AS id FROM windows WHERE head IN (SELECT value FROM json_each(?1)) AND id <> ?2
                    UNION ALL SELECT parent FROM turns
                    WHERE parent IN (SELECT value FROM json_each(?1)) AND aside = 0
-                   AND id NOT IN (SELECT value FROM json_each(?1)))""",
+                   AND id NOT IN (SELECT value FROM json_each(?1))) AS through""",
             (listed(leaving), window_id),
         ).fetchone()[0]
     )
 
 
-def _chunks(db: sqlite3.Connection, turns: Sequence[int]) -> list[int]:
+def _chunks(db: Connection, turns: Sequence[int]) -> list[int]:
     rows = db.execute(
         "SELECT number FROM chunks WHERE turn IN (SELECT value FROM json_each(?)) AND merged IS NULL",
         (listed(turns),),
@@ -248,11 +248,11 @@ def _chunks(db: sqlite3.Connection, turns: Sequence[int]) -> list[int]:
     return [number for (number,) in rows]
 
 
-def _parent(db: sqlite3.Connection, turn: int) -> int | None:
+def _parent(db: Connection, turn: int) -> int | None:
     return db.execute("SELECT parent FROM turns WHERE id = ?", (turn,)).fetchone()[0]  # type: ignore[no-any-return]
 
 
-def _known(db: sqlite3.Connection, turn: int) -> TurnRecord:
+def _known(db: Connection, turn: int) -> TurnRecord:
     row = db.execute(f"SELECT {TURN} FROM turns t WHERE t.id = ?", (turn,)).fetchone()
     if row is None:
         raise BadInput(f"There is no turn {turn} in this memory.")

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterable, Mapping
 
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.use import ChunkShare, ReplyUse
 from halo_weave.records import ChunkUse, Json, MostUsed, ReplyMemory
 from halo_weave.stores.packing import moment, pack_sources, unpack_sources
-from halo_weave.stores.sqlite.rows import (
+from halo_weave.stores.sql.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
     PRESENT,
-    SqlitePart,
+    SqlPart,
     listed,
     number_of,
     pack_json,
     records,
 )
+from halo_weave.stores.sql.seam import Connection
 
 # A chunk and what it is part of by now.
 WHOLE_CHUNK = """WITH RECURSIVE whole (named, number) AS (
@@ -37,7 +37,7 @@ REMEMBERED = """WITH RECURSIVE named (turn, chunk, share, reason) AS (
     SELECT turn, chunk, max(share), max(reason) FROM (
         SELECT turn, chunk, share, NULL AS reason FROM uses WHERE turn IN (SELECT value FROM json_each(?))
         UNION ALL SELECT turn, chunk, 0.0, reason FROM remembered WHERE turn IN (SELECT value FROM json_each(?))
-    ) GROUP BY turn, chunk
+    ) AS either GROUP BY turn, chunk
 ), whole (named, number) AS (
     SELECT DISTINCT chunk, chunk FROM named
     UNION SELECT w.named, c.merged_into FROM whole w JOIN chunks c ON c.number = w.number WHERE c.merged_into IS NOT NULL
@@ -48,14 +48,14 @@ PARTS = """WITH RECURSIVE parts (number) AS (
 )"""
 
 
-class SqliteUses(SqlitePart):
+class SqlUses(SqlPart):
     def save_use(
         self, turn_id: int, use: ReplyUse | None, woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None
     ) -> None:
         with self._db.writing() as db:
             db.executemany(
-                """INSERT OR IGNORE INTO remembered (turn, chunk, reason)
-                   SELECT ?, number, ? FROM chunks WHERE turn = ? AND chunk = ?""",
+                """INSERT INTO remembered (turn, chunk, reason)
+                   SELECT ?, number, ? FROM chunks WHERE turn = ? AND chunk = ? ON CONFLICT DO NOTHING""",
                 [(turn_id, pack_json(reason), *key[:2]) for key, reason in (woken or {}).items()],
             )
             if use is None:
@@ -101,7 +101,7 @@ class SqliteUses(SqlitePart):
             ).fetchall()
             rows = db.execute(
                 f"""{REMEMBERED} SELECT n.turn, n.share, n.reason, {CHUNK_COLUMNS}
-                    FROM named n JOIN whole w ON w.named = n.chunk JOIN {CHUNK_TABLES}
+                    FROM named n JOIN whole w ON w.named = n.chunk CROSS JOIN {CHUNK_TABLES}
                     WHERE c.number = w.number AND {PRESENT} AND (n.share >= ? OR n.reason IS NOT NULL)
                     ORDER BY n.turn, n.share DESC, c.start""",
                 (turns, turns, least),
@@ -129,7 +129,7 @@ class SqliteUses(SqlitePart):
                 f"""{MERGED} SELECT c.turn, c.chunk, t.role, sum(u.share) AS share, group_concat(DISTINCT u.turn)
                     FROM uses u JOIN turns r ON r.id = u.turn AND r.window = ? JOIN merged m ON m.named = u.chunk
                     JOIN chunks c ON c.number = m.number AND c.merged IS NULL AND c.deleted IS NULL
-                    JOIN turns t ON t.id = c.turn GROUP BY c.number ORDER BY share DESC, c.start LIMIT ?""",
+                    JOIN turns t ON t.id = c.turn GROUP BY c.number, t.role ORDER BY 4 DESC, c.start LIMIT ?""",
                 (window_id, window_id, limit),
             ).fetchall()
         return [
@@ -139,7 +139,7 @@ class SqliteUses(SqlitePart):
 
 
 def insert_use(
-    db: sqlite3.Connection,
+    db: Connection,
     turn: int,
     chunks: Iterable[tuple[int, int, int, float]],
     nothing: float,
@@ -148,7 +148,8 @@ def insert_use(
 ) -> None:
     """The use of a reply by (place, turn, chunk, share) of its sources. Chunks that are not here are left out."""
     cursor = db.execute(
-        "INSERT OR IGNORE INTO sources (turn, rest, tokens, start) SELECT id, ?, ?, ? FROM turns WHERE id = ?",
+        """INSERT INTO sources (turn, rest, tokens, start) SELECT id, ?, ?, ? FROM turns WHERE id = ?
+           ON CONFLICT DO NOTHING""",
         (nothing, tokens, start, turn),
     )
     if cursor.rowcount == 1:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from halo_weave.errors import BadInput, UnknownChunk
 from halo_weave.records import (
     Event,
     GraveyardPage,
+    Json,
     Life,
     LifeEvent,
     LiveChunk,
@@ -37,11 +37,12 @@ from halo_weave.stores.packing import (
     unpack_runs,
     unpack_traces,
 )
-from halo_weave.stores.sqlite.rows import (
+from halo_weave.stores.sql.presence import HELD_AS_NEW
+from halo_weave.stores.sql.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
     PRESENT,
-    SqlitePart,
+    SqlPart,
     check_window,
     listed,
     note_event,
@@ -51,6 +52,7 @@ from halo_weave.stores.sqlite.rows import (
     tokenizer_of,
     unpack_tags,
 )
+from halo_weave.stores.sql.seam import Connection
 
 OwnReading = tuple[int | None, bytes | None, bytes | None, bytes | None]
 ROLES = {str(role): role for role in Role}
@@ -59,7 +61,7 @@ SLEEPING_COLUMNS = f"""{CHUNK_COLUMNS}, a.brightness, a.peak, a.slept, a.reason,
 SORTS = {"position": "a.start", "slept": "a.slept", "peak": "a.peak", "tokens": "length(a.brightness)"}
 
 
-class SqliteWorkingSets(SqlitePart):
+class SqlWorkingSets(SqlPart):
     # What is live
 
     def live(self, window_id: str) -> list[LiveChunk]:
@@ -69,8 +71,8 @@ class SqliteWorkingSets(SqlitePart):
                 """SELECT l.chunk, c.turn, c.chunk, t.role, c.start, c.span, t.answers, c.window, t.speaker, t.said,
                        coalesce(l.tokenizer, c.tokenizer), c.tags, l.pinned, l.since, l.woken, l.traces, l.brightness,
                        coalesce(l.ids, c.ids), coalesce(l.lengths, c.lengths), coalesce(l.raw, c.raw)
-                   FROM live l CROSS JOIN chunks c ON c.number = l.chunk CROSS JOIN turns t ON t.id = c.turn
-                   WHERE l.window = ? ORDER BY l.start""",
+                   FROM live l CROSS JOIN chunks c CROSS JOIN turns t
+                   WHERE l.window = ? AND c.number = l.chunk AND t.id = c.turn ORDER BY l.start""",
                 (window_id,),
             ).fetchall()
         runs = unpack_runs([(ids, lengths, raw, len(bright) // 4) for *_, bright, ids, lengths, raw in rows])
@@ -144,11 +146,12 @@ class SqliteWorkingSets(SqlitePart):
                 peak = float(item.brightness.max())
                 reason = pack_json(dict(item.reason))
                 db.execute(
-                    """INSERT OR REPLACE INTO asleep
+                    f"""INSERT INTO asleep
                            (window, start, chunk, gone, peak, slept, reason, brightness, traces, tokenizer, ids, lengths,
                             raw)
                        SELECT window, start, chunk, 0, ?, ?, ?, ?, ?, tokenizer, ids, lengths, raw
-                       FROM live WHERE window = ? AND start = ?""",
+                       FROM live WHERE window = ? AND start = ?
+                       ON CONFLICT (window, start) DO UPDATE SET {HELD_AS_NEW}""",
                     (peak, when, reason, bright, traces, window_id, start),
                 )
                 db.execute("DELETE FROM live WHERE window = ? AND start = ?", (window_id, start))
@@ -247,7 +250,7 @@ class SqliteWorkingSets(SqlitePart):
         with self._db.reading() as db:
             rows = db.execute(
                 f"""SELECT {SLEEPING_COLUMNS} FROM json_each(?) j CROSS JOIN {CHUNK_TABLES}
-                        AND c.turn = j.value ->> 0 AND c.chunk = j.value ->> 1
+                        AND c.turn = CAST(j.value ->> 0 AS BIGINT) AND c.chunk = CAST(j.value ->> 1 AS BIGINT)
                     LEFT JOIN asleep a ON a.window = ? AND a.start = c.start AND a.gone = 0""",
                 (pack_json([key[:2] for key in wanted]), window_id),
             ).fetchall()
@@ -287,7 +290,7 @@ class SqliteWorkingSets(SqlitePart):
     def history(
         self, *, window: str | None = None, key: ChunkKey | None = None, limit: int = 100
     ) -> list[Event]:
-        where = ["1"]
+        where = ["1 = 1"]
         values: list[Any] = []
         with self._db.reading() as db:
             if window is not None:
@@ -319,15 +322,15 @@ class SqliteWorkingSets(SqlitePart):
             ).fetchall()
             rows = db.execute(
                 f"""SELECT c.number, c.turn, c.chunk, t.role, c.span, l.pinned
-                    FROM chunks c JOIN turns t ON t.id = c.turn
+                    FROM (SELECT c.number FROM json_each(?2) j CROSS JOIN chunks c ON c.turn = j.value
+                          UNION SELECT h.chunk FROM history h WHERE h.window = ?1 AND h.event IN {events}) known
+                    CROSS JOIN chunks c ON c.number = known.number CROSS JOIN turns t ON t.id = c.turn
                     LEFT JOIN live l ON l.window = ?1 AND l.start = c.start
-                    WHERE {PRESENT} AND (c.turn IN (SELECT value FROM json_each(?2)) OR c.number IN (
-                        SELECT h.chunk FROM history h WHERE h.window = ?1 AND h.event IN {events}))
-                    ORDER BY c.start""",
+                    WHERE {PRESENT} ORDER BY c.start""",
                 (window_id, listed(turn for turn, _ in turns)),
             ).fetchall()
             happened = db.execute(
-                f"""SELECT chunk, happened, event, coalesce(detail ->> 'by', detail ->> 'why', '') FROM history
+                f"""SELECT chunk, happened, event, detail FROM history
                     WHERE window = ? AND event IN {events} ORDER BY id""",
                 (window_id,),
             ).fetchall()
@@ -339,14 +342,19 @@ class SqliteWorkingSets(SqlitePart):
                 for number, _, _, _, tokens, pinned in rows
             ),
             tuple(
-                LifeEvent(keys[number], moment(when), event, why)
-                for number, when, event, why in happened
+                LifeEvent(keys[number], moment(when), event, _why(json.loads(detail)))
+                for number, when, event, detail in happened
                 if number in keys
             ),
         )
 
 
-def _live_row(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[int, int, int]:
+def _why(detail: Mapping[str, Json]) -> str:
+    """By whom or why something happened, as far as its detail tells."""
+    return str(detail.get("by") or detail.get("why") or "")
+
+
+def _live_row(db: Connection, window_id: str, key: ChunkKey) -> tuple[int, int, int]:
     """Start, number and live tokens of a live chunk."""
     row = db.execute(
         """SELECT c.start, c.number, length(l.brightness) / 4 FROM chunks c JOIN turns t ON t.id = c.turn
@@ -358,7 +366,7 @@ def _live_row(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[in
     return row  # type: ignore[no-any-return]
 
 
-def _waking(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[int, int]:
+def _waking(db: Connection, window_id: str, key: ChunkKey) -> tuple[int, int]:
     number = number_of(db, key)
     start, deleted, merged, aside, live = db.execute(
         """SELECT start, deleted, merged, aside, EXISTS (SELECT 1 FROM live l WHERE l.window = ? AND l.start = c.start)
@@ -376,7 +384,7 @@ def _waking(db: sqlite3.Connection, window_id: str, key: ChunkKey) -> tuple[int,
     return number, start
 
 
-def _reading(db: sqlite3.Connection, window_id: str, start: int, number: int, item: WakeUp) -> OwnReading:
+def _reading(db: Connection, window_id: str, start: int, number: int, item: WakeUp) -> OwnReading:
     """Tokenizer, ids, lengths and bytes if the window reads the chunk in its own way; else nothing."""
     size = item.brightness.size
     if item.tokens is not None:
@@ -398,7 +406,7 @@ def _reading(db: sqlite3.Connection, window_id: str, start: int, number: int, it
     return None, None, None, None
 
 
-def _own(db: sqlite3.Connection, number: int, tokenizer: int, tokens: Tokens) -> OwnReading:
+def _own(db: Connection, number: int, tokenizer: int, tokens: Tokens) -> OwnReading:
     """Tokens as a window reads them; nothing if the record has the same."""
     own = (tokenizer, *pack_tokens(tokens))
     row = db.execute("SELECT tokenizer, ids, lengths, raw FROM chunks WHERE number = ?", (number,)).fetchone()

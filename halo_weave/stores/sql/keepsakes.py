@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,12 +12,13 @@ import numpy as np
 from halo_weave.errors import BadInput
 from halo_weave.records import Json, MemoryEntry, Note, Vectors
 from halo_weave.stores.packing import maybe_moment, micros, moment, pack_floats, unpack_floats
-from halo_weave.stores.sqlite.rows import SqlitePart, merged, pack_json
+from halo_weave.stores.sql.rows import SqlPart, merged, pack_json
+from halo_weave.stores.sql.seam import Connection
 
 ENTRY = "path, content, snapshot, model, vectors, created, modified, accessed, version"
 
 
-class SqliteKeepsakes(SqlitePart):
+class SqlKeepsakes(SqlPart):
     # Structured memory. Paths look like "Project/Goals/First".
 
     def entry(self, path: str, *, now: datetime | None = None) -> MemoryEntry | None:
@@ -146,12 +146,13 @@ class SqliteKeepsakes(SqlitePart):
             stored = json.loads(row[0]) if row else {}
             values = merged(stored if isinstance(stored, dict) else {}, changes, reset)
             db.execute(
-                "INSERT OR REPLACE INTO settings (key, value, modified) VALUES (?, ?, ?)",
+                """INSERT INTO settings (key, value, modified) VALUES (?, ?, ?)
+                   ON CONFLICT (key) DO UPDATE SET value = excluded.value, modified = excluded.modified""",
                 (key, pack_json(values), micros(now)),
             )
 
 
-def _end_version(db: sqlite3.Connection, path: str, when: int) -> tuple[int, int | None]:
+def _end_version(db: Connection, path: str, when: int) -> tuple[int, int | None]:
     """Move the present version among the older ones. Gives the last version's number, and when the entry was made."""
     row = db.execute(
         """INSERT INTO entry_versions

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
+from halo_weave.records import Json
 from halo_weave.stores.renumbering import FAR, reason_here, snapshot_here
-from halo_weave.stores.sqlite.rows import pack_json
+from halo_weave.stores.sql.rows import pack_json
+from halo_weave.stores.sql.seam import Connection
 
 
 class _Closed(NamedTuple):
@@ -30,7 +31,7 @@ def _without_gaps(taken: Iterable[tuple[int, int]], first: int, end: int) -> _Cl
     return _Closed(moved, (stop if end - stop >= FAR else end) - by)
 
 
-def closed(db: sqlite3.Connection) -> tuple[_Closed, _Closed] | None:
+def closed(db: Connection) -> tuple[_Closed, _Closed] | None:
     """Turns and positions as they would be; None if there is no gap to close."""
     next_turn, next_position = db.execute("SELECT next_turn, next_position FROM memory").fetchone()
     turns = db.execute("SELECT id, 1 FROM turns UNION SELECT turn, 1 FROM drafts ORDER BY 1")
@@ -39,13 +40,13 @@ def closed(db: sqlite3.Connection) -> tuple[_Closed, _Closed] | None:
     return None if (found[0].end, found[1].end) == (next_turn, next_position) else found
 
 
-def close(db: sqlite3.Connection) -> None:
+def close(db: Connection) -> None:
     """Whatever names a turn or a position follows. Ids only become smaller, in order, so they never meet on the way."""
     found = closed(db)
     if found is None:
         return
     turns, places = found
-    db.execute("PRAGMA defer_foreign_keys = ON")
+    db.defer_references()
     # What windows hold is found by its chunk, as long as the chunk is found at its old place.
     for table, column, moved, found_by in (
         ("live", "start", places.moved, "chunk = (SELECT number FROM chunks WHERE start = ?)"),
@@ -71,14 +72,27 @@ def close(db: sqlite3.Connection) -> None:
     def here(turn: int) -> int:
         return turns.moved.get(turn, turn)
 
-    db.create_function("reason_here", 1, lambda text: pack_json(reason_here(json.loads(text), here)))
-    db.create_function("snapshot_here", 1, lambda text: pack_json(snapshot_here(json.loads(text), here)))
-    db.execute("UPDATE live SET woken = reason_here(woken) WHERE woken IS NOT NULL")
-    db.execute("UPDATE asleep SET reason = reason_here(reason)")
     db.execute("UPDATE sources SET start = NULL")  # then it is where the reply's first chunk begins
-    db.execute("UPDATE remembered SET reason = reason_here(reason)")
-    db.execute("UPDATE history SET detail = reason_here(detail)")
-    db.execute("UPDATE entries SET snapshot = snapshot_here(snapshot)")
-    db.execute("UPDATE entry_versions SET snapshot = snapshot_here(snapshot)")
+    for table, column, key in (
+        ("live", "woken", ("window", "start")),
+        ("asleep", "reason", ("window", "start")),
+        ("remembered", "reason", ("turn", "chunk")),
+        ("history", "detail", ("id",)),
+    ):
+        _retell(db, table, column, key, lambda told: reason_here(told, here))
+    for table, key in (("entries", ("path",)), ("entry_versions", ("path", "version"))):
+        _retell(db, table, "snapshot", key, lambda told: snapshot_here(told, here))
     db.execute("DELETE FROM imports")
     db.execute("UPDATE memory SET next_turn = ?, next_position = ?", (turns.end, places.end))
+
+
+def _retell(
+    db: Connection, table: str, column: str, key: Sequence[str], retold: Callable[[Any], Json]
+) -> None:
+    """What a column tells in JSON, with the ids as they are now."""
+    rows = db.execute(f"SELECT {column}, {', '.join(key)} FROM {table} WHERE {column} IS NOT NULL").fetchall()
+    where = " AND ".join(f"{name} = ?" for name in key)
+    db.executemany(
+        f"UPDATE {table} SET {column} = ? WHERE {where}",
+        [(pack_json(retold(json.loads(text))), *found) for text, *found in rows],
+    )

@@ -2,54 +2,38 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from halo_weave.core.brightness import INITIAL
 from halo_weave.stores.packing import pack_floats
-from halo_weave.stores.sqlite import gaps
-from halo_weave.stores.sqlite.branches import faults, settle
-from halo_weave.stores.sqlite.presence import NOT_HERE
-from halo_weave.stores.sqlite.rows import (
+from halo_weave.stores.sql import gaps
+from halo_weave.stores.sql.branches import faults, settle
+from halo_weave.stores.sql.presence import NOT_HERE
+from halo_weave.stores.sql.rows import (
     FEW,
     PRESENT,
-    note_changed,
-    remove_words,
+    reserve_up_to,
     want_vectors,
     write_words,
 )
-from halo_weave.stores.sqlite.wording import word_terms
-
-Mend = Callable[[sqlite3.Connection], object]
-Fault = tuple[str, Mend | None]  # what is wrong, and what would mend it
+from halo_weave.stores.sql.seam import Check, Connection, Fault, Mend
+from halo_weave.stores.sql.wording import word_terms
 
 
 def _statement(sql: str, *values: object) -> Mend:
     return lambda db: db.execute(sql, values)
 
 
-def _check_file(db: sqlite3.Connection) -> Iterator[Fault]:
-    for (sentence,) in db.execute("PRAGMA integrity_check(20)"):
-        if sentence != "ok":
-            yield f"The file is damaged: {sentence}.", None
-    for table, row, parent, _ in db.execute("PRAGMA foreign_key_check"):
-        yield f"Row {row} of {table} points to something in {parent} that is not there.", None
-
-
-def _check_ids(db: sqlite3.Connection) -> Iterator[Fault]:
+def _check_ids(db: Connection) -> Iterator[Fault]:
     next_turn, next_position = db.execute("SELECT next_turn, next_position FROM memory").fetchone()
     turn = db.execute("SELECT coalesce(max(id), 0) FROM turns").fetchone()[0]
     stop = db.execute("SELECT coalesce(max(start + span), 0) FROM chunks").fetchone()[0]
     if turn >= next_turn or stop > next_position:
         yield (
             f"Turn {turn} or position {stop} is stored but was never reserved (next are {next_turn}, {next_position}).",
-            _statement(
-                "UPDATE memory SET next_turn = max(next_turn, ?), next_position = max(next_position, ?)",
-                turn + 1,
-                stop,
-            ),
+            lambda db: reserve_up_to(db, turn + 1, stop),
         )
     elif gaps.closed(db) is not None:
         yield (
@@ -58,7 +42,7 @@ def _check_ids(db: sqlite3.Connection) -> Iterator[Fault]:
         )
     for first, second in db.execute(
         """SELECT before, number FROM (SELECT number, start, lag(number) OVER place AS before,
-               lag(start + span) OVER place AS stop FROM chunks WHERE merged IS NULL WINDOW place AS (ORDER BY start))
+               lag(start + span) OVER place AS stop FROM chunks WHERE merged IS NULL WINDOW place AS (ORDER BY start)) AS placed
            WHERE stop > start LIMIT 20"""
     ):
         yield f"Chunks number {first} and {second} claim the same positions.", None
@@ -69,7 +53,7 @@ def _check_ids(db: sqlite3.Connection) -> Iterator[Fault]:
         yield f"Turn {answer} is stored as the answer to turn {question}, which cannot be.", None
 
 
-def _check_branches(db: sqlite3.Connection) -> Iterator[Fault]:
+def _check_branches(db: Connection) -> Iterator[Fault]:
     before = "(SELECT max(p.id) FROM turns p WHERE p.window = turns.window AND p.id < turns.id)"
     for turn, parent in db.execute("SELECT id, parent FROM turns WHERE parent >= id LIMIT 20").fetchall():
         yield (
@@ -92,8 +76,8 @@ def _check_branches(db: sqlite3.Connection) -> Iterator[Fault]:
         )
 
 
-def _check_tokens(db: sqlite3.Connection) -> Iterator[Fault]:
-    for number, span, ids, lengths, size in db.execute(
+def _check_tokens(db: Connection) -> Iterator[Fault]:
+    for number, span, ids, lengths, size in db.stream(
         "SELECT number, span, ids, lengths, length(raw) FROM chunks"
     ):
         sound = len(ids) in {2 * span, 4 * span} and len(lengths) in {span, 4 * span}
@@ -101,8 +85,8 @@ def _check_tokens(db: sqlite3.Connection) -> Iterator[Fault]:
             yield f"The tokens of chunk number {number} do not fit its text.", None
 
 
-def _check_words(db: sqlite3.Connection) -> Iterator[Fault]:
-    rows = db.execute(
+def _check_words(db: Connection) -> Iterator[Fault]:
+    rows = db.stream(
         f"""SELECT c.number, c.raw, t.speaker, t.said, w.terms FROM chunks c JOIN turns t ON t.id = c.turn
            LEFT JOIN words w ON w.rowid = c.number WHERE {PRESENT}"""
     )
@@ -115,8 +99,8 @@ def _check_words(db: sqlite3.Connection) -> Iterator[Fault]:
         )
     ]
 
-    def mend(db: sqlite3.Connection) -> None:
-        remove_words(db, extra)
+    def mend(db: Connection) -> None:
+        db.remove_words(extra)
         for at in range(0, len(wrong), FEW):
             write_words(db, wrong[at : at + FEW])
 
@@ -127,24 +111,7 @@ def _check_words(db: sqlite3.Connection) -> Iterator[Fault]:
         )
 
 
-def _check_word_index(db: sqlite3.Connection) -> Iterator[Fault]:
-    """FTS5 compares its index with the words it holds. This is a write as SQLite sees it, so it has its own connection;
-    where nothing may be written, the check is left out."""
-    file = next(name for _, schema, name in db.execute("PRAGMA database_list") if schema == "main")
-    own = sqlite3.connect(file, isolation_level=None)
-    try:
-        own.execute("INSERT INTO words (words) VALUES ('integrity-check')")
-    except sqlite3.DatabaseError as error:
-        if getattr(error, "sqlite_errorname", "").startswith("SQLITE_CORRUPT"):
-            yield (
-                "The word index does not fit the words it holds.",
-                _statement("INSERT INTO words (words) VALUES ('rebuild')"),
-            )
-    finally:
-        own.close()
-
-
-def _check_vectors(db: sqlite3.Connection) -> Iterator[Fault]:
+def _check_vectors(db: Connection) -> Iterator[Fault]:
     wrong = db.execute(
         """SELECT v.id, v.chunk FROM vectors v JOIN generations g ON g.id = v.generation
            JOIN chunks c ON c.number = v.chunk
@@ -161,7 +128,7 @@ def _check_vectors(db: sqlite3.Connection) -> Iterator[Fault]:
         )
     ]
 
-    def mend(db: sqlite3.Connection) -> None:
+    def mend(db: Connection) -> None:
         db.executemany("DELETE FROM vectors WHERE id = ?", [(row,) for row, _ in wrong])
         again = sorted({*missing, *(number for _, number in wrong)})
         present = {
@@ -169,7 +136,7 @@ def _check_vectors(db: sqlite3.Connection) -> Iterator[Fault]:
             for number in again
             if db.execute(f"SELECT 1 FROM chunks c WHERE c.number = ? AND {PRESENT}", (number,)).fetchone()
         }
-        note_changed(db, again)
+        db.note_changed(again)
         want_vectors(db, sorted(present))
 
     if wrong or missing:
@@ -179,7 +146,7 @@ def _check_vectors(db: sqlite3.Connection) -> Iterator[Fault]:
         )
 
 
-def _check_changes(db: sqlite3.Connection) -> Iterator[Fault]:
+def _check_changes(db: Connection) -> Iterator[Fault]:
     lost = [
         number
         for (number,) in db.execute(
@@ -187,10 +154,10 @@ def _check_changes(db: sqlite3.Connection) -> Iterator[Fault]:
         )
     ]
     if lost:
-        yield f"{len(lost)} chunks are not in the list of changes.", lambda db: note_changed(db, lost)
+        yield f"{len(lost)} chunks are not in the list of changes.", lambda db: db.note_changed(lost)
 
 
-def _check_working_sets(db: sqlite3.Connection) -> Iterator[Fault]:
+def _check_working_sets(db: Connection) -> Iterator[Fault]:
     for table in ("live", "asleep"):
         rows = db.execute(
             f"""SELECT h.window, h.start, c.number, c.span FROM {table} h JOIN chunks c ON c.number = h.chunk
@@ -235,7 +202,8 @@ def _check_working_sets(db: sqlite3.Connection) -> Iterator[Fault]:
             f"Chunk number {number} is deleted or aside but live.",
             _statement("DELETE FROM live WHERE chunk = ?", number),
         )
-    gone = "(SELECT c.deleted IS NOT NULL OR c.aside FROM chunks c WHERE c.number = asleep.chunk)"
+    gone = """(SELECT CASE WHEN c.deleted IS NOT NULL OR c.aside = 1 THEN 1 ELSE 0 END
+              FROM chunks c WHERE c.number = asleep.chunk)"""
     wrong = f"gone <> {NOT_HERE} AND gone <> {gone}"
     if db.execute(f"SELECT 1 FROM asleep WHERE {wrong} LIMIT 1").fetchone():
         yield (
@@ -244,7 +212,7 @@ def _check_working_sets(db: sqlite3.Connection) -> Iterator[Fault]:
         )
 
 
-def _check_drafts(db: sqlite3.Connection) -> Iterator[Fault]:
+def _check_drafts(db: Connection) -> Iterator[Fault]:
     for turn, tokens, parts in db.execute(
         """SELECT d.turn, d.tokens, coalesce(sum(p.span), 0) FROM drafts d LEFT JOIN draft_parts p ON p.turn = d.turn
            GROUP BY d.turn HAVING d.tokens <> coalesce(sum(p.span), 0)"""
@@ -260,13 +228,11 @@ def _check_drafts(db: sqlite3.Connection) -> Iterator[Fault]:
         )
 
 
-CHECKS: dict[str, Callable[[sqlite3.Connection], Iterator[Fault]]] = {
-    "file": _check_file,
+CHECKS: dict[str, Check] = {
     "ids": _check_ids,
     "branches": _check_branches,
     "tokens": _check_tokens,
     "words": _check_words,
-    "word index": _check_word_index,
     "vectors": _check_vectors,
     "changes": _check_changes,
     "working sets": _check_working_sets,

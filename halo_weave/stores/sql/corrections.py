@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,23 +22,22 @@ from halo_weave.stores.packing import (
     unpack_tokens,
     unpack_traces,
 )
-from halo_weave.stores.sqlite.presence import come_back, leave
-from halo_weave.stores.sqlite.rows import (
+from halo_weave.stores.sql.presence import come_back, leave
+from halo_weave.stores.sql.rows import (
     PRESENT,
-    SqlitePart,
+    SqlPart,
     check_window,
     insert_chunk,
     listed,
-    note_changed,
     note_event,
     number_of,
     pack_json,
-    remove_words,
     unpack_tags,
     want_vectors,
     write_words,
 )
-from halo_weave.stores.sqlite.wording import told_of
+from halo_weave.stores.sql.seam import Connection
+from halo_weave.stores.sql.wording import told_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +53,7 @@ class _Held:
     row: tuple[Any, ...]  # since and woken, or slept and reason
 
 
-class SqliteCorrections(SqlitePart):
+class SqlCorrections(SqlPart):
     def merge(self, window_id: str, key: ChunkKey, *, now: datetime) -> ChunkKey:
         when = micros(now)
         with self._db.writing(durable=True) as db:
@@ -103,7 +101,7 @@ class SqliteCorrections(SqlitePart):
             )
             _forget(db, [second])
             write_words(db, [first])
-            note_changed(db, [first, second])
+            db.note_changed([first, second])
             want_vectors(db, [first])
             note_event(db, [(None, first, when, "merged", pack_json({"chunk_id": key.chunk_id}))])
         return into
@@ -173,11 +171,15 @@ class SqliteCorrections(SqlitePart):
             if question is None:
                 db.execute("DELETE FROM wrong WHERE chunk = ?", (number,))
             else:
-                db.execute("INSERT OR REPLACE INTO wrong VALUES (?, ?, ?)", (number, question, when))
+                db.execute(
+                    """INSERT INTO wrong (chunk, question, made) VALUES (?, ?, ?)
+                       ON CONFLICT (chunk, question) DO UPDATE SET made = excluded.made""",
+                    (number, question, when),
+                )
             event = "marked" if question is not None else "unmarked"
             detail = pack_json({"question": question} if question is not None else {})
             note_event(db, [(None, number, when, event, detail)])
-            note_changed(db, [number])
+            db.note_changed([number])
 
     def wrong_marks(self) -> list[tuple[int, str]]:
         with self._db.reading() as db:
@@ -193,7 +195,7 @@ class SqliteCorrections(SqlitePart):
             )
 
 
-def _divide(db: sqlite3.Connection, number: int, most: int, when: int) -> bool:
+def _divide(db: Connection, number: int, most: int, when: int) -> bool:
     """One chunk becomes several: the first keeps its key and number, the others are counted on from the turn's last."""
     row = db.execute(
         f"""SELECT c.turn, c.window, c.start, c.span, c.ids, c.lengths, c.raw, c.tags, t.role, k.fingerprint,
@@ -238,13 +240,13 @@ def _divide(db: sqlite3.Connection, number: int, most: int, when: int) -> bool:
                 ),
             )
     write_words(db, numbers)
-    note_changed(db, numbers)
+    db.note_changed(numbers)
     want_vectors(db, numbers)
     note_event(db, [(None, number, when, "divided", pack_json({"parts": len(parts)}))])
     return True
 
 
-def _pair_of(db: sqlite3.Connection, turn_id: int) -> int | None:
+def _pair_of(db: Connection, turn_id: int) -> int | None:
     row = db.execute(
         """SELECT coalesce(answers, (SELECT max(a.id) FROM turns a WHERE a.answers = t.id AND a.aside = 0))
            FROM turns t WHERE t.id = ?""",
@@ -253,7 +255,7 @@ def _pair_of(db: sqlite3.Connection, turn_id: int) -> int | None:
     return row[0] if row else None
 
 
-def _existing(db: sqlite3.Connection, keys: Sequence[ChunkKey]) -> list[tuple[int, int | None]]:
+def _existing(db: Connection, keys: Sequence[ChunkKey]) -> list[tuple[int, int | None]]:
     """Numbers and deletion times. A chunk that joined another has no life of its own."""
     found = []
     for key in dict.fromkeys(keys):
@@ -267,14 +269,14 @@ def _existing(db: sqlite3.Connection, keys: Sequence[ChunkKey]) -> list[tuple[in
     return found
 
 
-def _forget(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
+def _forget(db: Connection, numbers: Sequence[int]) -> None:
     """Out of the word index, and no vector in any generation."""
-    remove_words(db, numbers)
+    db.remove_words(numbers)
     for table in ("vectors", "wanted"):
         db.execute(f"DELETE FROM {table} WHERE chunk IN (SELECT value FROM json_each(?))", (listed(numbers),))
 
 
-def _holders(db: sqlite3.Connection, first: int, second: int) -> list[str]:
+def _holders(db: Connection, first: int, second: int) -> list[str]:
     rows = db.execute(
         "SELECT window FROM live WHERE chunk IN (?1, ?2) UNION SELECT window FROM asleep WHERE chunk IN (?1, ?2)",
         (first, second),
@@ -282,7 +284,7 @@ def _holders(db: sqlite3.Connection, first: int, second: int) -> list[str]:
     return [window for (window,) in rows]
 
 
-def _held(db: sqlite3.Connection, window: str, start: int) -> _Held | None:
+def _held(db: Connection, window: str, start: int) -> _Held | None:
     for table, pinned, columns in (("live", "pinned", "since, woken"), ("asleep", "0", "slept, reason")):
         row = db.execute(
             f"""SELECT {pinned}, brightness, tokenizer, ids, lengths, raw, traces, {columns} FROM {table}
@@ -305,7 +307,7 @@ def _held(db: sqlite3.Connection, window: str, start: int) -> _Held | None:
 
 
 def _join(
-    db: sqlite3.Connection, window: str, first: tuple[int, int, Tokens], second: tuple[int, int, Tokens]
+    db: Connection, window: str, first: tuple[int, int, Tokens], second: tuple[int, int, Tokens]
 ) -> None:
     """Two chunks become one in a window that holds at least one of them. What it never saw gets the least it knows."""
     number, start, _ = first
