@@ -101,6 +101,19 @@ HIGHLIGHT = """async (rounds) => {
   return { times, sources };
 }"""
 
+# The ribbon of the whole window, from its life as the server tells it.
+RIBBON = """async (rounds) => {
+  const { ribbon } = app.views, began = performance.now();
+  await ribbon.load();
+  const loaded = performance.now() - began, times = [];
+  for (let round = 0; round < rounds; round++) {
+    ribbon.draw();
+    times.push(ribbon.last);
+    await new Promise((done) => requestAnimationFrame(done));
+  }
+  return { loaded, times, turns: ribbon.life.turns.length };
+}"""
+
 GRAVEYARD = """async () => {
   app.views.drawer.show("");
   await new Promise((done) => setTimeout(done, 300));
@@ -234,12 +247,16 @@ def measure(page: Page, address: str, windows: tuple[str, str], note: Any) -> di
     }
     turned = [page.evaluate(OPEN, [talked, long]) for _ in range(5)]
     note(f"a conversation of {CONVERSATION_TURNS} turns: {statistics.median(turned):.0f} ms")
+    ribbon = page.evaluate(RIBBON, ROUNDS)
+    note(f"the ribbon of {ribbon['turns']} turns: {statistics.median(ribbon['times']):.1f} ms")
     through = page.evaluate(SCROLL)
     return {
         "conversation_turns": CONVERSATION_TURNS,
         "conversation_open_ms": round(statistics.median(turned), 1),
         "conversation_scroll_frame_ms": round(statistics.median(through), 1),
         "conversation_scroll_longest_frame_ms": round(max(through), 1),
+        "ribbon_load_ms": round(ribbon["loaded"], 1),
+        "ribbon_draw_ms": round(statistics.median(ribbon["times"]), 2),
         "highlight_ms": round(statistics.median(pointed["times"]), 2),
         "highlight_longest_ms": round(max(pointed["times"]), 2),
         "highlighted_tokens": pointed["sources"],

@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.database import new_stores
 from benchmarks.own_talk import build
 from halo_weave.core.resurrection import PairOrder, RecallHit, choose_resurrections
 from halo_weave.core.tokens import ChunkKey, Role
@@ -31,7 +32,7 @@ from halo_weave.index.reindex import reindex
 from halo_weave.llama import catalogue
 from halo_weave.ports import Embedder, Engine, Vectors
 from halo_weave.settings import Settings
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.store import Store
 from halo_weave.weave.prompt import Scribe
 from halo_weave.weave.waking import hits_for, relevant
 
@@ -199,7 +200,7 @@ def said_turns(file: dict[str, Any], captions: bool) -> Iterator[tuple[str, str,
             yield turn["dia_id"], turn["speaker"], text.strip(), begun + i * PACE
 
 
-def ingest(path: Path, store: SqliteStore, engine: Engine, captions: bool) -> Conversation:
+def ingest(path: Path, store: Store, engine: Engine, captions: bool) -> Conversation:
     """The first speaker is the user and the second the assistant; an answer is the turn right after a question."""
     file = json.loads(path.read_text(encoding="utf-8"))
     user, other = file["speakers"]
@@ -241,7 +242,7 @@ UNANSWERED = (
 )
 
 
-def echo(conversation: Conversation, store: SqliteStore, engine: Engine) -> Conversation:
+def echo(conversation: Conversation, store: Store, engine: Engine) -> Conversation:
     """Every question is asked once and not answered, the day after the conversation."""
     when = conversation.ended
     for i, question in enumerate(conversation.questions):
@@ -269,7 +270,7 @@ def questions(file: dict[str, Any], ids: dict[str, int]) -> Iterator[Question]:
 
 
 def recalled(
-    way: Way, question: str, conversation: Conversation, store: SqliteStore, recall: Recall
+    way: Way, question: str, conversation: Conversation, store: Store, recall: Recall
 ) -> tuple[list[RecallHit], dict[Any, Any]]:
     if way.weights is None:
         keys = [key for keys in conversation.turns.values() for key in keys]
@@ -288,7 +289,12 @@ def recalled(
 
 
 def measure(
-    folder: Path, ways: dict[str, Way], engine: Engine, embedder: Remembering, captions: bool
+    folder: Path,
+    ways: dict[str, Way],
+    engine: Engine,
+    embedder: Remembering,
+    captions: bool,
+    new_store: Callable[[Path], Store],
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, list[int]], list[dict[str, Any]], dict[str, Any]]:
     """For each way, what each question got and what each small message woke.
 
@@ -302,7 +308,7 @@ def measure(
     chunks = 0
     times: list[float] = []
     for path in sorted(folder.glob("*.json")):
-        with tempfile.TemporaryDirectory() as work, SqliteStore(Path(work) / "memory.sqlite") as store:
+        with tempfile.TemporaryDirectory() as work, new_store(Path(work)) as store:
             start = time.perf_counter()
             conversation = ingest(path, store, engine, captions)
             ingest_seconds += time.perf_counter() - start
@@ -349,7 +355,7 @@ def asked(
     way: Way,
     question: Question,
     conversation: Conversation,
-    store: SqliteStore,
+    store: Store,
     recall: Recall,
     frames: Mapping[Role, int],
     times: list[float],
@@ -421,6 +427,7 @@ def main() -> None:
     parser.add_argument(
         "--captions", action="store_true", help="add the captions of shared images to the turns"
     )
+    parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
     parser.add_argument(
         "--vectors", type=Path, help="keep vectors in this .npz file: later runs embed nothing twice"
     )
@@ -445,9 +452,13 @@ def main() -> None:
 def _run(args: argparse.Namespace) -> None:
     ways = {**WAYS, **(ABLATIONS if args.ablations else {})}
     catalogue.ensure(catalogue.EMBEDDER)
-    with LlamaEngine(catalogue.ensure(catalogue.CHAT)) as engine, open_embedder() as embedder:
+    with (
+        LlamaEngine(catalogue.ensure(catalogue.CHAT)) as engine,
+        open_embedder() as embedder,
+        new_stores(args.store) as new_store,
+    ):
         remembering = Remembering(embedder, args.vectors)
-        rows, woken, echoes, cost = measure(args.data, ways, engine, remembering, args.captions)
+        rows, woken, echoes, cost = measure(args.data, ways, engine, remembering, args.captions, new_store)
         remembering.save()
     result = {name: {**summed(found), "small_talk": small_talk(woken[name])} for name, found in rows.items()}
     result["default"]["echo"] = summed(echoes)

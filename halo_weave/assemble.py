@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,10 +14,11 @@ from typing import Literal
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.embedders.standard import open_embedder, standard_file
-from halo_weave.engines import ENGINES
+from halo_weave.engine_list import EngineList, NamedEngine
+from halo_weave.engines import ENGINES, REMOTE
 from halo_weave.engines.absent import AbsentEngine
 from halo_weave.engines.calibration import calibrated, stored_calibration
-from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, StoreTooNew
+from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, StoreError, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
 from halo_weave.keepsakes.notes import Notes
@@ -30,8 +31,11 @@ from halo_weave.llama.footprint import KvType
 from halo_weave.llama.inventory import resolve
 from halo_weave.places import calibration_folder, captures_folder, cells_folder, memory_file, models_folder
 from halo_weave.ports import Embedder, Engine, Only
+from halo_weave.records import Finding, Stats
 from halo_weave.settings import Settings
 from halo_weave.store import Store
+from halo_weave.stores.moving import move
+from halo_weave.stores.sql.store import SqlStore
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave
 from halo_weave.weave.taping import TurnTape
@@ -56,16 +60,24 @@ class Options:
     """What the user chose: where the memory lies, which models, how much of the machine."""
 
     data: Path
+    store: str | None = None  # the memory's address; None: it is in the data folder
     model: Path | str | None = None  # a file or a name; None: the default, pulled if it is not there
     remembered: str | None = None  # chosen in an earlier run; counts if `model` names none
     embedder: Path | Literal["off"] | None = None  # None: the default, likewise
-    engine: Literal["llama", "scripted"] = "llama"
+    engine: str = "llama"  # one of `engines.ENGINES`
+    url: str = ""  # of the server, for an engine elsewhere
+    model_name: str = ""  # as the server knows the model
+    reader: str = ""  # the model that reads along: a file or a name, or off; empty: the smallest
+    engine_key: str = field(default="", repr=False)  # that the server asks for
     context: int | None = None
     threads: int | None = None
     gpu_layers: int | None = None
     kv_type: KvType | None = None
     batch: int | None = None
     disk_cache: int | None = None  # GB for keys and values on disk; 0: none
+    engines: Mapping[str, NamedEngine] = field(
+        default_factory=dict
+    )  # that windows can choose, of the config file
     settings: Settings = field(default_factory=Settings)
 
 
@@ -77,7 +89,7 @@ def assemble(options: Options, progress: Progress = _silent) -> Weave:
     engine = open_model(options, None, progress)
     try:
         calibration = calibrate_engine(options, engine, progress)
-        store = open_store(options.data)
+        store = open_store(options.store or options.data, beside=options.data)
     except BaseException:
         engine.close()
         raise
@@ -92,7 +104,7 @@ def assemble_without_model(options: Options, shown: Shown = _unshown) -> Weave:
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)
     _warn_of_changed_models(options)
-    store = open_store(options.data)
+    store = open_store(options.store or options.data, beside=options.data)
     chosen = _EmbedderChoice(options)
     recall, engine = _open_recall(chosen, store), AbsentEngine(cells_folder(options.data))
     return _joined(options, engine, NOT_CALIBRATED, store, recall, chosen, shown)
@@ -107,6 +119,7 @@ def _joined(
     embedder: _EmbedderChoice,
     shown: Shown,
 ) -> Weave:
+    listed = EngineList(options.data, options.engines)
     tree = StructuredMemory(store, search=kept_with_memories(store, recall), embedder=recall.embedder)
 
     def opened(name: str | None, progress: Progress) -> tuple[Engine, Calibration | None]:
@@ -131,6 +144,8 @@ def _joined(
         open_model=opened,
         calibrate=partial(calibrate_engine, options),
         remember_model=partial(remember_model, options.data),
+        engine_list=listed,
+        open_other=lambda name: open_named(options, listed.get(name)),
     )
 
 
@@ -166,15 +181,42 @@ def open_model(options: Options, name: str | None, progress: Progress = _silent)
     return engine
 
 
-def open_store(place: Path | str, *, read_only: bool = False) -> Store:
-    """The memory in a folder, or at an address such as scheme://host/name. `read_only`: it must be there already."""
+def open_named(
+    options: Options, one: NamedEngine, progress: Progress = _silent
+) -> tuple[Engine, Calibration]:
+    """An engine that a window has chosen, with its retrieval heads."""
+    local = one.kind == "llama"
+    chosen = replace(
+        options,
+        engine=one.kind,
+        url=one.url,
+        engine_key=one.key,
+        reader=one.reader,
+        model=one.model_name or None if local else None,
+        model_name="" if local else one.model_name,
+    )
+    engine = open_engine(chosen, progress, careful=local)
+    try:
+        return engine, calibrate_engine(chosen, engine, progress)
+    except BaseException:
+        engine.close()
+        raise
+
+
+def open_store(place: Path | str, *, read_only: bool = False, beside: Path | None = None) -> Store:
+    """The memory in a folder, or at an address such as scheme://host/name.
+
+    `read_only`: it must be there already. `beside`: the folder for files that are on their way, if the memory has none.
+    """
     scheme = str(place).partition("://")[0] if "://" in str(place) else ""
     if scheme not in STORES:
-        raise BadInput(f"There is no store for {scheme}:// here. Name a folder.")
-    return STORES[scheme](str(place), read_only)
+        raise BadInput(
+            f"There is no store for {scheme}:// here. Name a folder, or postgresql://user@host/name."
+        )
+    return STORES[scheme](str(place), read_only, beside)
 
 
-def _open_sqlite(folder: str, read_only: bool) -> Store:
+def _open_sqlite(folder: str, read_only: bool, beside: Path | None) -> Store:
     path = memory_file(Path(folder))
     try:
         return SqliteStore(path, read_only=read_only)
@@ -183,7 +225,35 @@ def _open_sqlite(folder: str, read_only: bool) -> Store:
         return SqliteStore(path)
 
 
-STORES: dict[str, Callable[[str, bool], Store]] = {"": _open_sqlite}  # by scheme; a folder has none
+def _open_postgres(address: str, read_only: bool, beside: Path | None) -> Store:
+    try:
+        from halo_weave.stores.postgres import PostgresStore
+    except ImportError as error:
+        raise StoreError("PostgreSQL needs: pip install 'halo-weave[postgres]'") from error
+    try:
+        return PostgresStore(address, read_only=read_only, folder=beside)
+    except StoreTooNew:
+        return PostgresStore(address, folder=beside)  # likewise
+
+
+# By scheme; a folder has none.
+STORES: dict[str, Callable[[str, bool, Path | None], Store]] = {
+    "": _open_sqlite,
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
+}
+
+
+def move_memory(
+    source: Path | str, target: Path | str, progress: Callable[[int, int], None]
+) -> tuple[Stats, list[Finding]]:
+    """A memory at another place, and what `verify` finds there. The source stays as it is."""
+    if str(source) == str(target):
+        raise BadInput(f"The memory is at {target} already. Name another place with --to.")
+    open_store(source, read_only=True).close()  # where nothing is, no memory is made
+    with open_store(source) as store:
+        assert isinstance(store, SqlStore)  # as all stores here are
+        return store.stats(), move(store, target, progress=progress)
 
 
 def open_engine(options: Options, progress: Progress = _silent, *, careful: bool = False) -> Engine:
@@ -193,7 +263,22 @@ def open_engine(options: Options, progress: Progress = _silent, *, careful: bool
     if options.disk_cache is not None:
         chosen["cells_bytes"] = options.disk_cache << 30
     chosen["cells"] = cells_folder(options.data)
+    if options.engine in REMOTE:
+        chosen |= {"url": options.url, "key": options.engine_key}
+        chosen |= {"model_name": options.model_name, "reader": options.reader}
+        chosen["open_reader"] = partial(_open_reader, options)
     return ENGINES[options.engine](options.model, progress, careful=careful, **chosen)
+
+
+def _open_reader(options: Options, name: str | None, progress: Progress) -> tuple[Engine, Calibration]:
+    """A small model that reads along where attention is hidden; without a name the smallest of the catalogue."""
+    local = replace(options, engine="llama", model=name or catalogue.CHAT.name)
+    engine = open_engine(local, progress)
+    try:
+        return engine, calibrate_engine(local, engine, progress)
+    except BaseException:
+        engine.close()
+        raise
 
 
 def calibrate_engine(
@@ -221,7 +306,7 @@ class _EmbedderChoice:
         self.options, self.file = options, options.embedder
 
     def pull(self, progress: Progress) -> None:
-        if self.options.engine == "llama" and self.file is None and not catalogue.EMBEDDER.present:
+        if self.options.engine != "scripted" and self.file is None and not catalogue.EMBEDDER.present:
             catalogue.ensure(catalogue.EMBEDDER, progress)
 
     def open(self) -> Embedder:

@@ -18,6 +18,7 @@ OPTIONS = {
     "model",
     "embedder",
     "data",
+    "store",
     "engine",
     "context",
     "threads",
@@ -26,6 +27,7 @@ OPTIONS = {
     "batch",
     "disk_cache",
 }
+OPTIONS |= {"engines", "url", "model_name", "engine_key", "reader"}
 OPTIONS |= {"host", "port", "key", "origin", "allow_host"}
 
 

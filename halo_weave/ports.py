@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +33,8 @@ class Abilities:
     cuts: bool = True  # its cache can lose a part and get it back without reading the rest again
     token_ids: bool = True  # the ids are the model's own vocabulary
     surprisal: bool = True  # how little the model expected a token
+    late: bool = False  # rows and surprisal come later than their tokens, as `Seen`
+    reading: bool = True  # rows and surprisal also of what is read, not only of what is written
     ahead: bool = False  # what will be needed can be read while nobody waits
 
 
@@ -54,7 +59,19 @@ class ModelInfo:
     embedding: int = 0  # size of a token's hidden state; 0: not known
     rope_base: float = 0.0  # of its rotary positions; 0: not known
     rope_scale: float = 1.0
+    chat_template: str = ""  # its source; empty: there is none
+    template_words: Mapping[str, str] = field(default_factory=dict)  # what it calls bos_token, eos_token, …
+    adds_bos: bool = False
+    url: str = ""  # of the server that runs it; empty: it runs in this process
     wide_layers: tuple[int, ...] = ()  # those that see everything, if others see a sliding window; (): all do
+
+    @property
+    def elsewhere(self) -> str:
+        """The machine that words are sent to; empty: they stay on this one."""
+        host = urlsplit(self.url).hostname or ""
+        with suppress(ValueError):
+            return "" if ipaddress.ip_address(host).is_loopback else host
+        return "" if host == "localhost" or host.endswith(".localhost") else host
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +123,10 @@ class Prompt:
     segments: Sequence[Segment]
     next_label: int  # the first generated token's label; they count up from there
     read_from: int | None = None  # label from which `Capture.reading` rows are wanted (the user turn's first)
+    # The same for engines that take messages. What is written of the reply stands last, as the assistant's.
+    messages: Sequence[ChatMessage] = field(default=(), kw_only=True)
+    tools: Sequence[Mapping[str, Any]] = field(default=(), kw_only=True)
+    effort: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +178,29 @@ class Done:
     tokens: int
     seconds: float
     row: AttentionRow | None = None  # what the last token looked at, if the model chose to end after it
+    # Of the prompt, as a server counts: all of its tokens, and those that it says it had read before.
+    prompted: int | None = None
+    cached: int | None = None
 
 
-GenerationEvent = Planned | Read | Step | Done
+@dataclass(frozen=True, slots=True)
+class SeenWord:
+    """What a reader looked at before a token of the reply, and how little it expected it."""
+
+    label: int
+    row: AttentionRow | None  # as in `Step`
+    surprisal: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a reader saw of the prompt, or of tokens that were given before."""
+
+    read: Read | None = None
+    words: tuple[SeenWord, ...] = ()
+
+
+GenerationEvent = Planned | Read | Step | Seen | Done
 
 
 class Engine(Protocol):

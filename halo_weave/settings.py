@@ -22,6 +22,7 @@ Scope = Literal["all", "tags", "window"]
 KvMode = Literal["splice", "exact"]
 Pairs = Literal["ranked", "with", "off"]
 Effort = Literal["off", "low", "high"]
+Leaving = Literal["all", "window", "not_private"]
 Taken = Literal["off", "mean", "retrieval", "all"]
 Ahead = Literal["off", "frames", "load", "compute"]
 ToolForm = Literal["auto", "native", "tags", "off"]
@@ -31,6 +32,7 @@ _forgetting = partial(setting, group="Forgetting")
 _remembering = partial(setting, group="Remembering")
 _documents = partial(setting, group="Documents")
 _system = partial(setting, group="System")
+_elsewhere = partial(setting, group="Elsewhere")
 
 OWN = settings_of(STRATEGIES)  # the strategies' own settings
 
@@ -196,6 +198,18 @@ class Settings:
         5, "How often the model may use a tool within one reply; 0 turns tools off.", low=0, high=50
     )
 
+    answered_by: str = _elsewhere(
+        "", "The engine that answers here, by its name; empty is the model of all windows.", high=60
+    )
+    may_leave: Leaving | None = _elsewhere(
+        None,
+        "What the model may read: everything, only what was said in this window, or nothing from private windows; empty is everything, or only this window where the model runs on another machine.",
+        choices=get_args(Leaving),
+        optional=True,
+    )
+    private: bool = _elsewhere(
+        False, "Whether this window never speaks with a model on another machine, and others may not tell it."
+    )
     document_megabytes: int = _documents(20, "A file to attach may be this large.", low=1, high=200)
     document_tokens: int = _documents(
         200_000, "A file to attach may have this many tokens of text.", low=100, high=2_000_000

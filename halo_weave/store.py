@@ -333,10 +333,10 @@ class VectorSearch(Protocol):
     """A store's own index over the vectors of one generation."""
 
     def nearest(
-        self, vector: Vectors, *, limit: int, window: str | None = None
+        self, vector: Vectors, *, limit: int, window: str | None = None, among: Numbers | None = None
     ) -> tuple[Numbers, Similarities]:
         """Numbers of the chunks nearest to a vector (dimension,), each once, nearest first, and their cosine
-        similarity. Never a deleted or merged chunk. `window`: only what was said there."""
+        similarity. Never a deleted or merged chunk. `window`: only what was said there. `among`: only these chunks."""
 
 
 class SearchIndex(Protocol):

@@ -1,7 +1,8 @@
-"""A real conversation on the real model, photographed: the pictures of README and docs."""
+"""A real conversation on the real model, photographed and filmed: the pictures of README and docs."""
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
@@ -9,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import httpx
+from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from halo_weave.assemble import Options, assemble
@@ -17,6 +19,8 @@ from halo_weave.server.service import Service
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 LARGEST = 300_000  # bytes
+LARGEST_FILM = 1_000_000
+WIDE, FILMED = {"width": 1440, "height": 900}, {"width": 1000, "height": 700}
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-sync"]
 SETTINGS = {
     "max_context_tokens": 220,
@@ -28,6 +32,7 @@ SETTINGS = {
     "seed": 5,
     "memory_tree_in_prompt": False,
     "timestamps": False,
+    "capture": "mean",
 }
 LAST = {"resurrection_budget": 130, "max_context_tokens": 600}
 PROMPT = "You are a warm, attentive companion. Answer in a few plain sentences."
@@ -66,6 +71,33 @@ def shoot(page: Page, name: str) -> None:
         sys.exit(f"{file} is larger than {LARGEST // 1000} kB.")
 
 
+class Film:
+    """Pictures of the page, one after the other, as one animated WebP."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.frames: list[Image.Image] = []
+        self.times: list[int] = []
+
+    def take(self, milliseconds: int) -> None:
+        self.page.wait_for_timeout(400)
+        self.frames.append(Image.open(io.BytesIO(self.page.screenshot())).convert("RGB"))
+        self.times.append(milliseconds)
+
+    def save(self, name: str) -> None:
+        file = PICTURES / f"{name}.webp"
+        for quality in (80, 60, 40):
+            first, *others = self.frames
+            more = {"quality": quality, "method": 6, "loop": 0}
+            first.save(file, save_all=True, append_images=others, duration=self.times, **more)
+            if file.stat().st_size <= LARGEST_FILM:
+                break
+        size = file.stat().st_size
+        print(f"{file.relative_to(PICTURES.parents[1])}: {len(self.frames)} frames, {size / 1000:.0f} kB")
+        if size > LARGEST_FILM:
+            sys.exit(f"{file} is larger than {LARGEST_FILM // 1000} kB.")
+
+
 def main() -> None:
     chromium = os.environ.get("HALO_WEAVE_CHROMIUM") or shutil.which("chromium")
     if not chromium:
@@ -81,9 +113,7 @@ def main() -> None:
             browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
             try:
                 take(
-                    browser.new_context(
-                        viewport={"width": 1440, "height": 900}, color_scheme="dark"
-                    ).new_page(),
+                    browser.new_context(viewport=WIDE, color_scheme="dark").new_page(),
                     address,
                 )
                 phone = browser.new_context(
@@ -111,9 +141,13 @@ POINT = """async () => {
     }
   }
   if (best) app.views.light.show(best);
-  app.views.conversation.scroll.toEnd();
+  view.scroll.toEnd();
   document.querySelector("#conversation .turn:last-of-type .remembered details")?.setAttribute("open", "");
 }"""
+
+
+# What was said first, or the line that tells that it sleeps.
+BEGINNING = "() => { app.views.context.scroll.following = false; app.views.context.place.scrollTop = 0; }"
 
 
 def point(page: Page) -> None:
@@ -141,11 +175,28 @@ def take(page: Page, address: str) -> None:
         say(page, text)
     page.goto(f"{address}/#/w/{talk}")
     page.wait_for_function("id => app.store.current === id && app.store.live", arg=talk)
+    page.set_viewport_size(FILMED)
+    page.evaluate("app.preferences.set('view', 'context')")
+    film = Film(page)
     for text in TALK[:-1]:
         say(page, text)
+        page.evaluate(BEGINNING)
+        film.take(1100)
     # For the last question memory may wake up, with room enough that it is still there when the picture is taken.
     httpx.patch(f"{address}/api/windows/{talk}", json={"settings": LAST}, timeout=60)
+    page.get_by_label("Your message").fill(TALK[-1])
+    page.wait_for_selector(".preview:not([hidden])")
+    film.take(1800)
+    page.locator(".preview summary").click()
+    film.take(2500)
     say(page, TALK[-1])
+    page.evaluate(BEGINNING)
+    film.take(2500)
+    page.evaluate(POINT)
+    film.take(4000)
+    film.save("remembering")
+    page.evaluate("() => { app.views.light.clear(); app.preferences.set('view', 'conversation'); }")
+    page.set_viewport_size(WIDE)
     page.wait_for_function("() => app.refresh() && !app.store.status.embedder.wanted", polling=1000)
     point(page)
     shoot(page, "conversation")
@@ -177,6 +228,12 @@ def take(page: Page, address: str) -> None:
     page.keyboard.press("Escape")
     page.locator("#dock").get_by_role("button", name="Settings").click()
     shoot(page, "settings")
+    page.locator("#dock").get_by_role("button", name="Lab").click()
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_selector(".outcomes")
+    page.get_by_role("button", name="Watch Use and surprise").click()
+    page.wait_for_selector(".replay-field")
+    shoot(page, "lab")
     page.evaluate("app.views.drawer.show('')")
 
 

@@ -83,7 +83,11 @@ def named(part: Any) -> Iterator[str]:
 def declared(name: str, schema: Schema) -> str:
     if "properties" in schema or schema == {"type": "object"}:
         return f"  interface {name} {fields(schema['properties'], schema.get('required', []))}"
-    return f"  type {name} = {kind(schema)};"
+    return wrapped(f"  type {name} = {kind(schema)};")
+
+
+def wrapped(line: str) -> str:
+    return "\n".join(textwrap.wrap(line, 118, subsequent_indent=" " * 6, break_long_words=False))
 
 
 def fields(schemas: dict[str, Schema], required: list[str]) -> str:
@@ -91,7 +95,7 @@ def fields(schemas: dict[str, Schema], required: list[str]) -> str:
     for name, schema in schemas.items():
         shown = name if name.isidentifier() else json.dumps(name)
         line = f"    {shown}{'' if name in required else '?'}: {kind(schema)};"
-        lines += textwrap.wrap(line, 118, subsequent_indent=" " * 6, break_long_words=False)
+        lines.append(wrapped(line))
     return "\n".join(["{", *lines, "  }"])
 
 

@@ -16,7 +16,7 @@ LAYERS = [
     {"core", "templates", "documents"},
     {"records", "imports"},
     {"ports", "store", "places", "settings"},
-    {"config"},
+    {"config", "engine_list"},
     {"llama"},  # the binding of llama.cpp, shared by engine and embedder
     {"keepsakes"},  # the AI's own memory and tools: they need nothing but a store
     {"engines", "embedders", "index", "stores", "weave"},

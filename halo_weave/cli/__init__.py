@@ -21,7 +21,10 @@ from halo_weave.cli import serve as serve
 from halo_weave.cli import tree as tree
 from halo_weave.cli.app import app
 from halo_weave.cli.glow import plain
+from halo_weave.cli.starting import offer_store
 from halo_weave.errors import HaloWeaveError
+
+offer_store(app)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Commands that look after the memory: status, windows, export, import, backup, verify, clear."""
+"""Commands that look after the memory: status, windows, export, import, backup, verify, move, clear."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from halo_weave.assemble import open_store
+from halo_weave.assemble import move_memory, open_store
 from halo_weave.cli.app import app
 from halo_weave.cli.glow import counted, json_line, plain
-from halo_weave.cli.starting import Data, Json, Yes, folder_of, progress_bar
+from halo_weave.cli.starting import Data, Json, Yes, folder_of, memory_place, progress_bar
 from halo_weave.config import read_config
 from halo_weave.engines.disk import clear_disk
 from halo_weave.errors import BadInput, StoreCorrupt
@@ -40,12 +40,12 @@ def now() -> datetime:
 
 def opened(data: Path | None) -> Store:
     """For commands that make a memory where none is."""
-    return open_store(folder_of(read_config(), data))
+    return open_store(memory_place(data))
 
 
 def opened_to_read(data: Path | None) -> Store:
     """For commands that change nothing; they work on a read-only disk, too."""
-    return open_store(folder_of(read_config(), data), read_only=True)
+    return open_store(memory_place(data), read_only=True)
 
 
 def opened_to_change(data: Path | None) -> Store:
@@ -350,6 +350,34 @@ def verify(
         )
     if left:
         raise typer.Exit(1)
+
+
+@app.command("move")
+def _move_memory(
+    to: Annotated[
+        str, typer.Option("--to", help="A folder, or an address such as postgresql://user@host/name.")
+    ],
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Copy the memory into another store, compare every row, and leave this one as it is.
+
+    There must be no memory yet where it goes. End other programs that use it first. What was broken off goes on when it
+    is repeated.
+    """
+    place = memory_place(data)
+    target: Path | str = to if "://" in to else Path(to).expanduser()
+    with bar("Moving rows") as progress:
+        stats, findings = move_memory(place, target, progress)
+    said = f"{counted(stats.tokens, 'token')} in {counted(stats.turns, 'turn')}"
+    answer(
+        as_json,
+        {"turns": stats.turns, "tokens": stats.tokens, "windows": stats.windows, "findings": findings},
+        f"Moved {said}; every row was compared. From now on name the new place, with "
+        f"{'--store' if isinstance(target, str) else '--data'} or in the config. The old one was not changed.",
+    )
+    for finding in [] if as_json else findings:
+        typer.echo(f"{finding.check}: {finding.sentence}")
 
 
 @app.command()

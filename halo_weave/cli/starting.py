@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from halo_weave.assemble import Options, named_embedder
 from halo_weave.cli.glow import plain
 from halo_weave.config import configured_settings, read_config, text_of, whole_of
+from halo_weave.engine_list import configured_engines
+from halo_weave.engines import ENGINES, REMOTE
 from halo_weave.errors import BadSetting, HaloWeaveError
 from halo_weave.lastrun import remembered_embedder, remembered_model
 from halo_weave.llama.catalogue import default_model
@@ -33,6 +36,15 @@ Data = Annotated[
     Path | None,
     typer.Option("--data", help="Folder of the memory. Default: HALO_WEAVE_DATA, or the user's data folder."),
 ]
+StorePlace = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        help="Address of the memory, such as postgresql://user@host/name. Default: HALO_WEAVE_STORE, or a file in the "
+        "data folder.",
+    ),
+]
+_named_store: ContextVar[str | None] = ContextVar("store", default=None)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 Model = Annotated[
@@ -76,6 +88,28 @@ _SYSTEM: dict[str, Any] = {  # the options of every command that opens a model, 
     "batch": Annotated[
         int | None, typer.Option("--batch", min=8, max=4096, help="Tokens of a prompt that are read at once.")
     ],
+    "engine": Annotated[
+        str | None,
+        typer.Option(
+            "--engine", help=f"What runs the model: {', '.join(ENGINES)}. Default: llama, in this process."
+        ),
+    ],
+    "url": Annotated[
+        str | None, typer.Option("--url", help="The address of the server, for an engine elsewhere.")
+    ],
+    "model_name": Annotated[
+        str | None, typer.Option("--model-name", help="The model, as the server knows it.")
+    ],
+    "engine_key": Annotated[
+        str | None, typer.Option("--engine-key", help="The key that the server asks for.")
+    ],
+    "reader": Annotated[
+        str | None,
+        typer.Option(
+            "--reader",
+            help="A small model that reads along where the server hides its attention, named like a model, or off.",
+        ),
+    ],
     "disk_cache": Annotated[
         int | None,
         typer.Option("--disk-cache", min=0, help="GB on disk for what was read before; 0: none. Default: 4."),
@@ -86,15 +120,51 @@ _SYSTEM: dict[str, Any] = {  # the options of every command that opens a model, 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command takes the options of the system, and gets them as one value: its argument `options`."""
     own = inspect.signature(command, eval_str=True).parameters.values()
+    kinds = dict(_SYSTEM)
+    if "key" not in (one.name for one in own):  # where no other key is meant, the word is free
+        kinds["engine_key"] = Annotated[
+            str | None,
+            typer.Option("--engine-key", "--key", help="The key that the server of the engine asks for."),
+        ]
     system = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in _SYSTEM.items()
+        for name, kind in kinds.items()
     ]
     taken = [*(one.replace(kind=one.KEYWORD_ONLY) for one in own if one.name != "options"), *system]
 
     def run(**given: Any) -> None:
         chosen = {name: given.pop(name) for name in _SYSTEM}
         command(options=options_of(read_config(), **chosen), **given)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {one.name: one.annotation for one in taken}
+    run.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+    return run
+
+
+def offer_store(family: typer.Typer) -> None:
+    """Every command that takes --data takes --store, too."""
+    for group in family.registered_groups:
+        if group.typer_instance is not None:
+            offer_store(group.typer_instance)
+    for command in family.registered_commands:
+        if command.callback is not None:
+            command.callback = _with_store(command.callback)
+
+
+def _with_store(command: Callable[..., None]) -> Callable[..., None]:
+    own = inspect.signature(command, eval_str=True).parameters
+    if "data" not in own:
+        return command
+    option = inspect.Parameter("store", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=StorePlace)
+    taken = [*(one.replace(kind=one.KEYWORD_ONLY) for one in own.values()), option]
+
+    def run(*, store: str | None, **given: Any) -> None:
+        before = _named_store.set(store)
+        try:
+            command(**given)
+        finally:
+            _named_store.reset(before)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {one.name: one.annotation for one in taken}
@@ -109,6 +179,11 @@ def options_of(
     model: str | None = None,
     embedder: str | None = None,
     kv_type: str | None = None,
+    engine: str | None = None,
+    url: str | None = None,
+    model_name: str | None = None,
+    engine_key: str | None = None,
+    reader: str | None = None,
     **numbers: int | None,
 ) -> Options:
     """The command line first, then what is configured."""
@@ -119,9 +194,12 @@ def options_of(
     model = model or (None if remembered else text_of(config, "model") or None)
     if model:
         find(model)  # a wrong name is told at once
-    engine = config.get("engine", "llama")
-    if engine not in ("llama", "scripted"):
-        raise BadSetting(f"engine is {engine!r}; use llama, or scripted for tests.")
+    engine = engine or text_of(config, "engine") or "llama"
+    if engine not in ENGINES:
+        raise BadSetting(f"engine is {engine!r}; use one of {', '.join(ENGINES)}.")
+    url = url or text_of(config, "url")
+    if engine in REMOTE and not url:
+        raise BadSetting(f"The engine {engine} needs the address of its server: --url http://…")
     kv_type = kv_type or text_of(config, "kv_type") or None
     if kv_type not in (None, *KV_TYPES):
         raise BadSetting(f"kv_type is {kv_type!r}; use one of {', '.join(KV_TYPES)}.")
@@ -130,11 +208,17 @@ def options_of(
             numbers[name] = whole_of(config, name, low, high)
     return Options(
         data=folder,
+        store=store_of(config),
         model=model,
         remembered=remembered,
         embedder=embedder_of(config, embedder, folder),
         engine=engine,
+        url=url,
+        model_name=model_name or text_of(config, "model_name"),
+        engine_key=engine_key or text_of(config, "engine_key"),
+        reader=reader or text_of(config, "reader"),
         kv_type=kv_type,
+        engines=configured_engines(config),
         settings=configured_settings(config),
         **numbers,
     )
@@ -177,9 +261,20 @@ def embedder_of(config: Mapping[str, Any], named: str | None, folder: Path) -> P
 
 
 def folder_of(config: Mapping[str, Any], named: Path | None) -> Path:
-    """Where the memory lies: the same for every command."""
+    """Where the files are, and the memory if it has no address."""
     place = named or text_of(config, "data")
     return data_folder(Path(place).expanduser() if place else None)
+
+
+def store_of(config: Mapping[str, Any]) -> str | None:
+    """The address of the memory, if it is not in the data folder: --store, then what is configured."""
+    return _named_store.get() or text_of(config, "store") or None
+
+
+def memory_place(data: Path | None) -> Path | str:
+    """Where the memory is: the same for every command."""
+    config = read_config()
+    return store_of(config) or folder_of(config, data)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ class SleepReason(StrEnum):
     OLDEST = "oldest of the dimmest"  # others that could go were as dim, and younger
     PAIR = "with its pair"  # the anchor of a turn whose question or answer went
     USER = "by the user"
+    STAYS = "stays on this machine"  # it may not be sent where the model runs
     NO_ROOM = "no room"  # a part of a document that is longer than what the model has room for
     TURN_OVER = "turn over"  # a thought, or what a tool said: live only while its turn lasts
 

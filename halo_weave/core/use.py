@@ -112,6 +112,12 @@ class UseTally:
         `exchange`: the turn that is answered; what came before it can be a source.
         """
         self._tokens.append(())
+        self.see(len(self._tokens) - 1, row, chunks, offsets, exchange)
+
+    def see(
+        self, place: int, row: AttentionRow | None, chunks: Sequence[Chunk], offsets: Offsets, exchange: int
+    ) -> None:
+        """What was looked at to say one of the tokens, if that is known only later."""
         if chunks is not self._chunks:
             self._add_up()
             self._chunks = chunks
@@ -119,11 +125,11 @@ class UseTally:
         if row is None or row.tokens.size < int(offsets[len(self._shares)]):
             return
         self._offsets = offsets
-        if len(self._tokens) == 1:
+        if place == 0:
             self._opening = row
             return
-        self._tokens[-1] = self._look(row)
-        if self._opening is not None and len(self._tokens) == 2:
+        self._tokens[place] = self._look(row)
+        if self._opening is not None and place == 1:
             self._tokens[0], self._opening = self._tokens[1], None
 
     def end(self, row: AttentionRow) -> None:

@@ -298,6 +298,12 @@ class Window:
         if self.tape:
             self.tape.note("say", token_id, piece, surprisal)
 
+    def learn_reply(self, place: int, surprisal: float) -> None:
+        """How little a token of the reply was expected, if that is known only later."""
+        if self.reply and place < len(self.reply.ids):
+            at = int(self._offsets[-1]) + place
+            self._light[:, at : at + 1] = self._rows(self.strategy.born(np.array([surprisal], np.float32)))
+
     def end_reply(
         self,
         min_chunk_tokens: int = 64,

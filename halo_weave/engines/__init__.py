@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,4 +39,45 @@ def _open_scripted(
     return ScriptedEngine()
 
 
-ENGINES: dict[str, _OpenEngine] = {"llama": _open_llama, "scripted": _open_scripted}
+def _open_kobold(
+    model: Path | str | None, progress: Progress, *, careful: bool = False, **limits: Any
+) -> Engine:
+    from halo_weave.engines.kobold import KoboldEngine
+
+    progress("Asking the server for its model", 0, 0)
+    client = f"{platform.node()} {limits.get('cells')}"
+    return KoboldEngine(limits["url"], limits.get("key") or "", client=client, context=limits.get("context"))
+
+
+def _open_openai(
+    model: Path | str | None, progress: Progress, *, careful: bool = False, **limits: Any
+) -> Engine:
+    from halo_weave.core.heads import NOT_CALIBRATED
+    from halo_weave.engines.openai import OpenAiEngine
+
+    reader, calibration = None, NOT_CALIBRATED
+    if limits.get("reader") != "off":
+        reader, calibration = limits["open_reader"](limits.get("reader") or None, progress)
+    try:
+        progress("Asking the server for its model", 0, 0)
+        return OpenAiEngine(
+            limits["url"],
+            limits.get("key") or "",
+            model=limits.get("model_name") or "",
+            reader=reader,
+            calibration=calibration,
+            context=limits.get("context"),
+        )
+    except BaseException:
+        if reader is not None:
+            reader.close()
+        raise
+
+
+ENGINES: dict[str, _OpenEngine] = {
+    "llama": _open_llama,
+    "kobold": _open_kobold,
+    "openai": _open_openai,
+    "scripted": _open_scripted,
+}
+REMOTE = ("kobold", "openai")  # those that need the address of a server

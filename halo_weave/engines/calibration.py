@@ -119,7 +119,10 @@ def stored_calibration(
 def _blind(engine: Engine) -> Calibration | None:
     """What is said of a model that cannot be calibrated."""
     info = engine.info
-    if not info.file:
+    told = getattr(engine, "calibration", None)  # by a server that has found its heads, or by a reader
+    if isinstance(told, Calibration):
+        return told
+    if not info.file and not info.url:
         return NOT_CALIBRATED
     return (
         None if info.abilities.attention else Calibration(sentence="What this model looks at cannot be read.")
@@ -129,8 +132,12 @@ def _blind(engine: Engine) -> Calibration | None:
 def _places(engine: Engine, folder: Path, shared: Path | None, progress: Progress) -> list[Path]:
     """Where the calibration of the engine's model is stored, or would be."""
     folders = [folder] if shared is None else [folder, shared]
-    name = f"{_hash_of(Path(engine.info.file), [one / 'files.json' for one in folders], progress)}.json"
-    return [one / name for one in folders]
+    info = engine.info
+    if info.file:
+        name = _hash_of(Path(info.file), [one / "files.json" for one in folders], progress)
+    else:  # of a server's model nothing is known but its name and shape
+        name = hashlib.sha256(f"{info.url} {info.name} {info.layers} {info.heads}".encode()).hexdigest()
+    return [one / f"{name}.json" for one in folders]
 
 
 def calibrate(engine: Engine, progress: Progress) -> Calibration:

@@ -34,6 +34,9 @@ def describe(model: Model, header: Header, template: ModelTemplate, shape: Shape
         tokenizer=header.tokenizer,
         template=template.origin,
         template_note=template.reason,
+        chat_template=template.source,
+        template_words=template.words,
+        adds_bos=template.adds_bos,
         abilities=Abilities(
             attention=not c.llama_model_is_recurrent(model.handle), cuts=traits.cuts, ahead=traits.cuts
         ),

@@ -49,6 +49,12 @@ CONTROL_IDS = 4 << 24
 VOCABULARY = 5 << 24
 END = CONTROL_IDS + CONTROLS.index("<|end|>")
 LAYERS, HEADS = 2, 3
+SPECIALS = {"bos_token": CONTROLS[0], "eos_token": CONTROLS[2]}
+# What its own frames are, as a template.
+FRAMES = (
+    "{{ bos_token }}{% for message in messages %}<|turn|>{{ message.role }}\n{{ message.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
+)
 KNOWN, NEW = 0.5, 5.0  # surprisal of a token that was there before, and of one that was not
 
 
@@ -121,13 +127,14 @@ class ScriptedEngine:
             template="model",
             abilities=abilities or Abilities(),
             parameters=parameters,
+            chat_template=template or FRAMES,
+            template_words=SPECIALS,
         )
         self._renderer = TemplateRenderer()
         self._template = None
         if template is not None:
-            specials = {"bos_token": CONTROLS[0], "eos_token": CONTROLS[2]}
             now = datetime(2026, 1, 1)
-            self._template = ModelTemplate(template, self._renderer, specials=specials, now=now)
+            self._template = ModelTemplate(template, self._renderer, specials=SPECIALS, now=now)
 
     @property
     def info(self) -> ModelInfo:

@@ -34,6 +34,7 @@ SMALL_TALK = (  # messages that speak of nothing: what they reach is not relevan
     *("cool", "alright then", "got it", "hey", "yep", "nope", "good evening", "that is nice to hear"),
     *("one moment please", "as you like", "well done", "let me think about it"),
 )
+FEW = 20_000  # chunks that a store is asked to compare one by one
 QUESTIONS = 8  # whose vectors are remembered
 MOST_TERMS = 64  # of a question, that the word index is asked for
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -291,9 +292,15 @@ class Recall:
     def _nearest(self, query: Floats, window: str | None, within: Bools) -> Rows:
         """Rows of the chunks nearest in meaning, nearest first, out of all or some."""
         if self._vector_search:
-            found, _ = self._vector_search.nearest(query, limit=SHORTLIST, window=window)
+            # Of few, each is compared; of many, more are asked for, since those that are left out come back as well.
+            size, some = len(self._outline), int(within.sum())
+            among = self._outline["number"][np.flatnonzero(within)] if some <= min(FEW, size - 1) else None
+            limit = (
+                SHORTLIST if among is not None or window else SHORTLIST * min(10, -(-size // max(1, some)))
+            )
+            found, _ = self._vector_search.nearest(query, limit=limit, window=window, among=among)
             rows = self._outline.rows(found)
-            return rows[rows >= 0]
+            return rows[(rows >= 0) & within[rows]][:SHORTLIST]
         if self._index is None:
             return np.zeros(0, np.int64)
         if within.sum() == len(self._outline):

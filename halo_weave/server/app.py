@@ -19,15 +19,17 @@ from starlette.types import Scope
 
 from halo_weave import __version__
 from halo_weave.mcp.http import McpAddress
-from halo_weave.server import kobold, koboldai, refusals
+from halo_weave.server import kobold, koboldai, lending, refusals
 from halo_weave.server.events import EVENTS
 from halo_weave.server.refusals import Refusal
 from halo_weave.server.routes import (
     chunks,
     documents,
+    engines,
     keepsakes,
     lab,
     models,
+    operating,
     presets,
     turns,
     upkeep,
@@ -167,14 +169,17 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB, mcp_writes:
         keepsakes.routes(service),
         lab.routes(service),
         models.routes(service, policy),
+        engines.routes(service),
     )
     for router in (*families, upkeep.routes(service, policy)):
         checks = [Depends(_no_shadowed_method), Depends(_no_unread_body), Depends(_no_unknown_parameter)]
         app.include_router(router, dependencies=checks)
     running, past = Scratch("prototype"), kobold.Generations()
     app.include_router(kobold.routes(service.engine, running, past))
+    app.include_router(lending.routes(service.engine, service.calibration))
     app.include_router(koboldai.routes(service.engine, running, past))
     app.include_router(v1.routes(service))
+    app.include_router(operating.routes(service))
 
     @app.get("/", include_in_schema=False)
     def index() -> Response:

@@ -39,6 +39,10 @@ class TurnStats(Output):
     thought_tokens: int = Field(description="Of the tokens, those that the model thought.")
     only_thought: bool = Field(description="The reply ended before there was an answer.")
     faults: int = Field(description="Rows of attention that could not be used.")
+    prompted: int = Field(
+        description="Tokens of the prompt, as a server elsewhere counts; 0: it does not tell."
+    )
+    cached: int = Field(description="Of those, the ones that it says it had read before.")
 
 
 def _packed(row: Brightness) -> str:

@@ -11,7 +11,7 @@ import secrets
 import time
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Event
 from typing import Annotated, Any, Literal
@@ -20,12 +20,13 @@ import anyio.to_thread
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import AliasPath, ConfigDict, Field, RootModel, ValidationError
+from pydantic import AliasPath, ConfigDict, Field, RootModel, ValidationError, model_validator
 
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.ports import Capture, Done, Engine, ModelInfo, Prompt, Read, Reason, Sampling, Segment, Step
 from halo_weave.server.instruct import has_marks, ids_of_marked
+from halo_weave.server.lending import LentRequest, lent
 from halo_weave.server.refusals import json_bytes
 from halo_weave.server.schema import WHOLE, Input, Output
 from halo_weave.server.scratch import Scratch
@@ -74,6 +75,14 @@ class FamilyInput(Input):
     """What clients of the family send. They send much: what is not known is passed over."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """They send null for what they do not choose."""
+        return (
+            {key: one for key, one in given.items() if one is not None} if isinstance(given, dict) else given
+        )
 
 
 class TextToken(Output):
@@ -134,6 +143,7 @@ class Generate(FamilyInput):
         default=True,
         description="Whether {{[INPUT]}}, {{[OUTPUT]}} and {{[SYSTEM]}} in the prompt become turns of the model's template.",
     )
+    halo: LentRequest | None = Field(default=None, description="What another Halo Weave asks besides.")
     # Sent by clients of the family; they have no effect here.
     max_context_length: Any = Field(None, description="Without effect: the model's own context holds.")
     quiet: Any = _WITHOUT_EFFECT
@@ -464,7 +474,12 @@ def routes(engine: Callable[[], Engine], running: Scratch, past: Generations) ->
     async def generate_text(asked: Generate) -> EventStream:
         def begin() -> tuple[Generator[bytes, None, None], bytes]:
             prompt = prompt_of(engine(), asked)
-            lines = _generated(engine(), running, asked, prompt, past)
+            if asked.halo:
+                sampling = replace(asked.sampling, grammar=asked.halo.grammar)
+                ids = prompt.segments[0].ids
+                lines = lent(engine(), running, asked.name, ids, sampling, asked.halo)
+            else:
+                lines = _generated(engine(), running, asked, prompt, past)
             return lines, next(lines)
 
         return EventStream(hopping(*await anyio.to_thread.run_sync(begin)))

@@ -38,6 +38,9 @@ class ModelTold(Output):
     file: str = ""
     size_bytes: int = 0
     parameters: int = Field(default=0, description="How many weights it has; 0: not known.")
+    elsewhere: str = Field(
+        default="", description="The machine that words are sent to; empty: they stay on this one."
+    )
     light: str = Field(default="", description="Where it is seen what the model takes its words from.")
     note: str = Field(default="", description="What should be known of this model.")
     thinks: bool = Field(default=False, description="Whether it thinks before it answers.")

@@ -203,8 +203,9 @@ def _same(given: str, expected: str) -> bool:
 
 
 def _is_guarded(path: str) -> bool:
-    """All but the page itself, which has to ask for the key and holds nothing of the user's."""
-    return not (path in {"/", "/favicon.ico"} or path.startswith("/static/"))
+    """All but the page itself, which has to ask for the key, and what says that the server is well. Neither tells
+    anything of the user's."""
+    return not (path in {"/", "/favicon.ico", "/healthz", "/readyz"} or path.startswith("/static/"))
 
 
 class Guard:

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from halo_weave import __version__
+from halo_weave.core.heads import Calibration
 from halo_weave.errors import HaloWeaveError
 from halo_weave.llama import catalogue
 from halo_weave.ports import Engine
@@ -111,6 +112,9 @@ class Service:
         weave.models.check_speaks()
         return weave.engine
 
+    def calibration(self) -> Calibration:
+        return self.weave.calibration
+
     def model(self) -> modelwire.ModelTold:
         """The model in use, and how far a change is."""
         if self._weave is None:
@@ -128,7 +132,7 @@ class Service:
             model=self.model(),
             embedder=wire.EmbedderTold.model_validate(now.embedder),
             memory=wire.MemoryTold.model_validate(now.memory).model_copy(
-                update={"place": str(weave.memory.folder)}
+                update={"place": weave.memory.place}
             ),
             generating=weave.turns.generating(),
         )

@@ -30,6 +30,7 @@ class ModelTemplate:
         self.origin: Literal["model", "chatml"] = "chatml"
         self.reason = ""  # why the model's own template is not used
         self.facts = TemplateFacts()
+        self.source, self.words, self.adds_bos = source or "", dict(specials), adds_bos
         self._begin = specials.get("bos_token", "") if adds_bos else ""
         self._template: ChatTemplate | None = None
         if not source:

@@ -135,14 +135,15 @@ class TurnBranches:
             ]
         with system.alone(record.id):
             desk = system.desk_to_change(record.id)
-            plan = desk.plan_snapshot(keys, system.engine.info.context)
+            plan = desk.plan_snapshot(keys, desk.engine.info.context)
             if plan.wakes:
                 desk.wake(plan, {}, now=system.now())
         return system.window(record.id)
 
     def _add(self, window_id: str, role: Role, text: str, after: int | None) -> TurnRecord:
         system = self._system
-        tokens = system.engine.tokenize(text)
+        engine = system.model_in(window_id).engine
+        tokens = engine.tokenize(text)
         if not len(tokens):
             raise BadInput("A turn without words cannot be added.")
         ids = system.store.reserve(len(tokens) + 1)
@@ -154,6 +155,6 @@ class TurnBranches:
         size = desk.settings.min_chunk_tokens
         chunks = chunk_turn(tokens, turn, role, ids.start, answers, min_chunk_tokens=size)
         live = [desk.window.born(chunk) for chunk in chunks]
-        kind = system.engine.info.tokenizer
+        kind = engine.info.tokenizer
         system.store.append(window_id, live, tokenizer=kind, now=system.now(), after=after)
         return system.store.turn_record(turn)

@@ -173,7 +173,8 @@ class WeaveChunks:
             would = self.would_delete(window_id, key)
             records = self._system.store.chunks_by_key(would.keys)
             gone = replace(would, windows=self._system.store.delete(would.keys, now=self._system.now()))
-            self._system.engine.erase([(one.chunk.start, one.chunk.stop) for one in records])
+            for engine in self._system.engines:
+                engine.erase([(one.chunk.start, one.chunk.stop) for one in records])
         self._system.changed({window_id, *gone.windows})
         return gone
 

@@ -6,7 +6,17 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-COUNTS = ("tokens", "thought_tokens", "woken", "asleep", "reused", "restored", "computed")
+COUNTS = (
+    "tokens",
+    "thought_tokens",
+    "woken",
+    "asleep",
+    "reused",
+    "restored",
+    "computed",
+    "prompted",
+    "cached",
+)
 
 
 @dataclass(slots=True)

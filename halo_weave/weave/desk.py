@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
@@ -29,23 +29,14 @@ from halo_weave.records import DOCUMENT, ChunkRecord, PutToSleep, WakeUp, Window
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
+from halo_weave.weave.leaving import leaving, may_leave
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
+from halo_weave.weave.readings import Reading, retokenized
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyReader
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
 from halo_weave.weave.waking import NO_WISH, Recalled, WakeWish, plan_waking, stamps_of, tagged
 
 CUT = "cut"  # tag of a reply whose process ended before it did
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """A chunk that is not live, in the tokens of this window's model, with the brightness it had here."""
-
-    record: ChunkRecord
-    chunk: Chunk
-    earned: Brightness | None  # None: it was never live in this window
-    foreign: bool  # said with another tokenizer
-    traces: Floats | None  # as the window's strategy keeps them; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +60,8 @@ class Desk:
     engine: Engine
     scribe: Scribe
     names: Mapping[str, str]  # of the windows, by id
+    calibration: Calibration
+    is_private: Callable[[str], bool]
     about: dict[ChunkKey, About] = field(default_factory=dict)
     origins: dict[int, Origin] = field(default_factory=dict)  # of the turns that get a stamp
     foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
@@ -90,6 +83,7 @@ class Desk:
         scribe: Scribe,
         names: Mapping[str, str],
         calibration: Calibration,
+        is_private: Callable[[str], bool],
     ) -> Desk:
         """Load the working set. Chunks that another model's tokenizer cut are read anew."""
         window = Window(
@@ -97,12 +91,12 @@ class Desk:
             system_tokens=len(system),
             frame_tokens=scribe.frame_tokens(stamps=settings.timestamps),
         )
-        desk = cls(record, settings, window, system, store, engine, scribe, names)
+        desk = cls(record, settings, window, system, store, engine, scribe, names, calibration, is_private)
         live: list[Live] = []
         for one in store.live(record.id):
             item: Live = one
             if not desk._readable(one.chunk, one.tokenizer):
-                chunk = _retokenized(one.chunk, engine)
+                chunk = retokenized(one.chunk, engine)
                 item = Live(chunk, np.full(len(chunk), one.peak, np.float32), one.pinned)
                 desk.anew.append(item)
             elif desk._own_traces(one.traces) is not one.traces:
@@ -214,14 +208,18 @@ class Desk:
     @property
     def scope(self) -> frozenset[str] | None:
         """The windows whose talk may wake up here, or None for all."""
-        match self.settings.memory_scope:
-            case "window":
-                return frozenset({self.record.id})
-            case "tags":
-                return tagged(self.store, self.record.tags) | {self.record.id}
-        return None
+        own = frozenset({self.record.id})
+        apart = leaving(self.settings, self.engine.info) == "window"
+        if apart or self.settings.memory_scope == "window":
+            return own
+        return tagged(self.store, self.record.tags) | own if self.settings.memory_scope == "tags" else None
 
-    def _led_here(self, scope: frozenset[str]) -> dict[int, str]:
+    def may_read(self, window_id: str) -> bool:
+        """Whether what was said in a window may be sent to the model of this one."""
+        own = window_id == self.record.id
+        return own or may_leave(self.settings, self.engine.info, window_id, self.is_private)
+
+    def led_here(self, scope: frozenset[str]) -> dict[int, str]:
         """Turns of windows beyond the scope that this one branched off after, with those windows."""
         own = self.record.id
         if self.store.followers(0, own):  # it begins by itself
@@ -241,7 +239,7 @@ class Desk:
     ) -> Recalled:
         """What would wake up here for this text."""
         scope = self.scope
-        led = {} if scope is None else self._led_here(scope)
+        led = {} if scope is None else self.led_here(scope)
         return plan_waking(
             text,
             room,
@@ -258,6 +256,7 @@ class Desk:
             led_here=led,
             only=only if scope is None else only.within(scope | set(led.values())),
             wish=wish,
+            may_read=self.may_read,
         )
 
     def plan_snapshot(
@@ -267,9 +266,12 @@ class Desk:
         wanted = list(keys)
         if (scope := self.scope) is not None:
             own = {one.key for one in self.store.chunks_by_key(wanted) if one.window in scope}
-            led = self._led_here(scope)
+            led = self.led_here(scope)
             wanted = [key for key in wanted if key in own or key.turn_id in led]
         sleepers = self.store.sleepers(self.record.id, wanted)
+        if held := {key for key, one in sleepers.items() if not self.may_read(one.window)}:
+            led = self.led_here(frozenset({self.record.id}))
+            sleepers = {key: one for key, one in sleepers.items() if key not in held or key.turn_id in led}
         if not self.settings.recall_thoughts:
             sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
         hits = [
@@ -331,7 +333,7 @@ class Desk:
         asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
         return {turn_id for turn_id, _ in turns if turn_id >= min(asked, default=0)}
 
-    def readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, _Reading]:
+    def readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Reading]:
         """Chunks that are not live, in the tokens of this model."""
         wanted = list(keys)
         found = self.store.asleep_or_said(self.record.id, wanted)
@@ -344,16 +346,16 @@ class Desk:
             record, earned = found[key].record, found[key].brightness
             chunk, foreign = record.chunk, not self._readable(record.chunk, record.tokenizer)
             if foreign:
-                chunk = _retokenized(chunk, self.engine)
+                chunk = retokenized(chunk, self.engine)
                 earned = None if earned is None else np.full(len(chunk), earned.max(), np.float32)
             traces = None if foreign else self._own_traces(found[key].traces)
-            readings[key] = _Reading(record, chunk, earned, foreign, traces)
+            readings[key] = Reading(record, chunk, earned, foreign, traces)
         return readings
 
     def _wake(
         self,
         wakes: Iterable[Waking],
-        readings: Mapping[ChunkKey, _Reading],
+        readings: Mapping[ChunkKey, Reading],
         bright: Mapping[ChunkKey, Brightness],
         hits: Mapping[ChunkKey, RecallHit],
         *,
@@ -394,7 +396,7 @@ class Desk:
             )
         return tuple(self._told(waking, readings[waking.key], reason) for waking, reason in reasons.items())
 
-    def _told(self, waking: Waking, reading: _Reading, reason: Mapping[str, Any]) -> WokenChunk:
+    def _told(self, waking: Waking, reading: Reading, reason: Mapping[str, Any]) -> WokenChunk:
         seen, record = self.seen(waking.key), reading.record
         return WokenChunk(
             seen.chunk,
@@ -490,8 +492,3 @@ class Desk:
             settings.max_new_tokens,
             max(0, most - window.size),
         )
-
-
-def _retokenized(chunk: Chunk, engine: Engine) -> Chunk:
-    """The chunk's text in another model's tokens, at the same place in time."""
-    return replace(chunk, tokens=engine.tokenize(chunk.text), span=chunk.span)

@@ -96,7 +96,7 @@ def attach(system: System, desk: Desk, asked: _Bringing, user: int, *, whole: bo
     documents = asked.documents
     room = max(0, wake_room(desk, user)) // 2  # the other half is for what wakes up
     for place, document in enumerate(documents):
-        tokens, now = system.engine.tokenize(document.text), system.now()
+        tokens, now = desk.engine.tokenize(document.text), system.now()
         ids = system.store.reserve(len(tokens))
         chunks = chunk_turn(
             tokens,
@@ -110,7 +110,7 @@ def attach(system: System, desk: Desk, asked: _Bringing, user: int, *, whole: bo
         system.store.append(
             desk.record.id,
             live,
-            tokenizer=system.engine.info.tokenizer,
+            tokenizer=desk.engine.info.tokenizer,
             now=now,
             speaker=document.name,
             tags={chunk.key: (DOCUMENT,) for chunk in chunks},

@@ -40,7 +40,7 @@ class WeaveKeepsakes:
         keys = self.tree.query(path, now=system.now()).keys
         with system.changing(window_id):
             desk = system.desk_to_change(window_id)
-            context = system.engine.info.context
+            context = desk.engine.info.context
             budget = desk.settings.max_context_tokens or context
             wanted = desk.plan_snapshot(keys, budget // 2).cost
             prunes = choose_prunes(desk.window, budget - wanted, pairs=desk.settings.pairs_asleep)

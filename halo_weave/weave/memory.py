@@ -22,7 +22,7 @@ from halo_weave.weave.exports import ExportFormat, tell
 from halo_weave.weave.room import model_room, wake_room
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
-from halo_weave.weave.waking import NO_WISH, WakeWish, plan_waking, tagged
+from halo_weave.weave.waking import NO_WISH, WakeWish, plan_waking, stands_out, tagged
 
 log = logging.getLogger(__name__)
 WAIT = 60.0  # seconds for the embedder to be there
@@ -120,7 +120,10 @@ class WeaveMemory:
         limit: int = 50,
         only: Only = EVERYTHING,
     ) -> list[Found]:
-        """All of memory, or what was said in one window or in those with a tag, by someone, at some time."""
+        """All of memory, or what was said in one window or in those with a tag, by someone, at some time.
+
+        What has nothing to do with the text is not found, though it may be the best there is.
+        """
         system = self._system
         only = self._narrowed(only, window_id if only_window else None, tag)
         settings = system.settings(system.window(window_id) if window_id else None)
@@ -135,7 +138,8 @@ class WeaveMemory:
         )
         live = system.desk(window_id).live_keys if window_id else frozenset()
         records = {record.key: record for record in system.store.chunks_by_key([hit.key for hit in hits])}
-        return [Found(hit, records[hit.key], hit.key in live) for hit in hits if hit.key in records]
+        found = [hit for hit in hits if hit.key in records and stands_out(hit)]
+        return [Found(hit, records[hit.key], hit.key in live) for hit in found]
 
     def would_wake(
         self,
@@ -221,6 +225,10 @@ class WeaveMemory:
                     found.append(PlacedToken(chunk.start + i, int(chunk.tokens.ids[i]), text, record.key))
         return found
 
+    def check(self) -> None:
+        """An error if the memory cannot be read."""
+        self._system.store.sequence()
+
     def stats(self) -> Stats:
         return self._system.store.stats()
 
@@ -234,8 +242,14 @@ class WeaveMemory:
 
     @property
     def folder(self) -> Path:
-        """Where the store lies: a place for files that are on their way."""
+        """A place for files that are on their way, beside the memory."""
         return self._system.store.folder
+
+    @property
+    def place(self) -> str:
+        """Where the memory is: its folder, or its address."""
+        store = self._system.store
+        return store.place if "://" in store.place else str(store.folder)
 
     def export(self, write: Callable[[str], object], *, subset: Subset, vectors: bool) -> None:
         """The memory, or a part of it, as JSON."""
@@ -276,7 +290,8 @@ class WeaveMemory:
                 raise WindowBusy("A reply is being written. Stop it first.") from None
             system.store.clear(confirm=True)
             for window_id in windows:
-                system.engine.forget(window_id)
+                for engine in system.engines:
+                    engine.forget(window_id)
         system.drop_tapes()
         system.recall.forget()
         for window_id in windows:

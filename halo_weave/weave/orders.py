@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from halo_weave.core.pruning import Prune, PrunePlan, SleepReason
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.errors import BadInput
-from halo_weave.ports import Sampling
+from halo_weave.ports import Engine, Sampling
 from halo_weave.records import TurnRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
@@ -101,7 +101,7 @@ def answering(system: System, window_id: str, turn_id: int | None, stop: Sequenc
 
 def going_on(system: System, window_id: str, stop: Sequence[str]) -> Asked:
     """The reply that ends the branch goes on where it was cut."""
-    store, head = system.store, system.window(window_id).head
+    store, head, model = system.store, system.window(window_id).head, system.model_in(window_id)
     last = store.turn_record(head) if head else None
     if last is None or last.role is not Role.ASSISTANT or last.answers is None:
         raise BadInput("There is no reply to go on with. Say something, or let the last words be answered.")
@@ -111,25 +111,26 @@ def going_on(system: System, window_id: str, stop: Sequence[str]) -> Asked:
             continue
         kind: ReplyKind = "thought" if THOUGHT in record.tags else "answer"
         tokens = record.chunk.tokens
-        if record.tokenizer != system.engine.info.tokenizer or not system.scribe.readable(tokens):
-            tokens = system.engine.tokenize(record.chunk.text)
+        if record.tokenizer != model.engine.info.tokenizer or not model.scribe.readable(tokens):
+            tokens = model.engine.tokenize(record.chunk.text)
         kinds[kind] = kinds[kind] + tokens if kind in kinds else tokens
     if not kinds:
         raise BadInput(
             "Nothing is left of the last reply to go on with. Let the last words be answered again."
         )
-    opening = _with_marks(system, kinds, system.settings(system.window(window_id)).effort)
+    effort = system.settings(system.window(window_id)).effort
+    opening = _with_marks(system, model.engine, kinds, effort)
     return Asked(text_of(store, last.answers), tuple(stop), question=last.answers, opening=opening)
 
 
 def _with_marks(
-    system: System, kinds: dict[ReplyKind, Tokens], effort: str | None
+    system: System, engine: Engine, kinds: dict[ReplyKind, Tokens], effort: str | None
 ) -> tuple[tuple[ReplyKind, Tokens], ...]:
     """A reply as the model wrote it: with the marks around its thought, as far as the prompt does not have them."""
-    engine, marks = system.engine, system.engine.facts.marks
+    marks = engine.facts.marks
     if marks is None:
         return (("answer", kinds["answer"]),) if "answer" in kinds else ()
-    opened = marks.opened_by(system.generation_prompt(effort))
+    opened = marks.opened_by(system.generation_prompt(engine, effort))
     parts: list[tuple[ReplyKind, Tokens]] = []
     if "thought" in kinds or opened:
         if not opened:
@@ -166,7 +167,7 @@ def step_back(system: System, desk: Desk, asked: Asked) -> None:
     if goes:  # said elsewhere since, and woken for what is left now
         desk.prune(PrunePlan(0, 0, tuple(goes)), now=system.now())
     asleep = [one.key for one in chunks if one.key not in desk.window]
-    plan = desk.plan_snapshot(asleep, system.engine.info.context)
+    plan = desk.plan_snapshot(asleep, desk.engine.info.context)
     if plan.wakes:
         desk.wake(plan, {}, now=system.now())
 

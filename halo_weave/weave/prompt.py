@@ -80,6 +80,15 @@ class WindowPrompt(Prompt):
         raw = None if row.raw is None else np.insert(row.raw, at, 0, axis=-1)
         return replace(row, tokens=np.insert(row.tokens, at, 0), raw=raw)
 
+    def later(self, row: AttentionRow | None, live: int) -> AttentionRow | None:
+        """A row over all that is live by now: nobody looked at what was said after its token."""
+        row = self.whole(row)
+        if row is None or row.tokens.size > live:
+            return row
+        more = live - row.tokens.size
+        raw = None if row.raw is None else np.pad(row.raw, ((0, 0), (0, more)))
+        return replace(row, tokens=np.pad(row.tokens, (0, more)), raw=raw)
+
     def whole_surprisal(self, surprisal: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Surprisal of all tokens from `read_from` on; that of tokens that were not read is not known."""
         if not len(self.unread):
@@ -198,6 +207,7 @@ class Scribe:
             writer.segments.append(Segment("chunk", labels, np.array(reply.ids, np.int32)))
         read_from = next((first for turn_id, first in writer.firsts if turn_id == reply.answers), None)
         before = sum(len(chunk) for turn in turns for chunk in turn.chunks if turn.id != reply.answers)
+        said = _messages(turns, system)
         return WindowPrompt(
             writer.segments,
             reply.start + len(reply.ids),
@@ -205,6 +215,9 @@ class Scribe:
             unread,
             int(missing[:before].sum()),
             "".join(piece.text for piece in pieces if piece.part == "prompt"),
+            messages=said if not reply.ids else (*said, ChatMessage("assistant", reply.tokens.text)),
+            tools=declarations(system.tools),
+            effort=effort,
         )
 
     def ahead(
@@ -234,9 +247,8 @@ class Scribe:
     def _pieces(
         self, turns: Sequence[_LiveTurn], system: SystemPrompt, effort: str | None
     ) -> Sequence[Piece]:
-        told = [ChatMessage("system", system.text)] if system.text else []
-        said = [*told, *(turn.message for turn in turns)]
-        return self._engine.chat(said, effort=effort, tools=declarations(system.tools)).pieces
+        tools = declarations(system.tools)
+        return self._engine.chat(_messages(turns, system), effort=effort, tools=tools).pieces
 
     def _labels(self, chunk: Chunk, foreign: frozenset[int]) -> Positions:
         if chunk.start in foreign:
@@ -250,6 +262,11 @@ class Scribe:
     def said_ids(self, text: str) -> Ids:
         """What somebody said: control tokens in it are only words."""
         return self._plain(text.encode(errors="surrogateescape").decode(errors="replace")).ids
+
+
+def _messages(turns: Sequence[_LiveTurn], system: SystemPrompt) -> tuple[ChatMessage, ...]:
+    told = (ChatMessage("system", system.text),) if system.text else ()
+    return (*told, *(turn.message for turn in turns))
 
 
 def _turns_of(chunks: Iterable[Chunk], origins: Mapping[int, Origin]) -> list[_LiveTurn]:

@@ -28,6 +28,7 @@ from halo_weave.weave.desk import CUT, Desk
 from halo_weave.weave.drafts import DraftWriter
 from halo_weave.weave.events import ReplyUnstored, WindowChanged
 from halo_weave.weave.hub import Hubs
+from halo_weave.weave.leaving import leaving
 from halo_weave.weave.prompt import Scribe, SystemPrompt
 from halo_weave.weave.reply import ReplyReader
 from halo_weave.weave.taping import DropTapes, NewTape, TurnTape
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 MOST_DESKS = 16  # working sets that are kept between turns
 ABLE = 1_000_000_000  # parameters from which on a model uses its tools when it is asked to (docs/tools.md)
 LARGE = 7_000_000_000  # and from which on it knows by itself when to
+OpenOther = Callable[[str], tuple[Engine, Calibration]]  # the engine of a name
 PATIENCE = 30.0  # seconds that replies get to end when the model changes
 
 
@@ -62,6 +64,9 @@ class System:
     ) -> None:
         self.store, self.recall, self.toolbox, self.now = store, recall, toolbox, now
         self.model = self._at_work(engine, calibration)
+        self.others: dict[str, ModelAtWork] = {}  # of windows that have chosen another engine, by its name
+        self.open_other: OpenOther | None = None
+        self._opening = Lock()
         self.silence: HaloWeaveError | None = None  # why nobody can speak, while there is no model
         self.hubs = Hubs()
         self.drafts = DraftWriter(store, now)
@@ -84,7 +89,8 @@ class System:
                 lock.release()
         self.drafts.close()
         self.recall.close()
-        self.engine.close()
+        for engine in self.engines:
+            engine.close()
         self.store.close()
 
     # The model
@@ -98,8 +104,44 @@ class System:
         return self.model.calibration
 
     @property
-    def scribe(self) -> Scribe:
-        return self.model.scribe
+    def engines(self) -> list[Engine]:
+        """All that are open."""
+        return [self.engine, *(model.engine for model in self.others.values())]
+
+    def model_of(self, settings: Settings) -> ModelAtWork:
+        """The model that answers in a window. One that is not open yet is looked at with that of all windows."""
+        return self.others.get(settings.answered_by, self.model)
+
+    def model_in(self, window_id: str) -> ModelAtWork:
+        return self.model_of(self.settings(self.window(window_id)))
+
+    def ready(self, window_id: str) -> None:
+        """Refuse what needs a model where there is none. An engine that the window has chosen is opened."""
+        name = self.settings(self.window(window_id)).answered_by
+        if not name:
+            self.check_speaks()
+            return
+        with self._opening:
+            if name not in self.others:
+                if self.open_other is None:
+                    raise BadInput("Windows cannot choose their engine here.")
+                self.others[name] = self._at_work(*self.open_other(name))
+
+    def close_other(self, name: str) -> None:
+        """Let go of an engine; its windows open it again when they speak."""
+        with self._opening:
+            if any(desk.settings.answered_by == name for desk in self.at_work.values()):
+                raise WindowBusy(f"{name} is answering. Stop that first, or wait for it.")
+            model = self.others.pop(name, None)
+        if model is not None:
+            model.engine.close()
+
+    def is_private(self, window_id: str) -> bool:
+        """Whether what was said in a window must not reach another machine."""
+        try:
+            return self.settings(self.store.window(window_id)).private
+        except UnknownWindow:
+            return False
 
     def _at_work(self, engine: Engine, calibration: Calibration) -> ModelAtWork:
         tools = self.toolbox.declarations() if self.toolbox else ()
@@ -148,8 +190,14 @@ class System:
         return stored_settings(self.store, window, self._defaults)
 
     def tool_form(self, settings: Settings, text: str = "") -> Literal["native", "tags", "off"]:
-        """How the model may call its tools in a turn, for what the user says in it."""
-        facts = self.engine.facts
+        """How the model may call its tools in a turn, for what the user says in it.
+
+        Notes and structured memory belong to all windows: they stay here where only some words may leave.
+        """
+        engine = self.model_of(settings).engine
+        if leaving(settings, engine.info) != "all":
+            return "off"
+        facts = engine.facts
         native = facts.declares_tools and facts.tools is not None
         match settings.tools:
             case "tags" if self.toolbox and settings.tool_rounds:
@@ -157,18 +205,20 @@ class System:
             case "native" if self.toolbox and settings.tool_rounds and native:
                 return "native"
             case "auto" if self.toolbox and settings.tool_rounds and native:
-                size = self.engine.info.parameters
+                size = engine.info.parameters
                 asked = size >= ABLE and self.toolbox.asked_for(text)
                 return "native" if asked or size >= LARGE else "off"
         return "off"
 
-    def system_prompt(self, record: WindowRecord, settings: Settings, form: str) -> SystemPrompt:
+    def system_prompt(
+        self, scribe: Scribe, record: WindowRecord, settings: Settings, form: str
+    ) -> SystemPrompt:
         """The window's own, with what the model is told of its tools and of its memory."""
         prompt = record.system_prompt
         if self.toolbox and settings.memory_tree_in_prompt and form != "off":
             told = self.toolbox.instructions() if form == "tags" else self.toolbox.overview()
             prompt = f"{prompt}\n\n{told}".strip()
-        return self.scribe.system(prompt, self.scribe.declared if form == "native" else "")
+        return scribe.system(prompt, scribe.declared if form == "native" else "")
 
     @contextmanager
     def alone(self, window_id: str) -> Iterator[None]:
@@ -236,7 +286,7 @@ class System:
             return at_work
         version = self.store.version()
         known, desk = self._desks.get(window_id, (None, None))
-        if desk is None or known != version or desk.engine is not self.engine:
+        if desk is None or known != version or desk.engine is not self.model_of(desk.settings).engine:
             desk = self._open(window_id)
             self._desks.pop(window_id, None)
             self._desks[window_id] = version, desk
@@ -252,21 +302,23 @@ class System:
         return desk
 
     def _open(self, window_id: str) -> Desk:
-        record, model = self.window(window_id), self.model
+        record = self.window(window_id)
         settings = self.settings(record)
+        model = self.model_of(settings)
         try:
             return Desk.open(
                 record,
                 settings,
-                self.system_prompt(record, settings, self.tool_form(settings)),
+                self.system_prompt(model.scribe, record, settings, self.tool_form(settings)),
                 store=self.store,
                 engine=model.engine,
                 scribe=model.scribe,
                 names=self.names(),
                 calibration=model.calibration,
+                is_private=self.is_private,
             )
         except EngineError:
-            if model is self.model:
+            if model is self.model_of(settings):
                 raise
             return self._open(window_id)  # the model was changed in between
 
@@ -274,10 +326,11 @@ class System:
         """What takes the window's turns down, if it is captured."""
         if settings.capture == "off" or self.new_tape is None:
             return None
-        key = window_id, settings.capture, settings.capture_megabytes, self.engine.info.name
+        model = self.model_of(settings)
+        key = window_id, settings.capture, settings.capture_megabytes, model.engine.info.name
         if key not in self._tapes:
             try:
-                self._tapes[key] = self.new_tape(window_id, settings, self.engine, self.calibration)
+                self._tapes[key] = self.new_tape(window_id, settings, model.engine, model.calibration)
             except (HaloWeaveError, OSError) as error:  # talking goes on without it
                 log.warning("%s is not captured: %s", window_id, error)
                 return None
@@ -311,9 +364,10 @@ class System:
         for draft in self.store.drafts(now=self.now(), held=held):
             try:
                 settings = self.settings(self.store.window(draft.window))
-                reply = self._read_reply(draft.start, draft.tokens, settings)
+                engine = self.model_of(settings).engine
+                reply = self._read_reply(engine, draft.start, draft.tokens, settings)
                 chunks = chunk_parts(
-                    reply.parts(self.engine.tokenize),
+                    reply.parts(engine.tokenize),
                     draft.turn_id,
                     draft.answers,
                     min_chunk_tokens=settings.min_chunk_tokens,
@@ -331,16 +385,16 @@ class System:
             except BadInput:
                 self.store.drop_draft(draft.turn_id)  # another process was faster
 
-    def generation_prompt(self, effort: str | None) -> str:
+    def generation_prompt(self, engine: Engine, effort: str | None) -> str:
         """What the template writes before a reply."""
-        return self.engine.chat([ChatMessage("user", "a")], effort=effort).pieces[-1].text
+        return engine.chat([ChatMessage("user", "a")], effort=effort).pieces[-1].text
 
-    def _read_reply(self, start: int, tokens: Tokens, settings: Settings) -> ReplyReader:
+    def _read_reply(self, engine: Engine, start: int, tokens: Tokens, settings: Settings) -> ReplyReader:
         """A stored reply, told apart into thought and answer as it was when it was written."""
-        marks = self.engine.facts.marks
+        marks = engine.facts.marks
         reader = ReplyReader(start, marks)
         if marks:
-            reader.begin(marks.opened_by(self.generation_prompt(settings.effort)))
+            reader.begin(marks.opened_by(self.generation_prompt(engine, settings.effort)))
         for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
             reader.feed(id, piece)
         return reader

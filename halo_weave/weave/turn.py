@@ -14,7 +14,6 @@ from datetime import datetime
 from threading import Event as Flag
 from typing import Any, Literal
 
-from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.pruning import Prune, PrunePlan, SleepReason, choose_prunes
 from halo_weave.core.resurrection import RecallHit, ResurrectionPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
@@ -22,7 +21,7 @@ from halo_weave.core.use import UseTally, seen_for_use
 from halo_weave.core.window import chunk_turn
 from halo_weave.errors import BadInput
 from halo_weave.keepsakes.calls import ToolCall
-from halo_weave.ports import Done, Planned, Read, Reason, Step
+from halo_weave.ports import Done, GenerationEvent, Planned, Read, Reason, Seen, Step
 from halo_weave.records import Reservation
 from halo_weave.templates.calls import CallSplitter
 from halo_weave.templates.messages import NativeCall
@@ -30,6 +29,8 @@ from halo_weave.weave import events
 from halo_weave.weave.clock import TurnClock
 from halo_weave.weave.desk import About, Desk
 from halo_weave.weave.documents import attach, document_cost
+from halo_weave.weave.holding import hold_back
+from halo_weave.weave.lighting import TurnLight
 from halo_weave.weave.orders import Asked, GuestTerms
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
@@ -52,20 +53,20 @@ class Turn:
 
     def __init__(self, system: System, desk: Desk, asked: Asked, began: float) -> None:
         self.desk, self.asked, self.text = desk, asked, asked.text
-        self.engine, self.store, self.now = system.engine, system.store, system.now
+        self.engine, self.store, self.now = desk.engine, system.store, system.now
         self.recall, self.toolbox = system.recall, system.toolbox
-        self.scribe, self.system = system.scribe, system
+        self.scribe, self.system = desk.scribe, system
         self.settings = desk.settings
         self.flag = Flag()
-        self.use = UseTally(system.calibration)
+        self.use = UseTally(desk.calibration)
         self.clock = TurnClock(began)
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
         self.terms = asked.terms or GuestTerms()
-        self.form = system.tool_form(desk.settings, asked.text) if asked.terms is None else "off"
-        desk.system = system.system_prompt(desk.record, desk.settings, self.form)
+        self.form = "off" if asked.terms else system.tool_form(desk.settings, asked.text)
+        desk.system = system.system_prompt(desk.scribe, desk.record, desk.settings, self.form)
         if asked.terms is not None:
-            desk.system = system.scribe.system(self.terms.system_prompt, self.terms.tools)
+            desk.system = desk.scribe.system(self.terms.system_prompt, self.terms.tools)
         desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
         self._called: set[str] = set()  # commands in the template's format that were answered
@@ -74,6 +75,7 @@ class Turn:
         self._shown = 0.0
         desk.window.tape = system.tape(desk.record.id, desk.settings)
         self.tape: TurnTape = desk.window.tape or Untaped()
+        self.light = TurnLight(desk, self.use, self.tape)
 
     def run(self) -> Iterator[events.TurnEvent]:
         self.tape.begin(self.desk.window, self.settings)
@@ -82,6 +84,8 @@ class Turn:
         more = self.settings.max_new_tokens + OVERHEAD + MARGIN + tools + self.asked.tokens
         if self.asked.after is not None or self.asked.question is not None:
             yield events.WindowChanged()
+        if held := hold_back(self.desk, now=self.now()):
+            yield events.ChunksSlept(held, self.settings.max_context_tokens, 0, before_turn=True)
         yield from self._attach(len(said)) if self.asked.documents else self._make_room(len(said))
         ids = self.store.reserve(len(said) + more)
         yield from self._remember(len(said), ids)
@@ -212,7 +216,7 @@ class Turn:
         for kind, tokens in self.asked.opening:
             for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
                 with self.desk.guard:
-                    self._note_use(None)
+                    self.light.use_row(None)
                     self.desk.window.say(id, piece)
                     settled = self.reply.resume(id, piece, kind)
                 yield from self._tell(settled)
@@ -238,9 +242,13 @@ class Turn:
                         calls += [(call, None) for call in (detector.feed(answer) if detector else ())]
                         yield from self._calls_for_others()
                         calls += self._native_calls() if rounds else []
+                    case Seen():
+                        self.light.see(step)
                     case Done():
                         self.reason = step.reason
-                        self._note_end(step.row)
+                        if step.cached is not None:
+                            self.stats.update(cached=step.cached, prompted=step.prompted or 0)
+                        self.light.end(step.row)
                         return
                 if calls:
                     break
@@ -256,7 +264,7 @@ class Turn:
                 yield from self._use_tool(call, native, ids)
             rounds -= 1
 
-    def _generate(self, ids: Reservation, *, first: bool) -> Iterator[Planned | Read | Step | Done]:
+    def _generate(self, ids: Reservation, *, first: bool) -> Iterator[GenerationEvent]:
         """The model's steps to the end of the reply, or of what there is room for."""
         window = self.desk.window
         assert window.reply is not None
@@ -271,7 +279,7 @@ class Turn:
         capture = self.tape.wanted(capture, self.engine)
         if not first:
             capture = replace(capture, reading=False, reading_surprisal=False)
-        self.prompt = prompt = self.scribe.prompt(
+        self.light.prompt = prompt = self.scribe.prompt(
             window,
             self.desk.system,
             self.desk.origins,
@@ -295,30 +303,20 @@ class Turn:
     def _have_read(self, read: Read) -> events.PromptRead:
         self.stats.update(reused=read.reused, restored=read.restored, computed=read.computed)
         self.clock.reading += read.seconds
-        window = self.desk.window
-        surprisal = None if read.surprisal is None else self.prompt.whole_surprisal(read.surprisal)
-        answers = window.reply.answers if window.reply else None
-        if surprisal is not None and answers is not None:
-            window.learn_surprisal(answers, surprisal)
-        rows = [row for row in map(self.prompt.whole, read.rows) if row]
-        before = sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != answers)
-        self.use.read(rows, before)
-        self.tape.rows(rows, answers, surprisal)
-        if window.strategy.capture.reading:
-            window.learn_rows(rows)
+        self.light.learn(read)
         return events.PromptRead(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
 
     def _take(self, step: Step) -> list[ReplyToken]:
         """The model's next token. Returns those of which it is known now what they are."""
         window = self.desk.window
         with self.desk.guard:
-            row = self.prompt.whole(step.row)
+            row = self.light.prompt.whole(step.row)
             self.tape.row(row, self.settings.score_current_turn)
             if window.strategy.capture.reply and self.engine.info.abilities.attention:
                 fault = window.update(row, score_reply=self.settings.score_current_turn)
             else:
                 fault = row.fault(len(window)) if row is not None else None
-            self._note_use(None if fault else row)
+            self.light.use_row(None if fault else row)
             window.say(step.id, step.piece, step.surprisal)
             settled = self.reply.feed(step.id, step.piece)
             self.reply.tokens[-1].surprisal, self.reply.tokens[-1].likely = step.surprisal, step.likely
@@ -350,18 +348,6 @@ class Turn:
         held = len(self.reply.tokens) - len(self.reply.known) if window.reply else 0
         return events.Brightened(window.shown()[: len(window) - held], self.use.lit)
 
-    def _note_use(self, row: AttentionRow | None) -> None:
-        window = self.desk.window
-        assert window.reply is not None
-        assert window.reply.answers is not None
-        self.use.say(row, window.chunks, window.offsets, window.reply.answers)
-
-    def _note_end(self, row: AttentionRow | None) -> None:
-        row = None if row is None else self.prompt.whole(row)
-        if row is not None and row.fault(len(self.desk.window)) is None:
-            self.tape.last_row(row)
-            self.use.end(row)
-
     # Tools
 
     def _finder(self) -> CallSplitter | None:
@@ -370,7 +356,7 @@ class Turn:
         tools = declarations(self.terms.tools) or (self.scribe.tools if self.form == "native" else ())
         if facts.tools is None or not tools:
             return None
-        prompt = self.system.generation_prompt(self.settings.effort)
+        prompt = self.system.generation_prompt(self.engine, self.settings.effort)
         return CallSplitter(facts.tools, tools, header=prompt.strip().rpartition("\n")[2])
 
     def _calls_for_others(self) -> Iterator[events.TurnEvent]:
@@ -411,7 +397,7 @@ class Turn:
         room = self.engine.info.context - window.size - 1
         for i, piece in enumerate(answer.pieces()[: max(0, min(positions, room))]):
             with self.desk.guard:
-                self._note_use(None)
+                self.light.use_row(None)
                 window.say(int(answer.ids[i]), piece)
                 settled = self.reply.add(int(answer.ids[i]), piece, kind)
             self.draft.said()

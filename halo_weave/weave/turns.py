@@ -31,6 +31,7 @@ from halo_weave.weave.hub import Hub
 from halo_weave.weave.orders import Asked, GuestTerms, answering, going_on, saying, step_back
 from halo_weave.weave.reply import ReplyKind
 from halo_weave.weave.system import System
+from halo_weave.weave.totals import Totals
 from halo_weave.weave.turn import Turn
 from halo_weave.weave.waking import NO_WISH, WakeWish
 
@@ -56,6 +57,7 @@ class WeaveTurns(TurnBranches):
         self._threads: dict[str, Thread] = {}  # the latest of each window
         self._running: dict[str, Turn] = {}
         self._last: dict[str, Mapping[str, Any]] = {}
+        self.totals = Totals()
         self._documents = WeaveDocuments(system)
 
     def say(
@@ -162,8 +164,8 @@ class WeaveTurns(TurnBranches):
                 f"{unknown[0]!r} cannot be set for one turn. Use: {', '.join(sorted(OVERRIDES))}."
             )
         began = time.perf_counter()
-        system.check_speaks()
         system.open.wait(PATIENCE)
+        system.ready(window_id)
         with system.alone(window_id):
             system.recover(held=window_id)
             asked = order()
@@ -274,11 +276,13 @@ class WeaveTurns(TurnBranches):
             if hub is not None and ended is not None:
                 # Only now is the window free: whoever hears this may speak at once.
                 self._last[window_id] = ended.stats
+                self.totals.add_turn(ended.stats)
                 hub.publish(ended)
                 if empty:  # the former answer is there again
                     hub.publish(WindowChanged())
         except Exception as error:
             known = isinstance(error, HaloWeaveError)
+            self.totals.add_failure(error)
             if not known:
                 log.exception("The turn in window %s failed.", window_id)
             if hub is not None:

@@ -24,6 +24,7 @@ from halo_weave.store import Store
 
 MOST_HITS = 200  # what a search gives the plan to choose from
 MOST_NEAR = 5  # near misses that are told
+HALFWAY = 1.5  # nearness that nonsense does not reach: see docs/decisions/0017-page.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,12 @@ def tagged(store: Store, tags: Collection[str]) -> frozenset[str]:
     return frozenset(one.id for one in store.windows(deleted=True) if wanted.intersection(one.tags))
 
 
+def stands_out(hit: RecallHit) -> bool:
+    """Whether a hit has something to do with what was asked, if perhaps little: a word, a name, a time, or its meaning."""
+    named = any(hit.parts.get(part, 0) > 0 for part in ("words", "speaker", "time"))
+    return named or hit.nearness is None or hit.nearness >= HALFWAY
+
+
 def stamps_of(sleepers: Iterable[Sleeper], stamp: Callable[[str, Role], int]) -> dict[tuple[str, Role], int]:
     """Tokens of the stamps that chunks get, by the window where they were said and by role."""
     return {place: stamp(*place) for place in {(one.window, one.key.role) for one in sleepers}}
@@ -94,13 +101,15 @@ def plan_waking(
     left: Collection[int] = (),
     led_here: Mapping[int, str] = MappingProxyType({}),
     only: Only = EVERYTHING,
+    may_read: Callable[[str], bool] = lambda window: True,
     wish: WakeWish = NO_WISH,
 ) -> Recalled:
     """The hits by key, the plan that fits the room, and near misses. Nothing is changed.
 
     `window_id`: where they would wake up; without one, nothing is live. `only`: which chunks may. `led_here`: of the
     windows in it, only these turns may: this one branched off after them.
-    `before`: only what stands before this position. `left`: turns that do not wake up. `stamp`: tokens by which the model is told of another window.
+    `before`: only what stands before this position. `left`: turns that do not wake up.
+    `may_read`: whether what was said in a window may wake up here. `stamp`: tokens by which the model is told of another window.
     """
     found = recall.search(
         text,
@@ -114,7 +123,11 @@ def plan_waking(
     everything, found = found, relevant(found, text, settings.relevance_floor)
     missed = _missed(everything, found, live)
     wanted = [*(hit.key for hit in (*found, *missed) if hit.key not in live), *wish.also]
-    sleepers = store.sleepers(window_id, wanted)
+    sleepers = {
+        key: sleeper
+        for key, sleeper in store.sleepers(window_id, wanted).items()
+        if may_read(sleeper.window) or key.turn_id in led_here
+    }
     if left or wish.without:
         sleepers = {
             key: sleeper
@@ -164,11 +177,11 @@ def plan_waking(
 def _missed(
     everything: Iterable[RecallHit], found: Iterable[RecallHit], live: Collection[ChunkKey]
 ) -> list[RecallHit]:
-    """Hits below the floor that tell something and stand out at least a little, some more than are told."""
+    """Hits below the floor that tell something and stand out, some more than are told."""
     known = {hit.key for hit in found}
     missed = [
         hit
         for hit in everything
-        if hit.key not in known and hit.key not in live and hit.similarity > 0 and "asking" not in hit.parts
+        if hit.key not in known and hit.key not in live and "asking" not in hit.parts and stands_out(hit)
     ]
     return missed[: 4 * MOST_NEAR]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
+from halo_weave.engine_list import EngineList
 from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import Engine, RecallPort
 from halo_weave.settings import Settings
@@ -13,12 +14,13 @@ from halo_weave.store import Store
 from halo_weave.weave.ahead import ReadAhead
 from halo_weave.weave.chunks import WeaveChunks
 from halo_weave.weave.documents import WeaveDocuments
+from halo_weave.weave.elsewhere import WeaveEngines
 from halo_weave.weave.keepsakes import WeaveKeepsakes
 from halo_weave.weave.library import WeaveLibrary
 from halo_weave.weave.memory import EmbedAnew, WeaveMemory
 from halo_weave.weave.models import Calibrate, OpenModel, Remember, WeaveModels
 from halo_weave.weave.presets import WeavePresets
-from halo_weave.weave.system import System
+from halo_weave.weave.system import OpenOther, System
 from halo_weave.weave.taping import DropTapes, NewTape
 from halo_weave.weave.turns import WeaveTurns
 from halo_weave.weave.windows import WeaveWindows
@@ -39,6 +41,8 @@ class Weave:
         remember_model: Remember | None = None,
         calibration: Calibration = NOT_CALIBRATED,
         new_tape: NewTape | None = None,
+        engine_list: EngineList | None = None,
+        open_other: OpenOther | None = None,
         drop_tapes: DropTapes | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -52,9 +56,11 @@ class Weave:
             now=now,
         )
         self._system.new_tape, self._system.erase_tapes = new_tape, drop_tapes
+        self._system.open_other = open_other
         self._ahead = ReadAhead(self._system)
         self.turns = WeaveTurns(self._system, self._ahead)
         self.models = WeaveModels(self._system, self.turns, open_model, calibrate, remember_model)
+        self.engines = WeaveEngines(self._system, engine_list)
         self.windows = WeaveWindows(self._system, self.turns)
         self.documents = WeaveDocuments(self._system)
         self.presets = WeavePresets(self._system)
@@ -70,6 +76,11 @@ class Weave:
     def engine(self) -> Engine:
         """The model alone, without windows and memory: for the prototype's addresses."""
         return self._system.engine
+
+    @property
+    def calibration(self) -> Calibration:
+        """The retrieval heads of the model."""
+        return self._system.calibration
 
     def close(self) -> None:
         """Stop what is being written and let go of everything. What was said so far is kept."""

@@ -157,7 +157,8 @@ class WeaveWindows:
         with system.alone(window_id):
             system.window(window_id)
             system.store.delete_window(window_id, now=system.now())
-            system.engine.forget(window_id)
+            for engine in system.engines:
+                engine.forget(window_id)
             system.drop_tapes(window_id)
         system.hubs.drop(window_id)
 

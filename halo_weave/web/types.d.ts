@@ -21,10 +21,13 @@ declare namespace Wire {
     "PUT /api/memory/entry": Keep;
     "PUT /api/notes": ReplaceNotes;
     "POST /api/model": ChooseModel;
+    "PUT /api/engines/{engine}": PutEngine;
     "PATCH /api/settings": SettingsChange;
     "POST /api/import": Record<string, any>;
     "POST /api/clear": Clear;
     "POST /api/reindex": EmbedAnew | null;
+    "POST /api/extra/lending/tokens": AskBytes;
+    "POST /api/extra/lending/forget": ForgetLent;
     "POST /api/extra/tokencount": CountTokens;
     "POST /api/v1/generate": Generate;
     "POST /api/extra/generate/check": CheckText | null;
@@ -91,6 +94,10 @@ declare namespace Wire {
     "GET /api/models": ModelsTold;
     "POST /api/model/stop": Stopped;
     "POST /api/model/retry": Status;
+    "GET /api/engines": EnginesTold;
+    "PUT /api/engines/{engine}": EnginesTold;
+    "DELETE /api/engines/{engine}": EnginesTold;
+    "GET /api/windows/{window_id}/engine": WhereTold;
     "GET /api/status": Status;
     "GET /api/settings": SettingsTold;
     "PATCH /api/settings": SettingsTold;
@@ -103,6 +110,10 @@ declare namespace Wire {
     "POST /api/reindex": EmbeddingState;
     "POST /api/session": null;
     "DELETE /api/session": null;
+    "GET /api/extra/lending": LentModel;
+    "GET /props": Props;
+    "POST /api/extra/lending/tokens": Bytes;
+    "POST /api/extra/lending/forget": LentForgotten;
     "GET /api/v1/info/version": KoboldResult;
     "GET /api/extra/version": KoboldVersion;
     "GET /api/v1/config/max_context_length": KoboldValue;
@@ -158,6 +169,12 @@ declare namespace Wire {
     window?: string | null;
   }
 
+  interface AskBytes {
+    text?: string | null;
+    special?: boolean;
+    ids?: number[] | null;
+  }
+
   interface AsleepEvent {
     chunks: SleptChunk[];
     budget: number;
@@ -199,6 +216,13 @@ declare namespace Wire {
     frames: number;
     reserve: number;
     free: number;
+  }
+
+  interface Bytes {
+    ids: number[];
+    raw: string;
+    ends: number[];
+    controls: number[];
   }
 
   interface CallMadeEvent {
@@ -382,6 +406,23 @@ declare namespace Wire {
     sentence: string;
   }
 
+  interface EngineTold {
+    name: string;
+    kind: string;
+    url: string;
+    model_name: string;
+    reader: string;
+    has_key: boolean;
+    configured: boolean;
+    open: boolean;
+    elsewhere: string;
+    light: string;
+  }
+
+  interface EnginesTold {
+    engines: EngineTold[];
+  }
+
   interface EntryTold {
     path: string;
     content: any;
@@ -404,6 +445,11 @@ declare namespace Wire {
 
   interface FailedEvent {
     sentence: string;
+  }
+
+  interface ForgetLent {
+    window?: string | null;
+    spans?: number[][];
   }
 
   interface Forgotten {
@@ -440,6 +486,7 @@ declare namespace Wire {
     memory?: string | null;
     trim_stop?: boolean;
     replace_instruct_placeholders?: boolean;
+    halo?: LentRequest | null;
     max_context_length?: any;
     quiet?: any;
     sampler_order?: any;
@@ -575,6 +622,37 @@ declare namespace Wire {
     halo_weave: string;
   }
 
+  interface LentForgotten {
+    done: true;
+  }
+
+  interface LentModel {
+    tokenizer: string;
+    chat_template: string;
+    template_words: Record<string, string>;
+    adds_bos: boolean;
+    parameters: number;
+    wide_layers: number[];
+    abilities: Record<string, boolean>;
+    heads: Record<string, number>[];
+    light: string;
+  }
+
+  interface LentRequest {
+    window: string;
+    tokenizer: string;
+    labels: number[];
+    next_label: number;
+    read_from?: number | null;
+    splice?: boolean;
+    heads?: number[][] | null;
+    mean?: boolean;
+    reply?: boolean;
+    reading?: boolean;
+    surprisal?: boolean;
+    grammar?: string;
+  }
+
   interface LifeEventTold {
     step: number;
     chunk: number;
@@ -661,6 +739,7 @@ declare namespace Wire {
     file: string;
     size_bytes: number;
     parameters: number;
+    elsewhere: string;
     light: string;
     note: string;
     thinks: boolean;
@@ -739,6 +818,9 @@ declare namespace Wire {
     memory_decay_days?: number | null;
     tools?: "auto" | "native" | "tags" | "off" | null;
     tool_rounds?: number | null;
+    answered_by?: string | null;
+    may_leave?: "all" | "window" | "not_private" | null;
+    private?: boolean | null;
     document_megabytes?: number | null;
     document_tokens?: number | null;
     document_seconds?: number | null;
@@ -779,10 +861,24 @@ declare namespace Wire {
     sleeps: number;
   }
 
+  interface Props {
+    chat_template: string;
+    bos_token: string;
+    eos_token: string;
+  }
+
   interface Pruned {
     chunks: SleptTold[];
     budget: number;
     over: number;
+  }
+
+  interface PutEngine {
+    kind: "kobold" | "openai" | "llama";
+    url?: string;
+    model_name?: string;
+    reader?: string;
+    key?: string;
   }
 
   interface RangeTold {
@@ -928,8 +1024,8 @@ declare namespace Wire {
       "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
       | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
       "recall_thoughts" | "kv_mode" | "read_ahead" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
-      "tools" | "tool_rounds" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
-      "capture_megabytes")[];
+      "tools" | "tool_rounds" | "answered_by" | "may_leave" | "private" | "document_megabytes" | "document_tokens" |
+      "document_seconds" | "capture" | "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -972,6 +1068,9 @@ declare namespace Wire {
     memory_decay_days?: number;
     tools?: "auto" | "native" | "tags" | "off";
     tool_rounds?: number;
+    answered_by?: string;
+    may_leave?: "all" | "window" | "not_private" | null;
+    private?: boolean;
     document_megabytes?: number;
     document_tokens?: number;
     document_seconds?: number;
@@ -997,7 +1096,8 @@ declare namespace Wire {
     siblings: SiblingTold[];
   }
 
-  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "no room" | "turn over";
+  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "stays on this machine" |
+      "no room" | "turn over";
 
   interface SleepingTold {
     key: string;
@@ -1144,6 +1244,8 @@ declare namespace Wire {
     thought_tokens: number;
     only_thought: boolean;
     faults: number;
+    prompted: number;
+    cached: number;
   }
 
   interface TurnTold {
@@ -1204,6 +1306,16 @@ declare namespace Wire {
     text: string;
   }
 
+  interface WhereTold {
+    name: string;
+    model: string;
+    elsewhere: string;
+    rule: "all" | "window" | "not_private";
+    private: boolean;
+    light: string;
+    malformed: number;
+  }
+
   interface WhyTold {
     key: string;
     text: string;
@@ -1240,8 +1352,8 @@ declare namespace Wire {
       "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
       | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
       "recall_thoughts" | "kv_mode" | "read_ahead" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
-      "tools" | "tool_rounds" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
-      "capture_megabytes")[];
+      "tools" | "tool_rounds" | "answered_by" | "may_leave" | "private" | "document_megabytes" | "document_tokens" |
+      "document_seconds" | "capture" | "capture_megabytes")[];
   }
 
   interface WindowTold {

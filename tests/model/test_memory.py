@@ -107,3 +107,29 @@ def test_thanks_wakes_nothing_and_what_is_spoken_of_does(tmp_path: Path):
         assert [weave._system.store.chunk(key).chunk.text for key in woken][:1] == [FACT]
         weave.windows.change_settings({"relevance_floor": 0})
         assert weave.memory.preview(window, "Hmm.").plan.wakes
+
+
+def test_nonsense_finds_nothing_and_a_question_in_other_words_does(tmp_path: Path):
+    options = Options(tmp_path, engine="scripted", embedder=standard_file())
+    with closing(assemble(options)) as weave:
+        weave.windows.change_settings({"max_new_tokens": 8, "memory_tree_in_prompt": False})
+        window = weave.windows.create("one").id
+        texts = (
+            "My cat is called Mochi. She is grey and afraid of thunder.",
+            "I work as a nurse in the harbour hospital.",
+            "My sister plays the violin in an orchestra.",
+            "I am allergic to peanuts.",
+        )
+        for text in texts:
+            list(weave.turns.steps(window, text))
+        assert isinstance(weave._system.recall, Recall)
+        assert weave._system.recall.settle(60)
+        for nonsense in ("xqzt wvbn plorf", "asdfghjkl", "blorp the fnord"):
+            assert not weave.memory.search(nonsense), nonsense
+            assert not weave.memory.preview(window, nonsense).near, nonsense
+        for asked, meant in (
+            ("pet", texts[0]),
+            ("occupation", texts[1]),
+            ("instrument of my sibling", texts[2]),
+        ):
+            assert weave.memory.search(asked)[0].record.chunk.text == meant

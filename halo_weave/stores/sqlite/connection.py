@@ -6,13 +6,16 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from halo_weave.errors import BadInput, StoreBusy, StoreCorrupt, StoreError, StoreFull
 from halo_weave.records import VERIFY_FIRST
+from halo_weave.stores.sql.seam import NOT_COPIED, WORDS, Check, Connection, Table, table_of
+from halo_weave.stores.sql.turnstile import Turnstile
+from halo_weave.stores.sqlite.checks import CHECKS
 from halo_weave.stores.sqlite.schema import APPLICATION, migrate
 
 T = TypeVar("T")
@@ -21,42 +24,57 @@ PAGE_BYTES = 8192  # five MiniLM vectors to a page; with 4096 a quarter of each 
 LOG_BYTES = 64 << 20  # the write-ahead log is cut back to this after a checkpoint
 CACHE_KIB = 16 << 10
 EMPTY_SECONDS = 2.0  # for another process to write the first page of a new file
+KEPT = {"memory", "migrations", "settings"}  # when a memory is cleared
 PAUSE = 0.05  # seconds between two tries; SQLite's own waiting would not hear Ctrl-C
 
 
-class _Turnstile:
-    """A lock for one writer at a time. Whoever is `urgent` goes before all others that wait."""
+class SqliteConnection(sqlite3.Connection):
+    """A connection, and the steps that SQLite does its own way."""
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._taken = False
-        self._urgent = 0  # how many of those wait
+    stream = sqlite3.Connection.execute  # SQLite reads rows as they are asked for
 
-    def acquire(self, timeout: float | None = None, *, urgent: bool = False) -> bool:
-        with self._changed:
-            self._urgent += urgent
-            try:
-                free = self._changed.wait_for(
-                    lambda: not self._taken and (urgent or not self._urgent), timeout
-                )
-            finally:
-                self._urgent -= urgent
-            self._taken = self._taken or free
-            return free
+    def note_changed(self, numbers: Sequence[int]) -> None:
+        self.executemany(
+            "INSERT OR REPLACE INTO changes (chunk) VALUES (?)", [(number,) for number in numbers]
+        )
 
-    def release(self) -> None:
-        with self._changed:
-            self._taken = False
-            self._changed.notify_all()
+    def last_change(self) -> int:
+        row = self.execute("SELECT seq FROM sqlite_sequence WHERE name = 'changes'").fetchone()
+        return int(row[0]) if row else 0
 
-    def __enter__(self) -> None:
-        self.acquire()
+    def put_words(self, rows: Sequence[tuple[int, str]]) -> None:
+        self.executemany("INSERT INTO words (rowid, terms) VALUES (?, ?)", rows)
 
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    def remove_words(self, numbers: Sequence[int]) -> None:
+        self.executemany("DELETE FROM words WHERE rowid = ?", [(number,) for number in numbers])
+
+    def put_vectors(self, generation: int, dimension: int, rows: Sequence[tuple[int, bytes]]) -> None:
+        self.executemany(
+            "INSERT OR REPLACE INTO vectors (generation, chunk, vector) VALUES (?, ?, ?)",
+            [(generation, number, codes) for number, codes in rows],
+        )
+
+    def defer_references(self) -> None:
+        self.execute("PRAGMA defer_foreign_keys = ON")
+
+    def tables(self) -> list[Table]:
+        names = self.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY rowid").fetchall()
+        found = []
+        for (name,) in names:
+            if name.startswith(("sqlite_", "words")) or name in NOT_COPIED:
+                continue
+            columns = self.execute(f"PRAGMA table_info({name})").fetchall()
+            key = [(place, column) for _, column, _, _, _, place in columns if place]
+            found.append(
+                table_of(name, [column for _, column, *_ in columns], [name for _, name in sorted(key)])
+            )
+        return [*found, WORDS]
+
+    def adopt_numbers(self) -> None:
+        """SQLite counts on from the greatest by itself."""
 
 
-class Database:
+class SqliteDatabase:
     """Connections to one memory file. Any thread may read or write; writes happen one at a time.
 
     A commit is in the operating system's hands when `writing` ends, so it survives the death of this process. With
@@ -67,14 +85,14 @@ class Database:
         self.path = path
         self.busy_seconds = busy_seconds
         self.read_only = read_only
-        self._turn = _Turnstile()  # one writer at a time within the process
-        self._idle: list[sqlite3.Connection] = []
-        self._all: list[sqlite3.Connection] = []
+        self._turn = Turnstile()  # one writer at a time within the process
+        self._idle: list[SqliteConnection] = []
+        self._all: list[SqliteConnection] = []
         self._guard = threading.Condition()
         self._closed = False
         self._durable = True
-        self._watcher: sqlite3.Connection | None = None
-        self._lent: set[sqlite3.Connection] = set()  # someone reads from them
+        self._watcher: SqliteConnection | None = None
+        self._lent: set[SqliteConnection] = set()  # someone reads from them
         self._file: tuple[int, int] | None = None  # which file it is, once it is open
         if path.is_dir():
             raise StoreError(f"{path} is a folder. Name a file, such as {path / 'memory.sqlite'}.")
@@ -92,10 +110,26 @@ class Database:
             self.close()
             raise
 
+    @property
+    def place(self) -> str:
+        return str(self.path)
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
+    @property
+    def conflict(self) -> type[Exception]:
+        return sqlite3.IntegrityError
+
+    @property
+    def checks(self) -> Mapping[str, Check]:
+        return CHECKS
+
     # Using it
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[SqliteConnection]:
         """A connection that sees one state of the memory until the block ends."""
         with self.translated():
             db = self._take()
@@ -110,7 +144,7 @@ class Database:
                     self._give_back(db)
 
     @contextmanager
-    def writing(self, *, durable: bool = False, urgent: bool = False) -> Iterator[sqlite3.Connection]:
+    def writing(self, *, durable: bool = False, urgent: bool = False) -> Iterator[SqliteConnection]:
         """A transaction: all of the block, or nothing. `urgent`: before other threads that wait to write."""
         if self.read_only:
             raise StoreFull(f"{self.path} was opened for reading only.")
@@ -175,6 +209,24 @@ class Database:
                     raise
                 return False
             return True
+
+    def empty(self, db: Connection) -> None:
+        db.defer_references()
+        tables = db.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+        ).fetchall()
+        for (table,) in tables:
+            if table not in KEPT and not table.startswith(("sqlite_", "words")):
+                db.execute(f"DELETE FROM {table}")
+        db.execute("DELETE FROM words")
+
+    def schema(self) -> int:
+        with self.reading() as db:
+            return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+    def size(self) -> int:
+        files = (self.path, self.path.with_name(self.path.name + "-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
 
     def vacuum(self) -> None:
         """Give the space of what was wiped back to the disk. While others use the memory, it is kept for later."""
@@ -272,7 +324,7 @@ class Database:
         finally:
             self._give_back(db)
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> SqliteConnection:
         mode = "ro" if self.read_only else "rwc"
         if self.read_only and not self._log_usable():
             mode += "&immutable=1"
@@ -283,6 +335,7 @@ class Database:
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
+            factory=SqliteConnection,
         )
         try:
             db.execute("PRAGMA foreign_keys = ON")
@@ -297,7 +350,7 @@ class Database:
         log = self.path.with_name(self.path.name + "-wal")
         return (log.exists() and log.stat().st_size > 0) or os.access(self.path.parent, os.W_OK)
 
-    def _take(self) -> sqlite3.Connection:
+    def _take(self) -> SqliteConnection:
         self._check_same_file()
         with self._guard:
             self._check_open()
@@ -314,7 +367,7 @@ class Database:
             self._lent.add(db)
         return db
 
-    def _give_back(self, db: sqlite3.Connection) -> None:
+    def _give_back(self, db: SqliteConnection) -> None:
         with self._guard:
             self._lent.discard(db)
             if self._closed:

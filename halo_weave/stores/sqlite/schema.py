@@ -13,7 +13,7 @@ from typing import Any
 
 from halo_weave.errors import StoreCorrupt, StoreTooNew
 from halo_weave.stores.packing import codes_of
-from halo_weave.stores.sqlite.wording import told_of, word_terms
+from halo_weave.stores.sql.wording import told_of, word_terms
 
 # What the migrations may ask of us.
 FUNCTIONS: tuple[tuple[str, int, Callable[..., Any]], ...] = (

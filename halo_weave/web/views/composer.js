@@ -217,11 +217,13 @@ export class ComposerView {
 
 /** @param {TurnState} turn */
 function doneWords(turn) {
-  const { tokens, tokens_per_second, computed, woken, asleep } = turn.stats;
+  const { tokens, tokens_per_second, computed, woken, asleep, prompted, cached, faults } = turn.stats;
   if (!tokens) return "";
   const speed = tokens_per_second ? ` at ${Math.round(tokens_per_second)} tok/s` : "";
-  const read = computed !== undefined ? `, read ${counted(computed, "token")} anew` : "";
+  const kept = prompted ? `, the server had ${cached} of ${counted(prompted, "token")}` : "";
+  const blind = faults ? ` Attention that could not be used: ${counted(faults, "row")}.` : "";
+  const read = kept || computed === undefined ? kept : `, read ${counted(computed, "token")} anew`;
   const woke = woken ? `, woke ${woken}` : "";
   const slept = asleep ? `, put ${asleep} to sleep` : "";
-  return `Wrote ${counted(tokens, "token")}${speed}${read}${woke}${slept}.`;
+  return `Wrote ${counted(tokens, "token")}${speed}${read}${woke}${slept}.${blind}`;
 }

@@ -2,6 +2,7 @@
 
 import { button, fill, h, iconButton } from "../dom.js";
 import { number } from "../words.js";
+import { WhereBadge } from "./engines.js";
 
 const LEGEND = "Ground: what the reply looks at, while it is written or when you point at it. " +
   "Bar at the edge: how the chunk stands among all live ones, 0 (sleeps first) to 100.";
@@ -30,7 +31,8 @@ export class HeaderView {
     this.banner = h("div", { class: "banner", role: "alert", hidden: true });
     const openRail = () => document.body.classList.add("rail-open");
     place.append(
-      iconButton("menu", "Windows", openRail, { class: "rail-open-button" }), this.name, acts.views, this.legend,
+      iconButton("menu", "Windows", openRail, { class: "rail-open-button" }), this.name,
+      new WhereBadge(app).node, acts.views, this.legend,
       h("div", { class: "header-acts" },
         this.heat, theme, iconButton("keys", "Keys", acts.keys, { class: "wide-only" })));
     place.after(this.banner);

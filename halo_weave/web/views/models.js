@@ -2,6 +2,7 @@
 
 import { button, fill, h, onSubmit } from "../dom.js";
 import { counted, percent, size } from "../words.js";
+import { EnginesPart } from "./engines.js";
 
 const ABOUT = "Conversations go on with whichever model you choose. The one in use speaks until the other is ready, " +
   "and stays if that cannot be had.";
@@ -28,18 +29,20 @@ export class ModelsView {
     });
     this.hint = h("p", { class: "quiet" });
     this.advised = h("ul", { class: "model-advised" });
+    this.engines = new EnginesPart(app);
     const other = h("form", { class: "filters", on: onSubmit(() => this.#choose(this.input.value.trim())) },
       this.input, h("button", { type: "submit", class: "button", text: "Use" }));
     this.node = h("div", { class: "drawer-body" },
       group("In use", this.used, this.change),
       group("To choose from", h("p", { class: "quiet", text: ABOUT }), this.list),
-      group("Another one", other, this.hint, this.advised));
+      group("Another one", other, this.hint, this.advised), this.engines.node);
     for (const topic of ["status", "model"]) app.store.on(topic, () => this.node.isConnected && this.show());
   }
 
   shown() {
     this.show();
     this.#load();
+    this.engines.load();
   }
 
   async #load() {

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from halo_weave.core.tokens import Role
 from halo_weave.errors import BadInput
-from halo_weave.ports import Capture, Prompt, Read
-from tests.contract.talks import GREEDY, Talk, size
+from halo_weave.ports import Capture
+from tests.contract.talks import Talk, size
 
 ABILITY = "attention"
 
@@ -64,33 +63,3 @@ def test_layers_and_heads_that_cannot_be_read_are_refused(
     with pytest.raises(BadInput, match=sentence):
         talk.hear(capture=capture)
     assert talk.hear(capture=Capture()).steps[0].row is not None
-
-
-def test_the_rows_of_the_user_turn_are_known_after_it_is_read(talk: Talk) -> None:
-    talk.answer()
-    before = talk.chunk_tokens
-    question = talk.add(Role.USER, "And where does he swim?")
-    _, start, tokens = talk.turns[question]
-    capture = Capture(reading=True, raw=True, pairs=((1, 2), (0, 0)))
-    for _ in range(2):  # asked again, nothing is new, and yet the rows are there
-        read = talk.hear(capture=capture, read_from=start).read
-        assert read is not None
-        assert [len(row.tokens) for row in read.rows] == [before + 1 + i for i in range(len(tokens))]
-        assert all(row.fault(len(row.tokens)) is None for row in read.rows)
-        assert [row.raw.shape for row in read.rows if row.raw is not None] == [
-            (2, len(row.tokens)) for row in read.rows
-        ]
-
-
-def test_a_reply_that_is_given_is_looked_at_as_if_it_were_read(talk: Talk) -> None:
-    """The last segment may be an assistant's words: what would the model look at to say them?"""
-    said = talk.add(Role.ASSISTANT, "His name is Bruno.")
-    prompt = talk.prompt(read_from=talk.turns[said][1])
-    end = next(i for i, one in enumerate(prompt.segments) if one.labels[0] == talk.turns[said][1])
-    prompt = Prompt(prompt.segments[: end + 1], talk.next, prompt.read_from)
-    read = next(
-        event
-        for event in talk.engine.generate(talk.window, prompt, GREEDY, Capture(reading=True))
-        if isinstance(event, Read)
-    )
-    assert len(read.rows) == len(talk.turns[said][2])

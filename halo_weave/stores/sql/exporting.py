@@ -1,0 +1,245 @@
+"""Export: a memory, or a part of it, as the sections of the exchange format, one element at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from halo_weave.records import Subset
+from halo_weave.store import Progress, silent
+from halo_weave.stores.exchange import FORMAT, VERSION, base64_of, said_at, tokens_out
+from halo_weave.stores.jsonstream import write_object
+from halo_weave.stores.packing import floats_of, micros, pack_sources, unpack_sources, unpack_tokens
+from halo_weave.stores.sql.rows import SqlPart, check_window
+from halo_weave.stores.sql.seam import Connection
+
+Element = dict[str, Any]
+ORIGIN = ("source", "first_turn", "mark")
+
+# How the columns of a query are written, by their names; all others as they are.
+FORMS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("turn", "answers", "parent", "head", "start", "next_turn", "next_position"), str),
+    **dict.fromkeys(("created", "modified", "accessed", "ended", "completed"), said_at),
+    **dict.fromkeys(("said", "since", "slept", "happened", "deleted", "undeleted", "merged"), said_at),
+    **dict.fromkeys(
+        ("settings", "content", "snapshot", "value", "detail", "woken", "reason", "tags", "inherits"),
+        json.loads,
+    ),
+    **dict.fromkeys(("brightness", "traces", "vectors"), base64_of),
+    **dict.fromkeys(("pinned", "archived", "stale", "aside"), bool),
+}
+
+
+class SqlExport(SqlPart):
+    def export(
+        self,
+        write: Callable[[str], object],
+        *,
+        now: datetime,
+        subset: Subset | None = None,
+        vectors: bool = False,
+        progress: Progress = silent,
+    ) -> None:
+        subset = subset or Subset()
+        with self._db.reading() as db:
+            _choose(db, subset)
+            total = db.execute("SELECT count(*) FROM chosen").fetchone()[0]
+            write_object(_sections(db, now, subset, vectors, lambda done: progress(done, total)), write)
+
+
+def _choose(db: Connection, subset: Subset) -> None:
+    """Temporary tables of the turns and windows to export; they go when the reader's transaction ends."""
+    db.execute("CREATE TEMP TABLE chosen (turn INTEGER PRIMARY KEY)")
+    if subset.window is not None:
+        check_window(db, subset.window)
+    values = {
+        "everything": subset.everything,
+        "window": subset.window,
+        "first": subset.first_turn,
+        "last": subset.last_turn,
+        "since": None if subset.since is None else micros(subset.since),
+        "until": None if subset.until is None else micros(subset.until),
+    }
+    db.execute(
+        """INSERT INTO chosen SELECT id FROM turns t WHERE
+               (:window IS NULL OR t.window = :window
+                   OR EXISTS (SELECT 1 FROM chunks c JOIN live l ON l.chunk = c.number AND l.window = :window
+                              WHERE c.turn = t.id)
+                   OR EXISTS (SELECT 1 FROM chunks c JOIN asleep a ON a.chunk = c.number AND a.window = :window
+                              WHERE c.turn = t.id))
+               AND (:first IS NULL OR t.id >= :first) AND (:last IS NULL OR t.id <= :last)
+               AND (:since IS NULL OR t.said >= :since) AND (:until IS NULL OR t.said <= :until)""",
+        values,
+    )
+    if not subset.everything:  # a question and its answer are never parted
+        db.execute(
+            """INSERT INTO chosen
+               SELECT t.answers FROM turns t JOIN chosen ON chosen.turn = t.id WHERE t.answers IS NOT NULL
+               UNION SELECT a.id FROM turns a JOIN chosen ON chosen.turn = a.answers WHERE a.answers IS NOT NULL
+               ON CONFLICT DO NOTHING"""
+        )
+    db.execute("CREATE TEMP TABLE shown (window TEXT PRIMARY KEY)")
+    db.execute(
+        """INSERT INTO shown SELECT id FROM windows w WHERE :everything OR w.id = :window
+               OR EXISTS (SELECT 1 FROM chosen JOIN turns t ON t.id = chosen.turn WHERE t.window = w.id)""",
+        values,
+    )
+
+
+def _sections(
+    db: Connection, now: datetime, subset: Subset, vectors: bool, progress: Callable[[int], None]
+) -> Iterator[tuple[str, Any]]:
+    yield "format", FORMAT
+    yield "version", VERSION
+    header = next(_elements(db, "SELECT id, created, next_turn, next_position FROM memory"))
+    yield "memory", {**header, "exported": said_at(micros(now)), "subset": not subset.everything}
+    yield (
+        "windows",
+        _elements(
+            db,
+            """SELECT id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head,
+                   tags, pinned, archived, inherits
+               FROM windows JOIN shown ON shown.window = id ORDER BY created, id""",
+        ),
+    )
+    yield "turns", _turns(db, progress)
+    for table, own in (("live", "h.pinned, h.since, h.woken"), ("asleep", "h.slept, h.reason")):
+        yield table, _held(db, table, own, subset.window)
+    yield (
+        "history",
+        _elements(
+            db,
+            """SELECT h.window, c.turn, c.chunk, h.happened, h.event, h.detail FROM history h
+               JOIN chunks c ON c.number = h.chunk JOIN chosen ON chosen.turn = c.turn
+               WHERE h.window IS NULL OR h.window IN (SELECT window FROM shown) ORDER BY h.id""",
+        ),
+    )
+    if subset.everything:
+        yield "entries", _entries(db)
+        yield "notes", _elements(db, "SELECT name, content, created, modified FROM notes ORDER BY name")
+        yield "settings", _elements(db, "SELECT key, value, modified FROM settings ORDER BY key")
+    if vectors:
+        current = "SELECT id AS generation, model, dimension, created, completed FROM generations WHERE state = 'current'"
+        yield "generations", _elements(db, current)
+        vectors_of = _elements(
+            db,
+            """SELECT v.generation, c.turn, c.chunk, v.vector, g.dimension,
+                   CASE WHEN w.chunk IS NOT NULL THEN 1 END AS stale FROM vectors v
+               JOIN generations g ON g.id = v.generation AND g.state = 'current' JOIN chunks c ON c.number = v.chunk
+               JOIN chosen ON chosen.turn = c.turn
+               LEFT JOIN wanted w ON w.generation = v.generation AND w.chunk = v.chunk ORDER BY c.turn, c.chunk""",
+        )
+        yield "vectors", map(_vector, vectors_of)
+
+
+def _elements(db: Connection, sql: str, values: tuple[Any, ...] = ()) -> Iterator[Element]:
+    """The rows of a query, each column under its name and in its form."""
+    cursor = db.stream(sql, values)
+    columns = [(column[0], FORMS.get(column[0])) for column in cursor.description]
+    for row in cursor:
+        yield {
+            name: value if value is None or form is None else form(value)
+            for (name, form), value in zip(columns, row, strict=True)
+        }
+
+
+def _vector(element: Element) -> Element:
+    """The stored numbers, as an export has them."""
+    floats = floats_of(element["vector"], element.pop("dimension"))
+    return _without_nulls({**element, "vector": base64_of(floats)})
+
+
+def _without_nulls(element: Element) -> Element:
+    return {name: value for name, value in element.items() if value is not None}
+
+
+def _tokens(element: Element, count: int) -> Element:
+    """Takes the columns of tokens out of an element, and gives them as they are written."""
+    return tokens_out(unpack_tokens(element.pop("ids"), element.pop("lengths"), element.pop("raw"), count))
+
+
+def _turns(db: Connection, progress: Callable[[int], None]) -> Iterator[Element]:
+    rows = _elements(
+        db,
+        """SELECT t.id AS turn, t.window, t.role, t.answers, t.parent, nullif(t.aside, 0) AS aside, t.speaker, t.said, i.source, i.turn AS first_turn, i.mark,
+               c.chunk, c.start, k.fingerprint AS tokenizer, c.tags, c.deleted, c.undeleted, c.merged,
+               (SELECT m.chunk FROM chunks m WHERE m.number = c.merged_into) AS merged_into,
+               c.span, c.ids, c.lengths, c.raw
+           FROM chosen CROSS JOIN turns t CROSS JOIN chunks c CROSS JOIN tokenizers k
+           LEFT JOIN imported i ON i.here = t.id
+           WHERE t.id = chosen.turn AND c.turn = t.id AND k.id = c.tokenizer
+           ORDER BY t.id, c.start, c.chunk""",
+    )
+    for done, (_, group) in enumerate(groupby(rows, key=lambda row: row["turn"]), 1):
+        names = ("turn", "window", "role", "answers", "parent", "aside", "speaker", "said", *ORIGIN)
+        chunks = []
+        for chunk in group:
+            turn = {name: chunk.pop(name) for name in names}
+            chunk.update(_tokens(chunk, chunk.pop("span")))
+            chunks.append(_without_nulls(chunk))
+        source, first_turn, mark = (turn.pop(name) for name in ORIGIN)
+        turn = {**_without_nulls(turn), "answers": turn["answers"], "chunks": chunks}
+        if source is not None:
+            turn["origin"] = {"memory": source, "turn": str(first_turn), "mark": mark}
+        use = _use(db, int(turn["turn"]))
+        if use is not None:
+            turn["use"] = use
+        yield turn
+        progress(done)
+
+
+def _use(db: Connection, turn: int) -> Element | None:
+    """What a reply took from chunks; its tokens name them by their place in the list."""
+    row = db.execute("SELECT rest, tokens FROM sources WHERE turn = ?", (turn,)).fetchone()
+    if row is None:
+        return None
+    chunks = db.execute(
+        """SELECT u.place, c.turn, c.chunk, u.share FROM uses u JOIN chunks c ON c.number = u.chunk
+           WHERE u.turn = ? ORDER BY u.place""",
+        (turn,),
+    ).fetchall()
+    places = {place: i for i, (place, *_) in enumerate(chunks)}
+    tokens = [
+        [one._replace(place=places[one.place]) for one in sources if one.place in places]
+        for sources in unpack_sources(row[1])
+    ]
+    return {
+        "chunks": [{"turn": str(turn), "chunk": chunk, "share": share} for _, turn, chunk, share in chunks],
+        "nothing": row[0],
+        "tokens": base64_of(pack_sources(tokens)),
+    }
+
+
+def _held(db: Connection, table: str, own: str, window: str | None) -> Iterator[Element]:
+    """How windows hold the chunks, live or asleep."""
+    for element in _elements(
+        db,
+        f"""SELECT h.window, c.turn, c.chunk, h.brightness, h.traces, {own}, k.fingerprint AS tokenizer,
+                length(h.brightness) / 4 AS span, h.ids, h.lengths, h.raw
+            FROM {table} h JOIN shown ON shown.window = h.window JOIN chunks c ON c.number = h.chunk
+            JOIN chosen ON chosen.turn = c.turn LEFT JOIN tokenizers k ON k.id = h.tokenizer
+            WHERE ?1 IS NULL OR h.window = ?1 ORDER BY h.window, h.start""",
+        (window,),
+    ):
+        tokenizer, span = element.pop("tokenizer"), element.pop("span")
+        if element["traces"] is None:
+            del element["traces"]
+        if element["ids"] is None:
+            del element["ids"], element["lengths"], element["raw"]
+        else:
+            element["reading"] = {"tokenizer": tokenizer, **_tokens(element, span)}
+        yield element
+
+
+def _entries(db: Connection) -> Iterator[Element]:
+    columns = "path, version, content, snapshot, model, vectors, created, modified, accessed"
+    rows = _elements(
+        db,
+        f"""SELECT {columns}, NULL AS ended FROM entries UNION ALL SELECT {columns}, ended FROM entry_versions
+            ORDER BY path, version""",
+    )
+    for path, versions in groupby(rows, key=lambda row: row.pop("path")):
+        yield {"path": path, "versions": list(versions)}

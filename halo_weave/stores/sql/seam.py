@@ -1,0 +1,118 @@
+"""What the statements need of a database: connections, transactions, and the few steps that each database does its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+
+class Cursor(Protocol):
+    """The rows of a statement."""
+
+    @property
+    def rowcount(self) -> int: ...
+    @property
+    def description(self) -> Any: ...
+    def fetchone(self) -> Any: ...
+    def fetchmany(self, size: int, /) -> list[Any]: ...
+    def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+Values = Sequence[Any] | Mapping[str, Any]
+
+
+class Table(NamedTuple):
+    """A table whose rows a copy of a memory must have. Rows are found by their key, which comes first."""
+
+    name: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+
+
+NOT_COPIED = {"memory", "migrations"}
+WORDS = Table("words", ("rowid", "terms"), ("rowid",))
+
+
+def table_of(name: str, columns: Sequence[str], key: Sequence[str]) -> Table:
+    if name == "vectors":  # it has numbers of its own that mean nothing
+        columns, key = ("generation", "chunk", "vector"), ("generation", "chunk")
+    return Table(name, (*key, *(column for column in columns if column not in key)), tuple(key))
+
+
+class Connection(Protocol):
+    """Statements are written for SQLite, with `?`, `?1` or `:name`; docs/decisions/0022 tells what to avoid in them."""
+
+    def execute(self, sql: str, values: Values = (), /) -> Cursor: ...
+    def executemany(self, sql: str, rows: Iterable[Values], /) -> Cursor: ...
+    def stream(self, sql: str, values: Values = (), /) -> Cursor:
+        """As `execute`, for more rows than fit into memory. Other statements may run while they are read."""
+
+    def note_changed(self, numbers: Sequence[int]) -> None:
+        """These chunks are not what they were. Others see it by a number that is greater than all before."""
+
+    def last_change(self) -> int: ...
+    def put_words(self, rows: Sequence[tuple[int, str]]) -> None:
+        """Numbers and terms of chunks that the word index does not hold."""
+
+    def remove_words(self, numbers: Sequence[int]) -> None: ...
+    def put_vectors(self, generation: int, dimension: int, rows: Sequence[tuple[int, bytes]]) -> None:
+        """Numbers of chunks, and the packed vectors that each has from now on."""
+
+    def defer_references(self) -> None:
+        """Rows may point to what is not there until the transaction ends."""
+
+    def tables(self) -> list[Table]:
+        """What a copy must have, in an order in which rows only point to what comes before."""
+
+    def adopt_numbers(self) -> None:
+        """After rows were copied with their numbers: new ones are counted on from there."""
+
+
+Mend = Callable[[Connection], object]
+Fault = tuple[str, Mend | None]  # what is wrong, and what would mend it
+Check = Callable[[Connection], Iterator[Fault]]
+
+
+class Database(Protocol):
+    """One memory in a database, for all threads of this process."""
+
+    @property
+    def place(self) -> str:
+        """As its user knows it."""
+
+    @property
+    def folder(self) -> Path:
+        """Where large files may lie for a while."""
+
+    @property
+    def conflict(self) -> type[Exception]:
+        """What is raised if a row is there already."""
+
+    @property
+    def checks(self) -> Mapping[str, Check]:
+        """What `verify` looks at in this database only."""
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """One state of the memory until the block ends."""
+
+    def writing(self, *, durable: bool = False, urgent: bool = False) -> AbstractContextManager[Connection]:
+        """A transaction: all of the block, or nothing. `urgent`: before other threads that wait to write."""
+
+    def alone(self, *, patience: float) -> AbstractContextManager[None]:
+        """One import or clearing at a time, among all processes: wait for others up to `patience` seconds."""
+
+    def empty(self, db: Connection) -> None:
+        """Wipe all tables but those that a clearing keeps."""
+
+    def vacuum(self) -> None:
+        """Give the space of what was wiped back."""
+
+    def schema(self) -> int: ...
+    def size(self) -> int:
+        """Bytes."""
+
+    def version(self) -> int: ...
+    def close(self) -> None: ...

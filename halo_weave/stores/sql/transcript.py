@@ -1,0 +1,305 @@
+"""What was said: ids reserved, turns appended, replies kept while they stream, chunks found by key."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from halo_weave.core.marks import mark_of
+from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.core.window import Live
+from halo_weave.errors import BadInput, StoreFull, UnknownChunk
+from halo_weave.records import ChunkRecord, Draft, Reservation, TurnPage
+from halo_weave.stores.owners import alive, this_process
+from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, pack_traces, unpack_runs
+from halo_weave.stores.sql.branches import place_turn
+from halo_weave.stores.sql.rows import (
+    CHUNK_COLUMNS,
+    CHUNK_TABLES,
+    PRESENT,
+    SqlPart,
+    check_window,
+    insert_chunk,
+    listed,
+    pack_json,
+    records,
+    tokenizer_of,
+    want_vectors,
+)
+from halo_weave.stores.sql.seam import Connection
+from halo_weave.stores.sql.wording import word_terms
+
+LIMIT = 2**63 - 1
+PATIENCE = timedelta(minutes=1)
+
+
+class SqlTranscript(SqlPart):
+    def reserve(self, positions: int) -> Reservation:
+        if positions < 1:
+            raise BadInput(f"{positions} positions cannot be reserved. Ask for at least one.")
+        with self._db.writing() as db:
+            turn, start = db.execute("SELECT next_turn, next_position FROM memory").fetchone()
+            if turn > LIMIT - 2 or start > LIMIT - positions:
+                raise StoreFull(
+                    f"{self._db.place} has no more ids: they end at 2^63. Export what you need and begin a new memory."
+                )
+            db.execute("UPDATE memory SET next_turn = ?, next_position = ?", (turn + 2, start + positions))
+        return Reservation(turn, turn + 1, start, start + positions)
+
+    def append(
+        self,
+        window_id: str,
+        said: Sequence[Live],
+        *,
+        tokenizer: str,
+        now: datetime,
+        asleep: bool = False,
+        speaker: str | None = None,
+        tags: Mapping[ChunkKey, Sequence[str]] | None = None,
+        after: int | None = None,
+    ) -> list[int]:
+        turn, role, answers = _one_turn(said)
+        when = micros(now)
+        with self._db.writing(durable=True) as db:
+            names = check_window(db, window_id)
+            if speaker is None:
+                speaker = "" if role is Role.SYSTEM else names[role is Role.ASSISTANT]
+            self._check_reserved(db, said)
+            _check_pair(db, turn, role, answers)
+            known = db.execute(
+                "SELECT window, role, answers, speaker, said, aside FROM turns WHERE id = ?", (turn,)
+            ).fetchone()
+            if known is None:
+                db.execute(
+                    "INSERT INTO turns (id, window, role, answers, speaker, said, mark) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (turn, window_id, role, answers, speaker, when, mark_of(role, _words(said, tags or {}))),
+                )
+                place_turn(db, window_id, turn, answers, after, when)
+                heard = when
+            else:
+                if known[:3] != (window_id, role, answers) or known[5]:
+                    raise BadInput(
+                        f"Turn {turn} is already stored as a turn of another window, speaker or branch."
+                    )
+                speaker, heard = known[3:5]
+            numbers = []
+            for item in said:
+                chunk, own = item.chunk, (tags or {}).get(item.chunk.key)
+                try:
+                    number = insert_chunk(db, window_id, chunk.key, chunk.start, chunk.tokens, tokenizer, own)
+                except self._db.conflict as error:
+                    raise BadInput(f"Chunk {chunk.key} is already stored; nothing was added.") from error
+                numbers.append(number)
+            db.put_words(
+                [
+                    (number, word_terms(item.chunk.tokens.raw, speaker, heard))
+                    for number, item in zip(numbers, said, strict=True)
+                ]
+            )
+            live = """INSERT INTO live (window, start, chunk, since, brightness, traces, pinned)
+                      VALUES (?, ?, ?, ?, ?, ?, ?)"""
+            sleeping = """INSERT INTO asleep (window, start, chunk, slept, brightness, traces, peak, gone, reason)
+                          VALUES (?, ?, ?, ?, ?, ?, ?, 0, '{}')"""
+            for number, item in zip(numbers, said, strict=True):
+                kept = pack_floats(item.brightness), pack_traces(item.traces)
+                held = (window_id, item.chunk.start, number, when, *kept)
+                db.execute(sleeping if asleep else live, (*held, item.peak if asleep else item.pinned))
+            db.note_changed(numbers)
+            want_vectors(db, numbers)
+            db.execute("DELETE FROM drafts WHERE turn = ?", (turn,))
+        return numbers
+
+    def _check_reserved(self, db: Connection, said: Sequence[Live]) -> None:
+        next_turn, next_position = db.execute("SELECT next_turn, next_position FROM memory").fetchone()
+        first, last = said[0].chunk, said[-1].chunk
+        if first.key.turn_id >= next_turn or last.stop > next_position:
+            raise BadInput(
+                f"Turn {first.key.turn_id} at positions {first.start} to {last.stop} was never reserved."
+            )
+        row = db.execute(
+            """SELECT start + span FROM chunks WHERE start < ? AND merged IS NULL ORDER BY start DESC LIMIT 1""",
+            (last.stop,),
+        ).fetchone()
+        if row and row[0] > first.start:
+            raise BadInput(
+                f"Positions {first.start} to {last.stop} are taken; turn {first.key.turn_id} was not stored."
+            )
+
+    # A reply while it streams
+
+    def save_drafts(self, drafts: Sequence[Draft]) -> None:
+        with self._db.writing(urgent=True) as db:
+            for draft in drafts:
+                self._save_draft(db, draft)
+
+    def _save_draft(self, db: Connection, draft: Draft) -> None:
+        turn, tokens = draft.turn_id, draft.tokens
+        row = db.execute("SELECT tokens FROM drafts WHERE turn = ?", (turn,)).fetchone()
+        if row is None:
+            check_window(db, draft.window)
+            if db.execute("SELECT 1 FROM chunks WHERE turn = ? LIMIT 1", (turn,)).fetchone():
+                raise BadInput(f"Turn {turn} is already stored; it cannot become a draft again.")
+            kind, begun = tokenizer_of(db, draft.tokenizer), micros(draft.begun)
+            db.execute(
+                """INSERT INTO drafts (turn, window, start, answers, tokenizer, owner, begun, saved, tokens)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)""",
+                (turn, draft.window, draft.start, draft.answers, kind, this_process(), begun, begun),
+            )
+        stored = row[0] if row else 0
+        if len(tokens) > stored:
+            part = tokens.part(stored, len(tokens))
+            db.execute(
+                "INSERT INTO draft_parts (turn, at, span, ids, lengths, raw) VALUES (?, ?, ?, ?, ?, ?)",
+                (turn, stored, len(part), *pack_tokens(part)),
+            )
+        db.execute(
+            "UPDATE drafts SET tokens = ?, saved = ? WHERE turn = ?",
+            (max(stored, len(tokens)), micros(draft.saved), turn),
+        )
+
+    def drafts(self, *, now: datetime, abandoned: bool = True, held: str | None = None) -> list[Draft]:
+        found = []
+        with self._db.reading() as db:
+            rows = db.execute(
+                """SELECT d.window, d.turn, d.start, d.answers, k.fingerprint, d.begun, d.saved, d.owner
+                   FROM drafts d JOIN tokenizers k ON k.id = d.tokenizer ORDER BY d.turn"""
+            ).fetchall()
+            for window, turn, start, answers, fingerprint, begun, saved, owner in rows:
+                living = alive(owner) and not (window == held and owner == this_process())
+                if abandoned and (now - moment(saved) < PATIENCE if living is None else living):
+                    continue
+                parts = db.execute(
+                    "SELECT ids, lengths, raw, span FROM draft_parts WHERE turn = ? ORDER BY at", (turn,)
+                ).fetchall()
+                if parts:
+                    tokens = sum(unpack_runs(parts)[1:], unpack_runs(parts)[0])
+                    found.append(
+                        Draft(window, turn, start, answers, tokens, fingerprint, moment(begun), moment(saved))
+                    )
+        return found
+
+    def drop_draft(self, turn_id: int) -> None:
+        with self._db.writing() as db:
+            db.execute("DELETE FROM drafts WHERE turn = ?", (turn_id,))
+
+    # Finding it
+
+    def chunk(self, key: ChunkKey) -> ChunkRecord:
+        found = self.chunks_by_key([key])
+        if not found:
+            raise UnknownChunk(f"There is no chunk {key} in this memory.")
+        return found[0]
+
+    def chunks(self, numbers: Iterable[int]) -> list[ChunkRecord]:
+        wanted = [int(number) for number in numbers]
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.number IN (SELECT value FROM json_each(?))",
+                (listed(wanted),),
+            ).fetchall()
+        found = {record.number: record for record in records(rows)}
+        return [found[number] for number in wanted if number in found]
+
+    def chunks_by_key(self, keys: Iterable[ChunkKey]) -> list[ChunkRecord]:
+        wanted = list(keys)
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"""SELECT {CHUNK_COLUMNS} FROM json_each(?) j CROSS JOIN {CHUNK_TABLES}
+                        AND c.turn = CAST(j.value ->> 0 AS BIGINT) AND c.chunk = CAST(j.value ->> 1 AS BIGINT)""",
+                (pack_json([key[:2] for key in wanted]),),
+            ).fetchall()
+        found = {record.key: record for record in records(rows)}
+        return [found[key] for key in dict.fromkeys(wanted) if key in found]
+
+    def chunks_between(self, first: int, stop: int) -> list[ChunkRecord]:
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"""SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.merged IS NULL AND c.start < :stop
+                    AND c.start >= coalesce(
+                        (SELECT max(start) FROM chunks WHERE start <= :first AND merged IS NULL), 0)
+                    ORDER BY c.start""",
+                {"first": first, "stop": stop},
+            ).fetchall()
+        return [record for record in records(rows) if record.chunk.stop > first]
+
+    def turn(self, turn_id: int) -> list[ChunkRecord]:
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.turn = ? ORDER BY c.chunk", (turn_id,)
+            ).fetchall()
+        return records(rows)
+
+    def deleted_in(
+        self, window_id: str, *, offset: int = 0, limit: int = 100
+    ) -> tuple[int, list[ChunkRecord]]:
+        there = "WHERE c.window = ? AND c.deleted IS NOT NULL AND c.merged IS NULL"
+        with self._db.reading() as db:
+            (total,) = db.execute(f"SELECT count(*) FROM chunks c {there}", (window_id,)).fetchone()
+            rows = db.execute(
+                f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} {there} ORDER BY c.deleted DESC, c.start LIMIT ? OFFSET ?",
+                (window_id, limit, offset),
+            ).fetchall()
+        return total, records(rows)
+
+    def said_in(
+        self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
+    ) -> TurnPage:
+        with self._db.reading() as db:
+            found = db.execute(
+                f"""WITH RECURSIVE line(id) AS (
+                        SELECT head FROM windows WHERE id = ? AND head IS NOT NULL
+                        UNION ALL SELECT t.parent FROM line JOIN turns t USING (id) WHERE t.parent IS NOT NULL)
+                    SELECT id FROM line l WHERE EXISTS (SELECT 1 FROM chunks c WHERE c.turn = l.id AND {PRESENT})
+                    ORDER BY id""",
+                (window_id,),
+            ).fetchall()
+            turns = [turn for (turn,) in found]
+            if around is not None:
+                offset = bisect_left(turns, around) - limit // 2
+            first = max(0, len(turns) - limit if offset is None else offset)
+            rows = db.execute(
+                f"""SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES}
+                    WHERE c.turn IN (SELECT value FROM json_each(?)) AND {PRESENT} ORDER BY c.turn, c.chunk""",
+                (listed(turns[first : first + limit]),),
+            ).fetchall()
+        return TurnPage(len(turns), first, tuple(records(rows)))
+
+
+def _one_turn(said: Sequence[Live]) -> tuple[int, Role, int | None]:
+    if not said:
+        raise BadInput("A turn without chunks cannot be stored.")
+    first = said[0].chunk
+    at = first.start
+    for item in said:
+        chunk = item.chunk
+        if (chunk.key.turn_id, chunk.key.role, chunk.answers) != (
+            first.key.turn_id,
+            first.key.role,
+            first.answers,
+        ):
+            raise BadInput("Chunks of several turns cannot be stored as one turn.")
+        if chunk.span != len(chunk.tokens):
+            raise BadInput(
+                f"Chunk {chunk.key} was read anew by another tokenizer; only what was said can be stored."
+            )
+        if chunk.start < at:
+            raise BadInput(f"Chunk {chunk.key} stands before the chunk it follows.")
+        at = chunk.stop
+    return first.key.turn_id, first.key.role, first.answers
+
+
+def _words(said: Sequence[Live], tags: Mapping[ChunkKey, Sequence[str]]) -> str:
+    """What the turn says to others: without thoughts and the words of tools."""
+    own = [item.chunk for item in said if not {"thought", "tool"} & {*tags.get(item.chunk.key, ())}]
+    return b"".join(chunk.tokens.raw for chunk in own).decode("utf-8", errors="replace")
+
+
+def _check_pair(db: Connection, turn: int, role: Role, answers: int | None) -> None:
+    if answers is None:
+        return
+    row = db.execute("SELECT role FROM turns WHERE id = ?", (answers,)).fetchone()
+    if role is not Role.ASSISTANT or row is None or row[0] != Role.USER or answers >= turn:
+        raise BadInput(
+            f"Turn {turn} cannot answer turn {answers}: an answer follows a stored turn of the user."
+        )

@@ -1,0 +1,213 @@
+"""Windows: their names, prompts and settings."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from halo_weave.errors import UnknownWindow
+from halo_weave.records import PERSONA, PERSONA_KEY, Json, WindowRecord, WindowStats, shared_words
+from halo_weave.stores.packing import maybe_moment, micros, moment
+from halo_weave.stores.sql.rows import SqlPart, check_window, merged, pack_json
+from halo_weave.stores.sql.seam import Connection
+
+COLUMNS = (
+    "id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head, "
+    "tags, pinned, archived, inherits"
+)
+
+
+class SqlWindows(SqlPart):
+    def create_window(
+        self,
+        name: str,
+        *,
+        now: datetime,
+        system_prompt: str = "",
+        user_name: str = "User",
+        ai_name: str = "AI",
+        settings: Mapping[str, Json] | None = None,
+        tags: Sequence[str] = (),
+        inherits: Collection[str] = (),
+    ) -> WindowRecord:
+        window_id = secrets.token_hex(5)
+        with self._db.writing(durable=True) as db:
+            while db.execute("SELECT 1 FROM windows WHERE id = ?", (window_id,)).fetchone():
+                window_id = secrets.token_hex(5)
+            row = db.execute(
+                f"INSERT INTO windows ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, ?, 0, 0, ?) RETURNING {COLUMNS}",
+                (
+                    window_id,
+                    name,
+                    system_prompt,
+                    user_name,
+                    ai_name,
+                    pack_json(dict(settings or {})),
+                    micros(now),
+                    micros(now),
+                    pack_json(list(tags)),
+                    pack_json([name for name in PERSONA if name in inherits]),
+                ),
+            ).fetchone()
+        return _window(row)
+
+    def window(self, window_id: str) -> WindowRecord:
+        with self._db.reading() as db:
+            row = db.execute(f"SELECT {COLUMNS} FROM windows WHERE id = ?", (window_id,)).fetchone()
+        if row is None:
+            raise UnknownWindow(f"There is no window {window_id!r}. To see them: halo-weave windows")
+        return _window(row)
+
+    def windows(self, *, deleted: bool = False) -> list[WindowRecord]:
+        with self._db.reading() as db:
+            rows = db.execute(
+                f"SELECT {COLUMNS} FROM windows WHERE deleted IS NULL OR ? ORDER BY created, id", (deleted,)
+            ).fetchall()
+        return [_window(row) for row in rows]
+
+    def chat_window(self, name: str) -> str | None:
+        with self._db.reading() as db:
+            row = db.execute(
+                """SELECT c.window FROM chats c JOIN windows w ON w.id = c.window
+                   WHERE c.name = ? AND w.deleted IS NULL""",
+                (name,),
+            ).fetchone()
+        return row[0] if row else None
+
+    def name_chat(self, name: str, window_id: str) -> None:
+        with self._db.writing() as db:
+            check_window(db, window_id)
+            db.execute(
+                """INSERT INTO chats (name, window) VALUES (?, ?)
+                   ON CONFLICT (name) DO UPDATE SET window = excluded.window""",
+                (name, window_id),
+            )
+
+    def window_names(self) -> dict[str, str]:
+        with self._db.reading() as db:
+            return dict(db.execute("SELECT id, name FROM windows"))
+
+    def change_window(
+        self,
+        window_id: str,
+        *,
+        now: datetime,
+        name: str | None = None,
+        system_prompt: str | None = None,
+        user_name: str | None = None,
+        ai_name: str | None = None,
+        settings: Mapping[str, Json] | None = None,
+        reset: Collection[str] = (),
+        tags: Sequence[str] | None = None,
+        pinned: bool | None = None,
+        archived: bool | None = None,
+        inherits: Collection[str] = (),
+    ) -> WindowRecord:
+        texts = {"system_prompt": system_prompt, "user_name": user_name, "ai_name": ai_name}
+        with self._db.writing(durable=True) as db:
+            check_window(db, window_id)
+            stored = db.execute(
+                "SELECT settings, inherits FROM windows WHERE id = ?", (window_id,)
+            ).fetchone()
+            own = {about for about, text in texts.items() if text is not None}
+            shared = [about for about in PERSONA if about in ({*json.loads(stored[1])} - own | {*inherits})]
+            persona = persona_of(db)
+            texts |= {about: persona[about] for about in inherits}
+            row = db.execute(
+                f"""UPDATE windows SET name = coalesce(?, name), system_prompt = coalesce(?, system_prompt),
+                        user_name = coalesce(?, user_name), ai_name = coalesce(?, ai_name),
+                        tags = coalesce(?, tags), pinned = coalesce(?, pinned), archived = coalesce(?, archived),
+                        inherits = ?, settings = ?, modified = ?
+                    WHERE id = ? RETURNING {COLUMNS}""",
+                (
+                    name,
+                    *texts.values(),
+                    None if tags is None else pack_json(list(tags)),
+                    pinned,
+                    archived,
+                    pack_json(shared),
+                    pack_json(merged(json.loads(stored[0]), settings or {}, reset)),
+                    micros(now),
+                    window_id,
+                ),
+            ).fetchone()
+        return _window(row)
+
+    def change_persona(self, changes: Mapping[str, str], *, now: datetime) -> tuple[str, ...]:
+        changed: dict[str, None] = {}
+        with self._db.writing(durable=True) as db:
+            persona = {**persona_of(db), **changes}
+            db.execute(
+                """INSERT INTO settings (key, value, modified) VALUES (?, ?, ?)
+                   ON CONFLICT (key) DO UPDATE SET value = excluded.value, modified = excluded.modified""",
+                (PERSONA_KEY, pack_json(persona), micros(now)),
+            )
+            for about in PERSONA:
+                rows = db.execute(
+                    f"""UPDATE windows SET {about} = :text, modified = :now
+                        WHERE deleted IS NULL AND {about} <> :text
+                        AND inherits LIKE '%"{about}"%' RETURNING id""",
+                    {"text": persona[about], "now": micros(now)},
+                ).fetchall()
+                changed |= dict.fromkeys(window_id for (window_id,) in rows)
+        return tuple(changed)
+
+    def delete_window(self, window_id: str, *, now: datetime) -> None:
+        with self._db.writing(durable=True) as db:
+            check_window(db, window_id)
+            db.execute("UPDATE windows SET deleted = ? WHERE id = ?", (micros(now), window_id))
+
+    def window_stats(self, window_id: str) -> WindowStats:
+        window = self.window(window_id)
+        with self._db.reading() as db:
+            live, tokens = db.execute(
+                "SELECT count(*), coalesce(sum(length(brightness)), 0) / 4 FROM live WHERE window = ?",
+                (window_id,),
+            ).fetchone()
+            asleep = db.execute(
+                "SELECT count(*) FROM asleep WHERE window = ? AND gone = 0", (window_id,)
+            ).fetchone()[0]
+            said = db.execute(
+                "SELECT coalesce(sum(span), 0) FROM chunks INDEXED BY chunks_by_place WHERE window = ? AND merged IS NULL AND aside = 0",
+                (window_id,),
+            ).fetchone()[0]
+            last = db.execute(
+                """SELECT c.raw, (SELECT t.said FROM turns t WHERE t.id = c.turn)
+                   FROM chunks c INDEXED BY chunks_by_place
+                   WHERE c.window = ? AND c.deleted IS NULL AND c.merged_into IS NULL AND c.aside = 0 ORDER BY c.start DESC LIMIT 1""",
+                (window_id,),
+            ).fetchone()
+        text = last[0].decode("utf-8", errors="replace") if last else ""
+        return WindowStats(window, live, tokens, asleep, said, text, maybe_moment(last[1]) if last else None)
+
+
+def persona_of(db: Connection) -> dict[str, str]:
+    """The words that all windows share."""
+    row = db.execute("SELECT value FROM settings WHERE key = ?", (PERSONA_KEY,)).fetchone()
+    return shared_words(json.loads(row[0]) if row else None)
+
+
+def _window(row: tuple[Any, ...]) -> WindowRecord:
+    window_id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head, *more = (
+        row
+    )
+    tags, pinned, archived, inherits = more
+    return WindowRecord(
+        window_id,
+        name,
+        system_prompt,
+        user_name,
+        ai_name,
+        json.loads(settings),
+        moment(created),
+        moment(modified),
+        maybe_moment(deleted),
+        head,
+        tuple(json.loads(tags)),
+        bool(pinned),
+        bool(archived),
+        tuple(json.loads(inherits)),
+    )

@@ -1,0 +1,40 @@
+"""What may leave this machine: decided here, before anything is sent to a model that runs elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from halo_weave.core.pruning import Prune, PrunePlan, SleepReason
+from halo_weave.core.window import Live
+from halo_weave.errors import BadInput
+from halo_weave.ports import ModelInfo
+from halo_weave.records import WindowRecord
+from halo_weave.settings import Leaving, Settings
+
+
+def leaving(settings: Settings, model: ModelInfo) -> Leaving:
+    """What the model of a window may read: what the window says, else by where the model runs."""
+    return settings.may_leave or ("window" if model.elsewhere else "all")
+
+
+def may_leave(
+    settings: Settings, model: ModelInfo, window_id: str, is_private: Callable[[str], bool]
+) -> bool:
+    """Whether what was said in another window may be read too."""
+    rule = leaving(settings, model)
+    return rule == "all" or (rule == "not_private" and not is_private(window_id))
+
+
+def check_private(record: WindowRecord, settings: Settings, model: ModelInfo) -> None:
+    """A private window never speaks with another machine."""
+    if settings.private and model.elsewhere:
+        raise BadInput(
+            f"{record.name} is private, and its model runs on {model.elsewhere}. Let another engine answer here, or "
+            "let the window not be private."
+        )
+
+
+def stays(kept: Iterable[Live]) -> PrunePlan:
+    """These fall asleep, since they may not be sent."""
+    goes = [Prune(one.chunk.key, len(one.chunk), one.peak, SleepReason.STAYS, 0) for one in kept]
+    return PrunePlan(0, 0, tuple(goes))

@@ -1,0 +1,212 @@
+"""Windows with engines of their own, and what may leave this machine: decided before anything is sent."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from halo_weave.core.heads import NOT_CALIBRATED
+from halo_weave.core.pruning import SleepReason
+from halo_weave.engine_list import EngineList, NamedEngine
+from halo_weave.engines.scripted import ScriptedEngine
+from halo_weave.errors import BadInput, BadSetting, EngineError
+from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.weave import Weave, events
+from tests.weave.conftest import SMALL, WordRecall, of, spoken
+
+PLAIN = {**SMALL, "tools": "off"}
+
+
+class Faraway(ScriptedEngine):
+    """Notes every prompt, as whoever runs a server could."""
+
+    def __init__(self, url="https://far.example/v1", **how):
+        super().__init__(**how)
+        self.read = []
+        self._info = replace(self._info, url=url, name="faraway")
+
+    def generate(self, window, prompt, *rest, **how):
+        self.read.append("".join(self.pieces(segment.ids).text for segment in prompt.segments))
+        return super().generate(window, prompt, *rest, **how)
+
+
+@pytest.fixture
+def far():
+    return Faraway()
+
+
+@pytest.fixture
+def weave(tmp_path, far):
+    store = SqliteStore(tmp_path / "memory.sqlite")
+    listed = EngineList(tmp_path)
+    listed.add(NamedEngine("far", "openai", "https://far.example/v1", key="s3cret"))
+
+    def opened(name):
+        if listed.get(name).name == "down":
+            raise EngineError("It cannot be reached.")
+        return far, NOT_CALIBRATED
+
+    weave = Weave(
+        ScriptedEngine(),
+        store,
+        WordRecall(store),
+        engine_list=listed,
+        open_other=opened,
+        now=lambda: datetime.now(UTC),
+    )
+    yield weave
+    weave.close()
+
+
+def window(weave, name, **settings):
+    return weave.windows.create(name, settings={**PLAIN, **settings}).id
+
+
+def speak(weave, window, text):
+    return list(weave.turns.steps(window, text))
+
+
+def test_a_window_speaks_with_its_engine_and_the_others_with_theirs(weave, far):
+    here, there = window(weave, "here"), window(weave, "there", answered_by="far")
+    far.replies = ["From afar."]
+    assert spoken(speak(weave, there, "Hello over there")) == "From afar."
+    assert "Hello here" in spoken(speak(weave, here, "Hello here"))
+    assert len(far.read) == 1
+    assert "Hello here" not in far.read[0]
+
+
+def test_a_window_changes_its_engine_and_goes_on(weave, far):
+    one = window(weave, "one")
+    speak(weave, one, "My parrot is called Kiwi.")
+    weave.windows.change(one, settings={"answered_by": "far"})
+    speak(weave, one, "What about parrots?")
+    assert "My parrot is called Kiwi." in far.read[-1]
+    weave.windows.change(one, settings={"answered_by": ""})
+    turn = speak(weave, one, "And now?")
+    assert len(far.read) == 1
+    assert of(events.TurnEnded, turn)
+
+
+def test_an_engine_that_is_not_known_or_not_there_is_told_and_the_window_can_be_looked_at(weave, far):
+    one = window(weave, "one", answered_by="nobody")
+    with pytest.raises(BadSetting, match="no engine named 'nobody'"):
+        speak(weave, one, "Hello")
+    weave.engines.add(NamedEngine("down", "kobold", "http://10.0.0.9:1"))
+    weave.windows.change(one, settings={"answered_by": "down"})
+    with pytest.raises(EngineError, match="cannot be reached"):
+        speak(weave, one, "Hello")
+    assert weave.windows.context(one).turns == ()
+    assert weave.engines.where(one).elsewhere == "10.0.0.9"
+    weave.windows.change(one, settings={"answered_by": ""})
+    assert of(events.TurnEnded, speak(weave, one, "Hello"))
+
+
+# What leaves
+
+
+def told_elsewhere(weave, **settings):
+    """A secret told in another window, then asked for in one whose model is far away."""
+    other = window(weave, "other", **settings)
+    speak(weave, other, "The code of the safe is four zebras.")
+    return other
+
+
+@pytest.mark.parametrize(
+    ("rule", "private", "leaves"),
+    [
+        (None, False, False),
+        ("window", False, False),
+        ("not_private", False, True),
+        ("not_private", True, False),
+        ("all", True, True),
+    ],
+)
+def test_only_what_may_leave_wakes_up_where_the_model_is_far_away(weave, far, rule, private, leaves):
+    told_elsewhere(weave, private=private)
+    asks = window(weave, "asks", answered_by="far", may_leave=rule)
+    speak(weave, asks, "What is the code of the safe?")
+    assert ("four zebras" in far.read[-1]) is leaves
+
+
+def test_on_this_machine_everything_may_be_read_unless_the_window_says_otherwise(weave):
+    told_elsewhere(weave)
+    near, narrow = window(weave, "near"), window(weave, "narrow", may_leave="window")
+    assert of(events.ChunksWoken, speak(weave, near, "What is the code of the safe?"))
+    assert not of(events.ChunksWoken, speak(weave, narrow, "What is the code of the safe?"))
+
+
+def test_what_was_live_and_may_not_leave_falls_asleep_before_anything_is_sent(weave, far):
+    told_elsewhere(weave)
+    one = window(weave, "one")
+    woken = of(events.ChunksWoken, speak(weave, one, "What is the code of the safe?"))[0]
+    weave.chunks.pin(one, woken.chunks[0].key)
+    weave.windows.change(one, settings={"answered_by": "far"})
+    slept = of(events.ChunksSlept, speak(weave, one, "Say that again"))[0]
+    assert {chunk.why for chunk in slept.chunks} == {SleepReason.STAYS}
+    assert "The code of the safe is" not in far.read[-1]
+    assert "What is the code of the safe?" in far.read[-1]  # that was said here
+
+
+def test_a_private_window_never_speaks_with_another_machine(weave, far):
+    one = window(weave, "diary", private=True, answered_by="far", may_leave="all")
+    with pytest.raises(BadInput, match=r"diary is private.*far\.example"):
+        speak(weave, one, "Nobody may know.")
+    assert far.read == []
+    weave.windows.change(one, settings={"answered_by": ""})
+    assert of(events.TurnEnded, speak(weave, one, "Nobody may know."))
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("", ""),
+        ("http://127.0.0.1:1", ""),
+        ("http://[::1]:1/v1", ""),
+        ("http://localhost:1", ""),
+        ("http://192.168.1.4:1", "192.168.1.4"),
+        ("https://api.example.org/v1", "api.example.org"),
+        ("http://localhost.example.org", "localhost.example.org"),
+    ],
+)
+def test_which_machine_words_go_to(url, host):
+    assert Faraway(url)._info.elsewhere == host
+
+
+def test_the_page_is_told_where_words_go_and_which_eyes_are_in_use(weave, far):
+    one = window(weave, "one", answered_by="far")
+    before = weave.engines.where(one)
+    assert (before.elsewhere, before.rule, before.model) == ("far.example", "window", "")
+    speak(weave, one, "Hello")
+    after = weave.engines.where(one)
+    assert (after.elsewhere, after.model) == ("far.example", "faraway")
+    assert after.light
+    assert weave.engines.where(window(weave, "two")).elsewhere == ""
+
+
+# Engines that were told
+
+
+def test_engines_are_kept_for_the_next_start_in_a_file_that_only_the_user_can_read(tmp_path):
+    EngineList(tmp_path).add(NamedEngine("cellar", "kobold", "http://cellar:4256", key="s3cret"))
+    file = tmp_path / "engines.json"
+    assert file.stat().st_mode & 0o077 == 0
+    assert json.loads(file.read_text())[0]["key"] == "s3cret"
+    again = EngineList(tmp_path)
+    assert again.get("cellar").key == "s3cret"
+    again.add(NamedEngine("cellar", "kobold", "http://cellar:4256", model_name="x"))
+    assert EngineList(tmp_path).get("cellar").key == "s3cret"  # not told again, so it stays
+    again.add(NamedEngine("cellar", "kobold", "http://elsewhere:4256"))
+    assert EngineList(tmp_path).get("cellar").key == ""  # it belongs to the other address
+    again.remove("cellar")
+    assert list(EngineList(tmp_path)) == []
+
+
+@pytest.mark.parametrize("wrong", [{"kind": "x"}, {"url": "ftp://x"}, {"name": ""}, {"name": "a/b"}])
+def test_engines_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(BadSetting):
+        NamedEngine(**{"name": "a", "kind": "kobold", "url": "http://x", **wrong})
+
+
+def test_the_key_is_not_in_what_is_printed_or_told(weave):
+    assert "s3cret" not in repr(weave.engines.list())

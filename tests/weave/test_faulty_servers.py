@@ -1,0 +1,177 @@
+"""Servers that go wrong in the middle of a reply: a sentence, nothing lost, and the next turn works."""
+
+import logging
+from contextlib import closing
+
+import pytest
+
+from halo_weave.engines import remote
+from halo_weave.engines.kobold import KoboldEngine
+from halo_weave.engines.openai import OpenAiEngine
+from halo_weave.errors import EngineError
+from halo_weave.records import Subset
+from halo_weave.weave.events import Spoken, TurnEnded
+from tests.engines.faulty import KEY, WORDS, faulty_server
+
+REPLY = "".join(WORDS)
+
+
+@pytest.fixture
+def server():
+    with faulty_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["kobold", "openai"])
+def engine(request, server, monkeypatch):
+    monkeypatch.setattr(remote, "AGAIN", (0.01, 0.02))
+    kind = KoboldEngine if request.param == "kobold" else OpenAiEngine
+    with closing(kind(server.url, KEY)) as engine:
+        engine.server.patience = 1.0
+        yield engine
+
+
+def said(weave, window):
+    return [
+        "".join(p for c in turn.chunks for p in c.text_pieces) for turn in weave.windows.said(window).turns
+    ]
+
+
+def speak(weave, window, text="What does the cat do?"):
+    return list(weave.turns.steps(window, text))
+
+
+@pytest.mark.parametrize(
+    ("fault", "kept", "sentence"),
+    [
+        ("dies", "The cat", "broke off"),
+        ("half an event", "The cat", "broke off"),
+        ("wrong length", "The cat", "broke off"),
+        ("no JSON", "The cat", "no JSON"),
+        ("hangs", "", "silent"),
+        ("html", "", "page"),
+    ],
+)
+def test_what_was_said_is_kept_and_the_next_turn_works(assembled, engine, server, fault, kept, sentence):
+    weave = assembled(engine)
+    window = weave.windows.create("w").id
+    server.fault = fault
+    with pytest.raises(EngineError, match=sentence):
+        speak(weave, window)
+    assert said(weave, window) == ["What does the cat do?", *([kept] if kept else [])]
+    server.fault = ""
+    server.free.set()
+    speak(weave, window, "And then?")
+    assert said(weave, window)[-2:] == ["And then?", REPLY]
+
+
+def test_a_token_that_comes_twice_does_no_harm(assembled, engine, server):
+    weave = assembled(engine)
+    window = weave.windows.create("w").id
+    server.fault = "repeats"
+    speak(weave, window)
+    assert said(weave, window)[-1].startswith("The cat cat")
+    server.fault = ""
+    speak(weave, window, "And then?")
+    assert said(weave, window)[-1] == REPLY
+
+
+def test_a_server_that_has_too_much_to_do_is_asked_again(assembled, engine, server):
+    weave = assembled(engine)
+    window = weave.windows.create("w").id
+    server.turned_away = 2
+    speak(weave, window)
+    assert said(weave, window)[-1] == REPLY
+    server.turned_away = 9
+    with pytest.raises(EngineError, match="too much to do"):
+        speak(weave, window, "And then?")
+
+
+@pytest.mark.parametrize("kind", [KoboldEngine, OpenAiEngine])
+def test_a_key_that_is_refused_is_told_and_never_shown(server, kind, caplog):
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(EngineError, match="does not take the key") as told:
+        kind(server.url, "s3cret-and-long")
+    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in caplog.text
+
+
+def test_a_server_that_is_not_there_is_told(server):
+    with pytest.raises(EngineError, match="cannot be reached"):
+        KoboldEngine("http://127.0.0.1:9")
+
+
+def test_a_reply_of_a_hanging_server_can_be_stopped(assembled, engine, server):
+    weave = assembled(engine)
+    engine.server.patience = 60
+    window = weave.windows.create("w").id
+    server.fault = "hangs"
+    begun = weave.turns.say(window, "Hello?")
+    begun.result(10)
+    while not server.asked:
+        pass
+    weave.turns.abort(window)
+    ended = [
+        event for event in weave.turns.follow(window, begun.result().before) if isinstance(event, TurnEnded)
+    ]
+    assert ended[0].reason == "abort"
+
+
+@pytest.mark.parametrize("fault", ["no attention", "short attention", "NaN", "no base64"])
+@pytest.mark.parametrize("strategy", ["use_and_surprise", "magnitude_voting"])
+def test_attention_that_cannot_be_used_is_counted_and_light_stays(assembled, server, fault, strategy):
+    with closing(KoboldEngine(server.url, KEY)) as engine:
+        weave = assembled(engine)
+        window = weave.windows.create("w", settings={"strategy": strategy}).id
+        speak(weave, window, "A first sentence.")
+        before = {c.key: c.brightness.tolist() for t in weave.windows.context(window).turns for c in t.chunks}
+        server.fault = fault
+        events = speak(weave, window)
+        assert said(weave, window)[-1] == REPLY
+        assert next(e for e in events if isinstance(e, TurnEnded)).stats["faults"] == len(WORDS)
+        assert weave.engines.where(window).malformed >= len(WORDS)
+        after = {c.key: c.brightness.tolist() for t in weave.windows.context(window).turns for c in t.chunks}
+        if strategy == "magnitude_voting":
+            assert {key: after[key] for key in before} == before
+
+
+def test_both_of_the_prototypes_formats_light_what_was_said(assembled, server):
+    with closing(KoboldEngine(server.url, KEY)) as engine:
+        weave = assembled(engine)
+        window = weave.windows.create("w").id
+        events = speak(weave, window)
+        assert server.asked[-1]["attention_format"] == "aggregated"
+        assert next(e for e in events if isinstance(e, TurnEnded)).stats["faults"] == 0
+        assert engine.malformed == 0
+
+
+def test_what_the_server_had_read_before_is_reported(assembled, server):
+    with closing(OpenAiEngine(server.url, KEY)) as engine:
+        weave = assembled(engine)
+        events = speak(weave, weave.windows.create("w").id)
+        stats = next(e for e in events if isinstance(e, TurnEnded)).stats
+        assert (stats["cached"], stats["prompted"]) == (30, 40)
+        assert any(isinstance(event, Spoken) for event in events)
+
+
+def test_a_field_that_the_server_does_not_know_is_left_out_and_the_reply_comes(assembled, server):
+    with closing(OpenAiEngine(server.url, KEY)) as engine:
+        weave = assembled(engine)
+        window = weave.windows.create("w").id
+        server.fault = "knows few fields"
+        speak(weave, window)
+        assert said(weave, window)[-1] == REPLY
+        assert server.asked[-1]["max_completion_tokens"] == 256
+        count = len(server.asked)
+        speak(weave, window, "And then?")
+        assert len(server.asked) == count + 1  # it is not asked for twice
+
+
+def test_no_key_is_in_an_export(assembled, engine, server, tmp_path):
+    weave = assembled(engine)
+    window = weave.windows.create("w").id
+    speak(weave, window)
+    pieces = []
+    weave.memory.export(pieces.append, subset=Subset(), vectors=False)
+    assert "What does the cat do?" in "".join(pieces)
+    assert KEY not in "".join(pieces)
