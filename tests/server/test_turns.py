@@ -325,7 +325,7 @@ def test_what_cannot_be_said_is_refused_in_a_sentence(client, window, body):
 def test_a_message_that_is_too_long_is_refused(client, window):
     answer = client.post(f"/api/windows/{window}/say", json={"text": "word " * 60_000})
     assert answer.status_code == 422
-    answer = client.post(f"/api/windows/{window}/say", json={"text": "word " * 300_000})
+    answer = client.post(f"/api/windows/{window}/edit", json={"turn": "1", "text": "word " * 300_000})
     assert answer.status_code == 413
 
 
