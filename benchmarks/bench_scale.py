@@ -100,6 +100,7 @@ def used(place: str, queries: Floats) -> dict[str, Any]:
     recall.embedder()
     recall.search("warm up", now=datetime.now(UTC))
     start = time.perf_counter() - began
+    found = [_nearest(recall, query) for query in queries]  # before anything new is said
     settings = Settings().changed({"max_context_tokens": LIVE, "max_new_tokens": 24})
     engine, tools = ScriptedEngine(context=4 * LIVE), Toolbox(Notes(store), StructuredMemory(store))
     weave = Weave(engine, store, recall, tools, defaults=settings)
@@ -117,7 +118,6 @@ def used(place: str, queries: Floats) -> dict[str, Any]:
             began = time.perf_counter()
             recall.search(f"{prose.topic()}?", now=datetime.now(UTC))
             searches.append(1e3 * (time.perf_counter() - began))
-        found = [_nearest(recall, query) for query in queries]
     finally:
         weave.close()
     return {

@@ -267,6 +267,8 @@ class Cache:
                 (self.kinds, prompt.kinds),
             ):
                 mine[: self.count] = theirs[present]
+            if not self.settled and not self.doubt and self.cells.free:  # it was stopped before a decode
+                self._shift()
         if only_tail:
             self.clean = self.count
         self.graves = [

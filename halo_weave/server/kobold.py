@@ -20,7 +20,7 @@ import anyio.to_thread
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import AliasPath, ConfigDict, Field, RootModel, ValidationError
+from pydantic import AliasPath, ConfigDict, Field, RootModel, ValidationError, model_validator
 
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.errors import BadInput, HaloWeaveError
@@ -75,6 +75,14 @@ class FamilyInput(Input):
     """What clients of the family send. They send much: what is not known is passed over."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """They send null for what they do not choose."""
+        return (
+            {key: one for key, one in given.items() if one is not None} if isinstance(given, dict) else given
+        )
 
 
 class TextToken(Output):

@@ -327,6 +327,15 @@ def test_the_last_reply_goes_on_if_it_is_sent_last(guest, client):
     assert len(shown(client, window)[-1]) > len(cut)
 
 
+def test_a_reply_that_the_client_has_begun_goes_on_and_is_stored_once(guest, client):
+    begun = [user("Name a bird of the harbour."), assistant("Sure, it is")]
+    reply, window = raw(guest, begun)
+    question, answer = shown(client, window)
+    assert (question, answer) == (begun[0]["content"], f"Sure, it is{reply}")
+    whole = assistant(f"Sure, it is{reply}")
+    assert raw(guest, [begun[0], whole, user("And another one?")])[1] == window
+
+
 def test_logprobs_of_the_chosen_tokens_are_told(guest):
     chosen = ask(guest, [user("Hello.")], logprobs=True).choices[0].logprobs.content
     assert "".join(one.token for one in chosen) == "You said: Hello."
@@ -374,6 +383,23 @@ def test_what_cannot_be_done_is_refused_in_the_apis_own_shape(guest, client, wro
 def test_fields_that_are_not_known_are_passed_over(guest):
     answer = ask(guest, [{**user("Hello."), "weight": 3}], extra_body={"mirostat": 2, "service_tier": "auto"})
     assert answer.choices[0].message.content == "You said: Hello."
+
+
+def test_null_is_what_a_client_does_not_choose(guest, client):
+    names = "stream stream_options temperature top_p seed max_tokens stop n logprobs top_logprobs response_format tools tool_choice"
+    nothing = dict.fromkeys([*names.split(), "metadata", "prompt_cache_key", "max_completion_tokens"])
+    said = [{"role": "user", "content": "Hello null.", "name": None, "tool_calls": None}]
+    answer = client.post("/v1/chat/completions", json={"model": None, "messages": said, **nothing})
+    assert answer.json()["choices"][0]["message"]["content"] == "You said: Hello null."
+    text = client.post(
+        "/v1/completions",
+        json={"prompt": "x", **dict.fromkeys(["echo", "n", "stop", "suffix", "max_tokens"])},
+    )
+    assert text.status_code == 200
+    family = dict.fromkeys(
+        ["memory", "genkey", "stop_sequence", "sampler_seed", "grammar", "temperature", "top_k"]
+    )
+    assert client.post("/api/v1/generate", json={"prompt": "x", "max_length": 2, **family}).status_code == 200
 
 
 def test_an_unknown_address_is_refused_in_the_apis_own_shape(client):

@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    model_validator,
 )
 
 from halo_weave.core.jsongrammar import any_object, grammar_of
@@ -36,6 +37,14 @@ def _whole_texts(values: list[str]) -> list[str]:
 
 class _Lenient(BaseModel):
     model_config = ConfigDict(extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """Clients send null for what they do not choose."""
+        return (
+            {key: one for key, one in given.items() if one is not None} if isinstance(given, dict) else given
+        )
 
 
 class _Function(_Lenient):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from halo_weave.store import Progress, silent
 from halo_weave.stores.newfile import new_backup
-from halo_weave.stores.postgres.connection import PostgresDatabase
+from halo_weave.stores.postgres.database import PostgresDatabase
 from halo_weave.stores.postgres.words import PostgresSearch
 from halo_weave.stores.sql.copying import copy_rows
 from halo_weave.stores.sql.store import SqlStore

@@ -10,7 +10,8 @@ import psycopg
 
 from halo_weave.errors import UnknownGeneration
 from halo_weave.records import Numbers, Similarities, Vectors
-from halo_weave.stores.postgres.connection import PostgresConnection, PostgresDatabase
+from halo_weave.stores.postgres.connection import PostgresConnection
+from halo_weave.stores.postgres.database import PostgresDatabase
 
 EXACT_BELOW = 50_000  # vectors; up to here comparing all takes some ten milliseconds
 LOOK = 60.0  # seconds after which the size is looked at again

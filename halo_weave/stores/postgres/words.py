@@ -8,7 +8,7 @@ import numpy as np
 
 from halo_weave.records import Numbers, Scores
 from halo_weave.store import VectorSearch
-from halo_weave.stores.postgres.connection import PostgresDatabase
+from halo_weave.stores.postgres.database import PostgresDatabase
 from halo_weave.stores.postgres.nearest import PostgresVectors
 from halo_weave.stores.postgres.terms import bm25, folded
 from halo_weave.stores.sql.rows import SqlPart

@@ -322,11 +322,10 @@ class SqlWorkingSets(SqlPart):
             ).fetchall()
             rows = db.execute(
                 f"""SELECT c.number, c.turn, c.chunk, t.role, c.span, l.pinned
-                    FROM (SELECT number FROM chunks WHERE turn IN (SELECT value FROM json_each(?2))
+                    FROM (SELECT c.number FROM json_each(?2) j CROSS JOIN chunks c WHERE c.turn = CAST(j.value AS BIGINT)
                           UNION SELECT h.chunk FROM history h WHERE h.window = ?1 AND h.event IN {events}) known
-                    JOIN chunks c ON c.number = known.number JOIN turns t ON t.id = c.turn
-                    LEFT JOIN live l ON l.window = ?1 AND l.start = c.start
-                    WHERE {PRESENT} ORDER BY c.start""",
+                    CROSS JOIN chunks c CROSS JOIN turns t LEFT JOIN live l ON l.window = ?1 AND l.start = c.start
+                    WHERE c.number = known.number AND t.id = c.turn AND {PRESENT} ORDER BY c.start""",
                 (window_id, listed(turn for turn, _ in turns)),
             ).fetchall()
             happened = db.execute(
