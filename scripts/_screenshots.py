@@ -190,6 +190,10 @@ def take(page: Page, address: str) -> None:
     page.locator(".preview summary").click()
     film.take(2500)
     say(page, TALK[-1])
+    if not page.evaluate(
+        "() => app.store.live.chunks.some((one) => one.woken && /Mochi/.test(one.pieces.join('')))"
+    ):
+        print("The cat was never asleep or did not wake: the film does not show it.", file=sys.stderr)
     page.evaluate(BEGINNING)
     film.take(2500)
     page.evaluate(POINT)
