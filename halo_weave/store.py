@@ -315,10 +315,8 @@ class Windows(Protocol):
         """Sleeping chunks that start from one position on and before another, in position order."""
 
     def sleepers(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Sleeper]:
-        """What a resurrection plan needs of these chunks and of the openings that come with them.
-
-        Live, deleted and merged chunks are left out.
-        """
+        """What a resurrection plan needs of these chunks and of the openings that come with them. Live, deleted and
+        merged chunks are left out."""
 
     def history(
         self, *, window: str | None = None, key: ChunkKey | None = None, limit: int = 100
@@ -488,10 +486,7 @@ class Upkeep(Protocol):
         """A copy of the memory as it is at this moment, while others go on writing. Never half a file in place."""
 
     def clear(self, *, confirm: bool = False) -> None:
-        """Wipe all that was said and kept; settings stay.
-
-        Ids start over, as in a new memory.
-        """
+        """Wipe all that was said and kept, and start ids over; settings stay."""
 
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...

@@ -443,8 +443,7 @@ class Recall:
         said = self._outline["said"][rows]
         inside = np.zeros(len(rows), bool)
         for first, last in named:
-            begin = _micros(first, now)
-            end = _micros(last, now) + 24 * 3600 * 1_000_000
+            begin, end = _micros(first, now), _micros(last, now) + 24 * 3600 * 1_000_000
             inside |= (said >= begin) & (said < end)
         return inside
 
