@@ -129,7 +129,7 @@ def test_messages_stand_over_the_conversation_and_never_over_the_way_to_its_end(
 
 def asleep(house) -> str:
     """A window with names of its own whose first exchange sleeps."""
-    window = house.window("Kitchen", max_context_tokens=0, timestamps=False)
+    window = house.window("Kitchen", max_context_tokens=0, timestamps=False, relevance_floor=20)
     house.ask("PATCH", f"/windows/{window}", json={"user_name": "Ada", "ai_name": "Halo"})
     house.say(window, "My cat is called Mochi.", "Fish soup is on.")
     for turn in house.context(window)["turns"]:

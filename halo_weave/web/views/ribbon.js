@@ -158,7 +158,7 @@ export class RibbonView {
     const { store } = this.app;
     if (life && store.live) life.grow(store.live.chunks, store.current);
     const empty = !life?.turns.length;
-    node.classList.toggle("empty", empty);
+    node.classList.toggle("bare", empty);
     this.#describe();
     const ratio = devicePixelRatio || 1;
     const [width, height] = [node.clientWidth, node.clientHeight];

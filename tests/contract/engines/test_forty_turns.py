@@ -18,12 +18,12 @@ FACT = "My sister Philippa keeps the spare key of the lighthouse behind the bras
 QUESTION = "Where does Philippa keep the spare key of the lighthouse?"
 TOPICS = ["soup", "clouds", "chess", "trains", "violins", "sand", "maps", "tea", "kites", "moss"]
 SETTINGS = {
-    "max_context_tokens": 420,
+    "max_context_tokens": 260,
     "max_new_tokens": 8,
     "seed": 7,
     "temperature": 0,
     "tools": "off",
-    "resurrection_budget": 200,
+    "resurrection_budget": 120,
     "strategy": "first_in_first_out",  # so that it surely sleeps; what light keeps is tested elsewhere
 }
 
