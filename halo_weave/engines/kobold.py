@@ -221,7 +221,8 @@ class KoboldEngine:
         if b"".join(pieces) != text.encode():
             raise EngineError(f"The tokens that {self.server.url} tells do not join to the text again.")
         for id, piece in zip(ids, pieces, strict=True):
-            if piece:
+            # Only marks are learned: to another piece the server may add a character that no token spells.
+            if MARK.fullmatch(piece.decode(errors="replace")):
                 self._known.setdefault(id, piece)
         return Tokens.of(ids, pieces)
 
@@ -251,7 +252,8 @@ class KoboldEngine:
         if self._lent:
             return False
         piece = self._known.get(id, b"").decode(errors="replace")
-        return id in self._info.special.values() or MARK.fullmatch(piece) is not None
+        special = {one for name, one in self._info.special.items() if name != "nl"}  # a line break is a word
+        return id in special or MARK.fullmatch(piece) is not None
 
     def _learn(self, ids: Ids) -> None:
         """What bytes these tokens stand for."""
