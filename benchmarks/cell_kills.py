@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -100,16 +101,23 @@ def _write_until_killed(model: Path, cells: Path, rng: random.Random) -> None:
     before = _written(cells)
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        process.stdout.readline()  # it has read everything and begins to write
-        end = time.monotonic() + 20
-        while _written(cells) == before and time.monotonic() < end:
-            time.sleep(0.001)
-        time.sleep(rng.uniform(0, LONGEST))
-        process.send_signal(signal.SIGKILL)
+        try:
+            process.stdout.readline()  # it has read everything and begins to write
+            end = time.monotonic() + 20
+            while _written(cells) == before and time.monotonic() < end:
+                time.sleep(0.001)
+            time.sleep(rng.uniform(0, LONGEST))
+        finally:
+            process.send_signal(signal.SIGKILL)
 
 
 def _written(cells: Path) -> list[tuple[str, int]]:
-    return sorted((path.name, path.stat().st_mtime_ns) for path in cells.rglob("*.cells"))
+    """The files that are there, and when they were written. They come and go meanwhile."""
+    found = []
+    for path in cells.rglob("*.cells"):
+        with suppress(FileNotFoundError):
+            found.append((path.name, path.stat().st_mtime_ns))
+    return sorted(found)
 
 
 def _write_for_ever(model: Path, cells: Path, seed: float) -> None:

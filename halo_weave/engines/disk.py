@@ -170,13 +170,23 @@ class CellFiles:
 
     def _keep_quota(self) -> None:
         """The files that were not used for the longest time go first."""
-        files = [(path.stat(), path) for path in self.root.rglob("*.cells") if path.is_file()]
+        files = _files(self.root, "*.cells")
         total = sum(stat.st_size for stat, _ in files)
         for stat, path in sorted(files, key=lambda one: one[0].st_mtime_ns):
             if total <= self.quota:
                 return
             path.unlink(missing_ok=True)
             total -= stat.st_size
+
+
+def _files(root: Path, pattern: str) -> list[tuple[os.stat_result, Path]]:
+    """What lies there; another process may delete some of it meanwhile."""
+    found = []
+    for path in root.rglob(pattern):
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                found.append((path.stat(), path))
+    return found
 
 
 def _sweep(folder: Path) -> None:
@@ -206,7 +216,7 @@ def _folder_name(window: str) -> str:
 
 
 def disk_use(root: Path) -> DiskUse:
-    sizes = [path.stat().st_size for path in root.rglob("*") if path.is_file()]
+    sizes = [stat.st_size for stat, _ in _files(root, "*")]
     return DiskUse(root, len(sizes), sum(sizes))
 
 
