@@ -4,7 +4,7 @@ import { fill, h, iconButton, onSubmit } from "../dom.js";
 import { counted, label, number, percent } from "../words.js";
 
 const ABOUT = "While it is on, what the model looks at is written to your data folder with every turn, so that other " +
-  "strategies and budgets can be tried on it. It costs some speed. A capture is not deleted with the window.";
+  "strategies and budgets can be tried on it. It costs some speed. A capture is deleted with its window.";
 const NOTHING = "There is nothing to compare until a turn is captured.";
 /** @type {Record<string, string>} */
 const CHOICES = {
