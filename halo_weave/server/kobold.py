@@ -238,7 +238,13 @@ class GeneratedMessage(RootModel[Any]):
         request_id: str
         message: str
 
-    root: TokenMessage | DoneMessage | ErrorMessage
+    class FamilyMessage(Output):
+        """What a client of the KoboldAI family gets instead."""
+
+        token: str
+        finish_reason: Literal["length", "stop"] | None
+
+    root: TokenMessage | DoneMessage | ErrorMessage | FamilyMessage
 
 
 def _tokenize(engine: Engine, asked: Tokenize) -> Tokenized:

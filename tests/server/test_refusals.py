@@ -36,8 +36,8 @@ def test_an_unknown_address_and_method_have_the_same_shape(client):
         ("/api/extra/generate/stream", {"prompt": "a", "top_p": 0}, "top_p: use more than 0."),
         (
             "/api/extra/generate/stream",
-            {"stop_sequence": ["a"] * 17},
-            "stop_sequence: send at most 16 of them.",
+            {"stop_sequence": ["a"] * 257},
+            "stop_sequence: send at most 256 of them.",
         ),
         ("/api/v1/detokenize", {"token_ids": [2**31]}, "token_ids.0: use less than 2,147,483,648."),
         ("/api/v1/detokenize", {"token_ids": 1}, "token_ids: use a list."),
