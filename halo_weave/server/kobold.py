@@ -28,7 +28,7 @@ from halo_weave.ports import Capture, Done, Engine, ModelInfo, Prompt, Read, Rea
 from halo_weave.server.instruct import has_marks, ids_of_marked
 from halo_weave.server.lending import LentRequest, lent
 from halo_weave.server.refusals import json_bytes
-from halo_weave.server.schema import WHOLE, Input, Output
+from halo_weave.server.schema import WHOLE, Input, Output, nullable
 from halo_weave.server.scratch import Scratch
 from halo_weave.server.sse import EventStream, described, hopping
 from halo_weave.templates.messages import ChatMessage
@@ -74,15 +74,14 @@ class KoboldModel(Output):
 class FamilyInput(Input):
     """What clients of the family send. They send much: what is not known is passed over."""
 
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, json_schema_extra=nullable)
 
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, given: Any) -> Any:
         """They send null for what they do not choose."""
-        return (
-            {key: one for key, one in given.items() if one is not None} if isinstance(given, dict) else given
-        )
+        told = isinstance(given, dict)
+        return {key: one for key, one in given.items() if one is not None} if told else given
 
 
 class TextToken(Output):

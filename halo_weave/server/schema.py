@@ -35,3 +35,10 @@ Json = Annotated[Any, AfterValidator(partial(storable, limit=ID_LIMIT))]
 Id = Annotated[str, Field(pattern=ID, examples=["12"])]
 Number = Annotated[str, BeforeValidator(str), Field(pattern=ID, examples=["12"])]  # an id as a decimal string
 KeyText = Annotated[str, BeforeValidator(str)]
+
+
+def nullable(schema: dict[str, Any]) -> None:
+    """Describes that null may stand for every field that may be left out."""
+    for name, about in schema["properties"].items():
+        if name not in schema.get("required", ()):
+            schema["properties"][name] = {"anyOf": [about, {"type": "null"}]}

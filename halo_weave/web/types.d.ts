@@ -246,7 +246,7 @@ declare namespace Wire {
   }
 
   interface CheckText {
-    genkey?: string | null;
+    genkey?: string | null | null;
   }
 
   interface ChooseModel {
@@ -468,28 +468,28 @@ declare namespace Wire {
   }
 
   interface Generate {
-    prompt?: string | null;
-    input_ids?: number[] | null;
-    max_length?: number;
-    temperature?: number;
-    top_p?: number;
-    top_k?: number;
-    min_p?: number;
-    rep_pen?: number;
-    sampler_seed?: number | null;
-    stop_sequence?: string[];
-    output_attentions?: boolean;
-    output_hidden_states?: boolean;
-    attention_format?: "aggregated" | "per_layer";
-    request_id?: string | null;
-    genkey?: string | null;
-    memory?: string | null;
-    trim_stop?: boolean;
-    replace_instruct_placeholders?: boolean;
-    halo?: LentRequest | null;
-    max_context_length?: any;
-    quiet?: any;
-    sampler_order?: any;
+    prompt?: string | null | null;
+    input_ids?: number[] | null | null;
+    max_length?: number | null;
+    temperature?: number | null;
+    top_p?: number | null;
+    top_k?: number | null;
+    min_p?: number | null;
+    rep_pen?: number | null;
+    sampler_seed?: number | null | null;
+    stop_sequence?: string[] | null;
+    output_attentions?: boolean | null;
+    output_hidden_states?: boolean | null;
+    attention_format?: "aggregated" | "per_layer" | null;
+    request_id?: string | null | null;
+    genkey?: string | null | null;
+    memory?: string | null | null;
+    trim_stop?: boolean | null;
+    replace_instruct_placeholders?: boolean | null;
+    halo?: LentRequest | null | null;
+    max_context_length?: any | null;
+    quiet?: any | null;
+    sampler_order?: any | null;
   }
 
   interface Generation {

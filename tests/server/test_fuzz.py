@@ -14,9 +14,10 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from halo_weave.server.app import create_app
+from halo_weave.server.listening import serving
 from halo_weave.server.security import Policy
 from halo_weave.server.service import Service
-from halo_weave.settings import FIELDS
+from tests.server.conftest import scripted
 from tests.server.talking import say
 
 TRUE = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -55,6 +56,16 @@ quick = settings(max_examples=15, deadline=None, suppress_health_check=list(Heal
 
 
 @pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """A server of its own: what is made up here must not be found by other tests."""
+    service = Service(lambda progress: scripted(tmp_path_factory.mktemp("fuzzed")))
+    service.begin().join()
+    with serving(service) as address:
+        yield address
+    service.close()
+
+
+@pytest.fixture(scope="module")
 def place(address):
     """A window with something in it, so that requests reach more than an unknown id."""
     with httpx.Client(base_url=address, timeout=30) as client:
@@ -64,8 +75,6 @@ def place(address):
         key = client.get(f"/api/windows/{window}/context").json()["turns"][0]["chunks"][0]["key"]
         client.put("/api/memory/entry", json={"path": "0", "content": 1})
         yield {"window_id": window, "key": key}
-        # The settings were fuzzed too; the tests after these count on the usual ones.
-        assert client.patch("/api/settings", json={"reset": list(FIELDS)}).status_code == 200
 
 
 def real(operation, place):

@@ -92,9 +92,9 @@ def test_what_a_budget_finds_is_what_the_preview_wakes(client, window):
 
 
 def test_a_wrong_memory_is_marked_and_unmarked(client, window):
-    say(client, window, "The ferry leaves at noon from Ushuaia.")
+    say(client, window, "The tram to Valparaiso begins at dusk.")
     (key,) = [one["key"] for one in chunks_of(get_context(client, window)) if "user" in one["key"]]
-    asked = {"q": "When does the ferry to Ushuaia leave?"}
+    asked = {"q": "When does the tram to Valparaiso begin?"}
 
     def found():
         return [one["key"] for one in client.get("/api/search", params=asked).json()["hits"]]
