@@ -26,6 +26,7 @@ class FaultyServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.asked: list[dict[str, Any]] = []
+        self.spelled = {7 + number: word for number, word in enumerate(WORDS)}  # tokens told so far
         self.free = threading.Event()
 
     @property
@@ -58,8 +59,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._key_fits():
             return
         if self.path == "/api/v1/tokenize":
-            pieces = [body["text"][at : at + 3] for at in range(0, len(body["text"]), 3)]
-            self._answer(200, {"tokens": [{"token_id": sum(map(ord, p)) % 1000, "text": p} for p in pieces]})
+            self._answer(200, {"tokens": self._tokens(body["text"])})
+        elif self.path == "/api/v1/detokenize":
+            self._answer(200, {"text": "".join(self.server.spelled[id] for id in body["token_ids"])})
         elif self.path == "/api/extra/abort":
             self._answer(200, {"success": True})
         else:
@@ -69,6 +71,16 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(429, {"error": {"message": "slow down"}})
             else:
                 self._stream(body)
+
+    def _tokens(self, text: str) -> list[dict[str, Any]]:
+        ids = {word: id for id, word in self.server.spelled.items()}
+        told = []
+        for at in range(0, len(text), 3):
+            piece = text[at : at + 3]
+            id = ids.setdefault(piece, 100 + len(ids))
+            self.server.spelled[id] = piece
+            told.append({"token_id": id, "text": piece})
+        return told
 
     def _key_fits(self) -> bool:
         if self.headers.get("authorization") == f"Bearer {KEY}":
