@@ -12,7 +12,7 @@ from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import LeaseLost, StoreUnreachable, WindowBusy
 from halo_weave.records import Draft
-from halo_weave.weave.events import Heard, TurnEnded, TurnFailed, WindowChanged, WindowDeleted
+from halo_weave.weave.events import TurnEnded, TurnFailed, WindowChanged, WindowDeleted
 from tests.stores.material import NOW, ask, exchange, sleep, user
 
 
@@ -63,9 +63,11 @@ def until(check: Callable[[], object], seconds: float = 20) -> bool:
 
 def test_a_window_is_written_by_one_process_and_the_others_are_told_which(one, other, window):
     with one.fleet.lease(window):
-        with pytest.raises(WindowBusy, match=r"written to by the server on \S+ \(process \d+\)"):
-            with other.fleet.lease(window):
-                pass
+        with (
+            pytest.raises(WindowBusy, match=r"written to by the server on \S+ \(process \d+\)"),
+            other.fleet.lease(window),
+        ):
+            pass
         with pytest.raises(WindowBusy, match="free in 1"):
             ask(other, window, "meanwhile")
         ask(one, window, "hello")
@@ -129,21 +131,17 @@ def test_a_draft_is_abandoned_when_its_writer_loses_the_window(one, other, windo
         one.save_drafts([_draft(one, window, ids)])
         assert other.drafts(now=NOW) == []
         time.sleep(0.25)
-        with other.fleet.lease(window):
-            (draft,) = other.drafts(now=NOW)
-            assert draft.turn_id == ids.assistant_turn
+        (draft,) = other.drafts(now=NOW)
+        assert draft.turn_id == ids.assistant_turn
 
 
 def test_news_come_within_a_second_and_none_is_missed_while_the_line_is_down(one, other, window, server):
     heard = []
     other.fleet.listen(heard.append)
-    assert until(lambda: other.fleet._read)
     with one.fleet.lease(window):
         pass
     assert until(lambda: [news.window for news in heard] == [window])
-    listening = (
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%FROM feed WHERE number%'"
-    )
+    listening = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE '%FROM feed WHERE number%'"
     server.run(listening)
     names = [one.create_window(f"window {i}", now=NOW).id for i in range(5)]
     one.fleet.tell(names)
@@ -183,7 +181,7 @@ def test_a_page_on_another_server_sees_the_words_before_the_reply_is_done(server
     with pytest.raises(WindowBusy, match="written to by the server on"):
         other.turns.say(window, "Me too").result()
     go_on.set()
-    assert until(lambda: not one.turns.generating())
+    assert until(lambda: _ended(one.turns.hub(window)))
     other.turns.say(window, "Me too").result()
 
 
@@ -195,9 +193,8 @@ def test_a_reply_can_be_stopped_through_any_server(servers):
     hub = one.turns.hub(window)
     one.turns.say(window, "Tell me everything.").result()
     assert other.turns.abort(window)
-    assert until(lambda: not one.turns.generating())
-    (ended,) = [told.event for told in hub.since(0)[0] if isinstance(told.event, TurnEnded)]
-    assert ended.reason == "abort"
+    assert until(lambda: _ended(hub))
+    assert _ended(hub)[0].reason == "abort"
     assert not other.turns.abort(window)
 
 
@@ -221,9 +218,13 @@ def test_a_server_that_was_taken_over_ends_its_reply_with_a_sentence(servers):
     assert other._system.store.verify() == []
 
 
+def _ended(hub) -> list[TurnEnded]:
+    return [told.event for told in hub.since(0)[0] if isinstance(told.event, TurnEnded)]
+
+
 def _said(weave, window) -> bool:
     try:
-        return any(isinstance(event, Heard) for event in weave.turns.steps(window, "Hello from elsewhere."))
+        return bool(list(weave.turns.steps(window, "Hello from elsewhere.")))
     except WindowBusy:
         return False
 
@@ -242,9 +243,9 @@ def test_a_window_deleted_on_one_server_is_gone_on_the_other(servers):
 def test_what_was_said_on_one_server_is_recalled_on_another(servers):
     one, other = servers
     window = one.windows.create("talk").id
-    assert not other.memory.search("violin").hits
+    assert not other.memory.search("violin")
     list(one.turns.steps(window, "Clara plays the violin."))
-    assert other.memory.search("violin").hits
+    assert other.memory.search("violin")
 
 
 def test_a_database_that_is_gone_is_told_apart(server):

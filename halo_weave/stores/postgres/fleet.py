@@ -63,7 +63,8 @@ class PostgresFleet:
             with suppress(HaloWeaveError), self._db.writing() as db:  # else it ends by itself
                 # A number that is not ours any more is left alone; the news are told all the same.
                 db.raw.execute(
-                    'UPDATE leases SET owner = NULL WHERE "window" = %s AND token = %s', (window_id, token)
+                    'UPDATE leases SET owner = NULL WHERE "window" = %s AND token = %s AND owner = %s',
+                    (window_id, token, self.owner),
                 )
                 db.raw.execute(_TELL, ("changed", self.owner, [window_id]))
                 db.raw.execute(_CALL, (CHANNEL,))
@@ -100,7 +101,7 @@ class PostgresFleet:
         token, owner, left = row or (0, None, 0.0)
         held = self._held.get(window_id)
         if held is not None:
-            if token != held:
+            if (token, owner) != (held, self.owner):  # a crash of the database may have given a number twice
                 raise LeaseLost(
                     "This server did not answer for a while, so another one has taken this window over. What was shown "
                     "by then is kept. Load the window again."
@@ -138,6 +139,10 @@ class PostgresFleet:
                 db.raw.execute(_TELL, (event, self.owner, each))
 
     def listen(self, hear: Callable[[News], object]) -> None:
+        with (
+            self._db.reading() as db
+        ):  # what is told from now on is heard, however long the thread takes to begin
+            self._seen, self._read = _last(db.raw), time.monotonic()
         self._hear = hear
         self._start()
 
@@ -170,8 +175,7 @@ class PostgresFleet:
         """Where to go on. After a long time without a connection, what was told meanwhile may be wiped already."""
         if self._read and time.monotonic() - self._read < KEPT / 2:
             return
-        row = raw.execute("SELECT coalesce(max(number), 0) FROM feed").fetchone()
-        self._seen = int(row[0]) if row else 0
+        self._seen = _last(raw)
         raw.execute(f"DELETE FROM feed WHERE told < {_NOW} - %s", (int(KEPT * 1e6),))
         if self._read:
             self._told(News(None, "changed"), None, "")
@@ -209,6 +213,11 @@ class PostgresFleet:
                     WHERE leases."window" = mine.name AND leases.token = mine.token AND owner = %s""",
                 (int(self.term * 1e6), list(held), list(held.values()), self.owner),
             )
+
+
+def _last(raw: Raw) -> int:
+    row = raw.execute("SELECT coalesce(max(number), 0) FROM feed").fetchone()
+    return int(row[0]) if row else 0
 
 
 def _busy(owner: str, left: float) -> str:
