@@ -30,9 +30,16 @@ autovacuum_naptime = '10s'
 class Server:
     """A running server, and the databases that were made in it."""
 
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
+    def __init__(self, socket: Path, process: Any) -> None:
+        self._socket, self._process = socket, process
         self._numbers = itertools.count(1)
+
+    def stop(self) -> None:
+        """All connections end; what was committed stays."""
+        self._process.stop()
+
+    def start(self) -> None:
+        self._process.ensure_postgres_running()
 
     def address(self, database: str) -> str:
         return f"postgresql://postgres@/{database}?host={quote(str(self._socket), safe='')}"
@@ -85,7 +92,7 @@ def postgres_server(*, on_disk: bool = False) -> Iterator[Server]:
         try:
             socket = server.get_postmaster_info().socket_dir
             assert socket is not None
-            yield Server(socket)
+            yield Server(socket, server)
         finally:
             server.cleanup()
 

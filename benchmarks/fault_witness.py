@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from benchmarks.fault_servers import WORDS
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.store import Store
 
 GRACE = 0.15  # seconds after which what was shown must be stored
 SETTINGS = {
@@ -67,7 +67,7 @@ class Witness:
         with http.stream(
             "GET", f"/api/windows/{window}/events", params={"after": told["last_event"]}
         ) as stream:
-            for name, data in _events(stream.iter_lines()):
+            for name, data in events(stream.iter_lines()):
                 if name == "token":
                     reply.shown.append((time.monotonic(), data["text"]))
                 elif name == "spoken":
@@ -90,7 +90,7 @@ class Witness:
             if turn not in self.due:
                 self.due[turn] = reply.due(killed)
 
-    def missing(self, store: SqliteStore) -> tuple[int, int]:
+    def missing(self, store: Store) -> tuple[int, int]:
         """How much of what was acknowledged, and of what was shown long enough before, is not stored."""
         drafts = {one.turn_id: one.tokens.text for one in store.drafts(now=now(), abandoned=False)}
 
@@ -109,7 +109,7 @@ class Witness:
         return acknowledged, shown
 
 
-def _events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+def events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
     fields: dict[str, str] = {}
     for line in lines:
         if line:
