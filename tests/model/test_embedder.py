@@ -12,6 +12,8 @@ from halo_weave.embedders.standard import open_embedder, standard_file
 from halo_weave.errors import EngineError, ModelNotFound, ModelUnusable
 from tests.contract.test_embedders import minilm
 
+pytestmark = pytest.mark.model
+
 SENTENCES = [
     "The weather is lovely today.",
     "It's so sunny outside!",
