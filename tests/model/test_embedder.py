@@ -34,7 +34,7 @@ def test_similarities_are_those_of_sentence_transformers(compute):
 def test_llama_and_blas_agree():
     texts = [
         f"{sentence} Number {i}, {'and so on, ' * (i % 40)}the end."
-        for i in range(60)
+        for i in range(0, 60, 6)
         for sentence in SENTENCES
     ]
     first, second = minilm("llama"), minilm("blas")
