@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import sys
 import tempfile
 import uuid
 import warnings
@@ -24,6 +26,20 @@ max_connections = 200
 shared_buffers = '512MB'
 maintenance_work_mem = '1GB'
 autovacuum_naptime = '10s'
+"""
+# Waits until the process that started the server is gone, however it ended, and takes the server along.
+_GUARD = """
+import os, pathlib, shutil, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+sys.stdin.read()
+try:
+    server = int((folder / "pg" / "postmaster.pid").read_text().split()[0])
+    os.kill(server, signal.SIGQUIT)
+    while True:
+        os.kill(server, 0)
+        time.sleep(0.05)
+except (OSError, ValueError, IndexError):
+    shutil.rmtree(folder, ignore_errors=True)
 """
 
 
@@ -79,15 +95,26 @@ def postgres_server(*, on_disk: bool = False) -> Iterator[Server]:
         data.mkdir()
         server = get_server(data, cleanup_mode="stop", start=False)
         server.ensure_pgdata_inited()
+        guard = _guarded(Path(folder))
         with (data / "postgresql.conf").open("a") as config:
             config.write(CONFIG)
-        server.start()
         try:
+            server.start()
             socket = server.get_postmaster_info().socket_dir
             assert socket is not None
             yield Server(socket)
         finally:
             server.cleanup()
+            guard.communicate()
+
+
+def _guarded(folder: Path) -> subprocess.Popen[bytes]:
+    """In a session of its own, so that a signal to the whole group of processes leaves it."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _GUARD, str(folder)],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
 
 
 @contextmanager
