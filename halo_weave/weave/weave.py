@@ -71,6 +71,7 @@ class Weave:
         self.now = now
         self._system.recover()
         self._system.divide_long()
+        store.fleet.listen(self.turns.hear)
 
     @property
     def engine(self) -> Engine:
