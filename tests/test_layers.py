@@ -15,7 +15,7 @@ LAYERS = [
     {"confined"},
     {"core", "templates", "documents"},
     {"records", "imports"},
-    {"ports", "store", "places", "settings"},
+    {"ports", "keeping", "store", "places", "settings"},
     {"config", "engine_list"},
     {"llama"},  # the binding of llama.cpp, shared by engine and embedder
     {"keepsakes"},  # the AI's own memory and tools: they need nothing but a store

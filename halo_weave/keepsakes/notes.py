@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from halo_weave.errors import BadInput, NotesChanged
+from halo_weave.keeping import Keepsakes
 from halo_weave.keepsakes.literals import Json, json_size
 from halo_weave.keepsakes.results import changes
 from halo_weave.keepsakes.sandbox import JqOutput, JqSandbox
 from halo_weave.records import Note
-from halo_weave.store import Keepsakes
 
 NAME = "notes.json"
 SIZE_LIMIT = 256 << 10  # bytes

@@ -12,11 +12,11 @@ from halo_weave.core.paths import checked_path, is_root
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.core.words import terms
 from halo_weave.errors import BadInput, UnknownMemory
+from halo_weave.keeping import Keepsakes
 from halo_weave.keepsakes.commands import CONTEXT_TOKENS, RECENCY_BIAS
 from halo_weave.keepsakes.literals import Json, json_size
 from halo_weave.ports import Embedder
 from halo_weave.records import MemoryEntry
-from halo_weave.store import Keepsakes
 
 CONTENT_LIMIT = 64 << 10  # bytes
 CANDIDATES = 50  # chunks looked at for a snapshot
