@@ -64,6 +64,9 @@ class People(Protocol):
     def people(self) -> list[Person]:
         """All that were ever added, by name; the owner is not among them."""
 
+    def several(self) -> bool:
+        """Whether anybody was ever added."""
+
     def add_person(self, name: str, key_hash: str, *, now: datetime) -> Person:
         """Someone new, or someone whose key was revoked, with a new one: their memory is still there."""
 

@@ -42,6 +42,10 @@ class Notes:
         self._sandbox = sandbox or JqSandbox()
         self._size_limit = size_limit
 
+    def of(self, store: Keepsakes) -> Notes:
+        """Those of someone else."""
+        return Notes(store, self._sandbox, size_limit=self._size_limit)
+
     def document(self, *, now: datetime) -> dict[str, Json]:
         """The notes as they are; before the first write, the empty ones."""
         return self.latest(now=now)[0]

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from threading import Lock, Thread, current_thread
 from typing import Any
@@ -59,6 +60,12 @@ class WeaveTurns(TurnBranches):
         self._last: dict[str, Mapping[str, Any]] = {}
         self.totals = Totals()
         self._documents = WeaveDocuments(system)
+
+    def within(self, system: System) -> WeaveTurns:
+        """The same turns, for someone who reaches only a part of the system."""
+        other = copy(self)
+        other._system, other._documents = system, WeaveDocuments(system)
+        return other
 
     def say(
         self,
@@ -173,7 +180,7 @@ class WeaveTurns(TurnBranches):
             desk = system.desk_to_change(window_id)
             desk.settings = desk.settings.changed(sampling or {})
             step_back(system, desk, asked)
-            turn = Turn(system, desk, asked, began)
+            turn = Turn(system.root, desk, asked, began)  # what it may touch was decided
             system.at_work[window_id], self._running[window_id] = desk, turn
             try:
                 yield from turn.run()
@@ -213,7 +220,7 @@ class WeaveTurns(TurnBranches):
 
     def abort(self, window_id: str) -> bool:
         """Stop the reply at its next token. What was said so far stays."""
-        turn = self._running.get(window_id)
+        turn = self._running.get(window_id) if self._system.mine([window_id]) else None
         if turn is not None:
             turn.flag.set()
         return turn is not None
@@ -224,7 +231,7 @@ class WeaveTurns(TurnBranches):
             self.abort(window_id)
 
     def generating(self) -> list[str]:
-        return list(self._running)
+        return self._system.mine(list(self._running))
 
     def last(self, window_id: str) -> Mapping[str, Any]:
         """What the window's last turn came to."""

@@ -23,6 +23,10 @@ class SqlPeople(SqlPart):
             rows = db.execute(f"SELECT {PERSON} FROM people ORDER BY name").fetchall()
         return [_person(row) for row in rows]
 
+    def several(self) -> bool:
+        with self._db.reading() as db:
+            return db.execute("SELECT 1 FROM people LIMIT 1").fetchone() is not None
+
     def add_person(self, name: str, key_hash: str, *, now: datetime) -> Person:
         if name == OWNER_NAME:
             raise BadInput(f"{OWNER_NAME!r} stands for whoever runs the server. Take another name.")

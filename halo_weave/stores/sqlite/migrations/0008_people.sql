@@ -10,7 +10,7 @@ CREATE TABLE people (
 CREATE INDEX people_by_key ON people(key_hash);
 
 CREATE TABLE shares (
-    owner TEXT NOT NULL,
+    owner TEXT NOT NULL DEFAULT '',
     window TEXT NOT NULL,                -- empty: all windows of the owner
     person TEXT NOT NULL,                -- who may read
     writes INTEGER NOT NULL,             -- 1: and write
@@ -25,7 +25,7 @@ CREATE INDEX windows_by_owner ON windows(owner, created);
 -- Keepsakes, settings and the names of chats belong to someone, too.
 
 CREATE TABLE owned_entries (
-    owner TEXT NOT NULL,
+    owner TEXT NOT NULL DEFAULT '',
     path TEXT NOT NULL,
     parent TEXT NOT NULL,
     heading TEXT NOT NULL,
@@ -45,7 +45,7 @@ DROP TABLE entries;
 ALTER TABLE owned_entries RENAME TO entries;
 
 CREATE TABLE owned_versions (
-    owner TEXT NOT NULL,
+    owner TEXT NOT NULL DEFAULT '',
     path TEXT NOT NULL,
     version INTEGER NOT NULL,
     content TEXT NOT NULL,
@@ -64,7 +64,7 @@ DROP TABLE entry_versions;
 ALTER TABLE owned_versions RENAME TO entry_versions;
 
 CREATE TABLE owned_notes (
-    owner TEXT NOT NULL,
+    owner TEXT NOT NULL DEFAULT '',
     name TEXT NOT NULL,
     content TEXT NOT NULL,               -- JSON
     created INTEGER NOT NULL,
@@ -77,7 +77,7 @@ DROP TABLE notes;
 ALTER TABLE owned_notes RENAME TO notes;
 
 CREATE TABLE owned_settings (
-    owner TEXT NOT NULL,
+    owner TEXT NOT NULL DEFAULT '',
     key TEXT NOT NULL,
     value TEXT NOT NULL,                 -- JSON
     modified INTEGER NOT NULL,
@@ -88,7 +88,7 @@ DROP TABLE settings;
 ALTER TABLE owned_settings RENAME TO settings;
 
 CREATE TABLE owned_chats (
-    owner TEXT NOT NULL,
+    owner TEXT NOT NULL DEFAULT '',
     name TEXT NOT NULL,
     window TEXT NOT NULL REFERENCES windows(id),
     PRIMARY KEY (owner, name)
