@@ -47,6 +47,9 @@ class WeaveEngines:
     def __init__(self, system: System, listed: EngineList | None) -> None:
         self._system, self._listed = system, listed
 
+    def within(self, system: System) -> WeaveEngines:
+        return WeaveEngines(system, self._listed)
+
     def list(self) -> list[ListedEngine]:
         found = []
         for one in self._listed or ():
