@@ -99,9 +99,11 @@ def postgres_server(
             yield server
         return
     place = SHARED_MEMORY if not on_disk and os.access(SHARED_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="halo-weave-", dir=place) as temporary:
-        with _running(Path(temporary), durable, keep=False) as server:
-            yield server
+    with (
+        tempfile.TemporaryDirectory(prefix="halo-weave-", dir=place) as temporary,
+        _running(Path(temporary), durable, keep=False) as server,
+    ):
+        yield server
 
 
 @contextmanager
