@@ -6,6 +6,8 @@ HaloWeaveError
 │   ├── UnknownWindow      no such window
 │   ├── UnknownMemory      no such entry in the structured memory
 │   ├── UnknownPreset      no preset of this name
+│   ├── UnknownPerson      nobody of this name
+│   ├── NotYours           it belongs to someone else, or to whoever runs the server
 │   ├── DocumentRefused    a file that cannot be attached
 │   ├── UnknownGeneration  no such vectors: the memory was cleared, or embedded anew
 │   ├── WindowBusy         the window is being written to
@@ -50,6 +52,14 @@ class UnknownMemory(BadInput):
 
 
 class UnknownPreset(BadInput):
+    pass
+
+
+class UnknownPerson(BadInput):
+    pass
+
+
+class NotYours(BadInput):
     pass
 
 

@@ -31,6 +31,8 @@ _KNOWN: dict[type[Exception], tuple[int, str]] = {
     errors.EmbedderOff: (409, "embedder_off"),
     errors.UnknownMemory: (404, "unknown_memory"),
     errors.UnknownPreset: (404, "unknown_preset"),
+    errors.UnknownPerson: (404, "unknown_person"),
+    errors.NotYours: (403, "not_yours"),
     errors.DocumentRefused: (422, "document_refused"),
     errors.ModelError: (503, "model_unusable"),
     errors.ModelLoading: (503, "model_loading"),

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from threading import Lock, Thread, current_thread
 from typing import Any
@@ -60,6 +61,12 @@ class WeaveTurns(TurnBranches):
         self._last: dict[str, Mapping[str, Any]] = {}
         self.totals = Totals()
         self._documents = WeaveDocuments(system)
+
+    def within(self, system: System) -> WeaveTurns:
+        """The same turns, for someone who reaches only a part of the system."""
+        other = copy(self)
+        other._system, other._documents = system, WeaveDocuments(system)
+        return other
 
     def say(
         self,
@@ -174,7 +181,7 @@ class WeaveTurns(TurnBranches):
             desk = system.desk_to_change(window_id)
             desk.settings = desk.settings.changed(sampling or {})
             step_back(system, desk, asked)
-            turn = Turn(system, desk, asked, began)
+            turn = Turn(system.root, desk, asked, began)  # what it may touch was decided
             system.at_work[window_id], self._running[window_id] = desk, turn
             try:
                 yield from turn.run()
@@ -214,6 +221,8 @@ class WeaveTurns(TurnBranches):
 
     def abort(self, window_id: str) -> bool:
         """Stop the reply at its next token, whichever server writes it. What was said so far stays."""
+        if not self._system.mine([window_id]):
+            return False
         return self._stop(window_id) or self._system.store.fleet.stop(window_id)
 
     def abort_all(self) -> None:
@@ -235,7 +244,7 @@ class WeaveTurns(TurnBranches):
             self._system.hear(news)
 
     def generating(self) -> list[str]:
-        return list(self._running)
+        return self._system.mine(list(self._running))
 
     def last(self, window_id: str) -> Mapping[str, Any]:
         """What the window's last turn came to."""

@@ -31,7 +31,7 @@ IDLE = 15  # seconds after which the server ends the transaction of a process th
 PAUSE = 0.05  # seconds between two tries
 LOCK = 0x48414C4F  # "HALO": the first half of our advisory locks' names; the second is the schema
 IMPORT_LOCK = LOCK + 1
-KEPT = {"memory", "migrations", "settings"}  # when a memory is cleared
+KEPT = {"memory", "migrations", "settings", "people"}  # when a memory is cleared
 
 
 class PostgresDatabase:

@@ -11,6 +11,7 @@ from halo_weave.stores.sql.corrections import SqlCorrections
 from halo_weave.stores.sql.exporting import SqlExport
 from halo_weave.stores.sql.importing import SqlImport
 from halo_weave.stores.sql.keepsakes import SqlKeepsakes
+from halo_weave.stores.sql.people import SqlPeople
 from halo_weave.stores.sql.seam import Database
 from halo_weave.stores.sql.transcript import SqlTranscript
 from halo_weave.stores.sql.upkeep import SqlUpkeep
@@ -27,6 +28,7 @@ class SqlStore(
     SqlWindows,
     SqlWorkingSets,
     SqlKeepsakes,
+    SqlPeople,
     SqlUpkeep,
     SqlExport,
     SqlImport,

@@ -26,7 +26,7 @@ PAGE_BYTES = 8192  # five MiniLM vectors to a page; with 4096 a quarter of each 
 LOG_BYTES = 64 << 20  # the write-ahead log is cut back to this after a checkpoint
 CACHE_KIB = 16 << 10
 EMPTY_SECONDS = 2.0  # for another process to write the first page of a new file
-KEPT = {"memory", "migrations", "settings"}  # when a memory is cleared
+KEPT = {"memory", "migrations", "settings", "people"}  # when a memory is cleared
 PAUSE = 0.05  # seconds between two tries; SQLite's own waiting would not hear Ctrl-C
 
 
