@@ -240,8 +240,8 @@ def _compared(store: Store, told: list[Told]) -> dict[str, Any]:
         aside += sum(one.turn not in branch for one in told if one.window == window)
     texts = Counter[str]()
     replies = 0
-    for window in store.windows():
-        for turn in store.branch(window.id):
+    for record in store.windows():
+        for turn in store.branch(record.id):
             text = _text(store, turn.id)
             if turn.role is Role.USER:
                 texts[text] += 1
