@@ -31,10 +31,13 @@ class Reply:
     turn: int
     shown: list[tuple[float, str]] = field(default_factory=list)
     acknowledged: bool = False  # it was told that all of it is stored
+    warned: int | None = None  # from which token on it was told that it is not stored yet
 
     def due(self, killed: float) -> list[str]:
         """The tokens that must be stored when the server was killed at this moment."""
-        return [text for at, text in self.shown if self.acknowledged or at < killed - GRACE]
+        if self.acknowledged:
+            return [text for _, text in self.shown]
+        return [text for at, text in self.shown[: self.warned] if at < killed - GRACE]
 
 
 @dataclass
@@ -74,6 +77,7 @@ class Witness:
                     reply.acknowledged = True
                 elif name == "unstored":
                     self.events.append((name, data))
+                    reply.warned = len(reply.shown) if data["sentence"] else None
                 elif name in {"done", "failed"}:
                     return
 

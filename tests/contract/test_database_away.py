@@ -109,7 +109,7 @@ def test_a_server_that_starts_before_its_database_is_ready_when_that_is(
 def test_servers_killed_and_a_database_restarted_lose_and_double_nothing(server):
     """A short form of `scripts/bench fleet`."""
     report = bench_fleet.drill(server, 4, servers=2, clients=4, windows=2, kill_every=1.5, away=0.2)
-    assert not bench_fleet.failed(report), report
+    assert not bench_fleet.failed(report), str(report)
     assert report["kills"]
     assert report["database_restarts"] == 1
 
@@ -117,5 +117,5 @@ def test_servers_killed_and_a_database_restarted_lose_and_double_nothing(server)
 def test_servers_killed_on_one_database_lose_nothing_acknowledged_or_shown(address):
     """A short form of `scripts/bench faults --store postgres`."""
     report = bench_faults.drill(2, windows=2, only=[], address=address)
-    assert not bench_faults.failed(report), report
+    assert not bench_faults.failed(report), str(report)
     assert report["shown_tokens"]
