@@ -15,7 +15,8 @@ LAYERS = [
     {"confined"},
     {"core", "templates", "documents"},
     {"records", "imports"},
-    {"ports", "keeping", "store", "places", "settings"},
+    {"keeping"},  # what of a store belongs to someone
+    {"ports", "store", "places", "settings"},
     {"config", "engine_list"},
     {"llama"},  # the binding of llama.cpp, shared by engine and embedder
     {"keepsakes"},  # the AI's own memory and tools: they need nothing but a store

@@ -61,8 +61,8 @@ class StoreInReach:
             return getattr(self._kept, name)
         if name in _FREE:
             return getattr(self._store, name)
-        check = self.reads if name in _READS else self.writes if name in _WRITES else self._owns
-        if check is self._owns and name not in _OWNS:
+        check = self.reads if name in _READS else self.writes if name in _WRITES else self.owns
+        if check is self.owns and name not in _OWNS:
             raise NotYours("This is for whoever runs the server.")
         method = getattr(self._store, name)
 
@@ -83,7 +83,7 @@ class StoreInReach:
         if window_id not in self.reach.writable:
             raise NotYours("This window is shared with you to read. Ask whoever it belongs to.")
 
-    def _owns(self, window_id: str) -> None:
+    def owns(self, window_id: str) -> None:
         self.reads(window_id)
         if window_id not in self.reach.own:
             raise NotYours("Only whoever a window belongs to can do this.")
@@ -318,6 +318,9 @@ class SystemInReach:
 
     def settings(self, window: WindowRecord | None = None) -> Settings:
         return self.root.settings(window, owner=self._person)
+
+    def check_owns(self, window_id: str) -> None:
+        self._scoped.owns(window_id)
 
     def mine(self, windows: Collection[str]) -> list[str]:
         return [one for one in windows if one in self._scoped.reach.readable]

@@ -198,6 +198,9 @@ class System:
         """Those of these windows that may be told."""
         return list(windows)
 
+    def check_owns(self, window_id: str) -> None:
+        """Refuse what only the one may do whom a window belongs to."""
+
     def reach_in(self, record: WindowRecord) -> frozenset[str] | None:
         """The windows whose talk may wake up in one: those that everybody who may read it may read. None: all."""
         if not self.store.several():
