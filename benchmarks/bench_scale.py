@@ -1,13 +1,16 @@
 """What 100,000 and 1,000,000 chunks cost in a file and in PostgreSQL: a turn, memory, start, search, bytes.
 
-Everything is stored by the product's own calls. Each memory is then opened by a process of its own, as a server does it.
+Everything is stored by the product's own calls. A copy of each memory is then opened by a process of its own, as a
+server does it. Filling takes hours: `--keep` leaves the memories in a folder, and takes those that are there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,6 +46,7 @@ ROUNDS = 20
 QUERIES = 40
 LIVE = 2_000
 BATCH = 1_000
+FILLED, COPY = "filled", "copy"
 Floats = npt.NDArray[np.float32]
 
 
@@ -138,53 +142,102 @@ def _nearest(recall: Recall, query: Floats) -> list[int]:
     return [int(number) for number in recall._index.nearest(query, NEAREST)]
 
 
+def sqlite_memory(folder: Path) -> Path:
+    return folder / "memory"
+
+
 @contextmanager
-def place(kind: str) -> Iterator[str]:
+def filling(kind: str, folder: Path) -> Iterator[str]:
+    """Where a memory is to be made that stays in this folder."""
     if kind == "sqlite":
-        with tempfile.TemporaryDirectory(prefix="halo-weave-") as folder:
-            yield folder
-    else:
-        with postgres_server(on_disk=True) as server:
-            yield server.address(server.new())
+        yield str(sqlite_memory(folder))
+        return
+    with postgres_server(folder=folder) as server:
+        server.run(f"CREATE DATABASE {FILLED}")
+        yield server.address(FILLED)
 
 
-def measure(kind: str, size: int) -> dict[str, Any]:
-    rng = np.random.default_rng(size)
-    topics, prose = Topics(rng), Prose(rng)
-    with place(kind) as address, tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        with open_store(address) as store:
+@contextmanager
+def copied(kind: str, folder: Path) -> Iterator[str]:
+    """A copy of the memory in this folder: what is said while measuring changes nothing for the next time."""
+    if kind == "sqlite":
+        with tempfile.TemporaryDirectory(prefix="copy-", dir=folder) as copy:
+            shutil.copytree(sqlite_memory(folder), copy, dirs_exist_ok=True)
+            os.sync()
+            yield copy
+        return
+    with postgres_server(folder=folder, durable=True) as server:
+        server.run(f"DROP DATABASE IF EXISTS {COPY}")
+        server.run(f"CREATE DATABASE {COPY} TEMPLATE {FILLED} STRATEGY FILE_COPY")
+        server.run("CHECKPOINT")
+        try:
+            yield server.address(COPY)
+        finally:
+            server.drop(COPY)
+
+
+def filled(kind: str, size: int, folder: Path) -> dict[str, Any]:
+    """What is known of the memory in this folder, which is made if it is not there or not whole."""
+    told = folder / "filled.json"
+    if not told.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        rng = np.random.default_rng(size)
+        topics, prose = Topics(rng), Prose(rng)
+        with filling(kind, folder) as address, open_store(address) as store:
+            began = time.perf_counter()
             generation = make(store, size, topics, prose)
+            seconds = time.perf_counter() - began
             queries = topics.vectors(QUERIES, spread=1.2)
             nearest = truth(store, generation, queries)
             stats = store.stats()
-        print(f"{kind} {size:,}: stored in {time.perf_counter() - began:.0f} s", file=sys.stderr)
-        np.save(Path(folder) / "queries.npy", queries)
-        command = [sys.executable, "-m", __spec__.name, "--use", address, folder]
+        np.save(folder / "queries.npy", queries)
+        known = {
+            "nearest": [sorted(one) for one in nearest],
+            "bytes_per_chunk": round(stats.bytes / stats.chunks),
+            "seconds": round(seconds),
+        }
+        told.write_text(json.dumps(known))
+    return dict(json.loads(told.read_text()))
+
+
+def measure(kind: str, size: int, keep: Path) -> dict[str, Any]:
+    folder = keep / f"{kind}-{size}"
+    known = filled(kind, size, folder)
+    print(f"{kind} {size:,}: stored in {known['seconds']} s", file=sys.stderr, flush=True)
+    with copied(kind, folder) as address:
+        command = [sys.executable, "-m", __spec__.name, "--use", address, str(folder)]
         result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    shares = [
-        len(known & {*one}) / len(known) for known, one in zip(nearest, result.pop("found"), strict=True)
-    ]
-    result["recall_at_50"] = round(float(np.mean(shares)), 4)
-    result["bytes_per_chunk"] = round(stats.bytes / stats.chunks)
+    pairs = zip(known["nearest"], result.pop("found"), strict=True)
+    result["recall_at_50"] = round(float(np.mean([len({*a} & {*b}) / len(a) for a, b in pairs])), 4)
+    result["bytes_per_chunk"] = known["bytes_per_chunk"]
     return dict(result)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench scale", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--stores", nargs="+", choices=("sqlite", "postgres"), default=("sqlite", "postgres"))
+    parser.add_argument("--sizes", "--size", type=int, nargs="+", default=SIZES)
+    parser.add_argument(
+        "--stores", "--store", nargs="+", choices=("sqlite", "postgres"), default=("sqlite", "postgres")
+    )
+    parser.add_argument("--keep", type=Path, help="a folder for the filled memories, which stay there")
+    parser.add_argument("--fill", action="store_true", help="only fill what is missing in that folder")
     parser.add_argument("--use", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.use:
         print(json.dumps(used(asked.use[0], np.load(Path(asked.use[1]) / "queries.npy"))))
         return
     result: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in asked.stores}
-    for size in asked.sizes:
-        for kind in asked.stores:
-            result[kind][str(size)] = measure(kind, size)
-            print(f"{kind:9}{size:>10,}  {result[kind][str(size)]}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="halo-weave-") as temporary:
+        for size in asked.sizes:
+            for kind in asked.stores:
+                keep = asked.keep or Path(temporary)
+                if asked.fill:
+                    filled(kind, size, keep / f"{kind}-{size}")
+                    continue
+                result[kind][str(size)] = measure(kind, size, keep)
+                print(f"{kind:9}{size:>10,}  {result[kind][str(size)]}", file=sys.stderr, flush=True)
     if asked.json:
         print(json.dumps(result))
 

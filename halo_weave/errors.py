@@ -11,6 +11,7 @@ HaloWeaveError
 │   ├── DocumentRefused    a file that cannot be attached
 │   ├── UnknownGeneration  no such vectors: the memory was cleared, or embedded anew
 │   ├── WindowBusy         the window is being written to
+│   │   └── LeaseLost      another server has taken the window over
 │   ├── NotesChanged       the notes are not those that were read
 │   ├── EmbedderOff        something needs an embedder, and there is none
 │   └── BadSetting         a setting out of its range, or unknown
@@ -22,6 +23,7 @@ HaloWeaveError
 ├── EngineError            the model stopped in the middle of its work
 ├── StoreError
 │   ├── StoreBusy          another process held the memory for too long
+│   ├── StoreUnreachable   the database does not answer
 │   ├── StoreCorrupt       the file is damaged, or is not a memory
 │   ├── StoreFull          no space left, read-only, or no more ids
 │   └── StoreTooNew        written by a newer version
@@ -73,6 +75,10 @@ class WindowBusy(BadInput):
     pass
 
 
+class LeaseLost(WindowBusy):
+    pass
+
+
 class NotesChanged(BadInput):
     pass
 
@@ -114,6 +120,10 @@ class StoreError(HaloWeaveError):
 
 
 class StoreBusy(StoreError):
+    pass
+
+
+class StoreUnreachable(StoreError):
     pass
 
 

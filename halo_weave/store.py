@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Literal, Protocol, Self
 
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.use import ReplyUse
 from halo_weave.core.window import Live
+from halo_weave.fleet import Fleet
 from halo_weave.keeping import Keepsakes, People
 from halo_weave.records import (
     OWNER,
@@ -434,6 +434,8 @@ class Upkeep(Protocol):
     def folder(self) -> Path:
         """Where large files may lie for a while."""
 
+    @property
+    def fleet(self) -> Fleet: ...
     def version(self) -> int:
         """A number that is another one whenever anything was committed since, by any thread or process."""
 
@@ -451,9 +453,7 @@ class Upkeep(Protocol):
 
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 class Store(Transcript, Branches, Windows, SearchIndex, Keepsakes, People, Exchange, Upkeep, Protocol):

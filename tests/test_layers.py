@@ -14,7 +14,7 @@ LAYERS = [
     {"errors"},
     {"confined"},
     {"core", "templates", "documents"},
-    {"records", "imports"},
+    {"records", "imports", "fleet"},
     {"keeping"},  # what of a store belongs to someone
     {"ports", "store", "places", "settings"},
     {"config", "engine_list"},

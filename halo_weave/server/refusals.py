@@ -40,6 +40,7 @@ _KNOWN: dict[type[Exception], tuple[int, str]] = {
     errors.EngineError: (500, "engine_failed"),
     errors.StoreError: (500, "store_failed"),
     errors.StoreBusy: (503, "store_busy"),
+    errors.StoreUnreachable: (503, "store_unreachable"),
     errors.StoreFull: (507, "store_full"),
     errors.ImportRefused: (422, "import_refused"),
     errors.HaloWeaveError: (500, "failed"),

@@ -58,6 +58,11 @@ class WeaveEngines:
             found.append(ListedEngine(one, model is not None, _host(one.url), light))
         return found
 
+    @property
+    def notice(self) -> str:
+        """What was wrong with the file of engines; empty: nothing."""
+        return self._listed.notice if self._listed else ""
+
     def add(self, one: NamedEngine) -> None:
         """A new engine, or another address or key for one; its windows open it anew."""
         if self._listed is None:

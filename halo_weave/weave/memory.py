@@ -301,8 +301,7 @@ class WeaveMemory:
                     engine.forget(window_id)
         system.drop_tapes()
         system.recall.forget()
-        for window_id in windows:
-            system.hubs.drop(window_id)
+        system.dropped(windows)
 
     # Vectors
 

@@ -18,6 +18,7 @@ from halo_weave.core.heads import Calibration
 from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import Live, chunk_parts
 from halo_weave.errors import BadInput, EngineError, HaloWeaveError, StoreError, UnknownWindow, WindowBusy
+from halo_weave.fleet import News
 from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import Engine, RecallPort
 from halo_weave.records import OWNER, WindowRecord
@@ -252,7 +253,7 @@ class System:
 
     @contextmanager
     def alone(self, window_id: str) -> Iterator[None]:
-        """Only one turn or change at a time in a window: a second one is refused at once with WindowBusy."""
+        """Only one turn or change at a time in a window, among all servers: a second one is refused with WindowBusy."""
         with self._entering:
             if not self.open.is_set():
                 raise WindowBusy("The model is being changed. Try again in a moment.")
@@ -264,7 +265,8 @@ class System:
                 raise WindowBusy(desk.unstored)
             raise WindowBusy("This window is being written to. Stop the reply first, or wait for it.")
         try:
-            yield
+            with self.store.fleet.lease(window_id):
+                yield
         finally:
             lock.release()
 
@@ -294,12 +296,30 @@ class System:
         with self.alone(window_id):
             self.window(window_id)
             yield
-        self.changed([window_id])
+        self.hubs.of(window_id).publish(WindowChanged())
 
     def changed(self, windows: Iterable[str]) -> None:
-        """Tell those who watch these windows that they are not what they last saw."""
-        for window_id in windows:
+        """Tell those who watch these windows, on any server, that they are not what they last saw."""
+        each = list(windows)
+        for window_id in each:
             self.hubs.of(window_id).publish(WindowChanged())
+        self.store.fleet.tell(each)
+
+    def dropped(self, windows: Iterable[str]) -> None:
+        """Tell those who watch these windows, on any server, that they are gone."""
+        each = list(windows)
+        for window_id in each:
+            self.hubs.drop(window_id)
+        self.store.fleet.tell(each, "deleted")
+
+    def hear(self, news: News) -> None:
+        """Another server has changed something: those who watch it here are told."""
+        if news.window is None:
+            self.hubs.publish(WindowChanged())
+        elif news.event == "deleted":
+            self.hubs.drop(news.window)
+        else:
+            self.hubs.publish(WindowChanged(), news.window)
 
     def note_unstored(self, desk: Desk, sentence: str) -> None:
         """Tell those who watch why the reply is not stored yet, or with nothing that it is."""
@@ -412,8 +432,8 @@ class System:
                 live = [Live(chunk, np.full(len(chunk), bright, np.float32)) for chunk in chunks]
                 cut = {chunk.key: [CUT, *reply.tags(chunk.start, chunk.stop)] for chunk in chunks}
                 self.store.append(draft.window, live, tokenizer=draft.tokenizer, now=draft.saved, tags=cut)
-            except (StoreError, UnknownWindow):
-                continue  # it stays a draft, for the next time
+            except (StoreError, UnknownWindow, WindowBusy):
+                continue  # it stays a draft, for the next time, or for the server that writes the window now
             except BadInput:
                 self.store.drop_draft(draft.turn_id)  # another process was faster
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.errors import BadInput, BadSetting, HaloWeaveError
+from halo_weave.fleet import News
 from halo_weave.ports import Sampling
 from halo_weave.weave.ahead import ReadAhead
 from halo_weave.weave.branches import TurnBranches
@@ -219,16 +220,28 @@ class WeaveTurns(TurnBranches):
         return self._system.hubs.watchers
 
     def abort(self, window_id: str) -> bool:
-        """Stop the reply at its next token. What was said so far stays."""
-        turn = self._running.get(window_id) if self._system.mine([window_id]) else None
+        """Stop the reply at its next token, whichever server writes it. What was said so far stays."""
+        if not self._system.mine([window_id]):
+            return False
+        return self._stop(window_id) or self._system.store.fleet.stop(window_id)
+
+    def abort_all(self) -> None:
+        """Stop every reply of this process at its next token."""
+        for window_id in self.generating():
+            self._stop(window_id)
+
+    def _stop(self, window_id: str) -> bool:
+        turn = self._running.get(window_id)
         if turn is not None:
             turn.flag.set()
         return turn is not None
 
-    def abort_all(self) -> None:
-        """Stop every reply at its next token."""
-        for window_id in self.generating():
-            self.abort(window_id)
+    def hear(self, news: News) -> None:
+        """Another server tells something of a window."""
+        if news.event == "stop" and news.window is not None:
+            self._stop(news.window)
+        else:
+            self._system.hear(news)
 
     def generating(self) -> list[str]:
         return self._system.mine(list(self._running))
@@ -278,6 +291,7 @@ class WeaveTurns(TurnBranches):
                 hub.publish(event)
                 if isinstance(event, Heard | Answering):
                     begun.set_result(Begun(event, before))
+                    self._system.store.fleet.tell([window_id])  # the user's words
                     again = isinstance(event, Answering)
                 empty = empty or (isinstance(event, Spoken) and again and not event.chunks)
             if hub is not None and ended is not None:

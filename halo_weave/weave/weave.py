@@ -76,6 +76,7 @@ class Weave:
         self.now = now
         self._system.recover()
         self._system.divide_long()
+        store.fleet.listen(self.turns.hear)
 
     def of(self, person: str) -> Weave:
         """As this person may use it: what is theirs, and what others share with them. All of it while there is only one."""

@@ -40,6 +40,7 @@ class EngineTold(Output):
 
 class EnginesTold(Output):
     engines: list[EngineTold]
+    notice: str = Field(default="", description="What was wrong with the file of engines; empty: nothing.")
 
 
 class PutEngine(Input):
@@ -68,7 +69,8 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["The model"])
 
     def told() -> EnginesTold:
-        return EnginesTold(engines=[EngineTold.of(one) for one in service.whole.engines.list()])
+        engines = service.whole.engines
+        return EnginesTold(engines=[EngineTold.of(one) for one in engines.list()], notice=engines.notice)
 
     @router.get("/api/engines", summary="The engines that windows can choose")
     def get_engines() -> EnginesTold:

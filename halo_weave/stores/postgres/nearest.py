@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -18,6 +19,8 @@ LOOK = 60.0  # seconds after which the size is looked at again
 SEVERAL = 2  # a chunk may have several among the nearest
 REACH = 800  # candidates that the index keeps while it searches
 MOST_DIMENSIONS = 4000  # that an index of pgvector takes
+GRAPH = 900  # bytes that building keeps for each vector beside its numbers
+MOST_MEMORY = 2 << 30  # bytes that building asks the server for; with less it takes many times as long
 NOT_ASIDE = "NOT EXISTS (SELECT 1 FROM chunks c WHERE c.number = e.chunk AND c.aside = 1)"
 
 
@@ -127,14 +130,27 @@ class PostgresVectors:
                 asked = "SELECT pg_try_advisory_lock(hashtext(current_schema()), hashtext(%s))"
                 if raw.execute(asked, (self._index,)).fetchone() != (True,):
                     return  # another process is at it
-                raw.execute(f"DROP INDEX IF EXISTS {self._index}")
-                raw.execute(
-                    f"""CREATE INDEX CONCURRENTLY {self._index} ON embeddings
-                        USING hnsw ((embedding::halfvec({self._dimension})) halfvec_cosine_ops)
-                        WHERE generation = {self._generation}"""
-                )
+                counted = "SELECT count(*) FROM embeddings WHERE generation = %s"
+                row = raw.execute(counted, (self._generation,)).fetchone()
+                needed = (row[0] if row else 0) * (2 * self._dimension + GRAPH) * 5 // 4
+                megabytes = max(64, min(MOST_MEMORY, needed) >> 20)
+                raw.execute(f"SET maintenance_work_mem = '{megabytes}MB'")
+                try:
+                    self._create(raw)
+                except psycopg.OperationalError:
+                    # Several workers share the graph in memory of which a container may have little; one needs none.
+                    raw.execute("SET max_parallel_maintenance_workers = 0")
+                    self._create(raw)
                 self._looked = -LOOK
         except psycopg.Error:
             pass  # all are compared until it is there; the next look tries again
         finally:
             self._building = None
+
+    def _create(self, raw: psycopg.Connection[Any]) -> None:
+        raw.execute(f"DROP INDEX IF EXISTS {self._index}")
+        raw.execute(
+            f"""CREATE INDEX CONCURRENTLY {self._index} ON embeddings
+                USING hnsw ((embedding::halfvec({self._dimension})) halfvec_cosine_ops)
+                WHERE generation = {self._generation}"""
+        )

@@ -23,6 +23,7 @@ class SqlBranches(SqlPart):
     def switch(self, window_id: str, head: int, *, now: datetime) -> tuple[str, ...]:
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
+            db.check_lease(window_id)
             if head:
                 _known(db, head)
             return move_head(db, window_id, head or None, micros(now))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
+from halo_weave.fleet import Fleet
 from halo_weave.stores.sql.branches import SqlBranches
 from halo_weave.stores.sql.corrections import SqlCorrections
 from halo_weave.stores.sql.exporting import SqlExport
@@ -43,6 +43,10 @@ class SqlStore(
         return self._db.place
 
     @property
+    def fleet(self) -> Fleet:
+        return self._db.fleet
+
+    @property
     def folder(self) -> Path:
         return self._db.folder
 
@@ -55,7 +59,5 @@ class SqlStore(
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

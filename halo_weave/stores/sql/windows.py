@@ -183,6 +183,7 @@ class SqlWindows(SqlPart):
     def delete_window(self, window_id: str, *, now: datetime) -> None:
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
+            db.check_lease(window_id)
             db.execute("UPDATE windows SET deleted = ? WHERE id = ?", (micros(now), window_id))
 
     def window_stats(self, window_id: str) -> WindowStats:
