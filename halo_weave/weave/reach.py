@@ -42,7 +42,7 @@ _READS = {
 _WRITES = {"prune", "wake", "pin", "unpin"}
 _OWNS = {"change_window", "delete_window"}
 # Those that are about nobody's words, and those of keepsakes, which are the person's own.
-_FREE = {"reserve", "version", "folder"}
+_FREE = {"reserve", "version", "folder", "fleet"}
 _KEPT = {
     *("entry", "save_entry", "entries", "entry_paths", "entry_versions", "delete_entry"),
     *("note", "notes", "save_note", "settings", "change_settings"),
@@ -61,13 +61,17 @@ class StoreInReach:
             return getattr(self._kept, name)
         if name in _FREE:
             return getattr(self._store, name)
-        check = self.reads if name in _READS else self.writes if name in _WRITES else self.owns
-        if check is self.owns and name not in _OWNS:
+        checks = [
+            check
+            for names, check in ((_READS, self.reads), (_WRITES, self.writes), (_OWNS, self.owns))
+            if name in names
+        ]
+        if not checks:
             raise NotYours("This is for whoever runs the server.")
         method = getattr(self._store, name)
 
         def scoped(window_id: str, *more: Any, **named: Any) -> Any:
-            check(window_id)
+            checks[0](window_id)
             return method(window_id, *more, **named)
 
         return scoped

@@ -67,7 +67,8 @@ def furnish(house: House) -> None:
         window = ann.post(
             "/api/windows", json={"name": f"{SECRET} plans", "settings": {"capture": "mean"}}
         ).json()["id"]
-        say(ann, window, f"The treasure is buried under the {SECRET} tree.")
+        told = say(ann, window, f"The treasure is buried under the {SECRET} tree.")
+        assert told[-1].name == "done"
         say(ann, window, f"And the map is in the {SECRET} drawer.")
         turns = ann.get(f"/api/windows/{window}/turns").json()["turns"]
         turn = turns[0]["turn_id"]

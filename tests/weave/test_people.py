@@ -116,6 +116,13 @@ def test_a_window_goes_on_only_from_what_is_its_owners(weave, people):
         list(people("bob").turns.steps(own, "And then?", after=turn))
 
 
+def test_what_nobody_decided_about_cannot_be_asked_of_the_store(weave, people):
+    store = people("ann").windows._system.store
+    for name in ("clear", "backup", "outline", "drafts", "import_file", "people", "share", "search_terms"):
+        with pytest.raises(NotYours):
+            getattr(store, name)
+
+
 def test_settings_persona_presets_notes_and_memories_are_each_persons_own(weave, people):
     ann, bob = people("ann"), people("bob")
     ann.windows.change_settings({"temperature": 0.25})
