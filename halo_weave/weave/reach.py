@@ -323,6 +323,9 @@ class SystemInReach:
     def settings(self, window: WindowRecord | None = None) -> Settings:
         return self.root.settings(window, owner=self._person)
 
+    def check_writes(self, window_id: str) -> None:
+        self._scoped.writes(window_id)
+
     def check_owns(self, window_id: str) -> None:
         self._scoped.owns(window_id)
 

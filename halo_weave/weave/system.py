@@ -199,6 +199,9 @@ class System:
         """Those of these windows that may be told."""
         return list(windows)
 
+    def check_writes(self, window_id: str) -> None:
+        """Refuse what only those may do who may write in a window."""
+
     def check_owns(self, window_id: str) -> None:
         """Refuse what only the one may do whom a window belongs to."""
 

@@ -92,7 +92,10 @@ def test_reading_is_not_writing_and_writing_is_not_owning(weave, people):
     for act in (people("bob").chunks.pin, people("bob").chunks.delete):
         with pytest.raises(NotYours):
             act(window, turn.chunks[0].key)
+    with pytest.raises(NotYours):
+        people("bob").turns.abort(window)
     people("ann").people.share(window, "bob", writes=True)
+    assert not people("bob").turns.abort(window)  # nothing is being said
     assert talk(people("bob"), window, "Me too.")[-1]
     for act in (
         lambda: people("bob").windows.change(window, name="Mine"),
