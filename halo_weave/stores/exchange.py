@@ -178,9 +178,7 @@ class ExportHeader(_Element):
     next_position: Annotated[Id, Field(le=FILE_LIMIT)]
 
 
-class PersonIn(_Element):
-    """Someone whose memory is in the file. Keys are not in files."""
-
+class PersonIn(_Element):  # keys are not in files
     id: Annotated[str, Field(pattern=WINDOW_ID)]
     name: Name
     created: Time

@@ -27,12 +27,13 @@ from halo_weave.templates.calls import CallSplitter
 from halo_weave.templates.messages import NativeCall
 from halo_weave.weave import events
 from halo_weave.weave.clock import TurnClock
-from halo_weave.weave.desk import About, Desk
+from halo_weave.weave.desk import Desk
 from halo_weave.weave.documents import attach, document_cost
 from halo_weave.weave.holding import hold_back
 from halo_weave.weave.lighting import TurnLight
 from halo_weave.weave.orders import Asked, GuestTerms
 from halo_weave.weave.prompt import declarations
+from halo_weave.weave.readings import About
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.room import fitting, model_room, wake_room
 from halo_weave.weave.roundtrip import round_trip
