@@ -82,9 +82,9 @@ def postgres_server(
             yield server
         return
     place = SHARED_MEMORY if not on_disk and os.access(SHARED_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="halo-weave-", dir=place) as temporary:
-        with _running(Path(temporary), durable) as server:
-            yield server
+    temporary = tempfile.TemporaryDirectory(prefix="halo-weave-", dir=place)
+    with temporary as name, _running(Path(name), durable) as server:
+        yield server
 
 
 @contextmanager

@@ -42,6 +42,7 @@ from halo_weave.records import (
     Sleeping,
     Stats,
     Subset,
+    Synced,
     Traces,
     TurnPage,
     TurnRecord,
@@ -462,6 +463,9 @@ class Exchange(Protocol):
 
     def import_open_file(self, source: IO[bytes], *, now: datetime, progress: Progress = silent) -> Imported:
         """The same of a file that is open for reading and can be sought in. It stays open."""
+
+    def sync(self, folder: Path, *, now: datetime) -> Synced:
+        """Tell a shared folder what is new here, and take in what others told. Refused while a reply is written."""
 
 
 class Upkeep(Protocol):
