@@ -21,13 +21,13 @@ LINES = [
     f"Line {i}: boat number {i * 7 % 97} is blue and has {i % 9 + 2} sails, and its captain is called Marta."
     for i in range(8)
 ]
-ENDING = "So the boat that came last was"
+ENDING = "Once more:\n" + "\n".join(LINES)  # a wrong cell makes what is copied from it a surprise
 WINDOW, OTHER = "talk", "another"
 ASIDE = 10**6  # a position beyond all others
 ONE = Sampling(temperature=0.0, max_new_tokens=1)
 EVICTED = 0.3  # share of the files that go before each round
 LONGEST = 0.6  # seconds from the first file to the kill
-TOLERANCE = 0.05  # nats a token: cells go through the disk unchanged, sums in another order do not
+TOLERANCE = 0.7  # nats a token: sums over cells in another order give up to 0.25, the cells of another line 1.6 to 2.5
 
 
 @dataclass
@@ -106,7 +106,11 @@ def _write_until_killed(model: Path, cells: Path, rng: random.Random) -> None:
             end = time.monotonic() + 20
             while _written(cells) == before and time.monotonic() < end:
                 time.sleep(0.001)
-            time.sleep(rng.uniform(0, LONGEST))
+            if rng.random() < 0.5:  # in the middle of a file
+                while not any(cells.rglob("*.partial")) and time.monotonic() < end:
+                    pass
+            else:
+                time.sleep(rng.uniform(0, LONGEST))
         finally:
             process.send_signal(signal.SIGKILL)
 

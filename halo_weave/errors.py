@@ -6,9 +6,12 @@ HaloWeaveError
 │   ├── UnknownWindow      no such window
 │   ├── UnknownMemory      no such entry in the structured memory
 │   ├── UnknownPreset      no preset of this name
+│   ├── UnknownPerson      nobody of this name
+│   ├── NotYours           it belongs to someone else, or to whoever runs the server
 │   ├── DocumentRefused    a file that cannot be attached
 │   ├── UnknownGeneration  no such vectors: the memory was cleared, or embedded anew
 │   ├── WindowBusy         the window is being written to
+│   │   └── LeaseLost      another server has taken the window over
 │   ├── NotesChanged       the notes are not those that were read
 │   ├── EmbedderOff        something needs an embedder, and there is none
 │   └── BadSetting         a setting out of its range, or unknown
@@ -20,6 +23,7 @@ HaloWeaveError
 ├── EngineError            the model stopped in the middle of its work
 ├── StoreError
 │   ├── StoreBusy          another process held the memory for too long
+│   ├── StoreUnreachable   the database does not answer
 │   ├── StoreCorrupt       the file is damaged, or is not a memory
 │   ├── StoreFull          no space left, read-only, or no more ids
 │   └── StoreTooNew        written by a newer version
@@ -51,6 +55,14 @@ class UnknownPreset(BadInput):
     pass
 
 
+class UnknownPerson(BadInput):
+    pass
+
+
+class NotYours(BadInput):
+    pass
+
+
 class DocumentRefused(BadInput):
     pass
 
@@ -60,6 +72,10 @@ class UnknownGeneration(BadInput):
 
 
 class WindowBusy(BadInput):
+    pass
+
+
+class LeaseLost(WindowBusy):
     pass
 
 
@@ -104,6 +120,10 @@ class StoreError(HaloWeaveError):
 
 
 class StoreBusy(StoreError):
+    pass
+
+
+class StoreUnreachable(StoreError):
     pass
 
 

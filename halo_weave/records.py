@@ -31,6 +31,8 @@ DEFAULT_PROMPT = "You are a helpful assistant with a long memory. Answer plainly
 # Words that all windows share unless they have their own: kept under PERSONA_KEY as far as they are others than these.
 PERSONA: Mapping[str, str] = {"system_prompt": DEFAULT_PROMPT, "user_name": "User", "ai_name": "AI"}
 PERSONA_KEY = "persona"
+# To whom the server belongs: all that is there before anybody is added is theirs. By this name others know them.
+OWNER, OWNER_NAME = "", "owner"
 
 
 def shared_words(stored: Json) -> dict[str, str]:
@@ -164,6 +166,7 @@ class WindowRecord:
     pinned: bool = False  # it stands first in lists
     archived: bool = False  # lists leave it out; its talk stays in memory
     inherits: tuple[str, ...] = ()  # which of PERSONA it shares with all windows
+    owner: str = OWNER  # id of the person it belongs to
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -303,6 +306,38 @@ class Life:
     events: tuple[LifeEvent, ...]  # fell asleep, woke up, pinned, unpinned; in the order they happened
 
 
+# People
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    id: str
+    name: str
+    created: datetime
+    revoked: datetime | None = None  # since then there is no key
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Someone lets someone else read a window, or write there. All ids."""
+
+    owner: str
+    window: str  # empty: all of the owner's, also those that are still to come
+    person: str
+    writes: bool
+    made: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The ids of the windows that a person may read and write; `own` belong to them."""
+
+    person: str
+    own: frozenset[str]
+    readable: frozenset[str]
+    writable: frozenset[str]
+
+
 # Search
 
 
@@ -435,10 +470,13 @@ class Subset:
     last_turn: int | None = None
     since: datetime | None = None
     until: datetime | None = None
+    reader: str | None = (
+        None  # only what this person may read, and of keepsakes only theirs; None: everyone's
+    )
 
     @property
     def everything(self) -> bool:
-        return self == Subset()
+        return self == Subset(reader=self.reader)
 
 
 @dataclass(frozen=True, slots=True)

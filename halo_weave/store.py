@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Literal, Protocol, Self
 
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.use import ReplyUse
 from halo_weave.core.window import Live
+from halo_weave.fleet import Fleet
+from halo_weave.keeping import Keepsakes, People
 from halo_weave.records import (
+    OWNER,
     Changes,
     ChunkRecord,
     ChunkUse,
@@ -29,9 +31,7 @@ from halo_weave.records import (
     Json,
     Life,
     LiveChunk,
-    MemoryEntry,
     MostUsed,
-    Note,
     Numbers,
     Place,
     PutToSleep,
@@ -190,6 +190,7 @@ class Branches(Protocol):
         window: str | None = None,
         after: tuple[datetime, int] | None = None,
         limit: int = 100,
+        reader: str | None = None,
     ) -> list[TurnRecord]:
         """Turns of current branches in the order of time. `after`: the time and id of the last one that is known."""
 
@@ -199,7 +200,7 @@ class Branches(Protocol):
     def siblings(self, turns: Iterable[int]) -> dict[int, list[int]]:
         """For each of these turns all that follow the same turn, itself among them, in order."""
 
-    def marked(self, mark: int, *, window: str | None = None) -> list[TurnRecord]:
+    def marked(self, mark: int, *, window: str | None = None, reader: str | None = None) -> list[TurnRecord]:
         """Turns with the mark of these words, newest first; at most a few dozen."""
 
     def marks_before(self, turn_id: int, limit: int) -> list[tuple[int, int | None]]:
@@ -220,21 +221,23 @@ class Windows(Protocol):
         settings: Mapping[str, Json] | None = None,
         tags: Sequence[str] = (),
         inherits: Collection[str] = (),
+        owner: str = OWNER,
     ) -> WindowRecord: ...
     def window(self, window_id: str) -> WindowRecord:
         """A window, deleted or not."""
 
-    def windows(self, *, deleted: bool = False) -> list[WindowRecord]:
-        """In the order they were made; deleted ones on request."""
+    def windows(self, *, deleted: bool = False, reader: str | None = None) -> list[WindowRecord]:
+        """In the order they were made; deleted ones on request. `reader`: only what this person may read."""
 
-    def chat_window(self, name: str) -> str | None:
+    def chat_window(self, name: str, *, owner: str = OWNER) -> str | None:
         """The window of a chat that another program knows by this name; None if there is none any more."""
 
-    def name_chat(self, name: str, window_id: str) -> None:
+    def name_chat(self, name: str, window_id: str, *, owner: str = OWNER) -> None:
         """Another program knows this window by this name from now on."""
 
-    def window_names(self) -> dict[str, str]:
-        """The name of every window by its id, deleted ones too."""
+    def window_names(self, *, reader: str | None = None) -> dict[str, str]:
+        """The name of every window by its id, deleted ones too. For a `reader` only those that they may read, and of
+        other people's it tells whose they are."""
 
     def change_window(
         self,
@@ -255,8 +258,10 @@ class Windows(Protocol):
         """Change what is given; settings to `reset` go. What was said keeps the names it was said under.
         Words that are given are the window's own from now on; those it `inherits` follow those of all windows again."""
 
-    def change_persona(self, changes: Mapping[str, str], *, now: datetime) -> tuple[str, ...]:
-        """Change the words that all windows share, and those of the windows that inherit them. Returns these windows."""
+    def change_persona(
+        self, changes: Mapping[str, str], *, now: datetime, owner: str = OWNER
+    ) -> tuple[str, ...]:
+        """Change the words that all windows of someone share, and those of the windows that inherit them. Returns these windows."""
 
     def delete_window(self, window_id: str, *, now: datetime) -> None:
         """The window closes; what was said in it stays in memory."""
@@ -395,52 +400,6 @@ class SearchIndex(Protocol):
         """Where the chunks stand that were said or changed after this point of the sequence, in any order."""
 
 
-class Keepsakes(Protocol):
-    """What the AI and the user keep on purpose: structured memory, notes, settings."""
-
-    def entry(self, path: str, *, now: datetime | None = None) -> MemoryEntry | None:
-        """An entry, or None. With `now`, it counts as accessed then."""
-
-    def save_entry(
-        self,
-        path: str,
-        content: Json,
-        *,
-        now: datetime,
-        snapshot: Sequence[Mapping[str, Json]] = (),
-        vectors: Vectors | None = None,
-        model: str = "",
-    ) -> MemoryEntry:
-        """Make an entry or a new version of it; the older version is kept."""
-
-    def entries(self, under: str = "") -> list[MemoryEntry]:
-        """Entries below a path, in order of paths; all of them for an empty one."""
-
-    def entry_paths(self, under: str = "") -> list[tuple[str, int, datetime]]:
-        """Path, version and time of change of the entries below a path, without reading what they hold."""
-
-    def entry_versions(self, path: str) -> list[MemoryEntry]:
-        """Older versions, newest first."""
-
-    def delete_entry(self, path: str, *, now: datetime, recursive: bool = False) -> int:
-        """Delete an entry and, on request, all below it. Their versions are kept. Returns how many went."""
-
-    def note(self, name: str) -> Note | None: ...
-    def notes(self) -> list[Note]: ...
-    def save_note(
-        self, name: str, content: Json, *, now: datetime, unless_modified_since: datetime | None = None
-    ) -> Note:
-        """Write a note. With `unless_modified_since`, refused if another process wrote it after that time."""
-
-    def settings(self) -> dict[str, Json]:
-        """What holds for all windows, by key."""
-
-    def change_settings(
-        self, key: str, changes: Mapping[str, Json], reset: Collection[str] = (), *, now: datetime
-    ) -> None:
-        """Change these of the settings that stand under a key; those to `reset` go, the others stay."""
-
-
 class Exchange(Protocol):
     """Memory out of and into files."""
 
@@ -479,10 +438,14 @@ class Upkeep(Protocol):
     def folder(self) -> Path:
         """Where large files may lie for a while."""
 
+    @property
+    def fleet(self) -> Fleet: ...
     def version(self) -> int:
         """A number that is another one whenever anything was committed since, by any thread or process."""
 
-    def stats(self) -> Stats: ...
+    def stats(self, *, reader: str | None = None) -> Stats:
+        """Figures of the memory, or of what one person has."""
+
     def verify(self, *, repair: bool = False, progress: Progress = silent) -> list[Finding]:
         """Everything that is wrong with the memory; an empty list if nothing is."""
 
@@ -494,10 +457,8 @@ class Upkeep(Protocol):
 
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
-class Store(Transcript, Branches, Windows, SearchIndex, Keepsakes, Exchange, Upkeep, Protocol):
+class Store(Transcript, Branches, Windows, SearchIndex, Keepsakes, People, Exchange, Upkeep, Protocol):
     """All that was ever said, what each window knows of it, and the ways to find it again."""

@@ -14,7 +14,8 @@ LAYERS = [
     {"errors"},
     {"confined"},
     {"core", "templates", "documents"},
-    {"records", "imports"},
+    {"records", "imports", "fleet"},
+    {"keeping"},
     {"ports", "store", "places", "settings"},
     {"config", "engine_list"},
     {"llama"},  # the binding of llama.cpp, shared by engine and embedder

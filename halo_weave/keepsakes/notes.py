@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from halo_weave.errors import BadInput, NotesChanged
+from halo_weave.keeping import Keepsakes
 from halo_weave.keepsakes.literals import Json, json_size
 from halo_weave.keepsakes.results import changes
 from halo_weave.keepsakes.sandbox import JqOutput, JqSandbox
 from halo_weave.records import Note
-from halo_weave.store import Keepsakes
 
 NAME = "notes.json"
 SIZE_LIMIT = 256 << 10  # bytes
@@ -41,6 +41,10 @@ class Notes:
         self._store = store
         self._sandbox = sandbox or JqSandbox()
         self._size_limit = size_limit
+
+    def of(self, store: Keepsakes) -> Notes:
+        """Those of someone else."""
+        return Notes(store, self._sandbox, size_limit=self._size_limit)
 
     def document(self, *, now: datetime) -> dict[str, Json]:
         """The notes as they are; before the first write, the empty ones."""

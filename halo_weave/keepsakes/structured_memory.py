@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -12,11 +13,11 @@ from halo_weave.core.paths import checked_path, is_root
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.core.words import terms
 from halo_weave.errors import BadInput, UnknownMemory
+from halo_weave.keeping import Keepsakes
 from halo_weave.keepsakes.commands import CONTEXT_TOKENS, RECENCY_BIAS
 from halo_weave.keepsakes.literals import Json, json_size
 from halo_weave.ports import Embedder
 from halo_weave.records import MemoryEntry
-from halo_weave.store import Keepsakes
 
 CONTENT_LIMIT = 64 << 10  # bytes
 CANDIDATES = 50  # chunks looked at for a snapshot
@@ -100,6 +101,13 @@ class StructuredMemory:
         self._store = store
         self._search = search
         self._open_embedder = embedder if callable(embedder) else lambda: embedder
+        self._within: frozenset[str] | None = None  # windows whose talk may explain an entry; None: all
+
+    def of(self, store: Keepsakes, within: frozenset[str] | None = None) -> StructuredMemory:
+        """That of someone else: what is saved in it is explained by the talk of these windows alone."""
+        other = copy(self)
+        other._store, other._within = store, within
+        return other
 
     def save(
         self,
@@ -211,6 +219,8 @@ class StructuredMemory:
         """The most relevant chunks, whole, as many as fit."""
         chosen: list[KeptChunk] = []
         left = tokens
+        if self._within is not None:
+            within = self._within if within is None else within & self._within
         for chunk in self._search(text, CANDIDATES, within) if self._search and tokens > 0 else ():
             if chunk.tokens <= left:
                 chosen.append(chunk)

@@ -10,6 +10,7 @@ from typing import Any
 from halo_weave.core.depth import shallow
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import HaloWeaveError
+from halo_weave.keeping import Keepsakes
 from halo_weave.keepsakes.calls import CALL_LIMIT, ToolCall, ToolDetector
 from halo_weave.keepsakes.commands import Command
 from halo_weave.keepsakes.literals import Json
@@ -41,6 +42,10 @@ class Toolbox:
         self.notes = notes
         self.tree = tree
         self._result_length = result_length
+
+    def of(self, store: Keepsakes, within: frozenset[str] | None = None) -> Toolbox:
+        """The tools on the notes and the structured memory of someone else, who may read these windows; None: all."""
+        return Toolbox(self.notes.of(store), self.tree.of(store, within), result_length=self._result_length)
 
     def detector(self) -> ToolDetector:
         """For one reply: finds the calls in it."""

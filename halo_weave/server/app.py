@@ -20,6 +20,7 @@ from starlette.types import Scope
 from halo_weave import __version__
 from halo_weave.mcp.http import McpAddress
 from halo_weave.server import kobold, koboldai, lending, refusals
+from halo_weave.server.asking import PerPerson
 from halo_weave.server.events import EVENTS
 from halo_weave.server.refusals import Refusal
 from halo_weave.server.routes import (
@@ -30,6 +31,7 @@ from halo_weave.server.routes import (
     lab,
     models,
     operating,
+    people,
     presets,
     turns,
     upkeep,
@@ -170,11 +172,13 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB, mcp_writes:
         lab.routes(service),
         models.routes(service, policy),
         engines.routes(service),
+        people.routes(service),
     )
     for router in (*families, upkeep.routes(service, policy)):
         checks = [Depends(_no_shadowed_method), Depends(_no_unread_body), Depends(_no_unknown_parameter)]
         app.include_router(router, dependencies=checks)
-    running, past = Scratch("prototype"), kobold.Generations()
+    running = PerPerson(lambda who: Scratch(f"prototype {who}".strip()))
+    past = PerPerson(lambda who: kobold.Generations())
     app.include_router(kobold.routes(service.engine, running, past))
     app.include_router(lending.routes(service.engine, service.calibration))
     app.include_router(koboldai.routes(service.engine, running, past))
@@ -192,7 +196,7 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB, mcp_writes:
     memory = McpAddress(lambda: service.weave.library, writes=mcp_writes)
     app.router.routes.append(Route("/mcp", memory, include_in_schema=False))
     app.mount("/static", _PageFiles(directory=web, check_dir=False))
-    return Guard(app, policy)
+    return Guard(app, policy, service.people)
 
 
 def _described(request: Request) -> dict[str, Any]:

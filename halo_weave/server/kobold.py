@@ -451,7 +451,9 @@ _TEXT_BODY = {
 }
 
 
-def routes(engine: Callable[[], Engine], running: Scratch, past: Generations) -> APIRouter:
+def routes(
+    engine: Callable[[], Engine], running: Callable[[], Scratch], past: Callable[[], Generations]
+) -> APIRouter:
     """The prototype's addresses. `engine` raises while there is none."""
     router = APIRouter(tags=["Prototype"])
 
@@ -482,9 +484,9 @@ def routes(engine: Callable[[], Engine], running: Scratch, past: Generations) ->
             if asked.halo:
                 sampling = replace(asked.sampling, grammar=asked.halo.grammar)
                 ids = prompt.segments[0].ids
-                lines = lent(engine(), running, asked.name, ids, sampling, asked.halo)
+                lines = lent(engine(), running(), asked.name, ids, sampling, asked.halo)
             else:
-                lines = _generated(engine(), running, asked, prompt, past)
+                lines = _generated(engine(), running(), asked, prompt, past())
             return lines, next(lines)
 
         return EventStream(hopping(*await anyio.to_thread.run_sync(begin)))
@@ -492,6 +494,6 @@ def routes(engine: Callable[[], Engine], running: Scratch, past: Generations) ->
     @router.post("/api/extra/abort", summary="Stop generating")
     def stop_generating(asked: Abort | None = None) -> Aborted:
         name = (asked.request_id or asked.genkey) if asked else None
-        return Aborted(success=running.stop(name))
+        return Aborted(success=running().stop(name))
 
     return router

@@ -75,7 +75,9 @@ class KoboldPerf(Output):
 _STOPS = {"length": 0, "context": 0, "eos": 1, "stop": 2}
 
 
-def routes(engine: Callable[[], Engine], running: Scratch, past: Generations) -> APIRouter:
+def routes(
+    engine: Callable[[], Engine], running: Callable[[], Scratch], past: Callable[[], Generations]
+) -> APIRouter:
     router = APIRouter(tags=["KoboldAI"])
 
     @router.get("/api/v1/info/version", summary="The version of the API")
@@ -105,27 +107,28 @@ def routes(engine: Callable[[], Engine], running: Scratch, past: Generations) ->
 
     @router.post("/api/v1/generate", summary="Generate a text")
     async def post_generate(asked: Generate, request: Request) -> KoboldTexts:
-        return await anyio.to_thread.run_sync(_whole, engine(), running, past, asked)
+        return await anyio.to_thread.run_sync(_whole, engine(), running(), past(), asked)
 
     @router.post("/api/extra/generate/check", summary="What was generated so far")
     def post_check(asked: CheckText | None = None) -> KoboldTexts:
         """By the genkey of the request; without one, of the last that began."""
         name = asked.genkey if asked else None
-        text = past.texts.get(name, "") if name else next(reversed(past.texts.values()), "")
+        texts = past().texts
+        text = texts.get(name, "") if name else next(reversed(texts.values()), "")
         return KoboldTexts(results=[KoboldText(text=text)])
 
     @router.get("/api/extra/perf", summary="Figures of the last generation")
     def get_perf() -> KoboldPerf:
-        busy = len(running.running)
+        busy, own = len(running().running), past()
         return KoboldPerf(
-            last_process=past.last_reading,
-            last_eval=past.last_writing,
-            last_token_count=past.last_tokens,
-            stop_reason=_STOPS.get(past.last_reason, -1),
-            total_gens=past.count,
+            last_process=own.last_reading,
+            last_eval=own.last_writing,
+            last_token_count=own.last_tokens,
+            stop_reason=_STOPS.get(own.last_reason, -1),
+            total_gens=own.count,
             queue=busy,
             idle=int(not busy),
-            uptime=time.monotonic() - past.began,
+            uptime=time.monotonic() - own.began,
         )
 
     return router

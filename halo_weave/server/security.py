@@ -6,6 +6,7 @@ So the Host must be a name of this server, and a request that a browser makes fo
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
 import math
@@ -19,13 +20,17 @@ from http.cookies import CookieError, SimpleCookie
 from threading import Lock
 
 import anyio
+from anyio import to_thread
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from halo_weave.errors import BadSetting
-from halo_weave.server.refusals import Refusal, refused
+from halo_weave.errors import BadSetting, HaloWeaveError
+from halo_weave.records import OWNER
+from halo_weave.server.asking import UNKNOWN, WHO
+from halo_weave.server.refusals import Refusal, kind, refused
+from halo_weave.weave.people import WeavePeople
 
 JSON_LIMIT = 1_000_000
 _TALK_LIMIT = 32_000_000
@@ -35,6 +40,7 @@ _SHORTEST_KEY = 16
 _GUESSES = 10  # wrong keys that one address may try at once
 _GUESS_SECONDS = 6.0  # until it may try one more
 _REMEMBERED = 1024  # addresses that tried wrong keys, and sessions
+_WATCH_SECONDS = 0.5  # between two looks whether someone may still have what they are getting
 _PIECE_SECONDS = 30.0  # the longest wait for the next piece of a body
 _BODY_SECONDS = 60.0  # and for all of it, but for files to import
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:/\s]+)(?::(\d{1,5}))?")
@@ -58,12 +64,12 @@ class Sessions:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._known: OrderedDict[str, None] = OrderedDict()
+        self._known: OrderedDict[str, str] = OrderedDict()  # whose each is
 
-    def begin(self) -> str:
+    def begin(self, person: str = OWNER) -> str:
         value = secrets.token_urlsafe(32)
         with self._lock:
-            self._known[value] = None
+            self._known[value] = person
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         return value
@@ -72,9 +78,10 @@ class Sessions:
         with self._lock:
             self._known.pop(value, None)
 
-    def __contains__(self, value: object) -> bool:
+    def person(self, value: str) -> str | None:
+        """Whose session this is; None: nobody's."""
         with self._lock:
-            return value in self._known
+            return self._known.get(value)
 
 
 class _Guesses:
@@ -144,10 +151,19 @@ class Policy:
             return Refusal(403, "foreign_origin", "Another site's page may not use this server.")
         return None
 
-    def locked(self, path: str, headers: Headers, address: str = "") -> Refusal | None:
-        """Why a request from this address does not get in without the key, if so."""
-        if not self.key or not _is_guarded(path) or self.session_of(headers) in self.sessions:
-            return None
+    def admit(
+        self, path: str, headers: Headers, address: str = "", people: WeavePeople | None = None
+    ) -> str | Refusal | None:
+        """Who sends a request from this address, None if only one person uses the server; or why it does not get in.
+
+        Keys of people are known once the memory is open. From the first one on, everyone needs a key.
+        """
+        several = people is not None and people.several()
+        if not _is_guarded(path) or not (self.key or several):
+            return None if people or self.key else UNKNOWN
+        session = self.sessions.person(self.session_of(headers))
+        if session is not None and (people is None or people.is_known(session)):
+            return session
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and given.strip():
             if wait := self._guesses.wait(address):
@@ -157,13 +173,15 @@ class Policy:
                     f"Too many wrong keys came from your address. Try again in {wait:.0f} seconds.",
                     {"retry-after": f"{wait + 0.5:.0f}"},
                 )
-            if _same(given.strip(), self.key):
-                return None
+            if self.key and _same(given.strip(), self.key):
+                return OWNER
+            if several and people and (person := people.by_key(given.strip())):
+                return person
             self._guesses.note(address)
         return Refusal(
             401,
             "key_needed",
-            "This server needs its key: send it as Authorization: Bearer KEY.",
+            "This server needs a key: send it as Authorization: Bearer KEY.",
             {"www-authenticate": "Bearer"},
         )
 
@@ -215,9 +233,13 @@ class Guard:
     and lets such a page read the answers, refusals for want of a key included.
     """
 
-    def __init__(self, app: ASGIApp, policy: Policy) -> None:
+    def __init__(
+        self, app: ASGIApp, policy: Policy, people: Callable[[], WeavePeople | None] = lambda: None
+    ) -> None:
+        """`people`: who has a key here, once that is known."""
         self.app = app
         self.policy = policy
+        self._people = people
         self._shared = CORSMiddleware(
             self._enter,
             allow_origins=policy.origins,
@@ -247,13 +269,50 @@ class Guard:
         headers, path = Headers(scope=scope), scope["path"]
         limit = _limit_of(path)
         address = (scope.get("client") or ("",))[0]
-        refusal = self.policy.locked(path, headers, address) or _oversize(headers, limit)
-        if refusal:
-            await refused(refusal, path)(scope, receive, send)
+        people = self._people()
+        try:
+            who = await to_thread.run_sync(self.policy.admit, path, headers, address, people)
+        except HaloWeaveError as error:  # the memory cannot be read
+            who = error if isinstance(error, Refusal) else Refusal(*kind(error), str(error))
+        refusal = who if isinstance(who, Refusal) else _oversize(headers, limit)
+        if refusal or isinstance(who, Refusal):
+            await refused(refusal or who, path)(scope, receive, send)  # type: ignore[arg-type]
             return
         if scope["method"] == "HEAD":
             scope, send = {**scope, "method": "GET"}, _headers_only(send)
-        await self.app(scope, _bounded(receive, limit), send)
+        asking = WHO.set(who)
+        try:
+            if who is None or people is None:
+                await self.app(scope, _bounded(receive, limit), send)
+            else:
+                await self._watched(who, people, scope, _bounded(receive, limit), send)
+        finally:
+            WHO.reset(asking)
+
+    async def _watched(
+        self, who: str, people: WeavePeople, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """A key that is revoked, and a window that is not shared any more, end what is under way: event streams, too."""
+        before = await to_thread.run_sync(people.reads, who)
+
+        def still() -> bool:
+            return people.is_known(who) and before <= people.reads(who)
+
+        async with anyio.create_task_group() as group:
+
+            async def watch() -> None:
+                while True:
+                    await anyio.sleep(_WATCH_SECONDS)
+                    with contextlib.suppress(
+                        HaloWeaveError
+                    ):  # the memory cannot be read: nothing new comes either
+                        if not await to_thread.run_sync(still):
+                            group.cancel_scope.cancel()
+                            return
+
+            group.start_soon(watch)
+            await self.app(scope, receive, send)
+            group.cancel_scope.cancel()
 
 
 def _sealed(send: Send, path: str, *, shared: bool) -> Send:

@@ -12,9 +12,12 @@ from halo_weave.core.heads import Calibration
 from halo_weave.errors import HaloWeaveError
 from halo_weave.llama import catalogue
 from halo_weave.ports import Engine
+from halo_weave.records import OWNER
 from halo_weave.server import modelwire, wire
+from halo_weave.server.asking import UNKNOWN, WHO
 from halo_weave.server.refusals import Refusal, kind
 from halo_weave.weave.events import INTERNAL
+from halo_weave.weave.people import WeavePeople
 from halo_weave.weave.weave import Weave
 
 log = logging.getLogger(__name__)
@@ -95,6 +98,25 @@ class Service:
 
     @property
     def weave(self) -> Weave:
+        """What whoever asks may use."""
+        whole, who = self._open(), WHO.get()
+        if who == UNKNOWN and whole.people.several():
+            raise Refusal(503, "model_loading", "The memory was being opened. Try again.")
+        return whole if who in (None, UNKNOWN) else whole.of(str(who))
+
+    @property
+    def whole(self) -> Weave:
+        """All of it, for whoever runs the server alone."""
+        if WHO.get() not in (None, OWNER):
+            raise Refusal(403, "not_yours", "This is for whoever runs the server.")
+        return self._open()
+
+    def people(self) -> WeavePeople | None:
+        """Who has a key, once that is known."""
+        weave = self._weave
+        return None if weave is None or self._closed else weave.people
+
+    def _open(self) -> Weave:
         weave = self._weave
         if self._closed:
             raise Refusal(503, "ending", "The server is ending.")
@@ -106,21 +128,32 @@ class Service:
             )
         return weave
 
+    def check(self) -> None:
+        """An error if the memory cannot be read, or the model does not speak."""
+        self._open().memory.check()
+        self.engine()
+
     def engine(self) -> Engine:
         """The model alone, for the prototype's addresses."""
-        weave = self.weave
+        weave = self._open()
         weave.models.check_speaks()
         return weave.engine
 
     def calibration(self) -> Calibration:
-        return self.weave.calibration
+        return self._open().calibration
 
     def model(self) -> modelwire.ModelTold:
         """The model in use, and how far a change is."""
         if self._weave is None:
             return self._told
-        now = self.weave.models.state()
-        return modelwire.ModelTold.of(now, catalogue.note_of(Path(now.info.file)))
+        now = self._open().models.state()
+        told = modelwire.ModelTold.of(now, catalogue.note_of(Path(now.info.file)))
+        return told if self.runs_it else told.model_copy(update={"file": ""})
+
+    @property
+    def runs_it(self) -> bool:
+        """Whether the one who asks runs the server."""
+        return WHO.get() in (None, OWNER)
 
     def status(self) -> wire.Status:
         if self._weave is None:
@@ -132,7 +165,7 @@ class Service:
             model=self.model(),
             embedder=wire.EmbedderTold.model_validate(now.embedder),
             memory=wire.MemoryTold.model_validate(now.memory).model_copy(
-                update={"place": weave.memory.place}
+                update={"place": weave.memory.place if self.runs_it else ""}
             ),
             generating=weave.turns.generating(),
         )

@@ -28,6 +28,7 @@ from halo_weave.errors import BadInput, ImportRefused
 from halo_weave.records import (
     MOST_TAGS,
     NAME_LENGTH,
+    OWNER,
     PERSONA_KEY,
     PROMPT_LENGTH,
     TAG_LENGTH,
@@ -177,6 +178,22 @@ class ExportHeader(Element):
     next_position: Annotated[Id, Field(le=FILE_LIMIT)]
 
 
+class PersonIn(Element):
+    """Someone whose memory is in the file. Keys are not in files."""
+
+    id: Annotated[str, Field(pattern=WINDOW_ID)]
+    name: Name
+    created: Time
+
+
+class ShareIn(Element):
+    owner: Short
+    window: Short
+    person: Short
+    writes: bool
+    made: Time
+
+
 class WindowIn(Element):
     id: Annotated[str, Field(pattern=WINDOW_ID)]
     name: Name
@@ -192,6 +209,7 @@ class WindowIn(Element):
     pinned: bool = False
     archived: bool = False
     inherits: list[Literal["system_prompt", "user_name", "ai_name"]] = []  # which words all windows share
+    owner: Short = OWNER
 
 
 class TokensIn(Element):
@@ -393,6 +411,7 @@ class _VersionIn(Element):
 class EntryIn(Element):
     path: Annotated[Text, AfterValidator(_path)]
     versions: Annotated[list[_VersionIn], Field(min_length=1)]
+    owner: Short = OWNER
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -407,6 +426,7 @@ class NoteIn(Element):
     content: Object
     created: Time
     modified: Time
+    owner: Short = OWNER
 
     @model_validator(mode="after")
     def _metadata_is_an_object(self) -> Self:
@@ -419,6 +439,7 @@ class SettingIn(Element):
     key: Short
     value: AnyJson
     modified: Time
+    owner: Short = OWNER
 
     @model_validator(mode="after")
     def _settings_by_name(self) -> Self:
@@ -446,7 +467,9 @@ class VectorIn(Element):
 
 # An import takes the sections in this order; in the file they may stand in any.
 SECTIONS: dict[str, type[BaseModel]] = {
+    "people": PersonIn,
     "windows": WindowIn,
+    "shares": ShareIn,
     "turns": TurnIn,
     "live": LiveIn,
     "asleep": AsleepIn,

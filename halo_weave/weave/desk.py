@@ -25,7 +25,7 @@ from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
 from halo_weave.ports import EVERYTHING, Engine, Only, RecallPort
-from halo_weave.records import DOCUMENT, ChunkRecord, PutToSleep, WakeUp, WindowRecord
+from halo_weave.records import DOCUMENT, ChunkRecord, PutToSleep, Wakeable, WakeUp, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
@@ -62,6 +62,7 @@ class Desk:
     names: Mapping[str, str]  # of the windows, by id
     calibration: Calibration
     is_private: Callable[[str], bool]
+    reach: frozenset[str] | None = None  # windows whose talk all who read this one may read; None: all
     about: dict[ChunkKey, About] = field(default_factory=dict)
     origins: dict[int, Origin] = field(default_factory=dict)  # of the turns that get a stamp
     foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
@@ -84,6 +85,7 @@ class Desk:
         names: Mapping[str, str],
         calibration: Calibration,
         is_private: Callable[[str], bool],
+        reach: frozenset[str] | None = None,
     ) -> Desk:
         """Load the working set. Chunks that another model's tokenizer cut are read anew."""
         window = Window(
@@ -91,7 +93,8 @@ class Desk:
             system_tokens=len(system),
             frame_tokens=scribe.frame_tokens(stamps=settings.timestamps),
         )
-        desk = cls(record, settings, window, system, store, engine, scribe, names, calibration, is_private)
+        shared = (store, engine, scribe, names, calibration, is_private, reach)
+        desk = cls(record, settings, window, system, *shared)
         live: list[Live] = []
         for one in store.live(record.id):
             item: Live = one
@@ -212,12 +215,16 @@ class Desk:
         apart = leaving(self.settings, self.engine.info) == "window"
         if apart or self.settings.memory_scope == "window":
             return own
-        return tagged(self.store, self.record.tags) | own if self.settings.memory_scope == "tags" else None
+        if self.settings.memory_scope != "tags":
+            return self.reach
+        found = tagged(self.store, self.record.tags)
+        return (found if self.reach is None else found & self.reach) | own
 
     def may_read(self, window_id: str) -> bool:
         """Whether what was said in a window may be sent to the model of this one."""
         own = window_id == self.record.id
-        return own or may_leave(self.settings, self.engine.info, window_id, self.is_private)
+        known = self.reach is None or window_id in self.reach
+        return own or (known and may_leave(self.settings, self.engine.info, window_id, self.is_private))
 
     def led_here(self, scope: frozenset[str]) -> dict[int, str]:
         """Turns of windows beyond the scope that this one branched off after, with those windows."""
@@ -339,7 +346,7 @@ class Desk:
         found = self.store.asleep_or_said(self.record.id, wanted)
         readings = {}
         for key in wanted:
-            if key not in found or found[key].record.gone:
+            if key not in found or found[key].record.gone or not self._reaches(found[key]):
                 raise UnknownChunk(
                     f"There is no chunk {key} to wake up. If it was deleted, undelete it first."
                 )
@@ -351,6 +358,16 @@ class Desk:
             traces = None if foreign else self._own_traces(found[key].traces)
             readings[key] = Reading(record, chunk, earned, foreign, traces)
         return readings
+
+    def _reaches(self, one: Wakeable) -> bool:
+        """Whether a chunk may be here: it was, it led here, or all who read this window may read it."""
+        said, reach = one.record.window, self.reach
+        return (
+            reach is None
+            or said in reach
+            or one.brightness is not None
+            or one.key.turn_id in self.led_here(reach)
+        )
 
     def _wake(
         self,

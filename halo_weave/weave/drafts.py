@@ -9,7 +9,7 @@ from datetime import datetime
 from threading import Condition, Event, Lock, Thread
 
 from halo_weave.core.tokens import Tokens
-from halo_weave.errors import BadInput, HaloWeaveError
+from halo_weave.errors import BadInput, HaloWeaveError, LeaseLost
 from halo_weave.records import Draft
 from halo_weave.store import Store
 from halo_weave.weave.desk import Desk
@@ -39,9 +39,12 @@ class OpenDraft:
         self._saved = 0
         self._behind: float | None = None  # since when something is shown that is not saved
         self._failed = False
+        self._lost: LeaseLost | None = None  # nothing more of it can be saved
 
     def said(self) -> None:
-        """The reply has grown by a token, which may be shown when this returns."""
+        """The reply has grown by a token, which may be shown when this returns. LeaseLost: it goes on nowhere."""
+        if self._lost:
+            raise self._lost
         with self._changed:
             if self._behind is None:
                 self._behind = time.monotonic()
@@ -93,6 +96,12 @@ class OpenDraft:
             self._failed = True
             self._changed.notify_all()
         self._tell(self.desk, unstored(why))
+
+    def lost(self, error: LeaseLost) -> None:
+        """Another server has the window, and what was saved of the reply."""
+        with self._changed:
+            self._failed, self._lost = True, error
+            self._changed.notify_all()
 
     def close(self) -> None:
         """The reply has ended. When this returns, the thread has let go of it."""
@@ -167,6 +176,10 @@ class DraftWriter:
         """One of several cannot be saved, since its window is gone: the others shall be."""
         try:
             self._store.save_drafts([draft])
+        except LeaseLost as error:
+            self._open.remove(one)
+            one.lost(error)
+            return False
         except BadInput as error:
             self._open.remove(one)
             one.failed(str(error))

@@ -47,6 +47,9 @@ class WeaveEngines:
     def __init__(self, system: System, listed: EngineList | None) -> None:
         self._system, self._listed = system, listed
 
+    def within(self, system: System) -> WeaveEngines:
+        return WeaveEngines(system, self._listed)
+
     def list(self) -> list[ListedEngine]:
         found = []
         for one in self._listed or ():
@@ -54,6 +57,11 @@ class WeaveEngines:
             light = model.calibration.sentence if model else ""
             found.append(ListedEngine(one, model is not None, _host(one.url), light))
         return found
+
+    @property
+    def notice(self) -> str:
+        """What was wrong with the file of engines; empty: nothing."""
+        return self._listed.notice if self._listed else ""
 
     def add(self, one: NamedEngine) -> None:
         """A new engine, or another address or key for one; its windows open it anew."""

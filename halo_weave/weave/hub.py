@@ -212,10 +212,10 @@ class Hubs:
             hub.publish(WindowDeleted())
             hub.close()
 
-    def publish(self, event: WindowEvent) -> None:
-        """Tell those who watch any window."""
+    def publish(self, event: WindowEvent, window_id: str | None = None) -> None:
+        """Tell those who watch any window, or one, if somebody ever did."""
         with self._lock:
-            hubs = list(self._hubs.values())
+            hubs = [hub for name, hub in self._hubs.items() if window_id in (None, name)]
         for hub in hubs:
             hub.publish(event)
 

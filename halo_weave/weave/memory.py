@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -107,6 +108,12 @@ class WeaveMemory:
         self._building: Thread | None = None
         self._closed = False
         self._importing: ImportState | None = None
+
+    def within(self, system: System) -> WeaveMemory:
+        """The same memory, for someone who reaches only a part of the system."""
+        other = copy(self)
+        other._system = system
+        return other
 
     # Looking
 
@@ -294,8 +301,7 @@ class WeaveMemory:
                     engine.forget(window_id)
         system.drop_tapes()
         system.recall.forget()
-        for window_id in windows:
-            system.hubs.drop(window_id)
+        system.dropped(windows)
 
     # Vectors
 

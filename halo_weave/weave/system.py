@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,9 +18,10 @@ from halo_weave.core.heads import Calibration
 from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import Live, chunk_parts
 from halo_weave.errors import BadInput, EngineError, HaloWeaveError, StoreError, UnknownWindow, WindowBusy
+from halo_weave.fleet import News
 from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import Engine, RecallPort
-from halo_weave.records import WindowRecord
+from halo_weave.records import OWNER, WindowRecord
 from halo_weave.settings import SHARED, Settings
 from halo_weave.store import Store
 from halo_weave.templates.messages import ChatMessage
@@ -185,11 +186,37 @@ class System:
         """The names of all windows that ever were, by id."""
         return self.store.window_names()
 
-    def settings(self, window: WindowRecord | None = None) -> Settings:
-        """What holds for all windows, or in one."""
-        return stored_settings(self.store, window, self._defaults)
+    def settings(self, window: WindowRecord | None = None, *, owner: str = OWNER) -> Settings:
+        """What holds for all windows of someone, or in one window."""
+        return stored_settings(self.store, window, self._defaults, owner)
 
-    def tool_form(self, settings: Settings, text: str = "") -> Literal["native", "tags", "off"]:
+    @property
+    def root(self) -> System:
+        """The system itself, whoever uses it."""
+        return self
+
+    def mine(self, windows: Collection[str]) -> list[str]:
+        """Those of these windows that may be told."""
+        return list(windows)
+
+    def reach_in(self, record: WindowRecord) -> frozenset[str] | None:
+        """The windows whose talk may wake up in one: those that everybody who may read it may read. None: all."""
+        if not self.store.several():
+            return None
+        readers = (record.owner, *self.store.readers(record.id))
+        return frozenset.intersection(*(self.store.reach(one).readable for one in readers))
+
+    def toolbox_in(self, record: WindowRecord) -> Toolbox | None:
+        """The tools of a window's owner. They tell of keepsakes, so a window that others may read has none."""
+        if self.toolbox is None or not self.store.several():
+            return self.toolbox
+        if self.store.readers(record.id):
+            return None
+        return self.toolbox.of(self.store.kept_by(record.owner)) if record.owner else self.toolbox
+
+    def tool_form(
+        self, settings: Settings, text: str = "", record: WindowRecord | None = None
+    ) -> Literal["native", "tags", "off"]:
         """How the model may call its tools in a turn, for what the user says in it.
 
         Notes and structured memory belong to all windows: they stay here where only some words may leave.
@@ -198,15 +225,16 @@ class System:
         if leaving(settings, engine.info) != "all":
             return "off"
         facts = engine.facts
+        toolbox = self.toolbox if record is None else self.toolbox_in(record)
         native = facts.declares_tools and facts.tools is not None
         match settings.tools:
-            case "tags" if self.toolbox and settings.tool_rounds:
+            case "tags" if toolbox and settings.tool_rounds:
                 return "tags"
-            case "native" if self.toolbox and settings.tool_rounds and native:
+            case "native" if toolbox and settings.tool_rounds and native:
                 return "native"
-            case "auto" if self.toolbox and settings.tool_rounds and native:
+            case "auto" if toolbox and settings.tool_rounds and native:
                 size = engine.info.parameters
-                asked = size >= ABLE and self.toolbox.asked_for(text)
+                asked = size >= ABLE and toolbox.asked_for(text)
                 return "native" if asked or size >= LARGE else "off"
         return "off"
 
@@ -215,14 +243,14 @@ class System:
     ) -> SystemPrompt:
         """The window's own, with what the model is told of its tools and of its memory."""
         prompt = record.system_prompt
-        if self.toolbox and settings.memory_tree_in_prompt and form != "off":
-            told = self.toolbox.instructions() if form == "tags" else self.toolbox.overview()
+        if form != "off" and settings.memory_tree_in_prompt and (toolbox := self.toolbox_in(record)):
+            told = toolbox.instructions() if form == "tags" else toolbox.overview()
             prompt = f"{prompt}\n\n{told}".strip()
         return scribe.system(prompt, scribe.declared if form == "native" else "")
 
     @contextmanager
     def alone(self, window_id: str) -> Iterator[None]:
-        """Only one turn or change at a time in a window: a second one is refused at once with WindowBusy."""
+        """Only one turn or change at a time in a window, among all servers: a second one is refused with WindowBusy."""
         with self._entering:
             if not self.open.is_set():
                 raise WindowBusy("The model is being changed. Try again in a moment.")
@@ -234,7 +262,8 @@ class System:
                 raise WindowBusy(desk.unstored)
             raise WindowBusy("This window is being written to. Stop the reply first, or wait for it.")
         try:
-            yield
+            with self.store.fleet.lease(window_id):
+                yield
         finally:
             lock.release()
 
@@ -264,12 +293,30 @@ class System:
         with self.alone(window_id):
             self.window(window_id)
             yield
-        self.changed([window_id])
+        self.hubs.of(window_id).publish(WindowChanged())
 
     def changed(self, windows: Iterable[str]) -> None:
-        """Tell those who watch these windows that they are not what they last saw."""
-        for window_id in windows:
+        """Tell those who watch these windows, on any server, that they are not what they last saw."""
+        each = list(windows)
+        for window_id in each:
             self.hubs.of(window_id).publish(WindowChanged())
+        self.store.fleet.tell(each)
+
+    def dropped(self, windows: Iterable[str]) -> None:
+        """Tell those who watch these windows, on any server, that they are gone."""
+        each = list(windows)
+        for window_id in each:
+            self.hubs.drop(window_id)
+        self.store.fleet.tell(each, "deleted")
+
+    def hear(self, news: News) -> None:
+        """Another server has changed something: those who watch it here are told."""
+        if news.window is None:
+            self.hubs.publish(WindowChanged())
+        elif news.event == "deleted":
+            self.hubs.drop(news.window)
+        else:
+            self.hubs.publish(WindowChanged(), news.window)
 
     def note_unstored(self, desk: Desk, sentence: str) -> None:
         """Tell those who watch why the reply is not stored yet, or with nothing that it is."""
@@ -305,17 +352,19 @@ class System:
         record = self.window(window_id)
         settings = self.settings(record)
         model = self.model_of(settings)
+        form, reach = self.tool_form(settings, record=record), self.reach_in(record)
         try:
             return Desk.open(
                 record,
                 settings,
-                self.system_prompt(model.scribe, record, settings, self.tool_form(settings)),
+                self.system_prompt(model.scribe, record, settings, form),
                 store=self.store,
                 engine=model.engine,
                 scribe=model.scribe,
-                names=self.names(),
+                names=self.names() if reach is None else self.store.window_names(reader=record.owner),
                 calibration=model.calibration,
                 is_private=self.is_private,
+                reach=reach,
             )
         except EngineError:
             if model is self.model_of(settings):
@@ -380,8 +429,8 @@ class System:
                 live = [Live(chunk, np.full(len(chunk), bright, np.float32)) for chunk in chunks]
                 cut = {chunk.key: [CUT, *reply.tags(chunk.start, chunk.stop)] for chunk in chunks}
                 self.store.append(draft.window, live, tokenizer=draft.tokenizer, now=draft.saved, tags=cut)
-            except (StoreError, UnknownWindow):
-                continue  # it stays a draft, for the next time
+            except (StoreError, UnknownWindow, WindowBusy):
+                continue  # it stays a draft, for the next time, or for the server that writes the window now
             except BadInput:
                 self.store.drop_draft(draft.turn_id)  # another process was faster
 
@@ -400,7 +449,11 @@ class System:
         return reader
 
 
-def stored_settings(store: Store, window: WindowRecord | None, defaults: Settings) -> Settings:
-    """The defaults, changed by what is stored for all windows, then by what one window sets itself."""
-    shared = defaults.restored(store.settings().get(SHARED))
+def stored_settings(
+    store: Store, window: WindowRecord | None, defaults: Settings, owner: str = OWNER
+) -> Settings:
+    """The defaults, changed by what is stored for all windows of someone, then by what one window sets itself."""
+    owner = owner if window is None else window.owner
+    kept = store.kept_by(owner) if owner != OWNER else store
+    shared = defaults.restored(kept.settings().get(SHARED))
     return shared if window is None else shared.restored(window.settings)

@@ -54,7 +54,7 @@ class Turn:
     def __init__(self, system: System, desk: Desk, asked: Asked, began: float) -> None:
         self.desk, self.asked, self.text = desk, asked, asked.text
         self.engine, self.store, self.now = desk.engine, system.store, system.now
-        self.recall, self.toolbox = system.recall, system.toolbox
+        self.recall, self.toolbox = system.recall, system.toolbox_in(desk.record)
         self.scribe, self.system = desk.scribe, system
         self.settings = desk.settings
         self.flag = Flag()
@@ -63,7 +63,7 @@ class Turn:
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
         self.terms = asked.terms or GuestTerms()
-        self.form = "off" if asked.terms else system.tool_form(desk.settings, asked.text)
+        self.form = "off" if asked.terms else system.tool_form(desk.settings, asked.text, desk.record)
         desk.system = system.system_prompt(desk.scribe, desk.record, desk.settings, self.form)
         if asked.terms is not None:
             desk.system = desk.scribe.system(self.terms.system_prompt, self.terms.tools)

@@ -6,12 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from threading import Lock, Thread, current_thread
 from typing import Any
 
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.errors import BadInput, BadSetting, HaloWeaveError
+from halo_weave.fleet import News
 from halo_weave.ports import Sampling
 from halo_weave.weave.ahead import ReadAhead
 from halo_weave.weave.branches import TurnBranches
@@ -59,6 +61,12 @@ class WeaveTurns(TurnBranches):
         self._last: dict[str, Mapping[str, Any]] = {}
         self.totals = Totals()
         self._documents = WeaveDocuments(system)
+
+    def within(self, system: System) -> WeaveTurns:
+        """The same turns, for someone who reaches only a part of the system."""
+        other = copy(self)
+        other._system, other._documents = system, WeaveDocuments(system)
+        return other
 
     def say(
         self,
@@ -173,7 +181,7 @@ class WeaveTurns(TurnBranches):
             desk = system.desk_to_change(window_id)
             desk.settings = desk.settings.changed(sampling or {})
             step_back(system, desk, asked)
-            turn = Turn(system, desk, asked, began)
+            turn = Turn(system.root, desk, asked, began)  # what it may touch was decided
             system.at_work[window_id], self._running[window_id] = desk, turn
             try:
                 yield from turn.run()
@@ -212,19 +220,31 @@ class WeaveTurns(TurnBranches):
         return self._system.hubs.watchers
 
     def abort(self, window_id: str) -> bool:
-        """Stop the reply at its next token. What was said so far stays."""
+        """Stop the reply at its next token, whichever server writes it. What was said so far stays."""
+        if not self._system.mine([window_id]):
+            return False
+        return self._stop(window_id) or self._system.store.fleet.stop(window_id)
+
+    def abort_all(self) -> None:
+        """Stop every reply of this process at its next token."""
+        for window_id in self.generating():
+            self._stop(window_id)
+
+    def _stop(self, window_id: str) -> bool:
         turn = self._running.get(window_id)
         if turn is not None:
             turn.flag.set()
         return turn is not None
 
-    def abort_all(self) -> None:
-        """Stop every reply at its next token."""
-        for window_id in self.generating():
-            self.abort(window_id)
+    def hear(self, news: News) -> None:
+        """Another server tells something of a window."""
+        if news.event == "stop" and news.window is not None:
+            self._stop(news.window)
+        else:
+            self._system.hear(news)
 
     def generating(self) -> list[str]:
-        return list(self._running)
+        return self._system.mine(list(self._running))
 
     def last(self, window_id: str) -> Mapping[str, Any]:
         """What the window's last turn came to."""
@@ -271,6 +291,7 @@ class WeaveTurns(TurnBranches):
                 hub.publish(event)
                 if isinstance(event, Heard | Answering):
                     begun.set_result(Begun(event, before))
+                    self._system.store.fleet.tell([window_id])  # the user's words
                     again = isinstance(event, Answering)
                 empty = empty or (isinstance(event, Spoken) and again and not event.chunks)
             if hub is not None and ended is not None:

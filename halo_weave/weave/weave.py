@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from datetime import UTC, datetime
+from typing import cast
 
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.engine_list import EngineList
@@ -19,7 +21,9 @@ from halo_weave.weave.keepsakes import WeaveKeepsakes
 from halo_weave.weave.library import WeaveLibrary
 from halo_weave.weave.memory import EmbedAnew, WeaveMemory
 from halo_weave.weave.models import Calibrate, OpenModel, Remember, WeaveModels
+from halo_weave.weave.people import WeavePeople
 from halo_weave.weave.presets import WeavePresets
+from halo_weave.weave.reach import SystemInReach
 from halo_weave.weave.system import OpenOther, System
 from halo_weave.weave.taping import DropTapes, NewTape
 from halo_weave.weave.turns import WeaveTurns
@@ -68,9 +72,28 @@ class Weave:
         self.memory = WeaveMemory(self._system, embed_anew, self._ahead)
         self.keepsakes = WeaveKeepsakes(self._system)
         self.library = WeaveLibrary(self._system)
+        self.people = WeavePeople(self._system)
         self.now = now
         self._system.recover()
         self._system.divide_long()
+        store.fleet.listen(self.turns.hear)
+
+    def of(self, person: str) -> Weave:
+        """As this person may use it: what is theirs, and what others share with them. All of it while there is only one."""
+        whole = self._system.root
+        if not whole.store.several():
+            return self
+        system = cast(System, SystemInReach(whole, whole.store.reach(person)))
+        own = copy(self)
+        own._system = system
+        own.turns = self.turns.within(system)
+        own.memory = self.memory.within(system)
+        own.windows = WeaveWindows(system, own.turns)
+        own.documents, own.presets = WeaveDocuments(system), WeavePresets(system)
+        own.chunks, own.keepsakes = WeaveChunks(system), WeaveKeepsakes(system)
+        own.library, own.engines = WeaveLibrary(system), self.engines.within(system)
+        own.people = WeavePeople(system, person)
+        return own
 
     @property
     def engine(self) -> Engine:

@@ -160,7 +160,7 @@ class WeaveWindows:
             for engine in system.engines:
                 engine.forget(window_id)
             system.drop_tapes(window_id)
-        system.hubs.drop(window_id)
+        system.dropped([window_id])
 
     def drop_captures(self, window_id: str) -> None:
         """What the lab took down of the window is deleted; nothing else changes."""

@@ -22,6 +22,8 @@ declare namespace Wire {
     "PUT /api/notes": ReplaceNotes;
     "POST /api/model": ChooseModel;
     "PUT /api/engines/{engine}": PutEngine;
+    "POST /api/people": NewPerson;
+    "PUT /api/shares": ShareChange;
     "PATCH /api/settings": SettingsChange;
     "POST /api/import": Record<string, any>;
     "POST /api/clear": Clear;
@@ -98,6 +100,13 @@ declare namespace Wire {
     "PUT /api/engines/{engine}": EnginesTold;
     "DELETE /api/engines/{engine}": EnginesTold;
     "GET /api/windows/{window_id}/engine": WhereTold;
+    "GET /api/me": AskingTold;
+    "GET /api/people": PeopleTold;
+    "POST /api/people": KeyTold;
+    "DELETE /api/people/{person}": PersonTold;
+    "GET /api/shares": SharesTold;
+    "PUT /api/shares": ShareTold;
+    "DELETE /api/shares": null;
     "GET /api/status": Status;
     "GET /api/settings": SettingsTold;
     "PATCH /api/settings": SettingsTold;
@@ -173,6 +182,12 @@ declare namespace Wire {
     text?: string | null;
     special?: boolean;
     ids?: number[] | null;
+  }
+
+  interface AskingTold {
+    name: string;
+    runs_it: boolean;
+    several: boolean;
   }
 
   interface AsleepEvent {
@@ -421,6 +436,7 @@ declare namespace Wire {
 
   interface EnginesTold {
     engines: EngineTold[];
+    notice: string;
   }
 
   interface EntryTold {
@@ -583,6 +599,11 @@ declare namespace Wire {
     tokens: number;
     similarity: number;
     said: string | null;
+  }
+
+  interface KeyTold {
+    name: string;
+    key: string;
   }
 
   interface KoboldPerf {
@@ -757,6 +778,10 @@ declare namespace Wire {
     any_path: boolean;
   }
 
+  interface NewPerson {
+    name: string;
+  }
+
   interface NewWindow {
     system_prompt?: string | null;
     user_name?: string | null;
@@ -826,6 +851,16 @@ declare namespace Wire {
     document_seconds?: number | null;
     capture?: "off" | "mean" | "retrieval" | "all" | null;
     capture_megabytes?: number | null;
+  }
+
+  interface PeopleTold {
+    people: PersonTold[];
+  }
+
+  interface PersonTold {
+    name: string;
+    created: string;
+    revoked: string | null;
   }
 
   interface PersonaChange {
@@ -1081,6 +1116,25 @@ declare namespace Wire {
   interface SettingsTold {
     described: Described[];
     values: Record<string, boolean | number | string | null>;
+  }
+
+  interface ShareChange {
+    window?: string;
+    person: string;
+    writes?: boolean;
+  }
+
+  interface ShareTold {
+    owner: string;
+    window: string;
+    window_name: string;
+    person: string;
+    writes: boolean;
+    made: string;
+  }
+
+  interface SharesTold {
+    shares: ShareTold[];
   }
 
   interface SiblingTold {

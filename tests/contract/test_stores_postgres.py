@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -251,3 +252,22 @@ def test_commands_look_after_a_memory_in_a_database(address, folder):
     assert again.returncode == 1
     assert "already" in again.stderr
     assert json.loads(halo("status", "--data", str(folder / "file"), "--json").stdout)["turns"] == 2
+
+
+def test_the_server_of_a_test_run_that_is_killed_ends_with_it():
+    script = (
+        "import sys\nfrom benchmarks.database import postgres_server\n"
+        "with postgres_server() as server:\n    print(server._socket, flush=True)\n    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        folder = Path(run.stdout.readline().strip())
+        assert (folder / "postmaster.pid").exists()
+        server = int((folder / "postmaster.pid").read_text().split()[0])
+        run.kill()
+    end = time.monotonic() + 60
+    while folder.exists():
+        assert time.monotonic() < end, "it goes on"
+        time.sleep(0.02)
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)

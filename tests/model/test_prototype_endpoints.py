@@ -11,6 +11,8 @@ from halo_weave.assemble import Options, assemble
 from halo_weave.server.listening import serving
 from halo_weave.server.service import Service
 
+pytestmark = pytest.mark.model
+
 CAT = "<|im_start|>user\nMy cat is called Mochi. What is my cat called?<|im_end|>\n<|im_start|>assistant\n"
 DOG = "<|im_start|>user\nMy dog is called Rufus. What is my dog called?<|im_end|>\n<|im_start|>assistant\n"
 

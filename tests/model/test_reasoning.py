@@ -12,6 +12,8 @@ from halo_weave.weave import Weave, events
 from tests.engines.thinkers import ANSWER, THINKERS, THOUGHT, thinker
 from tests.weave.conftest import of
 
+pytestmark = pytest.mark.model
+
 SAID = "Hello, is anybody up there?"
 ASKED = "Whose lantern do you polish, keeper?"
 

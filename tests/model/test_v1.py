@@ -13,6 +13,8 @@ from halo_weave.server.listening import serving
 from halo_weave.server.service import Service
 from tests.engines.reciting import write_reciting
 
+pytestmark = pytest.mark.model
+
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},

@@ -4,7 +4,7 @@ from benchmarks.bench_soak import soak
 
 
 def test_twenty_clients_on_five_windows_lose_and_mix_nothing(address):
-    report = soak(address, seconds=8)
+    report = soak(address, seconds=4)
     assert report.errors == []
     assert report.mixed == []
     assert report.lost == []

@@ -31,6 +31,7 @@ class Process:
                 **os.environ,
                 "HALO_WEAVE_ENGINE": "scripted",
                 "HALO_WEAVE_CONFIG": os.devnull,
+                "COLUMNS": "1000",  # a path is not broken, however long it is
                 **environment,
             },
         )

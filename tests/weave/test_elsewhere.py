@@ -202,6 +202,55 @@ def test_engines_are_kept_for_the_next_start_in_a_file_that_only_the_user_can_re
     assert list(EngineList(tmp_path)) == []
 
 
+GOOD = {"name": "cellar", "kind": "kobold", "url": "http://cellar:4256", "key": "s3cret"}
+
+
+@pytest.mark.parametrize(
+    ("held", "left"),
+    [
+        ("", []),
+        ("[{", []),
+        ("{}", []),
+        (b"\xff\xfe", []),
+        (json.dumps([GOOD, {"name": "later", "kind": "quantum"}]), ["cellar"]),
+        (json.dumps([GOOD, {**GOOD, "name": "odd", "key": 7}]), ["cellar"]),
+        (json.dumps([GOOD, "?"]), ["cellar"]),
+    ],
+)
+def test_a_damaged_file_of_engines_is_put_aside_whole_and_told_of(tmp_path, caplog, held, left):
+    raw = held if isinstance(held, bytes) else held.encode()
+    (tmp_path / "engines.json").write_bytes(raw)
+    (tmp_path / "engines.damaged.json").write_text("of another day")
+    listed = EngineList(tmp_path)
+    assert [one.name for one in listed] == left
+    assert (tmp_path / "engines.damaged1.json").read_bytes() == raw
+    assert (tmp_path / "engines.damaged.json").read_text() == "of another day"
+    assert "engines.damaged1.json" in listed.notice
+    assert listed.notice in caplog.text
+    assert "s3cret" not in caplog.text
+    listed.add(NamedEngine("new", "openai", "http://x"))
+    again = EngineList(tmp_path)
+    assert [one.name for one in again] == [*left, "new"]
+    assert again.notice == ""
+
+
+def test_an_engine_that_the_configuration_overrides_is_not_lost(tmp_path):
+    EngineList(tmp_path).add(NamedEngine(**GOOD))
+    configured = NamedEngine("cellar", "kobold", "http://new:4256", configured=True)
+    listed = EngineList(tmp_path, {"cellar": configured})
+    listed.add(NamedEngine("hosted", "openai", "http://x"))
+    assert listed.get("cellar").url == "http://new:4256"
+    assert EngineList(tmp_path).get("cellar").key == "s3cret"
+
+
+def test_what_another_process_added_stays(tmp_path):
+    one, other = EngineList(tmp_path), EngineList(tmp_path)
+    one.add(NamedEngine("cellar", "kobold", "http://cellar:4256", key="s3cret"))
+    other.add(NamedEngine("hosted", "openai", "http://x"))
+    other.remove("hosted")
+    assert [(kept.name, kept.key) for kept in EngineList(tmp_path)] == [("cellar", "s3cret")]
+
+
 @pytest.mark.parametrize("wrong", [{"kind": "x"}, {"url": "ftp://x"}, {"name": ""}, {"name": "a/b"}])
 def test_engines_that_make_no_sense_are_refused(wrong):
     with pytest.raises(BadSetting):

@@ -32,11 +32,20 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    house = House(tmp_path).start()
+@pytest.fixture(scope="session")
+def open_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """One server for all tests, since the API of each is described anew."""
+    house = House(tmp_path_factory.mktemp("house"))
     yield house
     house.stop()
+
+
+@pytest.fixture
+def house(open_house: House, tmp_path: Path) -> Iterator[House]:
+    """A house with an empty memory, which ends with the test."""
+    yield open_house.receive(tmp_path)
+    open_house.held.clear()
+    open_house.service.close()
 
 
 class Tabs:

@@ -65,6 +65,19 @@ class House:
             loading.join()
         return self
 
+    def receive(self, folder: Path) -> House:
+        """Begin again with another memory. The server goes on, if no test has ended it or changed its names."""
+        self.folder, self.pace, self.replies = folder, 0.0, []
+        self.held.clear()
+        if self.also:
+            self.stop()
+        if self.server is None:
+            self.port, self.also = 0, []
+            return self.start()
+        Service.__init__(self.service, self.assemble)
+        self.service.begin().join()
+        return self
+
     def stop(self) -> None:
         if self.server is None:
             return

@@ -40,6 +40,7 @@ class EngineTold(Output):
 
 class EnginesTold(Output):
     engines: list[EngineTold]
+    notice: str = Field(default="", description="What was wrong with the file of engines; empty: nothing.")
 
 
 class PutEngine(Input):
@@ -68,7 +69,8 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["The model"])
 
     def told() -> EnginesTold:
-        return EnginesTold(engines=[EngineTold.of(one) for one in service.weave.engines.list()])
+        engines = service.whole.engines
+        return EnginesTold(engines=[EngineTold.of(one) for one in engines.list()], notice=engines.notice)
 
     @router.get("/api/engines", summary="The engines that windows can choose")
     def get_engines() -> EnginesTold:
@@ -76,12 +78,12 @@ def routes(service: Service) -> APIRouter:
 
     @router.put("/api/engines/{engine}", summary="Add an engine, or change one")
     def put_engine(engine: _EngineName, asked: PutEngine) -> EnginesTold:
-        service.weave.engines.add(NamedEngine(engine, **asked.model_dump()))
+        service.whole.engines.add(NamedEngine(engine, **asked.model_dump()))
         return told()
 
     @router.delete("/api/engines/{engine}", summary="Remove an engine")
     def delete_engine(engine: _EngineName) -> EnginesTold:
-        service.weave.engines.remove(engine)
+        service.whole.engines.remove(engine)
         return told()
 
     @router.get("/api/windows/{window_id}/engine", summary="What answers in a window, and where its words go")

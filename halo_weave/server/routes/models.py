@@ -28,6 +28,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.get("/api/models", summary="What can be pulled, what was, and what lies on this machine")
     def get_models() -> modelwire.ModelsTold:
+        service.whole  # noqa: B018 - files of this machine are told to whoever runs it
         memory, used = machine_memory(), (service.model().file, _embedder_in_use(service))
         told = [
             modelwire.ListedModelTold(
@@ -50,22 +51,25 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
         The model in use speaks until then, and goes on if the other one cannot be had.
         """
+        weave = service.whole
         try:
             found = inventory.find(asked.model.strip(), any_path=any_path)
         except ModelNotFound as error:
             raise Refusal(404, "unknown_model", str(error)) from error
         if isinstance(found, catalogue.CatalogueEntry) and found.kind == "embedder":
             raise BadInput(f"{found.title} is an embedding model. Choose one to talk with.")
-        service.weave.models.choose(str(found) if isinstance(found, Path) else asked.model.strip())
+        weave.models.choose(str(found) if isinstance(found, Path) else asked.model.strip())
         return service.model()
 
     @router.post("/api/model/stop", summary="Leave the model that is on its way")
     def post_stop() -> Stopped:
         """The model in use stays. What was downloaded is kept for the next time."""
-        return Stopped(stopped=service.weave.models.stop())
+        return Stopped(stopped=service.whole.models.stop())
 
     @router.post("/api/model/retry", summary="Try again to load the model, if it is missing", status_code=202)
     def post_retry() -> wire.Status:
+        if not service.runs_it:
+            raise Refusal(403, "not_yours", "This is for whoever runs the server.")
         service.begin()
         return service.status()
 

@@ -40,15 +40,14 @@ def routes(service: Service) -> APIRouter:
     def get_readiness() -> PlainTextResponse:
         """The memory can be read and the model speaks; else 503 with the reason."""
         try:
-            service.weave.memory.check()
-            service.engine()
+            service.check()
         except HaloWeaveError as error:
             return PlainTextResponse(f"{error}\n", 503)
         return PlainTextResponse("ready\n")
 
     @router.get("/metrics")
     def get_metrics() -> PlainTextResponse:
-        return PlainTextResponse("".join(_lines(service.weave)), media_type=TEXT)
+        return PlainTextResponse("".join(_lines(service.whole)), media_type=TEXT)
 
     return router
 

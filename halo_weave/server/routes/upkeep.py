@@ -16,6 +16,7 @@ from starlette.responses import Response
 from halo_weave.errors import StoreFull
 from halo_weave.records import Imported, Subset
 from halo_weave.server import requests, wire
+from halo_weave.server.asking import UNKNOWN, WHO
 from halo_weave.server.requests import Moment, WindowId
 from halo_weave.server.routes.models import check_embedder
 from halo_weave.server.schema import Id
@@ -119,7 +120,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
     @router.post("/api/import", summary="Add what a file holds to the memory", openapi_extra=FILE_BODY)
     async def post_import(request: Request) -> Imported:
         """The program that wrote it is recognised. What is here already is left as it is; importing again adds what is new."""
-        memory = service.weave.memory
+        memory = service.whole.memory
         with _spooling(memory.folder) as file:
             async for piece in request.stream():
                 await run_in_threadpool(file.write, piece)
@@ -128,19 +129,20 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.get("/api/import", summary="How far an import is")
     def get_import() -> ImportState:
-        return service.weave.memory.importing()
+        return service.whole.memory.importing()
 
     @router.post("/api/clear", summary="Delete everything, for ever", status_code=204)
     def post_clear(asked: requests.Clear) -> None:
-        service.weave.memory.clear()
+        service.whole.memory.clear()
 
     @router.post("/api/reindex", summary="Embed everything anew", status_code=202)
     def post_reindex(asked: requests.EmbedAnew | None = None) -> EmbeddingState:
         """In the background, by another embedder if one is named. Search goes on with the vectors that are there."""
+        memory = service.whole.memory
         name = asked.embedder.strip() if asked and asked.embedder else None
         if name is not None:
             check_embedder(name, any_path=not policy.key)
-        return service.weave.memory.embed_anew(name)
+        return memory.embed_anew(name)
 
     @router.get("/api/reindex", summary="How far embedding is")
     def get_reindex() -> EmbeddingState:
@@ -150,9 +152,10 @@ def routes(service: Service, policy: Policy) -> APIRouter:
     def post_session(request: Request) -> Response:
         """For what cannot send the key itself: links and event sources of our own page. It ends with the server."""
         answer = Response(status_code=204)
-        if policy.key:
+        who = WHO.get()
+        if who not in (None, UNKNOWN):
             policy.sessions.end(policy.session_of(request.headers))
-            answer.set_cookie(policy.cookie, policy.sessions.begin(), httponly=True, samesite="strict")
+            answer.set_cookie(policy.cookie, policy.sessions.begin(who), httponly=True, samesite="strict")
         return answer
 
     @router.delete("/api/session", summary="End the session", status_code=204)

@@ -17,6 +17,7 @@ from psycopg.types.string import StrDumper
 
 from halo_weave.core.coding import unpack_codes
 from halo_weave.stores.postgres.dialect import translated
+from halo_weave.stores.postgres.fleet import PostgresFleet
 from halo_weave.stores.postgres.terms import counted_terms
 from halo_weave.stores.sql.seam import NOT_COPIED, WORDS, Cursor, Table, Values, table_of
 
@@ -57,8 +58,8 @@ class _SumBinaryLoader(NumericBinaryLoader):
 class PostgresConnection:
     """A connection that takes the shared statements, and the steps that PostgreSQL does its own way."""
 
-    def __init__(self, raw: Raw) -> None:
-        self.raw = raw
+    def __init__(self, raw: Raw, fleet: PostgresFleet) -> None:
+        self.raw, self._fleet = raw, fleet
         self._streams: list[psycopg.ServerCursor[Any]] = []
 
     def execute(self, sql: str, values: Values = (), /) -> Cursor:
@@ -153,6 +154,12 @@ class PostgresConnection:
                     for vector in unpack_codes(codes, dimension)
                 ],
             )
+
+    def check_lease(self, window_id: str) -> None:
+        self._fleet.check(self.raw, window_id)
+
+    def writes(self, owner: str, window_id: str) -> bool | None:
+        return self._fleet.writes(self.raw, owner, window_id)
 
     def defer_references(self) -> None:
         self.raw.execute("SET CONSTRAINTS ALL DEFERRED")

@@ -16,19 +16,22 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from halo_weave.errors import BadInput, StoreBusy, StoreCorrupt, StoreError, StoreFull
+from halo_weave.errors import BadInput, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnreachable
 from halo_weave.records import VERIFY_FIRST
 from halo_weave.stores.postgres.checks import CHECKS
 from halo_weave.stores.postgres.connection import PostgresConnection, Raw, configure
+from halo_weave.stores.postgres.fleet import PostgresFleet
 from halo_weave.stores.postgres.schema import migrate, schema_of
 from halo_weave.stores.sql.seam import Check, Connection
 from halo_weave.stores.sql.turnstile import Turnstile
 
 READERS = 8  # connections at most, beside the writer's
+RECONNECT = 2.0  # seconds after which a connection is given up; whoever needs one then tries anew, at once
+IDLE = 15  # seconds after which the server ends the transaction of a process that fell silent in it
 PAUSE = 0.05  # seconds between two tries
 LOCK = 0x48414C4F  # "HALO": the first half of our advisory locks' names; the second is the schema
 IMPORT_LOCK = LOCK + 1
-KEPT = {"memory", "migrations", "settings"}  # when a memory is cleared
+KEPT = {"memory", "migrations", "settings", "people"}  # when a memory is cleared
 
 
 class PostgresDatabase:
@@ -48,6 +51,7 @@ class PostgresDatabase:
     ) -> None:
         self.folder = folder or Path(tempfile.gettempdir())
         self.address, self.busy_seconds, self.read_only = address, busy_seconds, read_only
+        self.fleet = PostgresFleet(self)
         self._turn = Turnstile()  # one writer at a time within the process
         self._guard = threading.Lock()
         self._closed = False
@@ -71,6 +75,7 @@ class PostgresDatabase:
                     min_size=1,
                     max_size=READERS,
                     timeout=busy_seconds,
+                    reconnect_timeout=RECONNECT,
                     open=True,
                     name="halo-weave",
                 )
@@ -95,7 +100,7 @@ class PostgresDatabase:
             raw = self._begin()
             with self._guard:
                 self._lent.add(raw)
-            db = PostgresConnection(raw)
+            db = PostgresConnection(raw, self.fleet)
             try:
                 yield db
             finally:
@@ -116,7 +121,7 @@ class PostgresDatabase:
         try:
             with self.translated():
                 raw = self._begin_to_write(durable)
-                db = PostgresConnection(raw)
+                db = PostgresConnection(raw, self.fleet)
                 try:
                     yield db
                     db.end()
@@ -182,6 +187,7 @@ class PostgresDatabase:
         """Let go of the server. Whoever still reads is interrupted."""
         with self._turn:
             self._closed = True
+            self.fleet.close()
             with self._guard:
                 for raw in self._lent:
                     with suppress(psycopg.Error):
@@ -232,7 +238,7 @@ class PostgresDatabase:
         if isinstance(error, errors.InsufficientPrivilege):
             return StoreError(f"{place} does not allow this ({said}). Ask whoever looks after the database.")
         if isinstance(error, psycopg.OperationalError | PoolTimeout | psycopg.InterfaceError):
-            return StoreError(
+            return StoreUnreachable(
                 f"{place} cannot be reached ({said}). Check that the database runs; then try again."
             )
         return StoreError(f"{place} refused a step ({said}). Nothing was changed.")
@@ -288,10 +294,12 @@ class PostgresDatabase:
 
     def _begin_to_write(self, durable: bool) -> Raw:
         begin = sql.SQL(
-            "BEGIN; SET LOCAL lock_timeout = {}; {} SELECT pg_advisory_xact_lock({}, hashtext(current_schema()))"
+            "BEGIN; SET LOCAL lock_timeout = {}; SET LOCAL idle_in_transaction_session_timeout = {}; "
+            "{} SELECT pg_advisory_xact_lock({}, hashtext(current_schema()))"
         )
         statement = begin.format(
             sql.Literal(f"{int(self.busy_seconds * 1000)}ms"),
+            sql.Literal(f"{IDLE}s"),
             sql.SQL("" if durable else "SET LOCAL synchronous_commit = off;"),
             sql.Literal(LOCK),
         ).as_string()

@@ -111,5 +111,12 @@ def statements(sql: str) -> list[str]:
 
 def definitions(sql: str) -> Sequence[str]:
     """Those of them that define tables and indexes, as PostgreSQL understands them; FTS5 it has not."""
-    wanted = ("CREATE TABLE", "CREATE INDEX", "CREATE UNIQUE INDEX", "ALTER TABLE", "DROP INDEX")
-    return [one for one in statements(sql) if one.startswith(wanted)]
+    wanted = (
+        "CREATE TABLE",
+        "CREATE INDEX",
+        "CREATE UNIQUE INDEX",
+        "ALTER TABLE",
+        "DROP INDEX",
+        "DROP TABLE",
+    )
+    return [one for one in statements(sql) if one.startswith(wanted) and one != "DROP TABLE words"]

@@ -11,7 +11,7 @@ from halo_weave.errors import BadInput
 from halo_weave.records import TurnRecord
 from halo_weave.stores.packing import micros, moment
 from halo_weave.stores.sql.presence import come_back, leave
-from halo_weave.stores.sql.rows import SqlPart, check_window, listed, note_event, pack_json
+from halo_weave.stores.sql.rows import READABLE, SqlPart, check_window, listed, note_event, pack_json
 from halo_weave.stores.sql.seam import Connection
 
 TURN = "t.id, t.window, t.role, t.answers, t.parent, t.speaker, t.said, t.aside"
@@ -23,6 +23,7 @@ class SqlBranches(SqlPart):
     def switch(self, window_id: str, head: int, *, now: datetime) -> tuple[str, ...]:
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
+            db.check_lease(window_id)
             if head:
                 _known(db, head)
             return move_head(db, window_id, head or None, micros(now))
@@ -50,20 +51,24 @@ class SqlBranches(SqlPart):
         window: str | None = None,
         after: tuple[datetime, int] | None = None,
         limit: int = 100,
+        reader: str | None = None,
     ) -> list[TurnRecord]:
+        among = "" if reader is None else f"AND t.window IN ({READABLE})"
         begin = max(micros(one) for one in (since, after and after[0], _FIRST) if one)
         with self._db.reading() as db:
             rows = db.execute(
-                f"""SELECT {TURN} FROM turns t WHERE t.aside = 0 AND t.said >= ?1 AND (?2 IS NULL OR t.said <= ?2)
-                        AND (?3 IS NULL OR t.window = ?3) AND (t.said > ?1 OR t.id > ?4)
-                    ORDER BY t.said, t.id LIMIT ?5""",
-                (
-                    begin,
-                    micros(until) if until else None,
-                    window,
-                    after[1] if after and micros(after[0]) == begin else 0,
-                    limit,
-                ),
+                f"""SELECT {TURN} FROM turns t
+                    WHERE t.aside = 0 AND t.said >= :begin AND (:until IS NULL OR t.said <= :until)
+                        AND (:window IS NULL OR t.window = :window) AND (t.said > :begin OR t.id > :last) {among}
+                    ORDER BY t.said, t.id LIMIT :limit""",
+                {
+                    "begin": begin,
+                    "until": micros(until) if until else None,
+                    "window": window,
+                    "last": after[1] if after and micros(after[0]) == begin else 0,
+                    "limit": limit,
+                    "reader": reader,
+                },
             ).fetchall()
         return [_turn(row) for row in rows]
 
@@ -91,12 +96,13 @@ class SqlBranches(SqlPart):
             found.setdefault(turn, []).append(sibling)
         return found
 
-    def marked(self, mark: int, *, window: str | None = None) -> list[TurnRecord]:
+    def marked(self, mark: int, *, window: str | None = None, reader: str | None = None) -> list[TurnRecord]:
+        among = "" if reader is None else f"AND t.window IN ({READABLE})"
         with self._db.reading() as db:
             rows = db.execute(
-                f"""SELECT {TURN} FROM turns t WHERE t.mark = ?1 AND (?2 IS NULL OR t.window = ?2)
+                f"""SELECT {TURN} FROM turns t WHERE t.mark = :mark AND (:window IS NULL OR t.window = :window) {among}
                     ORDER BY t.id DESC LIMIT {MOST_ALIKE}""",
-                (mark, window),
+                {"mark": mark, "window": window, "reader": reader},
             ).fetchall()
         return [_turn(row) for row in rows]
 

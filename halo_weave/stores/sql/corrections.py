@@ -58,6 +58,7 @@ class SqlCorrections(SqlPart):
         when = micros(now)
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
+            db.check_lease(window_id)
             second = number_of(db, key)
             row = db.execute(
                 """SELECT a.number, a.chunk, a.start, a.span, a.ids, a.lengths, a.raw,

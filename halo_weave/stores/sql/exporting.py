@@ -13,7 +13,7 @@ from halo_weave.store import Progress, silent
 from halo_weave.stores.exchange import FORMAT, VERSION, base64_of, said_at, tokens_out
 from halo_weave.stores.jsonstream import write_object
 from halo_weave.stores.packing import floats_of, micros, pack_sources, unpack_sources, unpack_tokens
-from halo_weave.stores.sql.rows import SqlPart, check_window
+from halo_weave.stores.sql.rows import READABLE, SqlPart, check_window
 from halo_weave.stores.sql.seam import Connection
 
 Element = dict[str, Any]
@@ -22,14 +22,14 @@ ORIGIN = ("source", "first_turn", "mark")
 # How the columns of a query are written, by their names; all others as they are.
 FORMS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("turn", "answers", "parent", "head", "start", "next_turn", "next_position"), str),
-    **dict.fromkeys(("created", "modified", "accessed", "ended", "completed"), said_at),
+    **dict.fromkeys(("created", "modified", "accessed", "ended", "completed", "made"), said_at),
     **dict.fromkeys(("said", "since", "slept", "happened", "deleted", "undeleted", "merged"), said_at),
     **dict.fromkeys(
         ("settings", "content", "snapshot", "value", "detail", "woken", "reason", "tags", "inherits"),
         json.loads,
     ),
     **dict.fromkeys(("brightness", "traces", "vectors"), base64_of),
-    **dict.fromkeys(("pinned", "archived", "stale", "aside"), bool),
+    **dict.fromkeys(("pinned", "archived", "stale", "aside", "writes"), bool),
 }
 
 
@@ -58,32 +58,40 @@ def _choose(db: Connection, subset: Subset) -> None:
     values = {
         "everything": subset.everything,
         "window": subset.window,
+        "reader": subset.reader,
         "first": subset.first_turn,
         "last": subset.last_turn,
         "since": None if subset.since is None else micros(subset.since),
         "until": None if subset.until is None else micros(subset.until),
     }
+    # Of someone's whole memory their own, of a window that others share with them also what woke up there.
+    whole = "SELECT o.id FROM windows o WHERE o.owner = :reader"
+    among = f"AND t.window IN ({READABLE if subset.window else whole})" if subset.reader is not None else ""
     db.execute(
-        """INSERT INTO chosen SELECT id FROM turns t WHERE
+        f"""INSERT INTO chosen SELECT id FROM turns t WHERE
                (:window IS NULL OR t.window = :window
                    OR EXISTS (SELECT 1 FROM chunks c JOIN live l ON l.chunk = c.number AND l.window = :window
                               WHERE c.turn = t.id)
                    OR EXISTS (SELECT 1 FROM chunks c JOIN asleep a ON a.chunk = c.number AND a.window = :window
                               WHERE c.turn = t.id))
                AND (:first IS NULL OR t.id >= :first) AND (:last IS NULL OR t.id <= :last)
-               AND (:since IS NULL OR t.said >= :since) AND (:until IS NULL OR t.said <= :until)""",
+               AND (:since IS NULL OR t.said >= :since) AND (:until IS NULL OR t.said <= :until)
+               {among}""",
         values,
     )
     if not subset.everything:  # a question and its answer are never parted
         db.execute(
-            """INSERT INTO chosen
-               SELECT t.answers FROM turns t JOIN chosen ON chosen.turn = t.id WHERE t.answers IS NOT NULL
-               UNION SELECT a.id FROM turns a JOIN chosen ON chosen.turn = a.answers WHERE a.answers IS NOT NULL
-               ON CONFLICT DO NOTHING"""
+            f"""INSERT INTO chosen
+               SELECT t.id FROM turns a JOIN chosen ON chosen.turn = a.id JOIN turns t ON t.id = a.answers
+                   WHERE 1 = 1 {among}
+               UNION SELECT t.id FROM turns t JOIN chosen ON chosen.turn = t.answers WHERE 1 = 1 {among}
+               ON CONFLICT DO NOTHING""",
+            values,
         )
     db.execute("CREATE TEMP TABLE shown (window TEXT PRIMARY KEY)")
+    whose = "AND w.owner = :reader" if subset.reader is not None else ""
     db.execute(
-        """INSERT INTO shown SELECT id FROM windows w WHERE :everything OR w.id = :window
+        f"""INSERT INTO shown SELECT id FROM windows w WHERE :everything {whose} OR w.id = :window
                OR EXISTS (SELECT 1 FROM chosen JOIN turns t ON t.id = chosen.turn WHERE t.window = w.id)""",
         values,
     )
@@ -96,15 +104,25 @@ def _sections(
     yield "version", VERSION
     header = next(_elements(db, "SELECT id, created, next_turn, next_position FROM memory"))
     yield "memory", {**header, "exported": said_at(micros(now)), "subset": not subset.everything}
+    reader = subset.reader
+    several = reader is None and subset.everything
+    several = several and db.execute("SELECT 1 FROM people LIMIT 1").fetchone() is not None
+    if several:
+        yield "people", _elements(db, "SELECT id, name, created FROM people ORDER BY name")
+    # Whoever exports their own memory takes it along as its owner's.
+    owner = ", nullif(owner, '') AS owner" if reader is None else ""
     yield (
         "windows",
-        _elements(
+        _owned(
             db,
-            """SELECT id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head,
-                   tags, pinned, archived, inherits
+            f"""SELECT id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head,
+                   tags, pinned, archived, inherits{owner}
                FROM windows JOIN shown ON shown.window = id ORDER BY created, id""",
         ),
     )
+    if several:
+        told = "SELECT owner, window, person, writes, made FROM shares ORDER BY owner, window, person"
+        yield "shares", _elements(db, told)
     yield "turns", _turns(db, progress)
     for table, own in (("live", "h.pinned, h.since, h.woken"), ("asleep", "h.slept, h.reason")):
         yield table, _held(db, table, own, subset.window)
@@ -118,9 +136,12 @@ def _sections(
         ),
     )
     if subset.everything:
-        yield "entries", _entries(db)
-        yield "notes", _elements(db, "SELECT name, content, created, modified FROM notes ORDER BY name")
-        yield "settings", _elements(db, "SELECT key, value, modified FROM settings ORDER BY key")
+        own, values = ("", ()) if reader is None else ("WHERE owner = ?1", (reader,))
+        yield "entries", _entries(db, owner, own, values)
+        notes = f"SELECT name, content, created, modified{owner} FROM notes {own} ORDER BY name"
+        yield "notes", _owned(db, notes, values)
+        settings = f"SELECT key, value, modified{owner} FROM settings {own} ORDER BY key"
+        yield "settings", _owned(db, settings, values)
     if vectors:
         current = "SELECT id AS generation, model, dimension, created, completed FROM generations WHERE state = 'current'"
         yield "generations", _elements(db, current)
@@ -144,6 +165,14 @@ def _elements(db: Connection, sql: str, values: tuple[Any, ...] = ()) -> Iterato
             name: value if value is None or form is None else form(value)
             for (name, form), value in zip(columns, row, strict=True)
         }
+
+
+def _owned(db: Connection, sql: str, values: tuple[Any, ...] = ()) -> Iterator[Element]:
+    """The same; what is the owner's does not say so."""
+    for element in _elements(db, sql, values):
+        if element.get("owner", "") is None:
+            del element["owner"]
+        yield element
 
 
 def _vector(element: Element) -> Element:
@@ -234,12 +263,17 @@ def _held(db: Connection, table: str, own: str, window: str | None) -> Iterator[
         yield element
 
 
-def _entries(db: Connection) -> Iterator[Element]:
-    columns = "path, version, content, snapshot, model, vectors, created, modified, accessed"
-    rows = _elements(
+def _entries(db: Connection, owner: str, own: str, values: tuple[Any, ...]) -> Iterator[Element]:
+    columns = f"path, version, content, snapshot, model, vectors, created, modified, accessed{owner}"
+    rows = _owned(
         db,
-        f"""SELECT {columns}, NULL AS ended FROM entries UNION ALL SELECT {columns}, ended FROM entry_versions
-            ORDER BY path, version""",
+        f"""SELECT * FROM (SELECT {columns}, NULL AS ended FROM entries {own}
+            UNION ALL SELECT {columns}, ended FROM entry_versions {own}) AS every ORDER BY {"owner, " if owner else ""}path, version""",
+        values,
     )
-    for path, versions in groupby(rows, key=lambda row: row.pop("path")):
-        yield {"path": path, "versions": list(versions)}
+
+    def place(row: Element) -> tuple[str, str]:
+        return row.pop("owner", ""), row.pop("path")
+
+    for (whose, path), versions in groupby(rows, key=place):
+        yield {"path": path, **({"owner": whose} if whose else {}), "versions": list(versions)}

@@ -80,8 +80,9 @@ def close(db: Connection) -> None:
         ("history", "detail", ("id",)),
     ):
         _retell(db, table, column, key, lambda told: reason_here(told, here))
-    for table, key in (("entries", ("path",)), ("entry_versions", ("path", "version"))):
-        _retell(db, table, "snapshot", key, lambda told: snapshot_here(told, here))
+    _retell(db, "entries", "snapshot", ("owner", "path"), lambda told: snapshot_here(told, here))
+    versions = ("owner", "path", "version")
+    _retell(db, "entry_versions", "snapshot", versions, lambda told: snapshot_here(told, here))
     db.execute("DELETE FROM imports")
     db.execute("UPDATE memory SET next_turn = ?, next_position = ?", (turns.end, places.end))
 

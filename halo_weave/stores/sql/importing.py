@@ -27,7 +27,9 @@ from halo_weave.stores.exchange import (
     GenerationIn,
     LiveIn,
     NoteIn,
+    PersonIn,
     SettingIn,
+    ShareIn,
     TurnIn,
     VectorIn,
     WindowIn,
@@ -38,6 +40,7 @@ from halo_weave.stores.packing import codes_of, micros, pack_tokens, unpack_floa
 from halo_weave.stores.renumbering import Renumbering, Shift, reason_here, snapshot_here
 from halo_weave.stores.sql.branches import move_head, place_turn, settle
 from halo_weave.stores.sql.keepsakes import ENTRY
+from halo_weave.stores.sql.people import ArrivingPeople
 from halo_weave.stores.sql.rows import (
     SqlPart,
     insert_chunk,
@@ -139,6 +142,7 @@ class _Arrivals:
         self._source, self._own, self._retold = header.id, own, retold
         self._ids = Renumbering(header)
         self._counts: Counter[str] = Counter()
+        self._people = ArrivingPeople()
         self._heads: dict[str, int] = {}  # the last turns, as in the file, of windows that are new here
         self._inherits: dict[
             str, Sequence[str]
@@ -177,37 +181,40 @@ class _Arrivals:
         for window, head in self._heads.items():
             db.execute("UPDATE windows SET head = ? WHERE id = ? AND head IS NULL", (_here(db, head), window))
         settle(db, when)
-        shared = persona_of(db)
         for window, names in self._inherits.items():  # words that are the same here are shared here, too
-            own = dict(
-                zip(
-                    PERSONA,
-                    db.execute(
-                        f"SELECT {', '.join(PERSONA)} FROM windows WHERE id = ?", (window,)
-                    ).fetchone(),
-                    strict=True,
-                )
-            )
+            *words, owner = db.execute(
+                f"SELECT {', '.join(PERSONA)}, owner FROM windows WHERE id = ?", (window,)
+            ).fetchone()
+            own, shared = dict(zip(PERSONA, words, strict=True)), persona_of(db, owner)
             same = [name for name in PERSONA if name in names and own[name] == shared[name]]
             db.execute("UPDATE windows SET inherits = ? WHERE id = ?", (pack_json(same), window))
 
-    # Windows and turns
+    # People, windows and turns
+
+    def _bring_people(self, db: Connection, person: PersonIn) -> None:
+        self._people.bring(db, person)
+
+    def _bring_shares(self, db: Connection, share: ShareIn) -> None:
+        self._people.bring_share(db, share)
 
     def _bring_windows(self, db: Connection, window: WindowIn) -> None:
         cursor = db.execute(
             """INSERT INTO windows
                    (id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted,
-                    tags, pinned, archived, inherits)
+                    tags, pinned, archived, inherits, owner)
                VALUES (:id, :name, :system_prompt, :user_name, :ai_name, :settings, :created, :modified, :deleted,
-                       :tags, :pinned, :archived, '[]')
+                       :tags, :pinned, :archived, '[]', :owner)
                ON CONFLICT DO NOTHING""",
             {
                 **window.model_dump(exclude={"head", "inherits"}),
                 "settings": pack_json(window.settings),
                 "tags": pack_json(list(dict.fromkeys(window.tags))),
+                "owner": self._people.owner(window.owner),
             },
         )
         self._counts["windows"] += cursor.rowcount
+        if cursor.rowcount:
+            self._people.windows.add(window.id)
         if cursor.rowcount and window.head is not None:
             self._heads[window.id] = window.head
         if cursor.rowcount and window.inherits:
@@ -345,9 +352,11 @@ class _Arrivals:
     # Keepsakes
 
     def _bring_entries(self, db: Connection, entry: EntryIn) -> None:
+        owner = self._people.owner(entry.owner)
         if db.execute(
-            "SELECT 1 FROM entries WHERE path = ?1 UNION SELECT 1 FROM entry_versions WHERE path = ?1",
-            (entry.path,),
+            """SELECT 1 FROM entries WHERE owner = ?1 AND path = ?2
+               UNION SELECT 1 FROM entry_versions WHERE owner = ?1 AND path = ?2""",
+            (owner, entry.path),
         ).fetchone():
             return
         parent, _, heading = entry.path.rpartition("/")
@@ -356,13 +365,14 @@ class _Arrivals:
             values = {
                 **version.model_dump(),
                 "path": entry.path,
+                "owner": owner,
                 "content": pack_json(version.content),
                 "snapshot": pack_json(snapshot),
                 "parent": parent,
                 "heading": heading,
             }
             present = version.ended is None
-            names = [*ENTRY.split(", "), *(("parent", "heading") if present else ("ended",))]
+            names = ["owner", *ENTRY.split(", "), *(("parent", "heading") if present else ("ended",))]
             db.execute(
                 f"""INSERT INTO {"entries" if present else "entry_versions"} ({", ".join(names)})
                     VALUES (:{", :".join(names)})""",
@@ -371,24 +381,26 @@ class _Arrivals:
         self._counts["entries"] += 1
 
     def _bring_notes(self, db: Connection, note: NoteIn) -> None:
+        owner, content = self._people.owner(note.owner), pack_json(note.content)
         cursor = db.execute(
-            """INSERT INTO notes (name, content, created, modified) VALUES (?, ?, ?, ?)
+            """INSERT INTO notes (owner, name, content, created, modified) VALUES (?, ?, ?, ?, ?)
                ON CONFLICT DO NOTHING""",
-            (note.name, pack_json(note.content), note.created, note.modified),
+            (owner, note.name, content, note.created, note.modified),
         )
         self._counts["notes"] += cursor.rowcount
         if (
             not cursor.rowcount
             and not db.execute(
-                "SELECT 1 FROM notes WHERE name = ? AND content = ?", (note.name, pack_json(note.content))
+                "SELECT 1 FROM notes WHERE owner = ? AND name = ? AND content = ?",
+                (owner, note.name, content),
             ).fetchone()
         ):
             self._counts["other_notes"] += 1
 
     def _bring_settings(self, db: Connection, setting: SettingIn) -> None:
         db.execute(
-            "INSERT INTO settings (key, value, modified) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-            (setting.key, pack_json(setting.value), setting.modified),
+            "INSERT INTO settings (owner, key, value, modified) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (self._people.owner(setting.owner), setting.key, pack_json(setting.value), setting.modified),
         )
 
     # Vectors serve if they are of the embedder that serves here, or if there is none yet.

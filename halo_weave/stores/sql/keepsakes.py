@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from halo_weave.errors import BadInput
-from halo_weave.records import Json, MemoryEntry, Note, Vectors
+from halo_weave.records import OWNER, Json, MemoryEntry, Note, Vectors
 from halo_weave.stores.packing import maybe_moment, micros, moment, pack_floats, unpack_floats
 from halo_weave.stores.sql.rows import SqlPart, merged, pack_json
 from halo_weave.stores.sql.seam import Connection
@@ -19,14 +19,26 @@ ENTRY = "path, content, snapshot, model, vectors, created, modified, accessed, v
 
 
 class SqlKeepsakes(SqlPart):
+    _owner: str = OWNER  # whose they are
+
+    def kept_by(self, owner: str) -> SqlKeepsakes:
+        other = SqlKeepsakes()
+        other._db, other._owner = self._db, owner
+        return other
+
     # Structured memory. Paths look like "Project/Goals/First".
 
     def entry(self, path: str, *, now: datetime | None = None) -> MemoryEntry | None:
         if now is not None:
             with self._db.writing() as db:
-                db.execute("UPDATE entries SET accessed = ? WHERE path = ?", (micros(now), path))
+                db.execute(
+                    "UPDATE entries SET accessed = ? WHERE owner = ? AND path = ?",
+                    (micros(now), self._owner, path),
+                )
         with self._db.reading() as db:
-            row = db.execute(f"SELECT {ENTRY}, NULL FROM entries WHERE path = ?", (path,)).fetchone()
+            row = db.execute(
+                f"SELECT {ENTRY}, NULL FROM entries WHERE owner = ? AND path = ?", (self._owner, path)
+            ).fetchone()
         return _entry(row) if row else None
 
     def save_entry(
@@ -47,9 +59,9 @@ class SqlKeepsakes(SqlPart):
         blob = b"" if vectors is None else pack_floats(vectors)
         when = micros(now)
         with self._db.writing(durable=True) as db:
-            version, created = _end_version(db, path, when)
+            version, created = _end_version(db, self._owner, path, when)
             db.execute(
-                f"INSERT INTO entries ({ENTRY}, parent, heading) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO entries ({ENTRY}, parent, heading, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     path,
                     pack_json(content),
@@ -62,17 +74,21 @@ class SqlKeepsakes(SqlPart):
                     version + 1,
                     parent,
                     heading,
+                    self._owner,
                 ),
             )
-            row = db.execute(f"SELECT {ENTRY}, NULL FROM entries WHERE path = ?", (path,)).fetchone()
+            row = db.execute(
+                f"SELECT {ENTRY}, NULL FROM entries WHERE owner = ? AND path = ?", (self._owner, path)
+            ).fetchone()
         return _entry(row)
 
     def entries(self, under: str = "") -> list[MemoryEntry]:
         with self._db.reading() as db:
             rows = db.execute(
                 f"""SELECT {ENTRY}, NULL FROM entries
-                    WHERE :under = '' OR path > :under || '/' AND path < :under || '0' ORDER BY path""",
-                {"under": under},
+                    WHERE owner = :owner AND (:under = '' OR path > :under || '/' AND path < :under || '0')
+                    ORDER BY path""",
+                {"under": under, "owner": self._owner},
             ).fetchall()
         return [_entry(row) for row in rows]
 
@@ -80,8 +96,9 @@ class SqlKeepsakes(SqlPart):
         with self._db.reading() as db:
             rows = db.execute(
                 """SELECT path, version, modified FROM entries
-                   WHERE :under = '' OR path > :under || '/' AND path < :under || '0' ORDER BY path""",
-                {"under": under},
+                   WHERE owner = :owner AND (:under = '' OR path > :under || '/' AND path < :under || '0')
+                    ORDER BY path""",
+                {"under": under, "owner": self._owner},
             ).fetchall()
         return [(path, version, moment(modified)) for path, version, modified in rows]
 
@@ -89,16 +106,19 @@ class SqlKeepsakes(SqlPart):
         with self._db.writing(durable=True) as db:
             below = "OR path > :path || '/' AND path < :path || '0'" if recursive else ""
             paths = db.execute(
-                f"SELECT path FROM entries WHERE path = :path {below}", {"path": path}
+                f"SELECT path FROM entries WHERE owner = :owner AND (path = :path {below})",
+                {"path": path, "owner": self._owner},
             ).fetchall()
             for (one,) in paths:
-                _end_version(db, one, micros(now))
+                _end_version(db, self._owner, one, micros(now))
         return len(paths)
 
     def entry_versions(self, path: str) -> list[MemoryEntry]:
         with self._db.reading() as db:
             rows = db.execute(
-                f"SELECT {ENTRY}, ended FROM entry_versions WHERE path = ? ORDER BY version DESC", (path,)
+                f"""SELECT {ENTRY}, ended FROM entry_versions WHERE owner = ? AND path = ?
+                    ORDER BY version DESC""",
+                (self._owner, path),
             ).fetchall()
         return [_entry(row) for row in rows]
 
@@ -107,27 +127,33 @@ class SqlKeepsakes(SqlPart):
     def note(self, name: str) -> Note | None:
         with self._db.reading() as db:
             row = db.execute(
-                "SELECT name, content, created, modified FROM notes WHERE name = ?", (name,)
+                "SELECT name, content, created, modified FROM notes WHERE owner = ? AND name = ?",
+                (self._owner, name),
             ).fetchone()
         return _note(row) if row else None
 
     def notes(self) -> list[Note]:
         with self._db.reading() as db:
-            rows = db.execute("SELECT name, content, created, modified FROM notes ORDER BY name").fetchall()
+            rows = db.execute(
+                "SELECT name, content, created, modified FROM notes WHERE owner = ? ORDER BY name",
+                (self._owner,),
+            ).fetchall()
         return [_note(row) for row in rows]
 
     def save_note(
         self, name: str, content: Json, *, now: datetime, unless_modified_since: datetime | None = None
     ) -> Note:
         with self._db.writing(durable=True) as db:
-            row = db.execute("SELECT modified FROM notes WHERE name = ?", (name,)).fetchone()
+            row = db.execute(
+                "SELECT modified FROM notes WHERE owner = ? AND name = ?", (self._owner, name)
+            ).fetchone()
             if row and unless_modified_since is not None and row[0] > micros(unless_modified_since):
                 raise BadInput(f"The note {name!r} was changed meanwhile. Read it again, then write.")
             row = db.execute(
-                """INSERT INTO notes (name, content, created, modified) VALUES (?, ?, ?, ?)
-                   ON CONFLICT (name) DO UPDATE SET content = excluded.content, modified = excluded.modified
+                """INSERT INTO notes (owner, name, content, created, modified) VALUES (?, ?, ?, ?, ?)
+                   ON CONFLICT (owner, name) DO UPDATE SET content = excluded.content, modified = excluded.modified
                    RETURNING name, content, created, modified""",
-                (name, pack_json(content), micros(now), micros(now)),
+                (self._owner, name, pack_json(content), micros(now), micros(now)),
             ).fetchone()
         return _note(row)
 
@@ -135,35 +161,39 @@ class SqlKeepsakes(SqlPart):
 
     def settings(self) -> dict[str, Json]:
         with self._db.reading() as db:
-            rows = db.execute("SELECT key, value FROM settings ORDER BY key").fetchall()
+            rows = db.execute(
+                "SELECT key, value FROM settings WHERE owner = ? ORDER BY key", (self._owner,)
+            ).fetchall()
         return {key: json.loads(value) for key, value in rows}
 
     def change_settings(
         self, key: str, changes: Mapping[str, Json], reset: Collection[str] = (), *, now: datetime
     ) -> None:
         with self._db.writing(durable=True) as db:
-            row = db.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
+            row = db.execute(
+                "SELECT value FROM settings WHERE owner = ? AND key = ?", (self._owner, key)
+            ).fetchone()
             stored = json.loads(row[0]) if row else {}
             values = merged(stored if isinstance(stored, dict) else {}, changes, reset)
             db.execute(
-                """INSERT INTO settings (key, value, modified) VALUES (?, ?, ?)
-                   ON CONFLICT (key) DO UPDATE SET value = excluded.value, modified = excluded.modified""",
-                (key, pack_json(values), micros(now)),
+                """INSERT INTO settings (owner, key, value, modified) VALUES (?, ?, ?, ?)
+                   ON CONFLICT (owner, key) DO UPDATE SET value = excluded.value, modified = excluded.modified""",
+                (self._owner, key, pack_json(values), micros(now)),
             )
 
 
-def _end_version(db: Connection, path: str, when: int) -> tuple[int, int | None]:
+def _end_version(db: Connection, owner: str, path: str, when: int) -> tuple[int, int | None]:
     """Move the present version among the older ones. Gives the last version's number, and when the entry was made."""
     row = db.execute(
         """INSERT INTO entry_versions
-               (path, version, content, snapshot, model, vectors, created, modified, accessed, ended)
-           SELECT path, version, content, snapshot, model, vectors, created, modified, accessed, ?
-           FROM entries WHERE path = ? RETURNING created""",
-        (when, path),
+               (owner, path, version, content, snapshot, model, vectors, created, modified, accessed, ended)
+           SELECT owner, path, version, content, snapshot, model, vectors, created, modified, accessed, ?
+           FROM entries WHERE owner = ? AND path = ? RETURNING created""",
+        (when, owner, path),
     ).fetchone()
-    db.execute("DELETE FROM entries WHERE path = ?", (path,))
+    db.execute("DELETE FROM entries WHERE owner = ? AND path = ?", (owner, path))
     version = db.execute(
-        "SELECT coalesce(max(version), 0) FROM entry_versions WHERE path = ?", (path,)
+        "SELECT coalesce(max(version), 0) FROM entry_versions WHERE owner = ? AND path = ?", (owner, path)
     ).fetchone()[0]
     return version, row[0] if row else None
 

@@ -20,6 +20,10 @@ CHUNK_COLUMNS = """
 """
 CHUNK_TABLES = "chunks c JOIN turns t ON t.id = c.turn JOIN tokenizers k ON k.id = c.tokenizer"
 PRESENT = "c.deleted IS NULL AND c.merged IS NULL AND c.aside = 0"
+# Ids of the windows that the person :reader may read: their own, and what others share with them.
+READABLE = """SELECT o.id FROM windows o WHERE o.owner = :reader
+    UNION SELECT o.id FROM shares s JOIN windows o ON o.owner = s.owner AND (s.window = '' OR s.window = o.id)
+    WHERE s.person = :reader"""
 FEW = 900  # rows per step where a step is repeated
 
 

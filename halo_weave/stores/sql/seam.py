@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from halo_weave.fleet import Fleet
+
 
 class Cursor(Protocol):
     """The rows of a statement."""
@@ -32,7 +34,7 @@ class Table(NamedTuple):
     key: tuple[str, ...]
 
 
-NOT_COPIED = {"memory", "migrations"}
+NOT_COPIED = {"memory", "migrations", "leases", "feed"}
 WORDS = Table("words", ("rowid", "terms"), ("rowid",))
 
 
@@ -60,6 +62,12 @@ class Connection(Protocol):
     def remove_words(self, numbers: Sequence[int]) -> None: ...
     def put_vectors(self, generation: int, dimension: int, rows: Sequence[tuple[int, bytes]]) -> None:
         """Numbers of chunks, and the packed vectors that each has from now on."""
+
+    def check_lease(self, window_id: str) -> None:
+        """Within a transaction: refuse to write a window that another process writes, or has taken over."""
+
+    def writes(self, owner: str, window_id: str) -> bool | None:
+        """Whether this process still writes a window; None if it cannot be known."""
 
     def defer_references(self) -> None:
         """Rows may point to what is not there until the transaction ends."""
@@ -94,6 +102,10 @@ class Database(Protocol):
     @property
     def checks(self) -> Mapping[str, Check]:
         """What `verify` looks at in this database only."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """This process among all that use the memory."""
 
     def reading(self) -> AbstractContextManager[Connection]:
         """One state of the memory until the block ends."""

@@ -1,6 +1,6 @@
 """What devices share, as documents: windows, what became of turns, structured memory, notes, personal settings.
 
-`told` reads a document out of the rows, `take` makes the rows what a document says.
+Only the owner's memory is shared: other people of a server have their own. `told` reads a document out of the rows, `take` makes the rows what a document says.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from halo_weave.core.registers import Path, Registers, document_of
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import ImportRefused
-from halo_weave.records import PERSONA_KEY
+from halo_weave.records import OWNER, PERSONA_KEY
 from halo_weave.settings import PRESETS_KEY
 from halo_weave.stores.bundles import Kind, SharedWindow, identity_of
 from halo_weave.stores.exchange import EntryIn, NoteIn, read_element, said_at
@@ -113,7 +113,9 @@ def take_window(db: Connection, window: str, registers: Registers) -> SharedWind
             [stamp for path, (stamp, _) in registers.items() if path[0] not in ("head", "deleted")]
         ),
     }
-    row = db.execute("SELECT settings, tags FROM windows WHERE id = ?", (window,)).fetchone()
+    row = db.execute("SELECT settings, tags, owner FROM windows WHERE id = ?", (window,)).fetchone()
+    if row and row[2] != OWNER:
+        raise ImportRefused("It tells of a window that is somebody else's here.")
     own = json.loads(row[0]) if row else {}
     kept = {name: value for name, value in own.items() if name in OF_THIS_DEVICE}
     asked = {name: value for name, value in found.settings.items() if name not in OF_THIS_DEVICE}
@@ -281,8 +283,8 @@ def _version_key(modified: int, content: str) -> str:
 def _versions(db: Connection, path: str) -> dict[str, tuple[Any, ...]]:
     """The rows of an entry by the keys of their versions, in order. The last column tells when it ended."""
     rows = db.execute(
-        f"""SELECT {ENTRY}, NULL AS ended FROM entries WHERE path = ?1
-            UNION ALL SELECT {ENTRY}, ended FROM entry_versions WHERE path = ?1""",
+        f"""SELECT {ENTRY}, NULL AS ended FROM entries WHERE owner = '' AND path = ?1
+            UNION ALL SELECT {ENTRY}, ended FROM entry_versions WHERE owner = '' AND path = ?1""",
         (path,),
     ).fetchall()
     found = {_version_key(row[6], row[1]): row for row in sorted(rows, key=lambda row: row[8])}
@@ -333,8 +335,8 @@ def take_entry(db: Connection, path: str, registers: Registers) -> None:
     for key, version in parsed.items():
         if _version_key(version.modified, pack_json(version.content)) != key:
             raise ImportRefused(f"A version of the entry {path!r} is not what its name says.")
-    db.execute("DELETE FROM entries WHERE path = ?", (path,))
-    db.execute("DELETE FROM entry_versions WHERE path = ?", (path,))
+    db.execute("DELETE FROM entries WHERE owner = '' AND path = ?", (path,))
+    db.execute("DELETE FROM entry_versions WHERE owner = '' AND path = ?", (path,))
     parent, _, heading = path.rpartition("/")
     first = min(version.created for version in parsed.values()) if parsed else 0
     for number, key in enumerate(keys, 1):
@@ -399,17 +401,19 @@ def _part_here(db: Connection, part: dict[str, Any]) -> dict[str, Any]:
 
 
 def told_note(db: Connection, name: str, known: Registers | None) -> Told:
-    content, modified = db.execute("SELECT content, modified FROM notes WHERE name = ?", (name,)).fetchone()
+    content, modified = db.execute(
+        "SELECT content, modified FROM notes WHERE owner = '' AND name = ?", (name,)
+    ).fetchone()
     return Told(json.loads(content), lambda path: modified)
 
 
 def take_note(db: Connection, name: str, registers: Registers) -> None:
     when = max(stamp for stamp, _ in registers.values())
-    row = db.execute("SELECT created FROM notes WHERE name = ?", (name,)).fetchone()
+    row = db.execute("SELECT created FROM notes WHERE owner = '' AND name = ?", (name,)).fetchone()
     created = row[0] if row else when
     times = {"created": said_at(created), "modified": said_at(when)}
     found = read_element("note", NoteIn, {"name": name, "content": document_of(registers), **times})
-    db.execute("DELETE FROM notes WHERE name = ?", (name,))
+    db.execute("DELETE FROM notes WHERE owner = '' AND name = ?", (name,))
     db.execute(
         "INSERT INTO notes (name, content, created, modified) VALUES (?, ?, ?, ?)",
         (name, pack_json(found.content), created, when),
@@ -417,7 +421,9 @@ def take_note(db: Connection, name: str, registers: Registers) -> None:
 
 
 def told_setting(db: Connection, key: str, known: Registers | None) -> Told:
-    value, modified = db.execute("SELECT value, modified FROM settings WHERE key = ?", (key,)).fetchone()
+    value, modified = db.execute(
+        "SELECT value, modified FROM settings WHERE owner = '' AND key = ?", (key,)
+    ).fetchone()
     found = json.loads(value)
     return Told(found if isinstance(found, dict) else {}, lambda path: modified)
 
@@ -426,7 +432,7 @@ def take_setting(db: Connection, key: str, registers: Registers) -> None:
     if key not in PERSONAL:
         return
     when = max(stamp for stamp, _ in registers.values())
-    db.execute("DELETE FROM settings WHERE key = ?", (key,))
+    db.execute("DELETE FROM settings WHERE owner = '' AND key = ?", (key,))
     db.execute(
         "INSERT INTO settings (key, value, modified) VALUES (?, ?, ?)",
         (key, pack_json(document_of(registers)), when),
@@ -445,10 +451,15 @@ TOLD: Mapping[Kind, Callable[[Connection, Any, Registers | None], Told]] = {
 def keys_of(db: Connection, kind: Kind) -> list[str]:
     """What there is of a kind, but for turns."""
     if kind == "setting":
-        return [key for (key,) in db.execute("SELECT key FROM settings ORDER BY key") if key in PERSONAL]
+        return [
+            key
+            for (key,) in db.execute("SELECT key FROM settings WHERE owner = '' ORDER BY key")
+            if key in PERSONAL
+        ]
     statement = {
-        "window": "SELECT id FROM windows ORDER BY created, id",
-        "entry": "SELECT path FROM entries UNION SELECT path FROM entry_versions ORDER BY 1",
-        "note": "SELECT name FROM notes ORDER BY name",
+        "window": "SELECT id FROM windows WHERE owner = '' ORDER BY created, id",
+        "entry": """SELECT path FROM entries WHERE owner = ''
+            UNION SELECT path FROM entry_versions WHERE owner = '' ORDER BY 1""",
+        "note": "SELECT name FROM notes WHERE owner = '' ORDER BY name",
     }[kind]
     return [key for (key,) in db.execute(statement)]

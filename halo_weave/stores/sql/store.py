@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
+from halo_weave.fleet import Fleet
 from halo_weave.stores.sql.branches import SqlBranches
 from halo_weave.stores.sql.corrections import SqlCorrections
 from halo_weave.stores.sql.exporting import SqlExport
 from halo_weave.stores.sql.importing import SqlImport
 from halo_weave.stores.sql.keepsakes import SqlKeepsakes
+from halo_weave.stores.sql.people import SqlPeople
 from halo_weave.stores.sql.seam import Database
 from halo_weave.stores.sql.syncing import SqlSync
 from halo_weave.stores.sql.transcript import SqlTranscript
@@ -28,6 +29,7 @@ class SqlStore(
     SqlWindows,
     SqlWorkingSets,
     SqlKeepsakes,
+    SqlPeople,
     SqlUpkeep,
     SqlExport,
     SqlImport,
@@ -43,6 +45,10 @@ class SqlStore(
         return self._db.place
 
     @property
+    def fleet(self) -> Fleet:
+        return self._db.fleet
+
+    @property
     def folder(self) -> Path:
         return self._db.folder
 
@@ -55,7 +61,5 @@ class SqlStore(
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -220,8 +220,8 @@ def _all_news(db: Connection, anew: bool) -> Iterator[_News]:
     row = db.execute("SELECT told FROM synced WHERE kind = ? AND key = ?", _SEQUENCE).fetchone()
     since = 0 if anew or row is None else int(row[0])
     turns = db.execute(
-        """SELECT DISTINCT c.turn FROM changes n JOIN chunks c ON c.number = n.chunk WHERE n.sequence > ?
-           ORDER BY c.turn""",
+        """SELECT DISTINCT c.turn FROM changes n JOIN chunks c ON c.number = n.chunk
+           JOIN windows w ON w.id = c.window WHERE n.sequence > ? AND w.owner = '' ORDER BY c.turn""",
         (since,),
     ).fetchall()
     for (turn,) in turns:
@@ -260,7 +260,10 @@ def _await_head(db: Connection, window: str, document: dict[str, Any], known: Re
 
 def _words(db: Connection, turn: int) -> dict[str, Any]:
     window, role, answers, parent, speaker, said = db.execute(
-        "SELECT window, role, answers, parent, speaker, said FROM turns WHERE id = ?", (turn,)
+        """SELECT t.window, t.role, t.answers, p.id, t.speaker, t.said FROM turns t LEFT JOIN (
+               SELECT o.id FROM turns o JOIN windows w ON w.id = o.window WHERE w.owner = '') AS p ON p.id = t.parent
+           WHERE t.id = ?""",
+        (turn,),
     ).fetchone()
     rows = db.execute(
         """SELECT c.chunk, c.start, c.span, k.fingerprint, c.tags, c.ids, c.lengths, c.raw FROM chunks c
@@ -353,7 +356,7 @@ class _Arrival:
                 _keep(db, "turn", turn.id, "[]")
             return
         answers, parent = turn_here(db, turn.answers), turn_here(db, turn.parent)
-        there = db.execute("SELECT 1 FROM windows WHERE id = ?", (turn.window,)).fetchone()
+        there = db.execute("SELECT 1 FROM windows WHERE id = ? AND owner = ''", (turn.window,)).fetchone()
         if there is None:
             raise ImportRefused("It tells of a turn whose window is not here.")
         if (turn.answers and answers is None) or (turn.parent and parent is None):

@@ -11,7 +11,7 @@ from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live
 from halo_weave.errors import BadInput, StoreFull, UnknownChunk
 from halo_weave.records import ChunkRecord, Draft, Reservation, TurnPage
-from halo_weave.stores.owners import alive, this_process
+from halo_weave.stores.owners import this_process
 from halo_weave.stores.packing import micros, moment, pack_floats, pack_tokens, pack_traces, unpack_runs
 from halo_weave.stores.sql.branches import place_turn
 from halo_weave.stores.sql.rows import (
@@ -63,6 +63,7 @@ class SqlTranscript(SqlPart):
         when = micros(now)
         with self._db.writing(durable=True) as db:
             names = check_window(db, window_id)
+            db.check_lease(window_id)
             if speaker is None:
                 speaker = "" if role is Role.SYSTEM else names[role is Role.ASSISTANT]
             self._check_reserved(db, said)
@@ -135,6 +136,7 @@ class SqlTranscript(SqlPart):
 
     def _save_draft(self, db: Connection, draft: Draft) -> None:
         turn, tokens = draft.turn_id, draft.tokens
+        db.check_lease(draft.window)
         row = db.execute("SELECT tokens FROM drafts WHERE turn = ?", (turn,)).fetchone()
         if row is None:
             check_window(db, draft.window)
@@ -166,7 +168,7 @@ class SqlTranscript(SqlPart):
                    FROM drafts d JOIN tokenizers k ON k.id = d.tokenizer ORDER BY d.turn"""
             ).fetchall()
             for window, turn, start, answers, fingerprint, begun, saved, owner in rows:
-                living = alive(owner) and not (window == held and owner == this_process())
+                living = db.writes(owner, window) and not (window == held and owner == this_process())
                 if abandoned and (now - moment(saved) < PATIENCE if living is None else living):
                     continue
                 parts = db.execute(

@@ -13,12 +13,15 @@ SAID = "chunks INDEXED BY chunks_by_place WHERE merged IS NULL AND aside = 0"  #
 
 
 class SqlUpkeep(SqlSearch):
-    def stats(self) -> Stats:
+    def stats(self, *, reader: str | None = None) -> Stats:
+        """Of a `reader`: what belongs to them. The ids and the size are those of the whole memory."""
+        here = "window IN (SELECT id FROM windows WHERE owner = :reader)" if reader is not None else "1 = 1"
+        own = "owner = :reader" if reader is not None else "1 = 1"
         generations, schema, size = tuple(self.generations()), self._db.schema(), self._db.size()
         with self._db.reading() as db:
 
             def one(sql: str) -> int:
-                return int(db.execute(sql).fetchone()[0])
+                return int(db.execute(sql, {"reader": reader}).fetchone()[0])
 
             name, created, next_turn, next_position = db.execute(
                 "SELECT id, created, next_turn, next_position FROM memory"
@@ -28,15 +31,15 @@ class SqlUpkeep(SqlSearch):
                 created=moment(created),
                 next_turn=next_turn,
                 next_position=next_position,
-                turns=one("SELECT count(*) FROM turns WHERE aside = 0"),
-                chunks=one(f"SELECT count(*) FROM {SAID}"),
-                tokens=one(f"SELECT coalesce(sum(span), 0) FROM {SAID}"),
-                deleted_chunks=one("SELECT count(*) FROM chunks WHERE deleted IS NOT NULL"),
-                aside_chunks=one("SELECT count(*) FROM chunks WHERE aside = 1"),
-                windows=one("SELECT count(*) FROM windows WHERE deleted IS NULL"),
-                drafts=one("SELECT count(*) FROM drafts"),
-                entries=one("SELECT count(*) FROM entries"),
-                notes=one("SELECT count(*) FROM notes"),
+                turns=one(f"SELECT count(*) FROM turns WHERE aside = 0 AND {here}"),
+                chunks=one(f"SELECT count(*) FROM {SAID} AND {here}"),
+                tokens=one(f"SELECT coalesce(sum(span), 0) FROM {SAID} AND {here}"),
+                deleted_chunks=one(f"SELECT count(*) FROM chunks WHERE deleted IS NOT NULL AND {here}"),
+                aside_chunks=one(f"SELECT count(*) FROM chunks WHERE aside = 1 AND {here}"),
+                windows=one(f"SELECT count(*) FROM windows WHERE deleted IS NULL AND {own}"),
+                drafts=one(f"SELECT count(*) FROM drafts WHERE {here}"),
+                entries=one(f"SELECT count(*) FROM entries WHERE {own}"),
+                notes=one(f"SELECT count(*) FROM notes WHERE {own}"),
                 generations=generations,
                 schema=schema,
                 bytes=size,

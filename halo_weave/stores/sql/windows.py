@@ -9,14 +9,23 @@ from datetime import datetime
 from typing import Any
 
 from halo_weave.errors import UnknownWindow
-from halo_weave.records import PERSONA, PERSONA_KEY, Json, WindowRecord, WindowStats, shared_words
+from halo_weave.records import (
+    OWNER,
+    OWNER_NAME,
+    PERSONA,
+    PERSONA_KEY,
+    Json,
+    WindowRecord,
+    WindowStats,
+    shared_words,
+)
 from halo_weave.stores.packing import maybe_moment, micros, moment
-from halo_weave.stores.sql.rows import SqlPart, check_window, merged, pack_json
+from halo_weave.stores.sql.rows import READABLE, SqlPart, check_window, merged, pack_json
 from halo_weave.stores.sql.seam import Connection
 
 COLUMNS = (
     "id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head, "
-    "tags, pinned, archived, inherits"
+    "tags, pinned, archived, inherits, owner"
 )
 
 
@@ -32,13 +41,14 @@ class SqlWindows(SqlPart):
         settings: Mapping[str, Json] | None = None,
         tags: Sequence[str] = (),
         inherits: Collection[str] = (),
+        owner: str = OWNER,
     ) -> WindowRecord:
         window_id = secrets.token_hex(5)
         with self._db.writing(durable=True) as db:
             while db.execute("SELECT 1 FROM windows WHERE id = ?", (window_id,)).fetchone():
                 window_id = secrets.token_hex(5)
             row = db.execute(
-                f"INSERT INTO windows ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, ?, 0, 0, ?) RETURNING {COLUMNS}",
+                f"INSERT INTO windows ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, ?, 0, 0, ?, ?) RETURNING {COLUMNS}",
                 (
                     window_id,
                     name,
@@ -50,6 +60,7 @@ class SqlWindows(SqlPart):
                     micros(now),
                     pack_json(list(tags)),
                     pack_json([name for name in PERSONA if name in inherits]),
+                    owner,
                 ),
             ).fetchone()
         return _window(row)
@@ -61,34 +72,46 @@ class SqlWindows(SqlPart):
             raise UnknownWindow(f"There is no window {window_id!r}. To see them: halo-weave windows")
         return _window(row)
 
-    def windows(self, *, deleted: bool = False) -> list[WindowRecord]:
+    def windows(self, *, deleted: bool = False, reader: str | None = None) -> list[WindowRecord]:
+        among = "" if reader is None else f"AND id IN ({READABLE})"
         with self._db.reading() as db:
             rows = db.execute(
-                f"SELECT {COLUMNS} FROM windows WHERE deleted IS NULL OR ? ORDER BY created, id", (deleted,)
+                f"SELECT {COLUMNS} FROM windows WHERE (deleted IS NULL OR :deleted) {among} ORDER BY created, id",
+                {"deleted": deleted, "reader": reader},
             ).fetchall()
         return [_window(row) for row in rows]
 
-    def chat_window(self, name: str) -> str | None:
+    def chat_window(self, name: str, *, owner: str = OWNER) -> str | None:
         with self._db.reading() as db:
             row = db.execute(
                 """SELECT c.window FROM chats c JOIN windows w ON w.id = c.window
-                   WHERE c.name = ? AND w.deleted IS NULL""",
-                (name,),
+                   WHERE c.owner = ? AND c.name = ? AND w.deleted IS NULL""",
+                (owner, name),
             ).fetchone()
         return row[0] if row else None
 
-    def name_chat(self, name: str, window_id: str) -> None:
+    def name_chat(self, name: str, window_id: str, *, owner: str = OWNER) -> None:
         with self._db.writing() as db:
             check_window(db, window_id)
             db.execute(
-                """INSERT INTO chats (name, window) VALUES (?, ?)
-                   ON CONFLICT (name) DO UPDATE SET window = excluded.window""",
-                (name, window_id),
+                """INSERT INTO chats (owner, name, window) VALUES (?, ?, ?)
+                   ON CONFLICT (owner, name) DO UPDATE SET window = excluded.window""",
+                (owner, name, window_id),
             )
 
-    def window_names(self) -> dict[str, str]:
+    def window_names(self, *, reader: str | None = None) -> dict[str, str]:
         with self._db.reading() as db:
-            return dict(db.execute("SELECT id, name FROM windows"))
+            if reader is None:
+                return dict(db.execute("SELECT id, name FROM windows"))
+            rows = db.execute(
+                f"""SELECT w.id, w.name, w.owner, p.name FROM windows w LEFT JOIN people p ON p.id = w.owner
+                    WHERE w.id IN ({READABLE})""",
+                {"reader": reader},
+            ).fetchall()
+        return {
+            window_id: name if owner == reader else f"{name}, of {whose or OWNER_NAME}"
+            for window_id, name, owner, whose in rows
+        }
 
     def change_window(
         self,
@@ -110,11 +133,11 @@ class SqlWindows(SqlPart):
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
             stored = db.execute(
-                "SELECT settings, inherits FROM windows WHERE id = ?", (window_id,)
+                "SELECT settings, inherits, owner FROM windows WHERE id = ?", (window_id,)
             ).fetchone()
             own = {about for about, text in texts.items() if text is not None}
             shared = [about for about in PERSONA if about in ({*json.loads(stored[1])} - own | {*inherits})]
-            persona = persona_of(db)
+            persona = persona_of(db, stored[2])
             texts |= {about: persona[about] for about in inherits}
             row = db.execute(
                 f"""UPDATE windows SET name = coalesce(?, name), system_prompt = coalesce(?, system_prompt),
@@ -136,21 +159,23 @@ class SqlWindows(SqlPart):
             ).fetchone()
         return _window(row)
 
-    def change_persona(self, changes: Mapping[str, str], *, now: datetime) -> tuple[str, ...]:
+    def change_persona(
+        self, changes: Mapping[str, str], *, now: datetime, owner: str = OWNER
+    ) -> tuple[str, ...]:
         changed: dict[str, None] = {}
         with self._db.writing(durable=True) as db:
-            persona = {**persona_of(db), **changes}
+            persona = {**persona_of(db, owner), **changes}
             db.execute(
-                """INSERT INTO settings (key, value, modified) VALUES (?, ?, ?)
-                   ON CONFLICT (key) DO UPDATE SET value = excluded.value, modified = excluded.modified""",
-                (PERSONA_KEY, pack_json(persona), micros(now)),
+                """INSERT INTO settings (owner, key, value, modified) VALUES (?, ?, ?, ?)
+                   ON CONFLICT (owner, key) DO UPDATE SET value = excluded.value, modified = excluded.modified""",
+                (owner, PERSONA_KEY, pack_json(persona), micros(now)),
             )
             for about in PERSONA:
                 rows = db.execute(
                     f"""UPDATE windows SET {about} = :text, modified = :now
-                        WHERE deleted IS NULL AND {about} <> :text
+                        WHERE owner = :owner AND deleted IS NULL AND {about} <> :text
                         AND inherits LIKE '%"{about}"%' RETURNING id""",
-                    {"text": persona[about], "now": micros(now)},
+                    {"text": persona[about], "now": micros(now), "owner": owner},
                 ).fetchall()
                 changed |= dict.fromkeys(window_id for (window_id,) in rows)
         return tuple(changed)
@@ -158,6 +183,7 @@ class SqlWindows(SqlPart):
     def delete_window(self, window_id: str, *, now: datetime) -> None:
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
+            db.check_lease(window_id)
             db.execute("UPDATE windows SET deleted = ? WHERE id = ?", (micros(now), window_id))
 
     def window_stats(self, window_id: str) -> WindowStats:
@@ -184,9 +210,11 @@ class SqlWindows(SqlPart):
         return WindowStats(window, live, tokens, asleep, said, text, maybe_moment(last[1]) if last else None)
 
 
-def persona_of(db: Connection) -> dict[str, str]:
-    """The words that all windows share."""
-    row = db.execute("SELECT value FROM settings WHERE key = ?", (PERSONA_KEY,)).fetchone()
+def persona_of(db: Connection, owner: str = OWNER) -> dict[str, str]:
+    """The words that all windows of someone share."""
+    row = db.execute(
+        "SELECT value FROM settings WHERE owner = ? AND key = ?", (owner, PERSONA_KEY)
+    ).fetchone()
     return shared_words(json.loads(row[0]) if row else None)
 
 
@@ -194,7 +222,7 @@ def _window(row: tuple[Any, ...]) -> WindowRecord:
     window_id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head, *more = (
         row
     )
-    tags, pinned, archived, inherits = more
+    tags, pinned, archived, inherits, owner = more
     return WindowRecord(
         window_id,
         name,
@@ -210,4 +238,5 @@ def _window(row: tuple[Any, ...]) -> WindowRecord:
         bool(pinned),
         bool(archived),
         tuple(json.loads(inherits)),
+        owner,
     )

@@ -124,6 +124,7 @@ class SqlWorkingSets(SqlPart):
             kept = None if traces is None else pack_floats(traces[:, start:end])
             rows.append((blob[4 * start : 4 * end], kept, window_id, chunk.start, 4 * len(chunk)))
         with self._db.writing() as db:
+            db.check_lease(window_id)
             cursor = db.executemany(
                 "UPDATE live SET brightness = ?, traces = ? WHERE window = ? AND start = ? AND length(brightness) = ?",
                 rows,
@@ -138,6 +139,7 @@ class SqlWorkingSets(SqlPart):
     def prune(self, window_id: str, orders: Sequence[PutToSleep], *, now: datetime) -> None:
         when = micros(now)
         with self._db.writing() as db:
+            db.check_lease(window_id)
             for item in orders:
                 start, number, size = _live_row(db, window_id, item.key)
                 if item.brightness.shape != (size,):
@@ -160,6 +162,7 @@ class SqlWorkingSets(SqlPart):
     def wake(self, window_id: str, orders: Sequence[WakeUp], *, now: datetime) -> None:
         when = micros(now)
         with self._db.writing() as db:
+            db.check_lease(window_id)
             check_window(db, window_id)
             for item in orders:
                 number, start = _waking(db, window_id, item.key)
@@ -177,6 +180,7 @@ class SqlWorkingSets(SqlPart):
 
     def pin(self, window_id: str, key: ChunkKey, *, now: datetime, brightness: float | None = None) -> None:
         with self._db.writing() as db:
+            db.check_lease(window_id)
             start, number, size = _live_row(db, window_id, key)
             bright = None if brightness is None else pack_floats(np.full(size, brightness, np.float32))
             db.execute(
@@ -188,12 +192,14 @@ class SqlWorkingSets(SqlPart):
 
     def unpin(self, window_id: str, key: ChunkKey, *, now: datetime) -> None:
         with self._db.writing() as db:
+            db.check_lease(window_id)
             start, number, _ = _live_row(db, window_id, key)
             db.execute("UPDATE live SET pinned = 0 WHERE window = ? AND start = ?", (window_id, start))
             note_event(db, [(window_id, number, micros(now), "unpinned", "{}")])
 
     def reread(self, window_id: str, live: Sequence[Live], *, tokenizer: str, now: datetime) -> None:
         with self._db.writing() as db:
+            db.check_lease(window_id)
             fingerprint = tokenizer_of(db, tokenizer)
             for item in live:
                 start, number, _ = _live_row(db, window_id, item.chunk.key)

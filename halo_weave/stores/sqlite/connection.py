@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from halo_weave.errors import BadInput, StoreBusy, StoreCorrupt, StoreError, StoreFull
+from halo_weave.fleet import Alone, Fleet
 from halo_weave.records import VERIFY_FIRST
+from halo_weave.stores.owners import alive
 from halo_weave.stores.sql.seam import NOT_COPIED, WORDS, Check, Connection, Table, table_of
 from halo_weave.stores.sql.turnstile import Turnstile
 from halo_weave.stores.sqlite.checks import CHECKS
@@ -24,7 +26,7 @@ PAGE_BYTES = 8192  # five MiniLM vectors to a page; with 4096 a quarter of each 
 LOG_BYTES = 64 << 20  # the write-ahead log is cut back to this after a checkpoint
 CACHE_KIB = 16 << 10
 EMPTY_SECONDS = 2.0  # for another process to write the first page of a new file
-KEPT = {"memory", "migrations", "settings"}  # when a memory is cleared
+KEPT = {"memory", "migrations", "settings", "people"}  # when a memory is cleared
 PAUSE = 0.05  # seconds between two tries; SQLite's own waiting would not hear Ctrl-C
 
 
@@ -53,6 +55,12 @@ class SqliteConnection(sqlite3.Connection):
             "INSERT OR REPLACE INTO vectors (generation, chunk, vector) VALUES (?, ?, ?)",
             [(generation, number, codes) for number, codes in rows],
         )
+
+    def check_lease(self, window_id: str) -> None:
+        """A file is used by one server."""
+
+    def writes(self, owner: str, window_id: str) -> bool | None:
+        return alive(owner)
 
     def defer_references(self) -> None:
         self.execute("PRAGMA defer_foreign_keys = ON")
@@ -117,6 +125,10 @@ class SqliteDatabase:
     @property
     def folder(self) -> Path:
         return self.path.parent
+
+    @property
+    def fleet(self) -> Fleet:
+        return Alone()
 
     @property
     def conflict(self) -> type[Exception]:

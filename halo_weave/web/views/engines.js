@@ -26,6 +26,7 @@ export class EnginesPart {
     this.app = app;
     this.where = h("p", { class: "engine-where" });
     this.light = h("p", { class: "quiet" });
+    this.notice = h("p", { role: "status", hidden: true });
     this.list = h("ul", { class: "model-list", "aria-label": "Engines to choose from" });
     this.fields = {
       name: field("Name", "cellar"), url: field("Address", "http://127.0.0.1:8080"),
@@ -37,7 +38,7 @@ export class EnginesPart {
       this.fields.name, this.kind, this.fields.url, this.fields.model_name, this.fields.key,
       h("button", { type: "submit", class: "button", text: "Add" }));
     this.node = h("section", { class: "group engines" }, h("h3", { text: "On other machines" }),
-      this.where, this.light, h("p", { class: "quiet", text: ABOUT }), this.list, form);
+      this.where, this.light, h("p", { class: "quiet", text: ABOUT }), this.notice, this.list, form);
     app.store.on("window", () => this.node.isConnected && this.load());
   }
 
@@ -46,7 +47,11 @@ export class EnginesPart {
     const told = await this.app.attempt(() => api.json("GET", "/api/engines"));
     const window = store.window;
     const where = window && await this.app.attempt(() => api.json("GET", `/api/windows/${window.id}/engine`));
-    if (told) this.#show(/** @type {Wire.Answers["GET /api/engines"]} */ (told).engines, where);
+    if (!told) return;
+    const { engines, notice } = /** @type {Wire.Answers["GET /api/engines"]} */ (told);
+    this.notice.textContent = notice;
+    this.notice.hidden = !notice;
+    this.#show(engines, where);
   }
 
   /** @param {Engine[]} engines @param {Where | null | undefined} where */

@@ -1,5 +1,7 @@
 """A memory on a real disk, where files can be full, read-only, damaged and locked."""
 
+import tempfile
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,9 +12,10 @@ from tests.stores.material import NOW
 
 
 @pytest.fixture
-def tmp_path(tmp_path_factory) -> Path:
+def tmp_path() -> Iterator[Path]:
     """On a real disk."""
-    return tmp_path_factory.mktemp("disk")
+    with tempfile.TemporaryDirectory(prefix="halo-weave-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -1,0 +1,264 @@
+"""Several servers on one memory: a window is written by one of them at a time, and the others hear what it did."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from halo_weave.assemble import Options, assemble, open_store
+from halo_weave.core.tokens import Tokens
+from halo_weave.core.window import Live
+from halo_weave.errors import LeaseLost, StoreUnreachable, WindowBusy
+from halo_weave.records import Draft
+from halo_weave.weave.events import TurnEnded, TurnFailed, WindowChanged, WindowDeleted
+from tests.stores.material import NOW, ask, exchange, sleep, user
+
+
+@pytest.fixture
+def address(server):
+    name = server.new()
+    yield server.address(name)
+    server.drop(name)
+
+
+@pytest.fixture
+def one(address):
+    with open_store(address) as store:
+        yield store
+
+
+@pytest.fixture
+def other(address, one):
+    with open_store(address) as store:
+        yield store
+
+
+@pytest.fixture
+def window(one):
+    return one.create_window("talk", now=NOW).id
+
+
+@pytest.fixture
+def servers(address, folder):
+    """Two whole systems on one memory."""
+    pair = [
+        assemble(Options(data=folder / name, store=address, engine="scripted", embedder="off"))
+        for name in ("a", "b")
+    ]
+    yield pair
+    for weave in pair:
+        weave.close()
+
+
+def until(check: Callable[[], object], seconds: float = 20) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if check():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_window_is_written_by_one_process_and_the_others_are_told_which(one, other, window):
+    with one.fleet.lease(window):
+        with (
+            pytest.raises(WindowBusy, match=r"written to by the server on \S+ \(process \d+\)"),
+            other.fleet.lease(window),
+        ):
+            pass
+        with pytest.raises(WindowBusy, match="free in 1"):
+            ask(other, window, "meanwhile")
+        ask(one, window, "hello")
+    with other.fleet.lease(window):
+        ask(other, window, "and now")
+    assert len(one.live(window)) == 2
+
+
+def test_who_was_silent_for_too_long_cannot_write_any_more(one, other, window):
+    exchange(one, window, "hello", "there")
+    one.fleet.term = 0.05
+    one.fleet._start = lambda: None  # nothing renews it, as in a process that is stopped
+    with one.fleet.lease(window):
+        time.sleep(0.06)
+        ask(one, window, "late, but nobody else came")
+        with other.fleet.lease(window):
+            ask(other, window, "taken over")
+        turns = one.stats().turns
+        for late in (
+            lambda: ask(one, window, "too late"),
+            lambda: sleep(one, window, user(1)),
+            lambda: one.pin(window, user(1), now=NOW),
+            lambda: one.switch(window, 1, now=NOW),
+            lambda: one.delete_window(window, now=NOW),
+            lambda: one.save_drafts([_draft(one, window)]),
+            lambda: one.save_brightness(window, *_light(one, window)),
+        ):
+            with pytest.raises(LeaseLost, match="another one has taken this window over"):
+                late()
+        assert one.stats().turns == turns
+    with other.fleet.lease(window), pytest.raises(WindowBusy):  # what was lost cannot be given back
+        ask(one, window, "again")
+    ask(one, window, "now it is free")
+    assert one.verify() == []
+
+
+def test_a_write_without_a_lease_takes_the_window_from_who_lost_it(one, other, window):
+    one.fleet.term = 0.05
+    one.fleet._start = lambda: None
+    with one.fleet.lease(window):
+        time.sleep(0.06)
+        ask(other, window, "nobody writes here")
+        with pytest.raises(LeaseLost):
+            ask(one, window, "too late")
+
+
+def test_a_lease_that_is_needed_for_long_is_renewed(one, other, window):
+    one.fleet.term = 0.3
+    with one.fleet.lease(window):
+        time.sleep(0.7)
+        with pytest.raises(WindowBusy), other.fleet.lease(window):
+            pass
+        ask(one, window, "still mine")
+
+
+def test_a_draft_is_abandoned_when_its_writer_loses_the_window(one, other, window):
+    ids = ask(one, window, "tell me")
+    one.fleet.term = 0.2
+    one.fleet._start = lambda: None
+    with one.fleet.lease(window):
+        one.save_drafts([_draft(one, window, ids)])
+        assert other.drafts(now=NOW) == []
+        time.sleep(0.25)
+        (draft,) = other.drafts(now=NOW)
+        assert draft.turn_id == ids.assistant_turn
+
+
+def test_news_come_within_a_second_and_none_is_missed_while_the_line_is_down(one, other, window, server):
+    heard = []
+    other.fleet.listen(heard.append)
+    with one.fleet.lease(window):
+        pass
+    assert until(lambda: [news.window for news in heard] == [window])
+    listening = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE '%FROM feed WHERE number%'"
+    server.run(listening)
+    names = [one.create_window(f"window {i}", now=NOW).id for i in range(5)]
+    one.fleet.tell(names)
+    one.fleet.tell([window], "deleted")
+    assert until(lambda: [news.window for news in heard] == [window, *names, window])
+    assert heard[-1].event == "deleted"
+    other.fleet.tell([window])
+    one.fleet.tell([window])
+    assert until(lambda: len(heard) == 8)  # its own it does not hear
+
+
+def test_a_turn_begun_on_one_server_goes_on_with_the_next_on_another(servers):
+    one, other = servers
+    window = one.windows.create("talk").id
+    hub = other.turns.hub(window)
+    for weave in (one, other, one):
+        list(weave.turns.steps(window, "Good morning."))
+    page = other.windows.said(window)
+    assert [turn.role for turn in page.turns] == ["user", "assistant"] * 3
+    live = [[turn.turn_id for turn in weave.windows.context(window).turns] for weave in servers]
+    assert live[0] == live[1]
+    assert len(live[0]) == 6
+    assert until(lambda: any(isinstance(told.event, WindowChanged) for told in hub.since(0)[0]))
+
+
+def test_a_page_on_another_server_sees_the_words_before_the_reply_is_done(servers):
+    one, other = servers
+    window = one.windows.create("talk").id
+    go_on = threading.Event()
+    one.engine.pause = lambda: go_on.wait(20)
+    hub = other.turns.hub(window)
+    one.turns.say(window, "Are you there?").result()
+    assert until(lambda: any(isinstance(told.event, WindowChanged) for told in hub.since(0)[0]))
+    assert "Are you there?" in str(
+        [chunk.chunk.text for turn in other.windows.context(window).turns for chunk in turn.chunks]
+    )
+    with pytest.raises(WindowBusy, match="written to by the server on"):
+        other.turns.say(window, "Me too").result()
+    go_on.set()
+    assert until(lambda: _ended(one.turns.hub(window)))
+    other.turns.say(window, "Me too").result()
+
+
+def test_a_reply_can_be_stopped_through_any_server(servers):
+    one, other = servers
+    window = one.windows.create("talk").id
+    one.engine.answer = lambda prompt: "word " * 400
+    one.engine.pause = lambda: time.sleep(0.02)
+    hub = one.turns.hub(window)
+    one.turns.say(window, "Tell me everything.").result()
+    assert other.turns.abort(window)
+    assert until(lambda: _ended(hub))
+    assert _ended(hub)[0].reason == "abort"
+    assert not other.turns.abort(window)
+
+
+def test_a_server_that_was_taken_over_ends_its_reply_with_a_sentence(servers):
+    one, other = servers
+    window = one.windows.create("talk").id
+    fleet = one._system.store.fleet
+    fleet.term, fleet._renew = 0.3, lambda raw: None
+    one.engine.answer = lambda prompt: "word " * 400
+    one.engine.pause = lambda: time.sleep(0.01)
+    hub = one.turns.hub(window)
+    begun = one.turns.say(window, "Tell me everything.").result()
+    assert until(lambda: _said(other, window))
+    failed = lambda: [told.event for told in hub.since(0)[0] if isinstance(told.event, TurnFailed)]  # noqa: E731
+    assert until(failed)
+    assert "taken this window over" in failed()[0].sentence
+    page = other.windows.said(window)
+    assert [turn.turn_id for turn in page.turns][:2] == [begun.heard.turn_id, begun.heard.reply_turn]
+    assert page.turns[1].cut
+    assert len(page.turns) == 4
+    assert other._system.store.verify() == []
+
+
+def _ended(hub) -> list[TurnEnded]:
+    return [told.event for told in hub.since(0)[0] if isinstance(told.event, TurnEnded)]
+
+
+def _said(weave, window) -> bool:
+    try:
+        return bool(list(weave.turns.steps(window, "Hello from elsewhere.")))
+    except WindowBusy:
+        return False
+
+
+def test_a_window_deleted_on_one_server_is_gone_on_the_other(servers):
+    one, other = servers
+    window = one.windows.create("talk").id
+    hub = other.turns.hub(window)
+    one.windows.change_settings({"max_new_tokens": 77})
+    assert other.windows.settings().max_new_tokens == 77
+    one.windows.delete(window)
+    assert until(lambda: hub.closed)
+    assert any(isinstance(told.event, WindowDeleted) for told in hub.since(0)[0])
+
+
+def test_what_was_said_on_one_server_is_recalled_on_another(servers):
+    one, other = servers
+    window = one.windows.create("talk").id
+    assert not other.memory.search("violin")
+    list(one.turns.steps(window, "Clara plays the violin."))
+    assert other.memory.search("violin")
+
+
+def test_a_database_that_is_gone_is_told_apart(server):
+    with pytest.raises(StoreUnreachable, match="Check that the database runs"):
+        open_store("postgresql://ada@127.0.0.1:1/halo")
+
+
+def _draft(store, window, ids=None) -> Draft:
+    ids = ids or store.reserve(100)
+    tokens = Tokens.of([1, 2], [b"some", b" words"])
+    return Draft(window, ids.assistant_turn, ids.start + 50, ids.user_turn, tokens, "tests", NOW, NOW)
+
+
+def _light(store, window) -> tuple[list, np.ndarray]:
+    live: list[Live] = store.live(window)
+    return [one.chunk for one in live], np.concatenate([one.brightness for one in live])
