@@ -396,8 +396,9 @@ class SearchIndex(Protocol):
     def changes(self, since: int) -> Changes:
         """Chunks said, changed, embedded, merged, deleted or undeleted after this point of the sequence."""
 
-    def outline(self, since: int = 0) -> list[Place]:
-        """Where the chunks stand that were said or changed after this point of the sequence, in any order."""
+    def outline(self, since: int = 0) -> Iterator[Place]:
+        """Where the chunks stand that were said or changed after this point of the sequence, in any order, as of one
+        moment."""
 
 
 class Exchange(Protocol):
