@@ -19,6 +19,7 @@ from halo_weave.cli import models as models
 from halo_weave.cli import people as people
 from halo_weave.cli import recall as recall
 from halo_weave.cli import serve as serve
+from halo_weave.cli import sync as sync
 from halo_weave.cli import tree as tree
 from halo_weave.cli.app import app
 from halo_weave.cli.glow import plain

@@ -275,7 +275,7 @@ class Recall:
         strong = np.flatnonzero((words > 0) & within)
         rows = strong[np.argsort(-words[strong], kind="stable")[:SHORTLIST]]
         if named:
-            inside = np.flatnonzero(self._said_in(np.arange(len(outline.places)), named, now) & within)
+            inside = np.flatnonzero(self._said_in(np.arange(len(outline["number"])), named, now) & within)
             latest = inside[np.argsort(-outline["said"][inside], kind="stable")[:SHORTLIST]]
             rows = np.concatenate([rows, latest])
         return np.unique(rows)

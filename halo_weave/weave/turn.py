@@ -152,9 +152,13 @@ class Turn:
 
         def planned(room: int) -> Recalled:
             own = replace(wish, without=wish.without | self._made_room)
-            return self.desk.plan_recall(
-                self.text, room, recall=self.recall, now=self.now(), before=before, wish=own
-            )
+            began = time.perf_counter()
+            try:
+                return self.desk.plan_recall(
+                    self.text, room, recall=self.recall, now=self.now(), before=before, wish=own
+                )
+            finally:
+                self.clock.recall += time.perf_counter() - began
 
         room = wake_room(self.desk, user, given=wish.room)
         if wish.room and room > 0:

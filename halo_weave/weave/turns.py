@@ -297,6 +297,7 @@ class WeaveTurns(TurnBranches):
                 # Only now is the window free: whoever hears this may speak at once.
                 self._last[window_id] = ended.stats
                 self.totals.add_turn(ended.stats)
+                log.info("A turn ended.", extra={"figures": {"window": window_id, **ended.stats}})
                 hub.publish(ended)
                 if empty:  # the former answer is there again
                     hub.publish(WindowChanged())
