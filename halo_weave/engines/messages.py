@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from halo_weave.templates.messages import ChatMessage, NativeCall
@@ -55,10 +57,38 @@ _ANSWER = re.compile(r"<tool_response>\n?(.*)\n?</tool_response>", re.DOTALL)
 _THOUGHT = re.compile(r"\A\s*<think>.*?(</think>\s*|\Z)", re.DOTALL)
 
 
+def kept_in_order(
+    before: Sequence[ChatMessage], now: Sequence[ChatMessage], guests: Container[ChatMessage] = ()
+) -> list[ChatMessage]:
+    """What is live `now`, in the order that lets a server use again what it has read: the request `before`, and its reply.
+
+    What was sent before stays where it was, as far as nothing of it fell asleep; if less than half of it can stay, it
+    returns to the order of time. `guests`, which woke up lately, come after it, with their dates, right before what is new.
+    """
+    left = Counter(now)
+    kept = list(takewhile(lambda one: _taken(left, one), before))
+    if len(kept) < len(before) / 2:
+        kept = []
+    left = Counter(now) - Counter(kept)
+    rest = [(place, one) for place, one in enumerate(now) if _taken(left, one)]
+    last = max((place for place, one in enumerate(now) if before and one == before[-1]), default=-1)
+    stays = [one for place, one in rest if place <= last and one not in guests]
+    woken = [one for place, one in rest if place <= last and one in guests]
+    said = [one for place, one in rest if place > last]
+    reply = list(takewhile(lambda one: one.role == "assistant", said))
+    return [*kept, *stays, *reply, *woken, *said[len(reply) :]]
+
+
+def _taken(left: Counter[ChatMessage], one: ChatMessage) -> bool:
+    left[one] -= 1
+    return left[one] >= 0
+
+
 def alternating(messages: Iterable[ChatMessage]) -> list[Message]:
     """What was said, the system prompt first, then user and assistant in turn.
 
-    Where something sleeps, two of one speaker may meet: they become one message. An answer never comes first.
+    Where something sleeps, two of one speaker may meet: what users said becomes one message, and an answer that stands
+    alone gets a mark in place of its question.
     """
     system, talk = [], list[Message]()
     for message in messages:
@@ -67,7 +97,7 @@ def alternating(messages: Iterable[ChatMessage]) -> list[Message]:
             system.append(text)
             continue
         role = "assistant" if message.role == "assistant" else "user"
-        if not talk and role == "assistant":
+        if role == "assistant" and (not talk or talk[-1]["role"] == role):
             talk.append({"role": "user", "content": ABSENT})
         if talk and talk[-1]["role"] == role:
             talk[-1]["content"] += f"\n\n{text}"
