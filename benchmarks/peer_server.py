@@ -77,7 +77,8 @@ def llama_server(model: Path, *, context: int = 2048, key: str = "") -> Iterator
 def halo_server(folder: Path, *options: str) -> Iterator[PeerServer]:
     """Another Halo Weave, until the block ends. Its model is there."""
     command = ["-m", "halo_weave", "serve", "--port", "{port}", "--data", str(folder), "--embedder", "off"]
-    env = {"HALO_WEAVE_CONFIG": str(folder / "none.toml")}
+    (folder / "config.toml").touch()
+    env = {"HALO_WEAVE_CONFIG": str(folder / "config.toml")}  # not the user's
     with _running(PeerServer([*command, *options], "/api/v1/model", env)) as server:
         yield server
 

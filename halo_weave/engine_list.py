@@ -98,7 +98,9 @@ class EngineList:
             (self._data / FILE).rename(aside)
             self.notice = f"{FILE} was damaged. It lies at {aside} now, with what is missing here."
         except OSError as error:
-            self.notice = f"{self._data / FILE} is damaged and cannot be put aside: {error.strerror or error}."
+            self.notice = (
+                f"{self._data / FILE} is damaged and cannot be put aside: {error.strerror or error}."
+            )
         log.warning(self.notice)
         return aside.exists()
 
@@ -148,7 +150,9 @@ def _kept(file: Path) -> tuple[list[NamedEngine], bool]:
 
 
 def _engine_in(about: Any) -> NamedEngine | None:
-    if not isinstance(about, dict) or not all(isinstance(v, str) for k, v in about.items() if k != "configured"):
+    if not isinstance(about, dict) or not all(
+        isinstance(v, str) for k, v in about.items() if k != "configured"
+    ):
         return None
     try:
         return NamedEngine(**{**about, "configured": False})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import defaultdict, deque
 from collections.abc import Container, Iterable, Sequence
 from itertools import takewhile
 from typing import Any
@@ -65,23 +65,22 @@ def kept_in_order(
     What was sent before stays where it was, as far as nothing of it fell asleep; if less than half of it can stay, it
     returns to the order of time. `guests`, which woke up lately, come after it, with their dates, right before what is new.
     """
-    left = Counter(now)
-    kept = list(takewhile(lambda one: _taken(left, one), before))
+    *said, newest = now
+    places = defaultdict[ChatMessage, deque[int]](deque)
+    for place, one in enumerate(said):
+        places[one].append(place)
+    found = [places[one].popleft() if places[one] else None for one in before]
+    kept = [place for place in takewhile(lambda place: place is not None, found) if place is not None]
     if len(kept) < len(before) / 2:
         kept = []
-    left = Counter(now) - Counter(kept)
-    rest = [(place, one) for place, one in enumerate(now) if _taken(left, one)]
-    last = max((place for place, one in enumerate(now) if before and one == before[-1]), default=-1)
-    stays = [one for place, one in rest if place <= last and one not in guests]
-    woken = [one for place, one in rest if place <= last and one in guests]
-    said = [one for place, one in rest if place > last]
-    reply = list(takewhile(lambda one: one.role == "assistant", said))
-    return [*kept, *stays, *reply, *woken, *said[len(reply) :]]
-
-
-def _taken(left: Counter[ChatMessage], one: ChatMessage) -> bool:
-    left[one] -= 1
-    return left[one] >= 0
+    last = -1 if not found or found[-1] is None else found[-1]
+    rest = sorted(set(range(len(said))).difference(kept))
+    stays = [place for place in rest if place <= last and said[place] not in guests]
+    woken = [place for place in rest if place <= last and said[place] in guests]
+    since = [place for place in rest if place > last]
+    reply = list(takewhile(lambda place: said[place].role == "assistant", since))
+    order = [*kept, *stays, *reply, *woken, *since[len(reply) :]]
+    return [*(said[place] for place in order), newest]
 
 
 def alternating(messages: Iterable[ChatMessage]) -> list[Message]:

@@ -16,7 +16,14 @@ import numpy.typing as npt
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.engines import counting
-from halo_weave.engines.messages import TEMPLATE, Message, alternating, kept_in_order, with_reply, written_call
+from halo_weave.engines.messages import (
+    TEMPLATE,
+    Message,
+    alternating,
+    kept_in_order,
+    with_reply,
+    written_call,
+)
 from halo_weave.engines.prompts import FlatPrompt
 from halo_weave.engines.reader import ReadingAlong
 from halo_weave.engines.remote import Refused, RemoteServer, checked_url
