@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +29,9 @@ class FaultyServer(ThreadingHTTPServer):
         self.asked: list[dict[str, Any]] = []
         self.spelled = {7 + number: word for number, word in enumerate(WORDS)}  # tokens told so far
         self.streams: list[list[dict[str, Any]]] = []  # events that are told first, one list for each request
-        self.heads = False  # whether the head (1, 0) looks at what followed the last token where it stood before
+        self.heads = (
+            False  # whether the head (1, 0) looks at what followed the last token where it stood before
+        )
         self.free = threading.Event()
 
     @property
@@ -49,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
             "/api/v1/model": {
                 "model_name": "tiny",
                 "num_layers": 2,
-                "num_attention_heads": 2,
+                "num_attention_heads": 8,
                 "max_context_length": 4096,
             },
             "/v1/models": {"data": [{"id": "tiny", "max_model_len": 4096}]},
@@ -77,8 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _tokens(self, text: str) -> list[dict[str, Any]]:
         ids = {word: id for id, word in self.server.spelled.items()}
         told = []
-        for at in range(0, len(text), 3):
-            piece = text[at : at + 3]
+        for piece in re.findall(r"\s?\w+|\W", text):
             id = ids.setdefault(piece, 100 + len(ids))
             self.server.spelled[id] = piece
             told.append({"token_id": id, "text": piece})
@@ -159,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _attention(self, ids: list[int], body: dict[str, Any]) -> Any:
         count = len(ids)
-        shape = [2, 2, count] if body.get("attention_format") == "per_layer" else [count]
+        shape = [2, 8, count] if body.get("attention_format") == "per_layer" else [count]
         rows = np.full(shape, 1 / count, np.float32)
         if self.server.heads and len(shape) == 3:
             after = [i + 1 for i in range(count - 1) if ids[i] == ids[-1]]

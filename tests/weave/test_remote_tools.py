@@ -22,7 +22,9 @@ from tests.engines.reciting import write_reciting
 from tests.templates.samples import THINKS
 from tests.weave.conftest import WordRecall, of
 
-CALL = '<tool_call>\n{"name": "save_memory", "arguments": {"path": "Cat", "content": "Mooncake"}}\n</tool_call>'
+CALL = (
+    '<tool_call>\n{"name": "save_memory", "arguments": {"path": "Cat", "content": "Mooncake"}}\n</tool_call>'
+)
 COMMAND = 'save_memory(path="Cat", content="Mooncake")'
 SETTINGS = {"tools": "native", "may_leave": "all", "max_new_tokens": 200, "timestamps": False}
 
@@ -118,7 +120,14 @@ def test_a_call_and_thoughts_that_come_in_pieces_are_put_together(assembled, too
 
 @pytest.mark.model
 def test_a_call_that_llama_cpps_own_server_tells_is_run(assembled, toolbox, tmp_path):
-    pieces = ("<tool_call>", '\n{"name": "save_memory", ', '"arguments": {"path": "Cat", ')
+    pieces = (
+        "<think>",
+        "\nI note that.",
+        "\n</think>\n\n",
+        "<tool_call>",
+        '\n{"name": "save_memory", ',
+        '"arguments": {"path": "Cat", ',
+    )
     pieces += ('"content": "Moon', 'cake"}}', "\n</tool_call>")
     model = write_reciting(
         tmp_path / "calls.gguf",
@@ -130,3 +139,4 @@ def test_a_call_that_llama_cpps_own_server_tells_is_run(assembled, toolbox, tmp_
     with llama_server(model, context=4096) as address, closing(OpenAiEngine(address)) as engine:
         turn = speak(assembled, toolbox, engine)
     assert kept(toolbox, turn) == "Mooncake"
+    assert "I note that." in shown(turn, thought=True)
