@@ -56,6 +56,7 @@ class Desk:
     origins: dict[int, Origin] = field(default_factory=dict)  # of the turns that get a stamp
     foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
     anew: list[Live] = field(default_factory=list)  # of `foreign`, those that the store does not know so yet
+    guests: set[ChunkKey] = field(default_factory=set)  # what woke up since others than such fell asleep
     reply: ReplyReader | None = None  # what the tokens of the reply in progress are
     left: frozenset[int] = frozenset()  # turns that go aside when something takes their place
     unstored: str = ""  # why the reply is not stored yet, while that is so
