@@ -206,6 +206,7 @@ def measure(kind: str, size: int, keep: Path) -> dict[str, Any]:
     known = filled(kind, size, folder)
     print(f"{kind} {size:,}: stored in {known['seconds']} s", file=sys.stderr, flush=True)
     with copied(kind, folder) as address:
+        open_store(address).close()  # one that was filled by an earlier version is brought up to date first
         command = [sys.executable, "-m", __spec__.name, "--use", address, str(folder)]
         result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     pairs = zip(known["nearest"], result.pop("found"), strict=True)

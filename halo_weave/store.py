@@ -42,6 +42,7 @@ from halo_weave.records import (
     Sleeping,
     Stats,
     Subset,
+    Synced,
     Traces,
     TurnPage,
     TurnRecord,
@@ -395,8 +396,9 @@ class SearchIndex(Protocol):
     def changes(self, since: int) -> Changes:
         """Chunks said, changed, embedded, merged, deleted or undeleted after this point of the sequence."""
 
-    def outline(self, since: int = 0) -> list[Place]:
-        """Where the chunks stand that were said or changed after this point of the sequence, in any order."""
+    def outline(self, since: int = 0) -> Iterator[Place]:
+        """Where the chunks stand that were said or changed after this point of the sequence, in any order, as of one
+        moment."""
 
 
 class Exchange(Protocol):
@@ -421,6 +423,9 @@ class Exchange(Protocol):
 
     def import_open_file(self, source: IO[bytes], *, now: datetime, progress: Progress = silent) -> Imported:
         """The same of a file that is open for reading and can be sought in. It stays open."""
+
+    def sync(self, folder: Path, *, now: datetime) -> Synced:
+        """Tell a shared folder what is new here, and take in what others told. Refused while a reply is written."""
 
 
 class Upkeep(Protocol):

@@ -16,8 +16,10 @@ from halo_weave.cli import light as light
 from halo_weave.cli import mcp as mcp
 from halo_weave.cli import memory as memory
 from halo_weave.cli import models as models
+from halo_weave.cli import people as people
 from halo_weave.cli import recall as recall
 from halo_weave.cli import serve as serve
+from halo_weave.cli import sync as sync
 from halo_weave.cli import tree as tree
 from halo_weave.cli.app import app
 from halo_weave.cli.glow import plain

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import webbrowser
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -19,6 +18,7 @@ from halo_weave.lastrun import note_server
 
 if TYPE_CHECKING:
     from halo_weave.server.listening import Server
+    from halo_weave.server.logs import write_log
     from halo_weave.server.service import Service
 
 HOST, PORT = "127.0.0.1", 4256  # "HALO" on a keypad
@@ -42,6 +42,12 @@ Names = Annotated[
 _Writes = Annotated[
     bool, typer.Option("--allow-writes", help="MCP clients of /mcp may also write into memory and forget.")
 ]
+_Log = Annotated[
+    Literal["text", "json"],
+    typer.Option(
+        "--log", help="The log on the error stream. json: one object a line, with the figures of each turn."
+    ),
+]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 
 
@@ -56,6 +62,7 @@ def serve(
     allow_host: Names = None,
     open_page: Open = False,
     allow_writes: _Writes = False,
+    log: _Log = "text",
 ) -> None:
     """Serve the page and the API on http://127.0.0.1:4256. The default command."""
     # Here, since the web framework takes longer to import than most other commands take to run.
@@ -72,7 +79,7 @@ def serve(
     policy_for(host, wanted, key=key, names=names, origins=origins)  # before anything is opened
     listener = bind(host, wanted)
     taken = listener.getsockname()[1]
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    write_log(log)
     service = Service(lambda _: assemble_without_model(options, progress_bar))
     policy = policy_for(host, taken, key=key, names=names, origins=origins)
     server = Server(service, policy, mcp_writes=allow_writes)

@@ -61,8 +61,8 @@ def word_scores(hits: Sequence[TermHits], outline: Outline, reach: Sequence[floa
 
     Where a term stands in several of these chunks, only the best place counts.
     """
-    total = np.zeros(len(outline.places), np.float32)
-    one = np.zeros(len(outline.places), np.float32)
+    total = np.zeros(len(outline["number"]), np.float32)
+    one = np.zeros(len(outline["number"]), np.float32)
     for hit in hits:
         scores = hit.scores.astype(np.float32)
         touched = [hit.rows]

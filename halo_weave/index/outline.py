@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,14 @@ Bools = npt.NDArray[np.bool_]
 ROLES = tuple(Role)
 PAUSE = 3600 * 1_000_000  # microseconds; what was said after a longer one is another conversation
 NONE = -1
+BLOCK = 20_000  # places that are looked at at once
+MANY = 1_000  # new chunks of a window, from which on all of it is put in order
 COLUMNS = np.dtype(
     [
         ("number", np.int64),
+        ("turn", np.int64),
+        ("chunk", np.int64),
+        ("start", np.int64),
         ("said", np.int64),  # microseconds since 1970
         ("before", np.int64),  # row of the chunk said right before, or NONE
         ("after", np.int64),
@@ -34,19 +40,26 @@ COLUMNS = np.dtype(
 )
 
 
-@dataclass(slots=True)
 class _Line:
     """The chunks of one window in time order."""
 
-    starts: list[int] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.starts = array("q")
+        self.rows = array("q")
+
+    def put(self, starts: Rows, rows: Rows) -> None:
+        """Many at once."""
+        all_starts = np.concatenate([np.array(self.starts, np.int64), starts])
+        order = np.argsort(all_starts, kind="stable")
+        self.rows = array("q", np.concatenate([np.array(self.rows, np.int64), rows])[order].tobytes())
+        self.starts = array("q", all_starts[order].tobytes())
 
 
 class Outline:
     """One row for each chunk, linked to its neighbours. The row of a deleted chunk stays and is marked."""
 
     def __init__(self) -> None:
-        self.places: list[Place] = []
+        self._size = 0
         self._row = NumberMap(NONE)
         self._present = 0
         self.window_codes: dict[str, int] = {}
@@ -56,41 +69,35 @@ class Outline:
 
     def __getitem__(self, column: str) -> npt.NDArray[Any]:
         """One value for each row: a column of `COLUMNS`."""
-        return np.asarray(self._table[column][: len(self.places)])
+        return np.asarray(self._table[column][: self._size])
 
     def __len__(self) -> int:
         """Chunks that are there."""
         return self._present
 
-    def put(self, places: Sequence[Place]) -> None:
+    def put(self, places: Iterable[Place]) -> None:
         """Chunks that are new, or were there and changed; a chunk's place never changes."""
-        known = self.rows(np.array([place.number for place in places], np.int64)) >= 0
-        fresh = [place for place, here in zip(places, known.tolist(), strict=True) if not here]
-        if not fresh:
-            return
-        first = len(self.places)
-        self.places.extend(fresh)
-        self._grow(fresh)
-        rows = range(first, first + len(fresh))
-        self._row[self["number"][first:]] = np.arange(first, first + len(fresh))
-        self._present += len(fresh)
-        touched: dict[int, list[int]] = {}
-        for row in rows:
-            touched.setdefault(int(self["window"][row]), []).append(row)
-        for window, new in touched.items():
-            line = self._lines.setdefault(window, _Line())
-            if len(new) > 1000:
-                everything = sorted([*line.rows, *new], key=lambda row: self.places[row].start)
-                line.rows = everything
-                line.starts = [self.places[row].start for row in everything]
-                self._link_all(everything)
-            else:
-                for row in new:
-                    at = bisect_left(line.starts, self.places[row].start)
-                    line.starts.insert(at, self.places[row].start)
-                    line.rows.insert(at, row)
-                    self._link(line.rows[at - 1] if at else NONE, row)
-                    self._link(row, line.rows[at + 1] if at + 1 < len(line.rows) else NONE)
+        first, rest = self._size, iter(places)
+        while block := list(islice(rest, BLOCK)):
+            known = self.rows(np.array([place.number for place in block], np.int64)) >= 0
+            self._add([place for place, here in zip(block, known.tolist(), strict=True) if not here])
+        new = np.arange(first, self._size)
+        self._present += len(new)
+        windows = self["window"][first:]
+        order = np.argsort(windows, kind="stable")
+        for rows in np.split(new[order], np.flatnonzero(np.diff(windows[order])) + 1) if len(new) else ():
+            line = self._lines.setdefault(int(self["window"][rows[0]]), _Line())
+            if len(rows) > MANY:
+                line.put(self["start"][rows], rows)
+                self._link_all(np.array(line.rows, np.int64))
+                continue
+            for row in rows.tolist():
+                start = int(self["start"][row])
+                at = bisect_left(line.starts, start)
+                line.starts.insert(at, start)
+                line.rows.insert(at, row)
+                self._link(line.rows[at - 1] if at else NONE, row)
+                self._link(row, line.rows[at + 1] if at + 1 < len(line.rows) else NONE)
 
     def drop(self, numbers: Numbers) -> None:
         rows = self.rows(np.unique(numbers))
@@ -99,7 +106,7 @@ class Outline:
             self._present -= 1
             self["present"][row] = False
             line = self._lines[int(self["window"][row])]
-            at = bisect_left(line.starts, self.places[row].start)
+            at = bisect_left(line.starts, int(self["start"][row]))
             del line.starts[at], line.rows[at]
             self["before"][row] = self["after"][row] = NONE
             earlier = line.rows[at - 1] if at else NONE
@@ -107,8 +114,8 @@ class Outline:
             self._link(earlier, later)
 
     def key(self, row: int) -> ChunkKey:
-        place = self.places[row]
-        return ChunkKey(place.turn_id, place.chunk_id, Role(place.role))
+        about = self._table[row]
+        return ChunkKey(int(about["turn"]), int(about["chunk"]), ROLES[about["role"]])
 
     def rows(self, numbers: Numbers) -> Rows:
         """Rows of chunks by number; -1 for one that is not there."""
@@ -124,18 +131,16 @@ class Outline:
             found += [ahead, back]
         return found
 
-    def _grow(self, fresh: Sequence[Place]) -> None:
-        """Fill the rows of places that were just added."""
-
+    def _add(self, fresh: Sequence[Place]) -> None:
         def code(codes: dict[str, int], name: str) -> int:
             return codes.setdefault(name, len(codes))
 
-        first, size = len(self.places) - len(fresh), len(self.places)
-        if size > len(self._table):
-            wider = np.zeros(max(1024, size * 3 // 2), COLUMNS)
+        first, self._size = self._size, self._size + len(fresh)
+        if self._size > len(self._table):
+            wider = np.zeros(max(1024, self._size * 3 // 2), COLUMNS)
             wider[:first] = self._table[:first]
             self._table = wider
-        new = self._table[first:size]
+        new = self._table[first : self._size]
         new["number"] = [place.number for place in fresh]
         new["said"] = [place.said for place in fresh]
         new["told"] = [place.told for place in fresh]
@@ -144,6 +149,10 @@ class Outline:
         new["speaker"] = [code(self.speaker_codes, place.speaker) for place in fresh]
         new["before"] = new["after"] = NONE
         new["present"] = True
+        new["turn"] = [place.turn_id for place in fresh]
+        new["chunk"] = [place.chunk_id for place in fresh]
+        new["start"] = [place.start for place in fresh]
+        self._row[new["number"]] = np.arange(first, self._size)
 
     def _link(self, earlier: int, later: int) -> None:
         joined = earlier >= 0 and later >= 0 and abs(self["said"][later] - self["said"][earlier]) <= PAUSE
@@ -152,8 +161,7 @@ class Outline:
         if later >= 0:
             self["before"][later] = earlier if joined else NONE
 
-    def _link_all(self, rows: Sequence[int]) -> None:
-        order = np.array(rows, np.int64)
+    def _link_all(self, order: Rows) -> None:
         joined = np.abs(np.diff(self["said"][order])) <= PAUSE
         self["before"][order] = np.concatenate([[NONE], np.where(joined, order[:-1], NONE)])
         self["after"][order] = np.concatenate([np.where(joined, order[1:], NONE), [NONE]])

@@ -34,6 +34,9 @@ class TurnStats(Output):
     seconds: float
     tokens_per_second: float
     own_ms_per_turn: float = Field(description="Without the model's time, until it was handed the prompt.")
+    recall_ms: float = Field(
+        description="Of what came before the model was asked: finding what should wake up."
+    )
     own_ms_after: float = Field(description="After its last token.")
     own_ms_per_token: float
     thought_tokens: int = Field(description="Of the tokens, those that the model thought.")

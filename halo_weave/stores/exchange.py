@@ -152,11 +152,11 @@ Reason = Annotated[Object, AfterValidator(_reason)]
 Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 
 
-class _Element(BaseModel):
+class Element(BaseModel):
     model_config = ConfigDict(strict=True)
 
 
-class _Reason(_Element):
+class _Reason(Element):
     why: Text | None = None
     by: Text | None = None
     part: Text | None = None
@@ -170,7 +170,7 @@ class _Reason(_Element):
     woken: dict[str, Any] | None = None
 
 
-class ExportHeader(_Element):
+class ExportHeader(Element):
     """Which memory it is, and the first ids that it did not use."""
 
     id: Short
@@ -178,7 +178,7 @@ class ExportHeader(_Element):
     next_position: Annotated[Id, Field(le=FILE_LIMIT)]
 
 
-class PersonIn(_Element):
+class PersonIn(Element):
     """Someone whose memory is in the file. Keys are not in files."""
 
     id: Annotated[str, Field(pattern=WINDOW_ID)]
@@ -186,7 +186,7 @@ class PersonIn(_Element):
     created: Time
 
 
-class ShareIn(_Element):
+class ShareIn(Element):
     owner: Short
     window: Short
     person: Short
@@ -194,7 +194,7 @@ class ShareIn(_Element):
     made: Time
 
 
-class WindowIn(_Element):
+class WindowIn(Element):
     id: Annotated[str, Field(pattern=WINDOW_ID)]
     name: Name
     system_prompt: Annotated[Text, Field(max_length=PROMPT_LENGTH)]
@@ -212,7 +212,7 @@ class WindowIn(_Element):
     owner: Short = OWNER
 
 
-class _TokensIn(_Element):
+class TokensIn(Element):
     text: Text | None = None
     bytes: Annotated[Any, BeforeValidator(_blob)] = None  # if they are not UTF-8
     ids: Annotated[list[Int32], Field(min_length=1)]
@@ -238,7 +238,7 @@ class _TokensIn(_Element):
         return self._tokens
 
 
-class ChunkIn(_TokensIn):
+class ChunkIn(TokensIn):
     chunk: Id
     start: Id
     tags: Annotated[list[Short], Field(max_length=64)] | None = None
@@ -258,7 +258,7 @@ class ChunkIn(_TokensIn):
         return self.start + len(self.ids)
 
 
-class _OriginIn(_Element):
+class _OriginIn(Element):
     """Where it was said first: the memory, its id there, and a mark that tells apart two turns with one id in two
     copies of that memory."""
 
@@ -267,7 +267,7 @@ class _OriginIn(_Element):
     mark: Short
 
 
-class _UsedIn(_Element):
+class _UsedIn(Element):
     """A chunk that a reply took something from."""
 
     turn: TurnId
@@ -275,13 +275,13 @@ class _UsedIn(_Element):
     share: Annotated[float, Field(ge=0, le=1)]
 
 
-class _UseIn(_Element):
+class _UseIn(Element):
     chunks: Annotated[list[_UsedIn], Field(max_length=1 << 16)]
     nothing: Annotated[float, Field(ge=0, le=1)]
     tokens: Annotated[bytes, BeforeValidator(_sources)]
 
 
-class TurnIn(_Element):
+class TurnIn(Element):
     turn: TurnId
     window: Short
     role: Annotated[Role, Field(strict=False)]
@@ -337,7 +337,7 @@ class TurnIn(_Element):
         return memory, self.turn, f"{self.role} {self.said}"
 
 
-class _HeldIn(_Element):
+class _HeldIn(Element):
     """How a window holds a chunk."""
 
     window: Short
@@ -345,7 +345,7 @@ class _HeldIn(_Element):
     chunk: Id
     brightness: Annotated[Floats, Field(min_length=4)]
     traces: Annotated[Any, BeforeValidator(_blob)] = None  # float32 as well; what is not known is NaN
-    reading: _TokensIn | None = None  # the window's own tokens, under another tokenizer
+    reading: TokensIn | None = None  # the window's own tokens, under another tokenizer
 
     @model_validator(mode="after")
     def _one_number_a_token(self) -> Self:
@@ -367,7 +367,7 @@ class AsleepIn(_HeldIn):
     reason: Reason
 
 
-class EventIn(_Element):
+class EventIn(Element):
     turn: TurnId
     chunk: Id
     window: Short | None = None
@@ -376,7 +376,7 @@ class EventIn(_Element):
     detail: Reason
 
 
-class _SnapshotChunk(_Element):
+class _SnapshotChunk(Element):
     key: Text | None
     text: Text
     tokens: int
@@ -390,7 +390,7 @@ class _SnapshotChunk(_Element):
         return self
 
 
-class _VersionIn(_Element):
+class _VersionIn(Element):
     version: Annotated[TurnId, Field(le=FILE_LIMIT)]
     content: AnyJson
     snapshot: list[Annotated[Object, AfterValidator(_snapshot_part)]]
@@ -408,7 +408,7 @@ class _VersionIn(_Element):
         return self
 
 
-class EntryIn(_Element):
+class EntryIn(Element):
     path: Annotated[Text, AfterValidator(_path)]
     versions: Annotated[list[_VersionIn], Field(min_length=1)]
     owner: Short = OWNER
@@ -421,7 +421,7 @@ class EntryIn(_Element):
         return self
 
 
-class NoteIn(_Element):
+class NoteIn(Element):
     name: Name
     content: Object
     created: Time
@@ -435,7 +435,7 @@ class NoteIn(_Element):
         return self
 
 
-class SettingIn(_Element):
+class SettingIn(Element):
     key: Short
     value: AnyJson
     modified: Time
@@ -449,7 +449,7 @@ class SettingIn(_Element):
         return self
 
 
-class GenerationIn(_Element):
+class GenerationIn(Element):
     generation: Id
     model: Short
     dimension: Annotated[int, Field(ge=1, le=1 << 16)]
@@ -457,7 +457,7 @@ class GenerationIn(_Element):
     completed: Time | None = None
 
 
-class VectorIn(_Element):
+class VectorIn(Element):
     generation: Id
     turn: TurnId
     chunk: Id

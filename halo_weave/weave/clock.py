@@ -28,6 +28,7 @@ class TurnClock:
     model: float = 0.0
     reading: float = 0.0  # of the model's time, until its first token
     before: float = 0.0  # ours until the prompt was handed to the model
+    recall: float = 0.0  # of that, for finding what should wake up
     per_token: float = 0.0  # ours while tokens came
     ended: float = 0.0  # when the model had spoken
 
@@ -40,6 +41,7 @@ class TurnClock:
             "seconds": round(now - self.began, 3),
             "tokens_per_second": round(tokens / writing, 1) if writing > 0 else 0.0,
             "own_ms_per_turn": round(self.before * 1e3, 3),
+            "recall_ms": round(self.recall * 1e3, 3),
             "own_ms_after": round((now - self.ended) * 1e3, 3),
             "own_ms_per_token": round(self.per_token / tokens * 1e3, 4) if tokens else 0.0,
         }

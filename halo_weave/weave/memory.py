@@ -336,7 +336,7 @@ class WeaveMemory:
             return now
         if now.state == "idle" and embedder is None:
             store = self._system.store
-            store.want_again(place.number for place in store.outline())
+            store.want_again([place.number for place in store.outline()])
             self._system.recall.note_said()
             return self.embedding()
         if self._embed_anew is None:

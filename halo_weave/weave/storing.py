@@ -40,7 +40,7 @@ def store_reply(
         except StoreError as error:
             system.note_unstored(desk, unstored(str(error)))
             if time.monotonic() > system.give_up:
-                log.error("A reply of %d chunks in %r was not stored.", len(live), desk.record.name)
+                log.error("A reply of %d chunks in window %s was not stored.", len(live), desk.record.id)
                 raise
             time.sleep(RETRY)
     system.note_unstored(desk, "")

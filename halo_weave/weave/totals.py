@@ -27,6 +27,7 @@ class Totals:
                 self._sums[name] += stats.get(name, 0)
             self._sums["seconds"] += stats.get("seconds", 0)
             self._sums["own_seconds"] += stats.get("own_ms_per_turn", 0) / 1e3
+            self._sums["recall_seconds"] += stats.get("recall_ms", 0) / 1e3
             self._sums["writing_seconds"] += stats.get("tokens", 0) / pace if pace else 0
 
     def add_failure(self, error: Exception) -> None:

@@ -221,8 +221,7 @@ class WeaveTurns(TurnBranches):
 
     def abort(self, window_id: str) -> bool:
         """Stop the reply at its next token, whichever server writes it. What was said so far stays."""
-        if not self._system.mine([window_id]):
-            return False
+        self._system.check_writes(window_id)
         return self._stop(window_id) or self._system.store.fleet.stop(window_id)
 
     def abort_all(self) -> None:
@@ -298,6 +297,7 @@ class WeaveTurns(TurnBranches):
                 # Only now is the window free: whoever hears this may speak at once.
                 self._last[window_id] = ended.stats
                 self.totals.add_turn(ended.stats)
+                log.info("A turn ended.", extra={"figures": {"window": window_id, **ended.stats}})
                 hub.publish(ended)
                 if empty:  # the former answer is there again
                     hub.publish(WindowChanged())

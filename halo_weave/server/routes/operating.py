@@ -21,6 +21,7 @@ SUMS = {
     "seconds": ("turn_seconds_total", "Seconds that turns took."),
     "writing_seconds": ("writing_seconds_total", "Seconds in which tokens were written."),
     "own_seconds": ("own_seconds_total", "Seconds before the model was asked, recall among them."),
+    "recall_seconds": ("recall_seconds_total", "Seconds of that for finding what should wake up."),
     "woken": ("chunks_woken_total", "Chunks that woke up."),
     "asleep": ("chunks_slept_total", "Chunks that fell asleep."),
     "store_errors": ("store_errors_total", "Turns that failed because of the store."),
@@ -63,6 +64,10 @@ def _lines(weave: Weave) -> Iterator[str]:
         yield f'halo_weave_prompt_tokens_total{{from="{how}"}} {sums[how]}\n'
     yield _told(
         "turns_running", "gauge", "Turns under way or waiting for the model.", len(weave.turns.generating())
+    )
+    pace = sums["tokens"] / sums["writing_seconds"] if sums["writing_seconds"] else 0
+    yield _told(
+        "tokens_per_second", "gauge", "Tokens written a second, on average since the start.", f"{pace:.4g}"
     )
     yield _told("watchers", "gauge", "Clients that follow the events of a window.", weave.turns.watchers)
     yield _head("info", "gauge", "The version.") + f'halo_weave_info{{version="{__version__}"}} 1\n'

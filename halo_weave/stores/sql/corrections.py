@@ -100,7 +100,7 @@ class SqlCorrections(SqlPart):
             db.execute(
                 "UPDATE chunks SET merged = ?, merged_into = ? WHERE number = ?", (when, first, second)
             )
-            _forget(db, [second])
+            forget(db, [second])
             write_words(db, [first])
             db.note_changed([first, second])
             want_vectors(db, [first])
@@ -132,7 +132,7 @@ class SqlCorrections(SqlPart):
                 (listed(numbers),),
             )
             windows = leave(db, numbers, "deleted", when)
-            _forget(db, numbers)
+            forget(db, numbers)
             note_event(db, [(None, number, when, "deleted", "{}") for number in numbers])
         return windows
 
@@ -270,7 +270,7 @@ def _existing(db: Connection, keys: Sequence[ChunkKey]) -> list[tuple[int, int |
     return found
 
 
-def _forget(db: Connection, numbers: Sequence[int]) -> None:
+def forget(db: Connection, numbers: Sequence[int]) -> None:
     """Out of the word index, and no vector in any generation."""
     db.remove_words(numbers)
     for table in ("vectors", "wanted"):

@@ -195,15 +195,15 @@ class SqlSearch(SqlPart):
 
     # What belongs together
 
-    def outline(self, since: int = 0) -> list[Place]:
+    def outline(self, since: int = 0) -> Iterator[Place]:
         with self._db.reading() as db:
-            rows = db.execute(
+            rows = db.stream(
                 f"""SELECT c.number, c.turn, c.chunk, t.role, c.window, c.start, t.said, t.speaker, c.told
                     FROM changes n JOIN chunks c ON c.number = n.chunk JOIN turns t ON t.id = c.turn
                     WHERE n.sequence > ? AND {PRESENT}""",
                 (since,),
             )
-            return [Place(*row) for row in rows]
+            yield from (Place(*row) for row in rows)
 
     def sleepers(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Sleeper]:
         with self._db.reading() as db:

@@ -13,6 +13,7 @@ from halo_weave.stores.sql.importing import SqlImport
 from halo_weave.stores.sql.keepsakes import SqlKeepsakes
 from halo_weave.stores.sql.people import SqlPeople
 from halo_weave.stores.sql.seam import Database
+from halo_weave.stores.sql.syncing import SqlSync
 from halo_weave.stores.sql.transcript import SqlTranscript
 from halo_weave.stores.sql.upkeep import SqlUpkeep
 from halo_weave.stores.sql.uses import SqlUses
@@ -32,6 +33,7 @@ class SqlStore(
     SqlUpkeep,
     SqlExport,
     SqlImport,
+    SqlSync,
 ):
     """All that was ever said, what each window knows of it, and the ways to find it again."""
 

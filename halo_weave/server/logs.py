@@ -1,0 +1,69 @@
+"""What the server writes down about itself, as text or as JSON lines: never a word that was said.
+
+Errors can quote what they failed on. So of an error its type and its place in the code are written, not its message.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+LogForm = Literal["text", "json"]
+
+
+class WordlessFormatter(logging.Formatter):
+    def __init__(self, form: LogForm = "text") -> None:
+        super().__init__()
+        self._form = form
+
+    def format(self, record: logging.LogRecord) -> str:
+        args = record.args if isinstance(record.args, tuple) else ()
+        plain = tuple(type(one).__name__ if isinstance(one, BaseException) else one for one in args)
+        message = str(record.msg) % plain if plain else record.getMessage()
+        if isinstance(record.msg, BaseException):
+            message = type(record.msg).__name__
+        told: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": message,
+        }
+        figures = getattr(record, "figures", None)
+        if figures:
+            told |= figures
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            told["error"] = _places(error)
+        if self._form == "json":
+            return json.dumps(told, default=str)
+        line = " ".join(str(told[name]) for name in ("time", "level", "logger")) + f": {message}"
+        line += "".join(f" {name}={value}" for name, value in (figures or {}).items())
+        return line + "".join(f"\n  {place}" for place in told.get("error", ()))
+
+
+def write_log(form: LogForm) -> None:
+    """To the error stream; with figures of each turn if a program reads it."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(WordlessFormatter(form))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    if form == "json":
+        logging.getLogger("halo_weave").setLevel(logging.INFO)
+
+
+def _places(error: BaseException) -> list[str]:
+    """The types of an error and of those that led to it, and where each was raised."""
+    found: list[str] = []
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        found.append(type(one).__name__)
+        found += [
+            f"{frame.filename}:{frame.lineno} {frame.name}"
+            for frame in traceback.extract_tb(one.__traceback__)
+        ]
+        one = one.__cause__ or one.__context__
+    return found

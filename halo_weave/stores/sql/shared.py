@@ -1,0 +1,465 @@
+"""What devices share, as documents: windows, what became of turns, structured memory, notes, personal settings.
+
+Only the owner's memory is shared: other people of a server have their own. `told` reads a document out of the rows, `take` makes the rows what a document says.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from halo_weave.core.registers import Path, Registers, document_of
+from halo_weave.core.tokens import ChunkKey
+from halo_weave.errors import ImportRefused
+from halo_weave.records import OWNER, PERSONA_KEY
+from halo_weave.settings import PRESETS_KEY
+from halo_weave.stores.bundles import Kind, SharedWindow, identity_of
+from halo_weave.stores.exchange import EntryIn, NoteIn, read_element, said_at
+from halo_weave.stores.sql.corrections import forget
+from halo_weave.stores.sql.keepsakes import ENTRY
+from halo_weave.stores.sql.presence import come_back, leave
+from halo_weave.stores.sql.rows import note_event, pack_json
+from halo_weave.stores.sql.seam import Connection
+
+DEPTH: Mapping[Kind, int] = {"window": 2, "turn": 3, "entry": 2, "note": 8, "setting": 2}
+PERSONAL = (PERSONA_KEY, PRESETS_KEY)
+OF_THIS_DEVICE = {
+    "answered_by",
+    "may_leave",
+}  # settings that name engines and say what may leave this machine
+WORDS = ("name", "system_prompt", "user_name", "ai_name")
+
+
+class Told(NamedTuple):
+    """A document, and when each of its values was set."""
+
+    document: dict[str, Any]
+    stamp: Callable[[Path], int]
+
+
+# Turns by where they were said first
+
+
+def identity(db: Connection, turn: int | None) -> str | None:
+    if turn is None:
+        return None
+    row = db.execute("SELECT source, turn, mark FROM imported WHERE here = ?", (turn,)).fetchone()
+    if row is not None:
+        return identity_of(*row)
+    own, role, said = db.execute(
+        "SELECT m.id, t.role, t.said FROM memory m CROSS JOIN turns t WHERE t.id = ?", (turn,)
+    ).fetchone()
+    return identity_of(own, turn, f"{role} {said}")
+
+
+def turn_here(db: Connection, name: str | None) -> int | None:
+    """The id here of a turn; None if it is not here."""
+    if name is None:
+        return None
+    memory, turn, mark = json.loads(name)
+    row = db.execute(
+        "SELECT here FROM imported WHERE source = ? AND turn = ? AND mark = ?", (memory, turn, mark)
+    ).fetchone()
+    if row is None:
+        row = db.execute(
+            """SELECT t.id FROM memory m CROSS JOIN turns t WHERE m.id = ? AND t.id = ? AND t.role || ' ' || t.said = ?
+               AND NOT EXISTS (SELECT 1 FROM imported i WHERE i.here = t.id)""",
+            (memory, turn, mark),
+        ).fetchone()
+    return row[0] if row else None
+
+
+# Windows
+
+
+def told_window(db: Connection, window: str, known: Registers | None) -> Told:
+    row = db.execute(
+        """SELECT name, system_prompt, user_name, ai_name, settings, tags, inherits, pinned, archived, created, deleted,
+               head, modified FROM windows WHERE id = ?""",
+        (window,),
+    ).fetchone()
+    settings, tags, inherits = (json.loads(text) for text in row[4:7])
+    document = dict(zip(WORDS, row[:4], strict=True)) | {
+        "settings": {name: value for name, value in settings.items() if name not in OF_THIS_DEVICE},
+        "tags": dict.fromkeys(tags, True),
+        "inherits": dict.fromkeys(inherits, True),
+        "pinned": bool(row[7]),
+        "archived": bool(row[8]),
+        "created": row[9],
+    }
+    if row[10] is not None:
+        document["deleted"] = row[10]
+    if row[11] is not None:
+        document["head"] = identity(db, row[11])
+    moved = db.execute(
+        """SELECT max(happened) FROM history WHERE window = ? AND event IN ('aside', 'returned')""", (window,)
+    ).fetchone()[0]
+    said = db.execute("SELECT said FROM turns WHERE id = ?", (row[11],)).fetchone()
+    headed = max(moved or 0, said[0] if said else 0)
+    stamps = {"head": headed, "deleted": row[10] or row[12], "created": 0}
+    return Told(document, lambda path: max(0, stamps.get(path[0], row[12])))
+
+
+def take_window(db: Connection, window: str, registers: Registers) -> SharedWindow:
+    """All but its last turn, which may not be here yet."""
+    found = read_element("window", SharedWindow, document_of(registers))
+    values = {
+        **found.model_dump(include={*WORDS, "pinned", "archived", "created", "deleted"}),
+        "id": window,
+        "modified": max(
+            [stamp for path, (stamp, _) in registers.items() if path[0] not in ("head", "deleted")]
+        ),
+    }
+    row = db.execute("SELECT settings, tags, owner FROM windows WHERE id = ?", (window,)).fetchone()
+    if row and row[2] != OWNER:
+        raise ImportRefused("It tells of a window that is somebody else's here.")
+    own = json.loads(row[0]) if row else {}
+    kept = {name: value for name, value in own.items() if name in OF_THIS_DEVICE}
+    asked = {name: value for name, value in found.settings.items() if name not in OF_THIS_DEVICE}
+    values["settings"] = pack_json(asked | kept)
+    before = json.loads(row[1]) if row else []
+    values["tags"] = pack_json(
+        [tag for tag in before if tag in found.tags] + sorted(found.tags.keys() - {*before})
+    )
+    values["inherits"] = pack_json(sorted(found.inherits))
+    if row is None:
+        db.execute(
+            f"INSERT INTO windows ({', '.join(values)}) VALUES ({', '.join(f':{name}' for name in values)})",
+            values,
+        )
+    else:
+        changes = ", ".join(f"{name} = :{name}" for name in values if name != "id")
+        db.execute(f"UPDATE windows SET {changes} WHERE id = :id", values)
+    return found
+
+
+# What became of a turn: which of its chunks are deleted or wrong for a question, and whether it was put aside.
+# A chunk is named by how many tokens of the turn stand before it: chunks that were merged or divided here differ.
+
+
+class _Row(NamedTuple):
+    number: int
+    at: int
+    span: int
+    merged: bool
+    deleted: int | None
+    undeleted: int | None
+
+
+def _rows(db: Connection, turn: int) -> list[_Row]:
+    rows = db.execute(
+        "SELECT number, start, span, merged, deleted, undeleted FROM chunks WHERE turn = ? ORDER BY start, chunk",
+        (turn,),
+    ).fetchall()
+    first = rows[0][1]
+    return [
+        _Row(number, start - first, span, merged is not None, deleted, undeleted)
+        for number, start, span, merged, deleted, undeleted in rows
+    ]
+
+
+def _holder(rows: list[_Row], at: int) -> _Row | None:
+    return next((row for row in rows if not row.merged and row.at <= at < row.at + row.span), None)
+
+
+def _offsets(registers: Registers, about: str) -> set[int]:
+    return {int(path[1]) for path in registers if path[0] == about and len(path) > 1 and path[1].isdecimal()}
+
+
+def told_turn(db: Connection, turn: int, told: Registers | None) -> Told:
+    rows, known = _rows(db, turn), told or {}
+    stamps: dict[Path, int] = {}
+    gone: dict[str, Any] = {}
+    for at in sorted({row.at for row in rows} | _offsets(known, "gone")):
+        holder = _holder(rows, at)
+        if holder is not None:
+            stamps["gone", str(at)] = max(holder.deleted or 0, holder.undeleted or 0)
+            if holder.deleted is not None:
+                gone[str(at)] = True
+    wrong: dict[str, Any] = {}
+    asked: dict[int, dict[str, int]] = {}
+    for number, question, made in db.execute(
+        "SELECT w.chunk, w.question, w.made FROM wrong w JOIN chunks c ON c.number = w.chunk WHERE c.turn = ?",
+        (turn,),
+    ):
+        asked.setdefault(number, {})[question] = made
+    own = {row.at: row for row in rows}
+    before = document_of(known).get("wrong", {})
+    for at in sorted(own.keys() | _offsets(known, "wrong")):
+        row = own.get(at) or _holder(rows, at)
+        found = asked.get(row.number, {}) if row else {}
+        if at not in own:  # of another's chunk only what it told
+            found = {
+                question: made for question, made in found.items() if question in before.get(str(at), {})
+            }
+        for question, made in found.items():
+            wrong.setdefault(str(at), {})[question] = True
+            stamps["wrong", str(at), question] = made
+    unmarked = db.execute(
+        """SELECT max(h.happened) FROM history h JOIN chunks c ON c.number = h.chunk
+           WHERE c.turn = ? AND h.event = 'unmarked'""",
+        (turn,),
+    ).fetchone()[0]
+    aside, when = _aside(db, turn, rows[0].number, told)
+    stamps["aside",] = when
+    document = {"gone": gone, "wrong": wrong, "aside": aside}
+    return Told(
+        {name: value for name, value in document.items() if value},
+        lambda path: stamps.get(path, unmarked or 0 if path[0] == "wrong" else 0),
+    )
+
+
+def _aside(db: Connection, turn: int, number: int, known: Registers | None) -> tuple[bool, int]:
+    """Whether somebody put it aside, and when. One that lost its place to what was said elsewhere is not meant."""
+    row = db.execute(
+        """SELECT event, happened FROM history WHERE chunk = ? AND event IN ('aside', 'returned')
+           ORDER BY happened DESC, id DESC LIMIT 1""",
+        (number,),
+    ).fetchone()
+    told = (known or {}).get(("aside",))
+    if row is not None and (told is None or row[1] > told[0]):
+        return row[0] == "aside", row[1]
+    if known is not None:
+        return (bool(told[1]), told[0]) if told else (False, 0)
+    return bool(db.execute("SELECT aside FROM turns WHERE id = ?", (turn,)).fetchone()[0]), 0
+
+
+def take_turn(db: Connection, turn: int, registers: Registers) -> None:
+    document = document_of(registers)
+    rows = _rows(db, turn)
+    deleted = {at for at in _offsets(registers, "gone") if document.get("gone", {}).get(str(at)) is True}
+    set_at = {
+        int(path[1]): stamp for path, (stamp, _) in registers.items() if path[0] == "gone" and len(path) > 1
+    }
+    for row in rows:
+        within = range(row.at, row.at + row.span)
+        want = any(at in within for at in deleted)
+        if row.merged or want == (row.deleted is not None):
+            continue
+        when = max((stamp for at, stamp in set_at.items() if at in within), default=0)
+        if want:
+            db.execute("UPDATE chunks SET deleted = ? WHERE number = ?", (when, row.number))
+            leave(db, [row.number], "deleted", when)
+            forget(db, [row.number])
+        else:
+            db.execute("UPDATE chunks SET deleted = NULL, undeleted = ? WHERE number = ?", (when, row.number))
+            come_back(db, [row.number])
+        note_event(db, [(None, row.number, when, "deleted" if want else "undeleted", "{}")])
+    own = {row.at: row for row in rows}
+    wanted: dict[int, dict[str, int]] = {}
+    for path, (stamp, held) in registers.items():
+        if path[0] == "wrong" and len(path) == 3 and path[1].isdecimal() and held == (True,):
+            found = own.get(int(path[1])) or _holder(rows, int(path[1]))
+            if found is not None:
+                wanted.setdefault(found.number, {})[path[2]] = stamp
+    changed = []
+    for row in rows:
+        here = db.execute("SELECT question FROM wrong WHERE chunk = ?", (row.number,)).fetchall()
+        marks = wanted.get(row.number, {})
+        for (question,) in here:
+            if question not in marks:
+                db.execute("DELETE FROM wrong WHERE chunk = ? AND question = ?", (row.number, question))
+                changed.append(row.number)
+        for question in marks.keys() - {question for (question,) in here}:
+            db.execute(
+                "INSERT INTO wrong (chunk, question, made) VALUES (?, ?, ?)",
+                (row.number, question, marks[question]),
+            )
+            changed.append(row.number)
+    db.note_changed(sorted({*changed}))
+
+
+# Structured memory: the versions of an entry never change; the last of them is the entry, unless it is dead.
+
+
+def _version_key(modified: int, content: str) -> str:
+    canonical = json.dumps(json.loads(content), sort_keys=True)
+    return f"{modified:020d}-{hashlib.sha256(canonical.encode()).hexdigest()[:16]}"
+
+
+def _versions(db: Connection, path: str) -> dict[str, tuple[Any, ...]]:
+    """The rows of an entry by the keys of their versions, in order. The last column tells when it ended."""
+    rows = db.execute(
+        f"""SELECT {ENTRY}, NULL AS ended FROM entries WHERE owner = '' AND path = ?1
+            UNION ALL SELECT {ENTRY}, ended FROM entry_versions WHERE owner = '' AND path = ?1""",
+        (path,),
+    ).fetchall()
+    found = {_version_key(row[6], row[1]): row for row in sorted(rows, key=lambda row: row[8])}
+    return dict(sorted(found.items()))
+
+
+def told_entry(db: Connection, path: str, known: Registers | None) -> Told:
+    before = document_of(known or {})
+    versions: dict[str, Any] = {}
+    ended: dict[str, int | None] = {}
+    for key, row in _versions(db, path).items():
+        _, content, snapshot, model, vectors, created, modified, _, _, end = row
+        versions[key] = before.get("versions", {}).get(key) or {
+            "content": json.loads(content),
+            "snapshot": [_part_there(db, part) for part in json.loads(snapshot)],
+            "model": model,
+            "vectors": base64.b64encode(vectors).decode(),
+            "created": said_at(created),
+            "modified": said_at(modified),
+        }
+        ended[key] = end
+    last = next(reversed(ended), None)
+    dead = {key: True for key in before.get("dead", {}) if key in versions and key != last}
+    if last is not None and ended[last] is not None:
+        dead[last] = True
+    when = max([int(key.partition("-")[0]) for key in versions] + [one for one in ended.values() if one])
+    return Told({"versions": versions} | ({"dead": dead} if dead else {}), lambda path: when)
+
+
+def take_entry(db: Connection, path: str, registers: Registers) -> None:
+    document = document_of(registers)
+    asked: dict[str, Any] = document.get("versions", {})
+    here = _versions(db, path)
+    keys = sorted(asked.keys() | here.keys())
+    dead = document.get("dead", {})
+    parsed = {
+        key: read_element(
+            "entry",
+            EntryIn,
+            {
+                "path": path,
+                "versions": [{**asked[key], "version": 1, "accessed": asked[key].get("modified")}],
+            },
+        ).versions[0]
+        for key in keys
+        if key in asked
+    }
+    for key, version in parsed.items():
+        if _version_key(version.modified, pack_json(version.content)) != key:
+            raise ImportRefused(f"A version of the entry {path!r} is not what its name says.")
+    db.execute("DELETE FROM entries WHERE owner = '' AND path = ?", (path,))
+    db.execute("DELETE FROM entry_versions WHERE owner = '' AND path = ?", (path,))
+    parent, _, heading = path.rpartition("/")
+    first = min(version.created for version in parsed.values()) if parsed else 0
+    for number, key in enumerate(keys, 1):
+        modified = int(key.partition("-")[0])
+        end = int(keys[number].partition("-")[0]) if number < len(keys) else None
+        if end is None and dead.get(key):
+            end = registers["dead", key][0]
+        if key in here:
+            row = list(here[key][:9])
+        else:
+            one = parsed[key]
+            snapshot = pack_json([_part_here(db, part) for part in one.snapshot])
+            row = [
+                path,
+                pack_json(one.content),
+                snapshot,
+                one.model,
+                one.vectors,
+                one.created,
+                modified,
+                modified,
+                0,
+            ]
+        row[5] = min(row[5], first or row[5])
+        row[8] = number
+        if end is None:
+            db.execute(
+                f"INSERT INTO entries ({ENTRY}, parent, heading) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, parent, heading),
+            )
+        else:
+            db.execute(
+                f"INSERT INTO entry_versions ({ENTRY}, ended) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, end),
+            )
+
+
+def _part_there(db: Connection, part: dict[str, Any]) -> dict[str, Any]:
+    """A chunk of a snapshot: its turn by where it was said first."""
+    if not part.get("key"):
+        return part
+    turn, chunk, role = ChunkKey.parse(part["key"])
+    known = db.execute("SELECT 1 FROM turns WHERE id = ?", (turn,)).fetchone()
+    return (
+        {**part, "key": None, "of": [identity(db, turn), chunk, str(role)]}
+        if known
+        else {**part, "key": None}
+    )
+
+
+def _part_here(db: Connection, part: dict[str, Any]) -> dict[str, Any]:
+    told = {name: value for name, value in part.items() if name != "of"}
+    try:
+        name, chunk, role = part["of"]
+        turn = turn_here(db, name)
+        return told if turn is None else {**told, "key": str(ChunkKey.parse(f"{turn}.{chunk}.{role}"))}
+    except (KeyError, ValueError, TypeError):
+        return told
+
+
+# Notes and settings
+
+
+def told_note(db: Connection, name: str, known: Registers | None) -> Told:
+    content, modified = db.execute(
+        "SELECT content, modified FROM notes WHERE owner = '' AND name = ?", (name,)
+    ).fetchone()
+    return Told(json.loads(content), lambda path: modified)
+
+
+def take_note(db: Connection, name: str, registers: Registers) -> None:
+    when = max(stamp for stamp, _ in registers.values())
+    row = db.execute("SELECT created FROM notes WHERE owner = '' AND name = ?", (name,)).fetchone()
+    created = row[0] if row else when
+    times = {"created": said_at(created), "modified": said_at(when)}
+    found = read_element("note", NoteIn, {"name": name, "content": document_of(registers), **times})
+    db.execute("DELETE FROM notes WHERE owner = '' AND name = ?", (name,))
+    db.execute(
+        "INSERT INTO notes (name, content, created, modified) VALUES (?, ?, ?, ?)",
+        (name, pack_json(found.content), created, when),
+    )
+
+
+def told_setting(db: Connection, key: str, known: Registers | None) -> Told:
+    value, modified = db.execute(
+        "SELECT value, modified FROM settings WHERE owner = '' AND key = ?", (key,)
+    ).fetchone()
+    found = json.loads(value)
+    return Told(found if isinstance(found, dict) else {}, lambda path: modified)
+
+
+def take_setting(db: Connection, key: str, registers: Registers) -> None:
+    if key not in PERSONAL:
+        return
+    when = max(stamp for stamp, _ in registers.values())
+    db.execute("DELETE FROM settings WHERE owner = '' AND key = ?", (key,))
+    db.execute(
+        "INSERT INTO settings (key, value, modified) VALUES (?, ?, ?)",
+        (key, pack_json(document_of(registers)), when),
+    )
+
+
+TOLD: Mapping[Kind, Callable[[Connection, Any, Registers | None], Told]] = {
+    "window": told_window,
+    "turn": told_turn,
+    "entry": told_entry,
+    "note": told_note,
+    "setting": told_setting,
+}
+
+
+def keys_of(db: Connection, kind: Kind) -> list[str]:
+    """What there is of a kind, but for turns."""
+    if kind == "setting":
+        return [
+            key
+            for (key,) in db.execute("SELECT key FROM settings WHERE owner = '' ORDER BY key")
+            if key in PERSONAL
+        ]
+    statement = {
+        "window": "SELECT id FROM windows WHERE owner = '' ORDER BY created, id",
+        "entry": """SELECT path FROM entries WHERE owner = ''
+            UNION SELECT path FROM entry_versions WHERE owner = '' ORDER BY 1""",
+        "note": "SELECT name FROM notes WHERE owner = '' ORDER BY name",
+    }[kind]
+    return [key for (key,) in db.execute(statement)]
