@@ -19,7 +19,7 @@ QUESTION = "Where does Philippa keep the spare key of the lighthouse?"
 TOPICS = ["soup", "clouds", "chess", "trains", "violins", "sand", "maps", "tea", "kites", "moss"]
 SETTINGS = {
     "max_context_tokens": 260,
-    "max_new_tokens": 8,
+    "max_new_tokens": 4,
     "seed": 7,
     "temperature": 0,
     "tools": "off",
