@@ -11,6 +11,7 @@ from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.llama import catalogue, inventory
 from halo_weave.llama.footprint import machine_memory
 from halo_weave.server import modelwire, requests, wire
+from halo_weave.server.asking import UNKNOWN, WHO
 from halo_weave.server.refusals import Refusal
 from halo_weave.server.routes.turns import Stopped
 from halo_weave.server.security import Policy
@@ -68,7 +69,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.post("/api/model/retry", summary="Try again to load the model, if it is missing", status_code=202)
     def post_retry() -> wire.Status:
-        if not service.runs_it:
+        if not service.runs_it and WHO.get() != UNKNOWN:  # before the memory is open nobody is known
             raise Refusal(403, "not_yours", "This is for whoever runs the server.")
         service.begin()
         return service.status()
