@@ -1293,6 +1293,7 @@ declare namespace Wire {
     seconds: number;
     tokens_per_second: number;
     own_ms_per_turn: number;
+    recall_ms: number;
     own_ms_after: number;
     own_ms_per_token: number;
     thought_tokens: number;
