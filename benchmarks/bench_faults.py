@@ -21,8 +21,10 @@ from typing import Any
 
 import httpx
 
+from benchmarks.database import postgres_server
 from benchmarks.fault_servers import WORDS, Servers
 from benchmarks.fault_witness import GRACE, Witness, now, rooms
+from halo_weave.assemble import open_store
 from halo_weave.places import memory_file
 from halo_weave.stores.sqlite import SqliteStore
 
@@ -32,13 +34,13 @@ Report = dict[str, Any]
 # Kills
 
 
-def kills(servers: Servers, folder: Path, count: int, windows: int) -> Report:
+def kills(servers: Servers, folder: Path, count: int, windows: int, address: str | None = None) -> Report:
     """Servers killed at a random moment while several windows are replied to, all on one memory."""
     rng = random.Random(7)
     witness = Witness()
     unsound = lost = unseen = 0
     for _ in range(count):
-        with servers.running(folder, "random") as server:
+        with servers.running(folder, "random", store=address) as server:
             talks = [
                 threading.Thread(target=witness.talk, args=(server.address, window))
                 for window in rooms(server.address, windows)
@@ -51,12 +53,12 @@ def kills(servers: Servers, folder: Path, count: int, windows: int) -> Report:
             for talk in talks:
                 talk.join()
         witness.settle(killed)
-        with SqliteStore(memory_file(folder)) as store:
+        with open_store(address or folder) as store:
             unsound += bool(store.verify())
             lost, unseen = map(max, (lost, unseen), witness.missing(store))
-    with servers.running(folder):  # what was unfinished becomes turns
+    with servers.running(folder, store=address):  # what was unfinished becomes turns
         pass
-    with SqliteStore(memory_file(folder)) as store:
+    with open_store(address or folder) as store:
         lost, unseen = map(max, (lost, unseen), witness.missing(store))
     return {
         "kills": count,
@@ -306,15 +308,21 @@ def _fill(store: SqliteStore, window: str, turns: int) -> None:
 
 
 def drill(
-    count: int, *, windows: int = 3, engine: str = "scripted", model: str | None = None, only: list[str]
+    count: int,
+    *,
+    windows: int = 3,
+    engine: str = "scripted",
+    model: str | None = None,
+    only: list[str],
+    address: str | None = None,
 ) -> Report:
-    """All of it, in a folder of its own."""
+    """All of it, in a folder of its own. `address`: of the memory for the kills, if it is not in a file."""
     with tempfile.TemporaryDirectory(prefix="halo-faults-") as place:
         root = Path(place)
         servers = Servers(engine, model, root / "log")
         try:
             (root / "kills").mkdir()
-            report: Report = {"engine": engine, **kills(servers, root / "kills", count, windows)}
+            report: Report = {"engine": engine, **kills(servers, root / "kills", count, windows, address)}
             faults = report["faults"] = {}
             for name, fault in FAULTS.items():
                 if name not in only:
@@ -343,6 +351,12 @@ def main() -> None:
     options.add_argument(
         "--only", action="append", default=[], choices=list(FAULTS), help="One of the faults."
     )
+    options.add_argument(
+        "--store",
+        choices=["sqlite", "postgres"],
+        default="sqlite",
+        help="Where the memory is; on postgres only the kills are drilled, since the faults are those of files.",
+    )
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
     model = chosen.model
@@ -350,9 +364,13 @@ def main() -> None:
         from halo_weave.llama import catalogue
 
         model = str(catalogue.ensure(catalogue.CHAT, lambda *_: None))
-    report = drill(
-        chosen.kills, windows=chosen.windows, engine=chosen.engine, model=model, only=chosen.only or [*FAULTS]
-    )
+    about: Report = {"windows": chosen.windows, "engine": chosen.engine, "model": model}
+    if chosen.store == "postgres":
+        with postgres_server() as server:
+            report = drill(chosen.kills, **about, only=[], address=server.address(server.new()))
+    else:
+        report = drill(chosen.kills, **about, only=chosen.only or [*FAULTS])
+    report = {"store": chosen.store, **report}
     if chosen.json:
         print(json.dumps(report))
     else:

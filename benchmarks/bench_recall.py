@@ -360,7 +360,7 @@ def asked(
     frames: Mapping[Role, int],
     times: list[float],
 ) -> dict[str, Any]:
-    """The share of a question's evidence that wakes up at each budget."""
+    """The share of a question's evidence that wakes up at each budget, and the tokens that wake up in all."""
     start = time.perf_counter()
     hits, sleepers = recalled(way, question.text, conversation, store, recall)
     plans = [
@@ -368,12 +368,18 @@ def asked(
         for budget in BUDGETS
     ]
     times.append(time.perf_counter() - start)
-    found = {}
+    found, woken = {}, {}
     for plan in plans:
         awake = set(plan.keys)
         there = [awake.issuperset(keys) for keys in conversation.needed(question)]
         found[plan.room] = sum(there) / len(there)
-    return {"conversation": conversation.name, "category": question.category, "found": found}
+        woken[plan.room] = plan.cost
+    return {
+        "conversation": conversation.name,
+        "category": question.category,
+        "found": found,
+        "woken": woken,
+    }
 
 
 def share(values: list[float]) -> float:
@@ -404,6 +410,9 @@ def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "strict": table(rows, True),
         "fractional": table(rows, False),
+        "woken_tokens": {
+            str(budget): round(sum(row["woken"][budget] for row in rows) / len(rows), 1) for budget in BUDGETS
+        },
         "by_category": grouped("category"),
         "by_conversation": grouped("conversation"),
     }
@@ -478,6 +487,8 @@ def _run(args: argparse.Namespace) -> None:
         f"{'default, asked in vain before':28}"
         + "".join(f"{100 * asked_before[str(b)]:>15.1f}" for b in BUDGETS)
     )
+    woken_tokens = result["default"]["woken_tokens"]
+    print(f"{'default, tokens woken':28}" + "".join(f"{woken_tokens[str(b)]:>16}" for b in BUDGETS))
     for key, value in cost.items():
         print(f"{key:28}{value:>16}")
 

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import numpy.typing as npt
 
 from benchmarks import own_talk
-from benchmarks.peer_server import llama_server
+from benchmarks.peer_server import halo_server, llama_server
 from halo_weave.assemble import Options, assemble, calibrate_engine, open_engine
 from halo_weave.core.heads import Calibration
 from halo_weave.core.tokens import Role
 from halo_weave.engines.kobold import KoboldEngine
 from halo_weave.errors import HaloWeaveError
-from halo_weave.lab.dialogues import AskedLater, Dialogue, Said, dialogue_of, dialogues, windows_of
+from halo_weave.lab.dialogues import (
+    AskedLater,
+    Dialogue,
+    Said,
+    dialogue_of,
+    dialogues,
+    exchanges_of,
+    windows_of,
+)
 from halo_weave.lab.trial import Talk
 from halo_weave.llama.inventory import chosen_weights
 from halo_weave.ports import Capture, Engine, Prompt, Read, Sampling, Segment, Step
@@ -45,46 +51,12 @@ FACTS = (
     "The password of the guest network is seven marmalade foxes.",
     "Grandfather built the boat Albatross in the winter of 1962.",
 )
-TURNS = 30
+TURNS, EVERY, REPLY = 30, 5, 32  # each fifth thing that is said is a question about what was said before
+Say = Callable[[str], None]
 TOPICS = "soup clouds chess trains violins sand maps tea kites moss bridges bees snow paper salt".split()
 
 
 # Through the kobold engine
-
-
-@contextmanager
-def _served(model: str, folder: Path) -> Iterator[str]:
-    """Another Halo Weave, in a process of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "halo_weave",
-        "serve",
-        "--model",
-        model,
-        "--embedder",
-        "off",
-        "--port",
-        "0",
-    ]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "HALO_WEAVE_CONFIG": ""}
-    server = subprocess.Popen(
-        [*command, "--data", str(folder), "--context", "4096"], env=env, stderr=subprocess.PIPE, text=True
-    )
-    assert server.stderr is not None
-    try:
-        address = ""
-        for line in server.stderr:
-            if "is at http" in line:
-                address = line.split("is at ")[1].split()[0]
-                break
-        while httpx.get(f"{address}/api/status", timeout=30).json()["model"]["state"] != "ready":
-            time.sleep(0.2)
-        yield address
-    finally:
-        server.terminate()
-        server.wait()
-        server.stderr.close()
 
 
 def _prompt(engine: Engine, tokens: int) -> Prompt:
@@ -112,9 +84,9 @@ def speed() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as here, tempfile.TemporaryDirectory() as there:
         options = Options(Path(here), model=SMALL, embedder="off", context=4096)
         with (
-            _served(SMALL, Path(there)) as address,
+            halo_server(Path(there), "--model", SMALL, "--context", "4096") as server,
             closing(open_engine(options)) as own,
-            closing(KoboldEngine(address)) as far,
+            closing(KoboldEngine(server.url)) as far,
         ):
             heads = calibrate_engine(options, own).pairs
             capture = Capture(pairs=heads, raw=True)
@@ -138,32 +110,38 @@ def speed() -> dict[str, Any]:
 # The cache of a server that nobody here wrote
 
 
-def _conversation() -> list[str]:
+def _conversation(talk: Dialogue) -> list[str]:
     """Thirty things to say: what somebody tells in a few days, and now and then a question about it."""
-    talk = own_talk.build()
     said: list[str] = []
     told: set[str] = set()
-    turns = (turn for session in talk["sessions"] for turn in session["turns"])
-    for turn in turns:
-        if turn["speaker"] != talk["speakers"][0] or len(turn["text"]) >= 400:
-            continue
-        said.append(turn["text"])
-        told.add(turn["dia_id"])
-        if len(said) % 6 == 5:
-            known = (one for one in talk["qa"] if one["evidence"] and set(one["evidence"]) <= told)
-            said += [next((one["question"] for one in known if one["question"] not in said), "And you?")]
-        if len(said) >= TURNS:
-            break
+    for one, other in exchanges_of(talk.turns):
+        said.append(one.text)
+        told |= one.names | other.names
+        known = [asked.text for asked in talk.asked if asked.evidence <= told and asked.text not in said]
+        if len(said) % EVERY == EVERY - 1 and known:
+            said.append(known[len(known) // 2])
     return said[:TURNS]
 
 
-def cache() -> dict[str, Any]:
-    """Thirty turns with forgetting and waking against llama-server: what it says it had read before."""
-    settings = Settings().changed(
-        {"max_context_tokens": 1_500, "max_new_tokens": 24, "temperature": 0, "tools": "off", "seed": 1}
-    )
-    shares: list[float] = []
-    slept = woken = prompted = cached = 0
+def cache(data: Path | None, talks: int, say: Say) -> dict[str, Any]:
+    """Thirty turns with forgetting and waking against llama-server, settings as they are: what it says it had read before."""
+    settings = Settings().changed({"max_new_tokens": REPLY, "temperature": 0, "tools": "off", "seed": 1})
+    whole, shares = Counter[str](), {}
+    for talk in _talks(data, talks):
+        say(f"{talk.name}: {TURNS} turns against llama-server")
+        found, turns = _cached(talk, settings)
+        whole += found
+        shares[talk.name] = {"share": round(found["cached"] / found["prompted"], 3), "turns": turns}
+    return {
+        "cached_share": round(whole["cached"] / whole["prompted"], 3),
+        "cached_shares": shares,
+        "slept": whole["asleep"],
+        "woken": whole["woken"],
+    }
+
+
+def _cached(talk: Dialogue, settings: Settings) -> tuple[Counter[str], list[float]]:
+    whole, shares = Counter[str](), []
     with (
         tempfile.TemporaryDirectory() as folder,
         llama_server(chosen_weights(SMALL), context=4096) as address,
@@ -171,20 +149,17 @@ def cache() -> dict[str, Any]:
         options = Options(Path(folder), engine="openai", url=address, reader="off", settings=settings)
         with closing(assemble(options)) as weave:
             window = weave.windows.create("w").id
-            for number, text in enumerate(_conversation()):
+            for number, text in enumerate(_conversation(talk)):
                 for event in weave.turns.steps(window, text):
                     if isinstance(event, events.TurnEnded):
-                        slept, woken = slept + event.stats["asleep"], woken + event.stats["woken"]
-                        if number:
-                            prompted += event.stats["prompted"]
-                            cached += event.stats["cached"]
-                            shares.append(event.stats["cached"] / max(1, event.stats["prompted"]))
-    return {
-        "cached_share": round(cached / prompted, 3),
-        "cached_shares": [round(one, 2) for one in shares],
-        "slept": slept,
-        "woken": woken,
-    }
+                        stats = Counter(
+                            {n: int(event.stats[n]) for n in ("asleep", "woken", "prompted", "cached")}
+                        )
+                        whole += (
+                            stats if number else Counter()
+                        )  # of the first turn nothing can have been read before
+                        shares.append(round(stats["cached"] / max(1, stats["prompted"]), 2))
+    return whole, shares[1:]
 
 
 # The reader
@@ -217,15 +192,17 @@ def _ranks(values: Sequence[float]) -> npt.NDArray[np.float64]:
     return np.asarray((ends - (counts - 1) / 2)[inverse], np.float64)
 
 
-def _trials(data: Path | None, engine: Engine, tokens: int, windows: int, most: int) -> Iterator[Any]:
+def _talks(data: Path | None, most: int = 1) -> list[Dialogue]:
     if data is not None:
-        talks: list[Dialogue] = dialogues(data, 1)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "own.json"
-            file.write_text(json.dumps(own_talk.build()), encoding="utf-8")
-            talks = [dialogue_of(file)]
-    for dialogue in talks:
+        return dialogues(data, most)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "own.json"
+        file.write_text(json.dumps(own_talk.build()), encoding="utf-8")
+        return [dialogue_of(file)]
+
+
+def _trials(data: Path | None, engine: Engine, tokens: int, windows: int, most: int) -> Iterator[Any]:
+    for dialogue in _talks(data):
         for part in windows_of(dialogue.turns, engine, tokens, windows):
             names = {name for said in part for name in said.names}
             asked = [one for one in dialogue.asked if one.evidence and one.evidence <= names][:most]
@@ -233,7 +210,7 @@ def _trials(data: Path | None, engine: Engine, tokens: int, windows: int, most: 
                 yield part, asked
 
 
-def reader(data: Path | None, tokens: int, windows: int, most: int, say: Any) -> dict[str, Any]:
+def reader(data: Path | None, tokens: int, windows: int, most: int, say: Say) -> dict[str, Any]:
     """How often the reader's brightest turn is the speaker's, and how alike all turns are ranked."""
     seen: dict[str, list[dict[int, float]]] = {}
     trials: list[Any] = []
@@ -274,7 +251,8 @@ def reader(data: Path | None, tokens: int, windows: int, most: int, say: Any) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=PARTS, help="One part.")
-    parser.add_argument("--data", type=Path, help="A folder with conversations of LoCoMo, for the reader.")
+    parser.add_argument("--data", type=Path, help="A folder with conversations of LoCoMo to use.")
+    parser.add_argument("--talks", type=int, default=1, help="Conversations of the folder for the cache.")
     parser.add_argument(
         "--tokens", type=int, default=900, help="Of each window that the reader reads, about."
     )
@@ -290,7 +268,7 @@ def main() -> None:
     if asked.only in (None, "speed"):
         told |= speed()
     if asked.only in (None, "cache"):
-        told |= cache()
+        told |= cache(asked.data, asked.talks, say)
     if asked.only in (None, "reader"):
         told |= reader(asked.data, asked.tokens, asked.windows, asked.questions, say)
     print(json.dumps(told, indent=None if asked.json else 2))

@@ -48,9 +48,16 @@ except (OSError, ValueError, IndexError):
 class Server:
     """A running server, and the databases that were made in it."""
 
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
+    def __init__(self, socket: Path, process: Any) -> None:
+        self._socket, self._process = socket, process
         self._numbers = itertools.count(1)
+
+    def stop(self) -> None:
+        """All connections end; what was committed stays."""
+        self._process.stop()
+
+    def start(self) -> None:
+        self._process.ensure_postgres_running()
 
     def address(self, database: str) -> str:
         return f"postgresql://postgres@/{database}?host={quote(str(self._socket), safe='')}"
@@ -121,7 +128,7 @@ def _running(folder: Path, durable: bool, *, keep: bool) -> Iterator[Server]:
         server.start()
         socket = server.get_postmaster_info().socket_dir
         assert socket is not None
-        yield Server(socket)
+        yield Server(socket, server)
     finally:
         server.cleanup()
         guard.communicate()

@@ -74,13 +74,19 @@ class Servers:
 
     @contextmanager
     def running(
-        self, folder: Path, manner: str = "steady", *, files: int = 0, model: str | None = None
+        self,
+        folder: Path,
+        manner: str = "steady",
+        *,
+        files: int = 0,
+        model: str | None = None,
+        store: str | None = None,
     ) -> Iterator[Running]:
-        """A server that is killed at the latest when the block ends."""
+        """A server that is killed at the latest when the block ends. `store`: the memory's address, if it is not in the folder."""
         assert self._nursery.stdin is not None
         assert self._nursery.stdout is not None
         order = {"folder": str(folder), "engine": self.engine, "manner": manner, "files": files}
-        order |= {"log": str(self.log), "model": model or self.model}
+        order |= {"log": str(self.log), "model": model or self.model, "store": store}
         self._nursery.stdin.write(json.dumps(order) + "\n")
         self._nursery.stdin.flush()
         told = self._nursery.stdout.readline().split()
@@ -118,6 +124,7 @@ def nursery() -> None:
             os.dup2(log, 2)
             options = Options(
                 data=Path(order["folder"]),
+                store=order["store"],
                 engine=order["engine"],
                 model=order["model"],
                 embedder=None if order["engine"] == "scripted" else "off",
@@ -139,7 +146,10 @@ def _ready(weave: Any, progress: object) -> Any:
 
 
 def _script(engine: Any, manner: str) -> None:
-    """How the scripted engine speaks: `random`, `steady`, or with a long pause after some `words` or a `tool`'s answer."""
+    """How the scripted engine speaks: `random`, `steady`, or with a long pause after some `words` or a `tool`'s answer.
+
+    As an `echo`, it repeats what it was asked.
+    """
     rng = random.Random()
     tokens = 0
 
@@ -160,7 +170,9 @@ def _script(engine: Any, manner: str) -> None:
         called = manner == "tool" or (manner == "random" and rng.random() < 0.2)
         return f"{text} {CALL}" if called else text
 
-    engine.pause, engine.answer = pause, answer
+    engine.pause = pause
+    if manner != "echo":
+        engine.answer = answer
 
 
 if __name__ == "__main__":

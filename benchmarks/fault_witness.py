@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from benchmarks.fault_servers import WORDS
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.store import Store
 
 GRACE = 0.15  # seconds after which what was shown must be stored
 SETTINGS = {
@@ -31,10 +31,13 @@ class Reply:
     turn: int
     shown: list[tuple[float, str]] = field(default_factory=list)
     acknowledged: bool = False  # it was told that all of it is stored
+    warned: int | None = None  # from which token on it was told that it is not stored yet
 
     def due(self, killed: float) -> list[str]:
         """The tokens that must be stored when the server was killed at this moment."""
-        return [text for at, text in self.shown if self.acknowledged or at < killed - GRACE]
+        if self.acknowledged:
+            return [text for _, text in self.shown]
+        return [text for at, text in self.shown[: self.warned] if at < killed - GRACE]
 
 
 @dataclass
@@ -67,13 +70,14 @@ class Witness:
         with http.stream(
             "GET", f"/api/windows/{window}/events", params={"after": told["last_event"]}
         ) as stream:
-            for name, data in _events(stream.iter_lines()):
+            for name, data in events(stream.iter_lines()):
                 if name == "token":
                     reply.shown.append((time.monotonic(), data["text"]))
                 elif name == "spoken":
                     reply.acknowledged = True
                 elif name == "unstored":
                     self.events.append((name, data))
+                    reply.warned = len(reply.shown) if data["sentence"] else None
                 elif name in {"done", "failed"}:
                     return
 
@@ -90,7 +94,7 @@ class Witness:
             if turn not in self.due:
                 self.due[turn] = reply.due(killed)
 
-    def missing(self, store: SqliteStore) -> tuple[int, int]:
+    def missing(self, store: Store) -> tuple[int, int]:
         """How much of what was acknowledged, and of what was shown long enough before, is not stored."""
         drafts = {one.turn_id: one.tokens.text for one in store.drafts(now=now(), abandoned=False)}
 
@@ -109,7 +113,7 @@ class Witness:
         return acknowledged, shown
 
 
-def _events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+def events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
     fields: dict[str, str] = {}
     for line in lines:
         if line:

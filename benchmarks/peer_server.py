@@ -1,4 +1,4 @@
-"""llama.cpp's own server in a process of its own: a peer that nobody here wrote."""
+"""Servers in processes of their own: llama.cpp's, a peer that nobody here wrote, and another Halo Weave."""
 
 from __future__ import annotations
 
@@ -13,45 +13,74 @@ from pathlib import Path
 
 import httpx
 
+ROOT = Path(__file__).parents[1]
+
+
+class PeerServer:
+    """A server on a port of its own, that can be killed and started again there."""
+
+    def __init__(self, command: list[str], ready: str, env: dict[str, str] | None = None) -> None:
+        """`command`: its words may hold {port}. `ready`: the path that answers with 200 once it can be asked."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        self.url = f"http://127.0.0.1:{port}"
+        self._command = [sys.executable, *(word.replace("{port}", port) for word in command)]
+        self._ready = ready
+        self._env = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+        self.start()
+
+    def start(self) -> None:
+        self._server = subprocess.Popen(
+            self._command,
+            cwd=ROOT,
+            env=self._env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # a pipe that nobody reads would hold it up
+        )
+        end = time.monotonic() + 180
+        while time.monotonic() < end and self._server.poll() is None:
+            try:
+                if httpx.get(f"{self.url}{self._ready}", timeout=5).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.1)
+        self.kill()
+        raise RuntimeError(f"{self._command} did not start.")
+
+    def kill(self) -> None:
+        self._server.kill()
+        self._server.wait()
+        if self._server.stdin:
+            self._server.stdin.close()
+
+
+@contextmanager
+def _running(server: PeerServer) -> Iterator[PeerServer]:
+    try:
+        yield server
+    finally:
+        server.kill()
+
 
 @contextmanager
 def llama_server(model: Path, *, context: int = 2048, key: str = "") -> Iterator[str]:
     """Its address, until the block ends."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    root = Path(__file__).parents[1]
-    command = [sys.executable, "-m", "benchmarks.peer_server", str(model), str(port), str(context), key]
-    env = {**os.environ, "PYTHONPATH": str(root)}
-    server = subprocess.Popen(
-        command,
-        cwd=root,
-        env=env,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        _wait_for(address, server)
-        yield address
-    finally:
-        server.kill()
-        server.wait()
-        if server.stdin:
-            server.stdin.close()
+    command = ["-m", "benchmarks.peer_server", str(model), "{port}", str(context), key]
+    with _running(PeerServer(command, "/health")) as server:
+        yield server.url
 
 
-def _wait_for(address: str, server: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 120
-    while time.monotonic() < end and server.poll() is None:
-        try:
-            if httpx.get(f"{address}/health", timeout=5).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.1)
-    raise RuntimeError("llama-server did not start.")
+@contextmanager
+def halo_server(folder: Path, *options: str) -> Iterator[PeerServer]:
+    """Another Halo Weave, until the block ends. Its model is there."""
+    command = ["-m", "halo_weave", "serve", "--port", "{port}", "--data", str(folder), "--embedder", "off"]
+    (folder / "config.toml").touch()
+    env = {"HALO_WEAVE_CONFIG": str(folder / "config.toml")}  # not the user's
+    with _running(PeerServer([*command, *options], "/api/v1/model", env)) as server:
+        yield server
 
 
 def _serve(model: str, port: str, context: str, key: str = "") -> None:

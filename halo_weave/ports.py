@@ -125,6 +125,7 @@ class Prompt:
     read_from: int | None = None  # label from which `Capture.reading` rows are wanted (the user turn's first)
     # The same for engines that take messages. What is written of the reply stands last, as the assistant's.
     messages: Sequence[ChatMessage] = field(default=(), kw_only=True)
+    guests: frozenset[ChatMessage] = field(default=frozenset(), kw_only=True)  # those that woke up lately
     tools: Sequence[Mapping[str, Any]] = field(default=(), kw_only=True)
     effort: str | None = field(default=None, kw_only=True)
 

@@ -91,7 +91,7 @@ class Settings:
     )
     prune_to: float | None = _forgetting(
         None,
-        "One forgetting goes on down to this share of the budget; empty is 1, or 0.7 where a model must read all anew after it.",
+        "One forgetting goes on down to this share of the budget; empty is 1, or 0.5 where a model must read all anew after it.",
         low=0.1,
         high=1,
         optional=True,
@@ -253,7 +253,7 @@ class Settings:
     def prune_goal(self, budget: int, *, cuts: bool) -> int:
         """How many tokens one forgetting leaves. `cuts`: the model's cache can lose a part and keep the rest."""
         mended = cuts and self.kv_mode == "splice"
-        share = self.prune_to if self.prune_to is not None else 1.0 if mended else 0.7
+        share = self.prune_to if self.prune_to is not None else 1.0 if mended else 0.5
         return int(budget * share)
 
     def brightness_strategy(self, calibration: Calibration = NOT_CALIBRATED) -> Strategy:

@@ -15,7 +15,7 @@ LAYERS = [
     {"confined"},
     {"core", "templates", "documents"},
     {"records", "imports", "fleet"},
-    {"keeping"},
+    {"keeping"},  # what of a store belongs to someone
     {"ports", "store", "places", "settings"},
     {"config", "engine_list"},
     {"llama"},  # the binding of llama.cpp, shared by engine and embedder

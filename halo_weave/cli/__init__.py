@@ -16,6 +16,7 @@ from halo_weave.cli import light as light
 from halo_weave.cli import mcp as mcp
 from halo_weave.cli import memory as memory
 from halo_weave.cli import models as models
+from halo_weave.cli import people as people
 from halo_weave.cli import recall as recall
 from halo_weave.cli import serve as serve
 from halo_weave.cli import sync as sync

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from halo_weave.embedders.convert import convert
 from halo_weave.embedders.llama import LlamaEmbedder
 from halo_weave.errors import ModelNotFound
 from halo_weave.llama import catalogue
@@ -20,6 +19,9 @@ def standard_file() -> Path:
     if not target.is_file():
         if not entry.present:
             raise ModelNotFound(f"There is no embedder at {target}. Try: halo-weave pull")
+        # Here, since it is needed once.
+        from halo_weave.embedders.convert import convert
+
         convert(folder, target, name=NAME)
     return target
 

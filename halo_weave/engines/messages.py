@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Container, Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from halo_weave.templates.messages import ChatMessage, NativeCall
@@ -55,10 +57,37 @@ _ANSWER = re.compile(r"<tool_response>\n?(.*)\n?</tool_response>", re.DOTALL)
 _THOUGHT = re.compile(r"\A\s*<think>.*?(</think>\s*|\Z)", re.DOTALL)
 
 
+def kept_in_order(
+    before: Sequence[ChatMessage], now: Sequence[ChatMessage], guests: Container[ChatMessage] = ()
+) -> list[ChatMessage]:
+    """What is live `now`, in the order that lets a server use again what it has read: the request `before`, and its reply.
+
+    What was sent before stays where it was, as far as nothing of it fell asleep; if less than half of it can stay, it
+    returns to the order of time. `guests`, which woke up lately, come after it, with their dates, right before what is new.
+    """
+    *said, newest = now
+    places = defaultdict[ChatMessage, deque[int]](deque)
+    for place, one in enumerate(said):
+        places[one].append(place)
+    found = [places[one].popleft() if places[one] else None for one in before]
+    kept = [place for place in takewhile(lambda place: place is not None, found) if place is not None]
+    if len(kept) < len(before) / 2:
+        kept = []
+    last = -1 if not found or found[-1] is None else found[-1]
+    rest = sorted(set(range(len(said))).difference(kept))
+    stays = [place for place in rest if place <= last and said[place] not in guests]
+    woken = [place for place in rest if place <= last and said[place] in guests]
+    since = [place for place in rest if place > last]
+    reply = list(takewhile(lambda place: said[place].role == "assistant", since))
+    order = [*kept, *stays, *reply, *woken, *since[len(reply) :]]
+    return [*(said[place] for place in order), newest]
+
+
 def alternating(messages: Iterable[ChatMessage]) -> list[Message]:
     """What was said, the system prompt first, then user and assistant in turn.
 
-    Where something sleeps, two of one speaker may meet: they become one message. An answer never comes first.
+    Where something sleeps, two of one speaker may meet: what users said becomes one message, and an answer that stands
+    alone gets a mark in place of its question.
     """
     system, talk = [], list[Message]()
     for message in messages:
@@ -67,7 +96,7 @@ def alternating(messages: Iterable[ChatMessage]) -> list[Message]:
             system.append(text)
             continue
         role = "assistant" if message.role == "assistant" else "user"
-        if not talk and role == "assistant":
+        if role == "assistant" and (not talk or talk[-1]["role"] == role):
             talk.append({"role": "user", "content": ABSENT})
         if talk and talk[-1]["role"] == role:
             talk[-1]["content"] += f"\n\n{text}"

@@ -16,7 +16,14 @@ import numpy.typing as npt
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.engines import counting
-from halo_weave.engines.messages import TEMPLATE, alternating, with_reply, written_call
+from halo_weave.engines.messages import (
+    TEMPLATE,
+    Message,
+    alternating,
+    kept_in_order,
+    with_reply,
+    written_call,
+)
 from halo_weave.engines.prompts import FlatPrompt
 from halo_weave.engines.reader import ReadingAlong
 from halo_weave.engines.remote import Refused, RemoteServer, checked_url
@@ -44,6 +51,7 @@ from halo_weave.templates.renderer import TemplateRenderer
 
 CONTEXT = 8192  # tokens, where the server does not tell
 ASKING = 30.0  # seconds for an answer that needs no model
+MOST_WINDOWS = 256  # whose last requests are remembered
 CATCH_UP = 60.0  # seconds that the reader gets after a reply
 # What not every server takes, by the name that it complains about: left out from then on, or sent under another name.
 OPTIONAL = {
@@ -87,6 +95,7 @@ class OpenAiEngine:
         self._counting = counting.CountingTokenizer()
         self._renderer = TemplateRenderer()
         self._left_out: set[str] = set()
+        self._asked: dict[str, Sequence[ChatMessage]] = {}  # what each window sent last, in its order
         try:
             self._template = ModelTemplate(
                 TEMPLATE,
@@ -190,6 +199,7 @@ class OpenAiEngine:
         return self._template.write(messages, tools=tools, now=datetime.now())
 
     def forget(self, window: str) -> None:
+        self._asked.pop(window, None)
         if self.reader is not None:
             self.reader.forget(window)
 
@@ -249,7 +259,7 @@ class OpenAiEngine:
             reply.most = min(reply.most, self._info.context - size + 1)
             reply.full = reply.most < sampling.max_new_tokens
             read = False
-            for event in self._events(prompt, sampling, stopped):
+            for event in self._events(window, prompt, sampling, stopped):
                 if not read:
                     read = True
                     yield Read(0, 0, size, False, "", time.perf_counter() - began)
@@ -290,10 +300,10 @@ class OpenAiEngine:
         yield from along.take()
 
     def _events(
-        self, prompt: Prompt, sampling: Sampling, stopped: Callable[[], bool]
+        self, window: str, prompt: Prompt, sampling: Sampling, stopped: Callable[[], bool]
     ) -> Iterator[dict[str, Any]]:
         """The server's events. What it complains about and can be left out is left out, and it is asked again."""
-        body = self._body(prompt, sampling)
+        body = self._body(window, prompt, sampling)
         while True:
             try:
                 yield from self.server.stream("chat/completions", self._fitting(body), stopped)
@@ -311,12 +321,18 @@ class OpenAiEngine:
         renamed = {name: OPTIONAL[name] if name in self._left_out else name for name in body}
         return {renamed[name]: value for name, value in body.items() if renamed[name]}
 
-    def _body(self, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
-        *said, last = prompt.messages
+    def _laid_out(self, window: str, prompt: Prompt) -> list[Message]:
+        """What is said to the server: its beginning stays the same as far as possible, since servers cache it."""
+        said, last = prompt.messages, prompt.messages[-1]
         if last.role == "assistant":
-            messages = with_reply(alternating(said), last.content)
-        else:
-            messages = alternating(prompt.messages)
+            said = said[:-1]
+        said = self._asked[window] = kept_in_order(self._asked.pop(window, ()), said, prompt.guests)
+        if len(self._asked) > MOST_WINDOWS:
+            del self._asked[next(iter(self._asked))]
+        return with_reply(alternating(said), last.content) if last.role == "assistant" else alternating(said)
+
+    def _body(self, window: str, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
+        messages = self._laid_out(window, prompt)
         body: dict[str, Any] = {
             "model": self.model,
             "messages": messages,

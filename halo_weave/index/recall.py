@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from halo_weave.index.asking import as_said_by
 from halo_weave.index.embedding import Embedding, Ready
 from halo_weave.index.fusion import Floats, Meaning, TermHits, Weights, find_terms, varied, word_scores
 from halo_weave.index.marks import Marks
+from halo_weave.index.narrowing import looked_at, said_in
+from halo_weave.index.ordinary import SMALL_TALK, Ordinary
 from halo_weave.index.outline import ROLES, Bools, Outline, Rows
 from halo_weave.index.times import Span, spans
 from halo_weave.index.vectors import BLOCK, VectorIndex, likeness
@@ -30,14 +32,9 @@ STRONG = 100  # of the nearest in meaning, whose neighbours are looked at as wel
 ORDINARY = 400  # chunks that tell what likeness is ordinary for a question
 RARE = 1_000  # a word that at most one of so many chunks holds says enough by itself
 READ = 4_000  # characters of a question that are embedded
-SMALL_TALK = (  # messages that speak of nothing: what they reach is not relevant
-    *("cool", "alright then", "got it", "hey", "yep", "nope", "good evening", "that is nice to hear"),
-    *("one moment please", "as you like", "well done", "let me think about it"),
-)
 FEW = 20_000  # chunks that a store is asked to compare one by one
 QUESTIONS = 8  # whose vectors are remembered
 MOST_TERMS = 64  # of a question, that the word index is asked for
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Recall:
@@ -62,10 +59,7 @@ class Recall:
         self._index: VectorIndex | None = None  # all vectors, if the store cannot search them itself
         self._vector_search: VectorSearch | None = None  # the store's own index, if it has one
         self._generation: int | None = None
-        self._usual: Meaning | None = None
-        self._quiet: tuple[float, float] | None = (
-            None  # how near small talk is to an ordinary chunk, and its spread
-        )
+        self._usual: Ordinary | None = None
         self._messages: dict[str, Floats] = {}  # vectors of `SMALL_TALK`, by embedder
         self._marks = Marks()
         self._changed = 0  # chunks that changed since the usual ones were looked at
@@ -103,7 +97,7 @@ class Recall:
             found = find_terms(self._store, self._outline, asked, window=window)
             words = word_scores(found, self._outline, self.weights.word_reach)
             named = spans(text[:READ], now)
-            within = self._mask(window, only)
+            within = looked_at(self._outline, window, only)
             early = self._early_candidates(words, named, now, within)
             meanings = self._meanings(early, self._index) if self._index else []
             query = embedding.result()
@@ -117,10 +111,9 @@ class Recall:
                 near = np.full(len(rows), np.nan, np.float32)
                 for part, meaning in meanings:
                     near[np.searchsorted(rows, part)] = meaning.nearness(query)
-            calm = None if near is None else self._calm()
             parts = self._parts(query, rows, near, words, named, text, now, user_weight)
-            if near is not None and calm:
-                near = (near - np.float32(calm[0])) / np.float32(calm[1])
+            if near is not None:
+                near = self._ordinary().above_small_talk(near)
             return self._hits(rows, parts, near, index, found, limit, mmr_lambda)
 
     def note_said(self) -> None:
@@ -245,7 +238,7 @@ class Recall:
         with self._lock:
             self._refresh()
             if len(self._outline):
-                self._calm()
+                self._ordinary()
 
     def _load(self, ready: Ready) -> None:
         """All vectors of a generation, unless the store searches them. What changes meanwhile the next refresh sees."""
@@ -275,7 +268,7 @@ class Recall:
         strong = np.flatnonzero((words > 0) & within)
         rows = strong[np.argsort(-words[strong], kind="stable")[:SHORTLIST]]
         if named:
-            inside = np.flatnonzero(self._said_in(np.arange(len(outline["number"])), named, now) & within)
+            inside = np.flatnonzero(said_in(outline, np.arange(len(outline["number"])), named, now) & within)
             latest = inside[np.argsort(-outline["said"][inside], kind="stable")[:SHORTLIST]]
             rows = np.concatenate([rows, latest])
         return np.unique(rows)
@@ -313,27 +306,6 @@ class Recall:
             best.append(np.maximum.reduceat(likeness(vectors, query), np.cumsum(counts) - counts))
         return np.asarray(rows[np.argsort(-np.concatenate(best), kind="stable")[:SHORTLIST]])
 
-    def _mask(self, window: str | None, only: Only) -> Bools:
-        """Which rows a search looks at."""
-        outline = self._outline
-        mask = outline["present"].copy()
-        if window is not None:
-            mask &= outline["window"] == outline.window_codes.get(window, -1)
-        if only.windows is not None:
-            codes = [outline.window_codes[one] for one in only.windows if one in outline.window_codes]
-            mask &= np.isin(outline["window"], codes)
-        if only.role is not None:
-            mask &= outline["role"] == ROLES.index(only.role)
-        if only.speaker:
-            called = only.speaker.casefold()
-            codes = [code for name, code in outline.speaker_codes.items() if name.casefold() == called]
-            mask &= np.isin(outline["speaker"], codes)
-        if only.since is not None:
-            mask &= outline["said"] >= (only.since - EPOCH) // timedelta(microseconds=1)
-        if only.before is not None:
-            mask &= outline["said"] < (only.before - EPOCH) // timedelta(microseconds=1)
-        return np.asarray(mask)
-
     def _parts(
         self,
         query: Floats | None,
@@ -349,7 +321,7 @@ class Recall:
         outline, weights = self._outline, self.weights
         parts: dict[str, Floats] = {}
         if query is not None and near is not None:
-            parts["meaning"] = weights.meaning * self._above_ordinary(query, near)
+            parts["meaning"] = weights.meaning * self._ordinary().above(query, near)
         told = outline["told"]
         # An earlier question holds the words of this one best, and must not set the measure for what tells something.
         peak = float(words[rows].max(initial=0, where=told[rows] > 0) or words[rows].max(initial=0))
@@ -365,7 +337,7 @@ class Recall:
         if wrong is not None:
             parts["wrong"] = -weights.wrong * wrong
         if named:
-            parts["time"] = weights.time * self._said_in(rows, named, now).astype(np.float32)
+            parts["time"] = weights.time * said_in(outline, rows, named, now).astype(np.float32)
         if user_weight != 1:
             # Added to the logarithm of the odds: it decides between equals, and cannot outweigh what fits far better.
             parts["user"] = np.float32(math.log(user_weight)) * (
@@ -405,47 +377,19 @@ class Recall:
     def _meaning(self, rows: Rows, index: VectorIndex) -> Meaning:
         return Meaning.of(rows, self._outline, index, self.weights.context)
 
-    def _above_ordinary(self, query: Floats, near: Floats) -> Floats:
-        """Standard deviations above an ordinary chunk; 0 for one that is not embedded yet."""
-        usual = self._ordinary().nearness(query)
-        usual = usual[~np.isnan(usual)]
-        middle = float(usual.mean()) if len(usual) else 0.0
-        spread = float(usual.std()) if len(usual) else 0.0
-        return np.asarray(np.nan_to_num((near - middle) / (spread or 1.0), nan=0.0), np.float32)
-
-    def _calm(self) -> tuple[float, float] | None:
-        """How near messages that speak of nothing are to an ordinary chunk, and the spread of that.
-
-        Cosines have another scale with every embedder; this measures it, on what is in this memory.
-        """
-        ready, ordinary = self._embedding.ready, self._ordinary()
-        if self._quiet is None and ready:
-            if ready.embedder.name not in self._messages:
-                self._messages = {ready.embedder.name: ready.embedder.embed(SMALL_TALK, query=True)}
-            reached = np.stack([ordinary.nearness(one) for one in self._messages[ready.embedder.name]])
-            reached = reached[~np.isnan(reached)]
-            if len(reached):
-                self._quiet = float(reached.mean()), max(float(reached.std()), 1e-3)
-        return self._quiet
-
-    def _ordinary(self) -> Meaning:
-        """Some chunks out of all. A large memory looks at the same ones until a tenth of it has changed."""
+    def _ordinary(self) -> Ordinary:
+        """A large memory looks at the same chunks until a tenth of it has changed."""
         size = len(self._outline)
         if self._usual is None or self._changed > size // 10:
             everyone = np.flatnonzero(self._outline["present"])
             some = everyone[:: max(1, len(everyone) // ORDINARY)]
-            index = self._vectors_around(some)
+            index, ready = self._vectors_around(some), self._embedding.ready
             assert index is not None
-            self._usual, self._quiet, self._changed = self._meaning(some, index), None, 0
+            if ready and ready.embedder.name not in self._messages:
+                self._messages = {ready.embedder.name: ready.embedder.embed(SMALL_TALK, query=True)}
+            messages = self._messages[ready.embedder.name] if ready else None
+            self._usual, self._changed = Ordinary(self._meaning(some, index), messages), 0
         return self._usual
-
-    def _said_in(self, rows: Rows, named: Sequence[Span], now: datetime) -> Bools:
-        said = self._outline["said"][rows]
-        inside = np.zeros(len(rows), bool)
-        for first, last in named:
-            begin, end = _micros(first, now), _micros(last, now) + 24 * 3600 * 1_000_000
-            inside |= (said >= begin) & (said < end)
-        return inside
 
     def _hits(
         self,
@@ -493,8 +437,3 @@ class Recall:
             )
             for i in order.tolist()
         ]
-
-
-def _micros(day: date, now: datetime) -> int:
-    """Midnight of a day where `now` is, in microseconds since 1970."""
-    return (datetime.combine(day, time(), now.tzinfo or UTC) - EPOCH) // timedelta(microseconds=1)

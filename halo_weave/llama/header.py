@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
 from halo_weave.errors import ModelNotFound, ModelUnusable
 
 SCALARS = {  # GGUF's numbers for the types of single values
@@ -212,6 +210,9 @@ class GgufReader:
 
     def check_extents(self, tensors: int, alignment: int) -> None:
         """Every tensor must end within the file."""
+        # Here, since most commands read no model.
+        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
         end = 0
         for _ in range(tensors):
             name = self.text().decode("utf-8", errors="replace")

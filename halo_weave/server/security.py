@@ -158,8 +158,9 @@ class Policy:
 
         Keys of people are known once the memory is open. From the first one on, everyone needs a key.
         """
-        several = people is not None and people.several()
-        if not _is_guarded(path) or not (self.key or several):
+        guarded = _is_guarded(path)  # what is not, answers without the memory, too
+        several = guarded and people is not None and people.several()
+        if not guarded or not (self.key or several):
             return None if people or self.key else UNKNOWN
         session = self.sessions.person(self.session_of(headers))
         if session is not None and (people is None or people.is_known(session)):

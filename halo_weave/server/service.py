@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 
 from halo_weave import __version__
 from halo_weave.core.heads import Calibration
-from halo_weave.errors import HaloWeaveError
+from halo_weave.errors import HaloWeaveError, StoreUnreachable
 from halo_weave.llama import catalogue
 from halo_weave.ports import Engine
 from halo_weave.records import OWNER
@@ -21,6 +21,7 @@ from halo_weave.weave.people import WeavePeople
 from halo_weave.weave.weave import Weave
 
 log = logging.getLogger(__name__)
+AGAIN = 2.0  # seconds after which a database that could not be reached is tried again
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 Assemble = Callable[[Progress], Weave]
@@ -33,6 +34,7 @@ class Service:
         self._loading: Thread | None = None
         self._weave: Weave | None = None
         self._closed = False
+        self._ending = Event()
         self._failure: HaloWeaveError | None = None
         self._told = modelwire.ModelTold(state="loading", sentence="The model is being loaded.")
 
@@ -50,6 +52,10 @@ class Service:
 
     def _load(self) -> None:
         weave = self._weave or self._assembled()
+        while weave is None and isinstance(self._failure, StoreUnreachable) and not self._ending.wait(AGAIN):
+            weave = (
+                self._assembled()
+            )  # the database may come back, and nobody needs to start this server again
         if weave:
             weave.models.load()
             self._failure = weave.models.failure
@@ -61,6 +67,8 @@ class Service:
             if not isinstance(error, HaloWeaveError):
                 log.exception("The system could not be assembled.")
             self._failure = error if isinstance(error, HaloWeaveError) else Refusal(503, "failed", INTERNAL)
+            if isinstance(error, StoreUnreachable) and self._told.sentence != str(error):
+                log.warning("%s", error)
             self._told = modelwire.ModelTold(state="missing", sentence=str(self._failure))
             return None
         with self._lock:
@@ -83,6 +91,7 @@ class Service:
         """End all event streams, and stop every reply so that what was said of it is stored."""
         with self._lock:
             self._closed = True
+        self._ending.set()
         if self._weave:
             self._weave.turns.close()
 

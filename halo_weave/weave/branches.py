@@ -118,6 +118,7 @@ class TurnBranches:
         system = self._system
         with system.alone(window_id):
             of = system.window(window_id)
+            system.check_owns(window_id)
             if not on_branch(system.store, window_id, turn_id):
                 raise BadInput(f"Turn {turn_id} is not on the current branch. Switch to it first.")
             texts = {"system_prompt": of.system_prompt, "user_name": of.user_name, "ai_name": of.ai_name}

@@ -120,6 +120,7 @@ class WeaveChunks:
         """Putting it to sleep by hand is taken back: it is as it was before, pinned only if it was."""
         with self._system.changing(window_id):
             desk = self._asleep(window_id, key)
+            desk.readings([key])  # what cannot wake up here is refused before its past is looked at
             return desk.wake_by_hand(key, now=self._system.now(), pinned=desk.was_pinned(key))
 
     def _asleep(self, window_id: str, key: ChunkKey) -> Desk:

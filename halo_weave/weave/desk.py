@@ -31,23 +31,12 @@ from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
 from halo_weave.weave.leaving import leaving, may_leave
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
-from halo_weave.weave.readings import Reading, retokenized
+from halo_weave.weave.readings import About, Reading, retokenized
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyReader
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
 from halo_weave.weave.waking import NO_WISH, Recalled, WakeWish, plan_waking, stamps_of, tagged
 
 CUT = "cut"  # tag of a reply whose process ended before it did
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """Where and when a live chunk was said, and why it woke up if it slept."""
-
-    window: str
-    speaker: str
-    said: datetime
-    woken: Mapping[str, Any] | None = None
-    tags: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -67,6 +56,7 @@ class Desk:
     origins: dict[int, Origin] = field(default_factory=dict)  # of the turns that get a stamp
     foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
     anew: list[Live] = field(default_factory=list)  # of `foreign`, those that the store does not know so yet
+    guests: set[ChunkKey] = field(default_factory=set)  # what woke up since others than such fell asleep
     reply: ReplyReader | None = None  # what the tokens of the reply in progress are
     left: frozenset[int] = frozenset()  # turns that go aside when something takes their place
     unstored: str = ""  # why the reply is not stored yet, while that is so
@@ -361,13 +351,9 @@ class Desk:
 
     def _reaches(self, one: Wakeable) -> bool:
         """Whether a chunk may be here: it was, it led here, or all who read this window may read it."""
-        said, reach = one.record.window, self.reach
-        return (
-            reach is None
-            or said in reach
-            or one.brightness is not None
-            or one.key.turn_id in self.led_here(reach)
-        )
+        if self.reach is None or one.record.window in self.reach or one.brightness is not None:
+            return True
+        return one.key.turn_id in self.led_here(self.reach)
 
     def _wake(
         self,

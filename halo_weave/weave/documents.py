@@ -13,8 +13,9 @@ from halo_weave.documents.reader import document_name, document_text
 from halo_weave.errors import BadInput, DocumentRefused
 from halo_weave.records import DOCUMENT
 from halo_weave.settings import Settings
-from halo_weave.weave.desk import About, Desk
+from halo_weave.weave.desk import Desk
 from halo_weave.weave.prompt import Origin
+from halo_weave.weave.readings import About
 from halo_weave.weave.room import wake_room
 from halo_weave.weave.system import System
 

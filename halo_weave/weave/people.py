@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from halo_weave.errors import BadInput, NotYours, UnknownPerson
 from halo_weave.records import OWNER, OWNER_NAME, Person, Share
-from halo_weave.weave.system import System
+from halo_weave.store import Store
 from halo_weave.weave.windows import window_name
 
 _PREFIX = "hw_"  # so that a key is known as one where it does not belong
@@ -33,9 +33,18 @@ class NamedShare:
 class WeavePeople:
     """`weave.people`. Who is bound to a person shares what is theirs, and sees what concerns them."""
 
-    def __init__(self, system: System, person: str | None = None) -> None:
-        self._system, self._person = system, person
-        self._store = system.root.store
+    def __init__(
+        self,
+        store: Store,
+        now: Callable[[], datetime],
+        *,
+        changed: Callable[[Iterable[str]], None] = lambda windows: None,
+        person: str | None = None,
+        reached: Store | None = None,
+    ) -> None:
+        """`changed` tells of windows that are not what they were. `reached`: what the person may reach of the store."""
+        self._store, self._now, self._changed = store, now, changed
+        self._person, self._reached = person, reached or store
 
     # Keys. They are 256 random bits, so one fast hash is enough: there is nothing to guess that a slow one would save.
 
@@ -43,12 +52,12 @@ class WeavePeople:
         """Someone with a memory of their own, or a new key for someone whose key was revoked. The key is told once."""
         self._runs_it()
         key = _PREFIX + secrets.token_urlsafe(32)
-        return self._store.add_person(window_name(name), _hash(key), now=self._system.now()), key
+        return self._store.add_person(window_name(name), _hash(key), now=self._now()), key
 
     def revoke(self, name: str) -> Person:
         """Their key opens nothing from now on; what was said stays theirs."""
         self._runs_it()
-        return self._store.revoke_person(name, now=self._system.now())
+        return self._store.revoke_person(name, now=self._now())
 
     def list(self) -> list[Person]:
         return self._store.people()
@@ -81,14 +90,14 @@ class WeavePeople:
     ) -> NamedShare:
         """Someone may read a window, or write there too; with an empty id, in all windows of the one who shares."""
         whose, person = self._parties(window_id, name, owner)
-        made = self._store.share(whose, window_id, person, writes=writes, now=self._system.now())
+        made = self._store.share(whose, window_id, person, writes=writes, now=self._now())
         return self._named([made])[0]
 
     def unshare(self, window_id: str, name: str, *, owner: str | None = None) -> bool:
         whose, person = self._parties(window_id, name, owner)
         changed = self._store.unshare(whose, window_id, person)
         if changed:
-            self._system.root.changed(self._store.reach(person).own)
+            self._changed(self._store.reach(person).own)
         return changed
 
     def shares(self) -> Sequence[NamedShare]:
@@ -101,7 +110,7 @@ class WeavePeople:
     def _parties(self, window_id: str, name: str, owner: str | None) -> tuple[str, str]:
         """The ids of the one who shares and of the one who gets it."""
         if window_id:
-            whose = self._system.window(window_id).owner
+            whose = self._reached.window(window_id).owner
         else:
             whose = self._id_of(owner) if owner is not None else self._person or OWNER
         if self._person is not None and whose != self._person:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow
-from halo_weave.core.tokens import Chunk, Ids, Positions, Role, Tokens
+from halo_weave.core.tokens import Chunk, ChunkKey, Ids, Positions, Role, Tokens
 from halo_weave.core.window import Window
 from halo_weave.ports import NAMELESS, Engine, Prompt, Segment
 from halo_weave.templates.messages import ChatMessage, Piece
@@ -179,11 +179,12 @@ class Scribe:
         foreign: frozenset[int] = frozenset(),
         *,
         effort: str | None = None,
+        guests: Collection[ChunkKey] = (),
     ) -> WindowPrompt:
         """What should be live. A reply in progress stands last, after the header of its turn.
 
         `origins` holds the turns that get a stamp, `foreign` the starts of chunks under another tokenizer. Control tokens
-        stand in frames only: in a chunk they are read as words.
+        stand in frames only: in a chunk they are read as words. `guests`: chunks that woke up lately.
         """
         reply = window.reply
         if reply is None:
@@ -216,6 +217,7 @@ class Scribe:
             int(missing[:before].sum()),
             "".join(piece.text for piece in pieces if piece.part == "prompt"),
             messages=said if not reply.ids else (*said, ChatMessage("assistant", reply.tokens.text)),
+            guests=frozenset(turn.message for turn in turns if all(c.key in guests for c in turn.chunks)),
             tools=declarations(system.tools),
             effort=effort,
         )

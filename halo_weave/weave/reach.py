@@ -42,7 +42,7 @@ _READS = {
 _WRITES = {"prune", "wake", "pin", "unpin"}
 _OWNS = {"change_window", "delete_window"}
 # Those that are about nobody's words, and those of keepsakes, which are the person's own.
-_FREE = {"reserve", "version", "folder"}
+_FREE = {"reserve", "version", "folder", "fleet"}
 _KEPT = {
     *("entry", "save_entry", "entries", "entry_paths", "entry_versions", "delete_entry"),
     *("note", "notes", "save_note", "settings", "change_settings"),
@@ -61,13 +61,17 @@ class StoreInReach:
             return getattr(self._kept, name)
         if name in _FREE:
             return getattr(self._store, name)
-        check = self.reads if name in _READS else self.writes if name in _WRITES else self._owns
-        if check is self._owns and name not in _OWNS:
+        checks = [
+            check
+            for names, check in ((_READS, self.reads), (_WRITES, self.writes), (_OWNS, self.owns))
+            if name in names
+        ]
+        if not checks:
             raise NotYours("This is for whoever runs the server.")
         method = getattr(self._store, name)
 
         def scoped(window_id: str, *more: Any, **named: Any) -> Any:
-            check(window_id)
+            checks[0](window_id)
             return method(window_id, *more, **named)
 
         return scoped
@@ -83,7 +87,7 @@ class StoreInReach:
         if window_id not in self.reach.writable:
             raise NotYours("This window is shared with you to read. Ask whoever it belongs to.")
 
-    def _owns(self, window_id: str) -> None:
+    def owns(self, window_id: str) -> None:
         self.reads(window_id)
         if window_id not in self.reach.own:
             raise NotYours("Only whoever a window belongs to can do this.")
@@ -318,6 +322,12 @@ class SystemInReach:
 
     def settings(self, window: WindowRecord | None = None) -> Settings:
         return self.root.settings(window, owner=self._person)
+
+    def check_writes(self, window_id: str) -> None:
+        self._scoped.writes(window_id)
+
+    def check_owns(self, window_id: str) -> None:
+        self._scoped.owns(window_id)
 
     def mine(self, windows: Collection[str]) -> list[str]:
         return [one for one in windows if one in self._scoped.reach.readable]

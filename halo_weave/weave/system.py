@@ -199,6 +199,12 @@ class System:
         """Those of these windows that may be told."""
         return list(windows)
 
+    def check_writes(self, window_id: str) -> None:
+        """Refuse what only those may do who may write in a window."""
+
+    def check_owns(self, window_id: str) -> None:
+        """Refuse what only the one may do whom a window belongs to."""
+
     def reach_in(self, record: WindowRecord) -> frozenset[str] | None:
         """The windows whose talk may wake up in one: those that everybody who may read it may read. None: all."""
         if not self.store.several():

@@ -27,12 +27,13 @@ from halo_weave.templates.calls import CallSplitter
 from halo_weave.templates.messages import NativeCall
 from halo_weave.weave import events
 from halo_weave.weave.clock import TurnClock
-from halo_weave.weave.desk import About, Desk
+from halo_weave.weave.desk import Desk
 from halo_weave.weave.documents import attach, document_cost
 from halo_weave.weave.holding import hold_back
 from halo_weave.weave.lighting import TurnLight
 from halo_weave.weave.orders import Asked, GuestTerms
 from halo_weave.weave.prompt import declarations
+from halo_weave.weave.readings import About
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.room import fitting, model_room, wake_room
 from halo_weave.weave.roundtrip import round_trip
@@ -177,6 +178,7 @@ class Turn:
     ) -> events.ChunksWoken:
         chunks = self.desk.wake(plan, hits, now=self.now(), by=by)
         self.stats["woken"] += len(chunks)
+        self.desk.guests.update(plan.keys)
         self._woken.update((chunk.key, chunk.woken or {}) for chunk in chunks)
         return events.ChunksWoken(chunks, plan.cost, plan.room, len(plan.passed_over))
 
@@ -289,6 +291,7 @@ class Turn:
             self.desk.origins,
             frozenset(self.desk.foreign),
             effort=self.settings.effort,
+            guests=self.desk.guests,
         )
         marks = self.engine.facts.marks
         if first and not self.asked.opening:
@@ -461,17 +464,22 @@ class Turn:
             aside = PrunePlan(budget, 0, tuple(goes))
             self.tape.note("prune", aside)
             yield self._put_to_sleep(aside, before_turn=False)
-        plan = choose_prunes(
-            window,
-            budget,
-            goal=self._goal(budget),
-            current=self.desk.last_exchanges() | {ids.user_turn, ids.assistant_turn},
-            kept=self._woken_and_used(),
-            pairs=self.settings.pairs_asleep,
-        )
+        plan = self._plan_sleep(budget, self.desk.last_exchanges() | {ids.user_turn, ids.assistant_turn})
         self.tape.note("prune", plan)
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)
+
+    def _plan_sleep(self, budget: int, current: set[int]) -> PrunePlan:
+        """Where a cache cannot be cut, what woke up goes first, if that is enough: the rest is read again then."""
+        window, kept, pairs = self.desk.window, self._woken_and_used(), self.settings.pairs_asleep
+        goal, guests = self._goal(budget), self.desk.guests
+        if goal < budget and guests:
+            others = {chunk.key for chunk in window.chunks if chunk.key not in guests}
+            plan = choose_prunes(window, budget, goal=goal, current=current, kept=kept | others, pairs=pairs)
+            if not plan.over:
+                return plan
+        guests.clear()
+        return choose_prunes(window, budget, goal=goal, current=current, kept=kept, pairs=pairs)
 
     def _goal(self, budget: int) -> int:
         return self.settings.prune_goal(budget, cuts=self.engine.info.abilities.cuts)

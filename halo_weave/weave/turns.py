@@ -221,8 +221,7 @@ class WeaveTurns(TurnBranches):
 
     def abort(self, window_id: str) -> bool:
         """Stop the reply at its next token, whichever server writes it. What was said so far stays."""
-        if not self._system.mine([window_id]):
-            return False
+        self._system.check_writes(window_id)
         return self._stop(window_id) or self._system.store.fleet.stop(window_id)
 
     def abort_all(self) -> None:

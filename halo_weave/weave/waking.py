@@ -24,6 +24,9 @@ from halo_weave.store import Store
 
 MOST_HITS = 200  # what a search gives the plan to choose from
 MOST_NEAR = 5  # near misses that are told
+FAR = (
+    7.0  # below the best: odds of less than one in a thousand against it; waking such hits found nothing more
+)
 HALFWAY = 1.5  # nearness that nonsense does not reach: see docs/decisions/0017-page.md
 
 
@@ -58,13 +61,16 @@ def hits_for(room: int) -> int:
 def relevant(found: Sequence[RecallHit], text: str, floor: float) -> list[RecallHit]:
     """The hits that have to do with a text, without those that tell nothing: they may only come as pairs.
 
-    Once one reaches the floor, half of it is enough for the others, and less the clearer it stands above. For a question
-    about the past the best one comes, whatever its nearness.
+    Once one reaches the floor, half of it is enough for the others, and less the clearer it stands above. What is far
+    below the best does not come, even if there is room. For a question about the past the best one comes, whatever its
+    nearness.
     """
     found = [hit for hit in found if "asking" not in hit.parts]
     nearest = max((hit.nearness for hit in found if hit.nearness is not None), default=floor)
     lower = max(0.0, floor / 2 - (nearest - floor) / 2) if nearest >= floor else floor
     near = [hit for hit in found if hit.matters(lower)]
+    best = max((hit.similarity for hit in near), default=0.0)
+    near = [hit for hit in near if hit.similarity > best - FAR]
     return near or (found[:1] if asks_back(text) else [])
 
 

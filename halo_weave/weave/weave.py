@@ -72,7 +72,7 @@ class Weave:
         self.memory = WeaveMemory(self._system, embed_anew, self._ahead)
         self.keepsakes = WeaveKeepsakes(self._system)
         self.library = WeaveLibrary(self._system)
-        self.people = WeavePeople(self._system)
+        self.people = WeavePeople(store, now, changed=self._system.changed)
         self.now = now
         self._system.recover()
         self._system.divide_long()
@@ -92,7 +92,9 @@ class Weave:
         own.documents, own.presets = WeaveDocuments(system), WeavePresets(system)
         own.chunks, own.keepsakes = WeaveChunks(system), WeaveKeepsakes(system)
         own.library, own.engines = WeaveLibrary(system), self.engines.within(system)
-        own.people = WeavePeople(system, person)
+        own.people = WeavePeople(
+            whole.store, self.now, changed=whole.changed, person=person, reached=system.store
+        )
         return own
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,10 @@ class FaultyServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.asked: list[dict[str, Any]] = []
         self.spelled = {7 + number: word for number, word in enumerate(WORDS)}  # tokens told so far
+        self.streams: list[list[dict[str, Any]]] = []  # events that are told first, one list for each request
+        self.heads = (
+            False  # whether the head (1, 0) looks at what followed the last token where it stood before
+        )
         self.free = threading.Event()
 
     @property
@@ -47,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
             "/api/v1/model": {
                 "model_name": "tiny",
                 "num_layers": 2,
-                "num_attention_heads": 2,
+                "num_attention_heads": 8,
                 "max_context_length": 4096,
             },
             "/v1/models": {"data": [{"id": "tiny", "max_model_len": 4096}]},
@@ -75,8 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _tokens(self, text: str) -> list[dict[str, Any]]:
         ids = {word: id for id, word in self.server.spelled.items()}
         told = []
-        for at in range(0, len(text), 3):
-            piece = text[at : at + 3]
+        for piece in re.findall(r"\s?\w+|\W", text):
             id = ids.setdefault(piece, 100 + len(ids))
             self.server.spelled[id] = piece
             told.append({"token_id": id, "text": piece})
@@ -134,6 +138,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
 
     def _events(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        if self.server.streams:
+            yield from self.server.streams.pop(0)
+            return
         if self.path.startswith("/v1"):
             for word in WORDS:
                 told = {"delta": {"content": word}, "finish_reason": None}
@@ -145,17 +152,21 @@ class _Handler(BaseHTTPRequestHandler):
             yield {"choices": [], "usage": usage}
             return
         for number, word in enumerate(WORDS):
-            count = len(body["input_ids"]) + number
             yield {
                 "type": "token",
                 "token": {"token_id": 7 + number, "text": word},
-                "attention": self._attention(count, body),
+                "attention": self._attention([*body["input_ids"], *range(7, 7 + number)], body),
             }
         yield {"type": "done", "finish_reason": "eos", "total_tokens": len(WORDS)}
 
-    def _attention(self, count: int, body: dict[str, Any]) -> Any:
-        shape = [2, 2, count] if body.get("attention_format") == "per_layer" else [count]
+    def _attention(self, ids: list[int], body: dict[str, Any]) -> Any:
+        count = len(ids)
+        shape = [2, 8, count] if body.get("attention_format") == "per_layer" else [count]
         rows = np.full(shape, 1 / count, np.float32)
+        if self.server.heads and len(shape) == 3:
+            after = [i + 1 for i in range(count - 1) if ids[i] == ids[-1]]
+            rows[1, 0] = 0
+            rows[1, 0, after or [0]] = 1 / max(1, len(after))
         match self.server.fault:
             case "no attention":
                 return None

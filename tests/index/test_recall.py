@@ -7,7 +7,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from halo_weave.core.resurrection import choose_resurrections
+from halo_weave.core.resurrection import RecallHit, choose_resurrections
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.errors import BadSetting
@@ -217,6 +217,15 @@ def test_a_question_about_the_past_wakes_the_best_there_is_and_small_talk_nothin
         found = recall.search(asked, now=NOW)
         assert relevant([replace(hit, rare=False) for hit in found], asked, 1e6)[0].key == found[0].key
         assert relevant([replace(hit, rare=False) for hit in found], "Tell me more.", 1e6) == []
+
+
+def test_what_is_far_below_the_best_does_not_wake_up_even_if_there_is_room():
+    def hit(number: int, similarity: float) -> RecallHit:
+        return RecallHit(ChunkKey(number, 0, Role.USER), similarity, nearness=5.0)
+
+    found = [hit(1, 11.0), hit(2, 4.5), hit(3, 3.5)]
+    assert relevant(found, "Who plays the violin?", 3.0) == found[:2]
+    assert relevant(found[1:], "Who plays the violin?", 3.0) == found[1:]
 
 
 # Bad input

@@ -9,7 +9,8 @@ import pytest
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.errors import EngineError, ModelUnusable
 from halo_weave.index import recall as module
-from halo_weave.index.recall import SMALL_TALK, Recall
+from halo_weave.index.ordinary import SMALL_TALK
+from halo_weave.index.recall import Recall
 from halo_weave.index.vectors import VectorIndex
 from halo_weave.stores.sqlite import SqliteStore
 from tests.index.talk import recalling, talk

@@ -101,9 +101,9 @@ def assembled(tmp_path: Path) -> Iterator[Assembled]:
     opened: list[Weave] = []
     clock = Clock()
 
-    def open_memory(engine: ScriptedEngine | None = None, toolbox: Any = None) -> Weave:
+    def open_memory(engine: ScriptedEngine | None = None, toolbox: Any = None, **more: Any) -> Weave:
         store = SqliteStore(tmp_path / "memory.sqlite")
-        weave = Weave(engine or ScriptedEngine(), store, WordRecall(store), toolbox, now=clock)
+        weave = Weave(engine or ScriptedEngine(), store, WordRecall(store), toolbox, now=clock, **more)
         opened.append(weave)
         return weave
 

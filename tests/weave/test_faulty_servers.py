@@ -5,15 +5,17 @@ from contextlib import closing
 
 import pytest
 
-from halo_weave.engines import remote
+from benchmarks.peer_server import halo_server
+from halo_weave.engines import calibration, remote
 from halo_weave.engines.kobold import KoboldEngine
 from halo_weave.engines.openai import OpenAiEngine
 from halo_weave.errors import EngineError
 from halo_weave.records import Subset
-from halo_weave.weave.events import Spoken, TurnEnded
+from halo_weave.weave.events import Heard, Spoken, TokenSpoken, TurnEnded
 from tests.engines.faulty import KEY, WORDS, faulty_server
 
 REPLY = "".join(WORDS)
+LONG = {"max_new_tokens": 3000, "max_context_tokens": 0, "timestamps": False}
 
 
 @pytest.fixture
@@ -143,6 +145,65 @@ def test_both_of_the_prototypes_formats_light_what_was_said(assembled, server):
         assert server.asked[-1]["attention_format"] == "aggregated"
         assert next(e for e in events if isinstance(e, TurnEnded)).stats["faults"] == 0
         assert engine.malformed == 0
+
+
+def test_heads_of_a_server_that_only_shows_layers_are_calibrated_and_light_the_chunk_that_they_look_at(
+    assembled, server, monkeypatch, tmp_path
+):
+    """The prototype's own API, without ours: rows of all layers and heads, one prompt for each row that is read."""
+    monkeypatch.setattr(calibration, "LISTS", 1)
+    monkeypatch.setattr(calibration, "STORIES", 0)
+    server.heads = True
+    with closing(KoboldEngine(server.url, KEY)) as engine:
+        found = calibration.calibrated(engine, tmp_path, lambda *_: None)
+        assert found.pairs[0] == (1, 0)
+        assert found.heads[0].weight > 0.9
+        assert server.asked[-1]["attention_format"] == "per_layer"
+        assert "halo" not in server.asked[-1]
+        count = len(server.asked)
+        assert calibration.calibrated(engine, tmp_path, lambda *_: None) == found
+        assert len(server.asked) == count  # once for each model
+        weave = assembled(engine, calibration=found)
+        window = weave.windows.create("w", settings={"timestamps": False}).id
+        fact, other = (
+            next(e for e in speak(weave, window, text) if isinstance(e, Heard)).chunks[0].key
+            for text in ("The cat sleeps in the piano.", "Well, and what is with that long story of yours?")
+        )
+        spoken = next(e for e in speak(weave, window, "And so?") if isinstance(e, Spoken))
+        assert server.asked[-1]["attention_format"] == "per_layer"
+        shares = {one.key: one.share for one in spoken.use.chunks}
+        assert shares[fact] > 0.1
+        assert shares.get(other, 0) < 0.01
+        assert engine.malformed == 0
+
+
+@pytest.mark.parametrize("kind", ["kobold", "openai"])
+def test_a_server_that_is_killed_in_a_reply_and_started_again_is_spoken_with_again(assembled, tmp_path, kind):
+    """A whole server of ours in a process of its own, on the same port as before."""
+    words = " ".join(f"word{number}" for number in range(700))
+    with halo_server(tmp_path, "--engine", "scripted") as server:
+        far = (
+            KoboldEngine(server.url)
+            if kind == "kobold"
+            else OpenAiEngine(server.url, model="scripted:incognito")
+        )
+        weave = assembled(far)
+        window = weave.windows.create("w", settings=LONG).id
+        events = weave.turns.steps(window, words)
+        next(event for event in events if isinstance(event, TokenSpoken))
+        server.kill()
+        with pytest.raises(EngineError, match="broke off"):
+            list(events)
+        first = said(weave, window)
+        assert first[0] == words
+        assert first[1].startswith("You said")
+        assert "word699" not in first[1]
+        with pytest.raises(EngineError, match="cannot be reached"):
+            speak(weave, window, "Are you there?")
+        server.start()
+        speak(weave, window, "And now?")
+        assert said(weave, window)[:2] == first
+        assert said(weave, window)[-1].endswith("And now?")
 
 
 def test_what_the_server_had_read_before_is_reported(assembled, server):

@@ -144,9 +144,8 @@ class _Arrivals:
         self._counts: Counter[str] = Counter()
         self._people = ArrivingPeople()
         self._heads: dict[str, int] = {}  # the last turns, as in the file, of windows that are new here
-        self._inherits: dict[
-            str, Sequence[str]
-        ] = {}  # words that they shared with all windows where they come from
+        # Words that they shared with all windows where they come from.
+        self._inherits: dict[str, Sequence[str]] = {}
         self._generation: int | None = None  # the one here that takes the vectors
         self._dimension = 0
 
@@ -267,17 +266,11 @@ class _Arrivals:
             key = ChunkKey(here, chunk.chunk, turn.role)
             start = chunk.start + shift
             number = insert_chunk(db, turn.window, key, start, chunk.tokens, chunk.tokenizer, chunk.tags)
+            state = (chunk.deleted, chunk.undeleted, chunk.merged, numbers[chunk.merged_into], aside)
             db.execute(
                 """UPDATE chunks SET deleted = ?, undeleted = ?, merged = ?, merged_into = ?, aside = ?
                    WHERE number = ?""",
-                (
-                    chunk.deleted,
-                    chunk.undeleted,
-                    chunk.merged,
-                    numbers[chunk.merged_into],
-                    aside,
-                    number,
-                ),
+                (*state, number),
             )
             numbers[chunk.chunk] = number
             db.note_changed([number])

@@ -1,0 +1,130 @@
+"""`halo-weave people` and `halo-weave share`: who has a key and a memory here, and what is shared with whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from halo_weave.cli.app import app
+from halo_weave.cli.glow import plain
+from halo_weave.cli.memory import now, opened, opened_to_read
+from halo_weave.cli.memory import say as say_json
+from halo_weave.cli.starting import Data, Json
+from halo_weave.config import read_config, text_of
+from halo_weave.errors import BadInput
+from halo_weave.records import OWNER_NAME
+from halo_weave.store import Store
+from halo_weave.weave.people import WeavePeople
+from halo_weave.weave.windows import find_window
+
+_people = typer.Typer(help="Who has a key and a memory of their own here.", no_args_is_help=True)
+app.add_typer(_people, name="people")
+_share = typer.Typer(help="What people share with each other.", no_args_is_help=True)
+app.add_typer(_share, name="share")
+
+_Name = Annotated[str, typer.Argument(help="How they are called here.")]
+_Window = Annotated[
+    str | None, typer.Option("--window", help="A window, by its name or id. Default: all of someone's.")
+]
+_Of = Annotated[str, typer.Option("--of", help="Whose windows are shared, if no window is named.")]
+_With = Annotated[str, typer.Argument(help=f"With whom; {OWNER_NAME!r} is whoever runs the server.")]
+
+
+@contextmanager
+def _opened(data: Data, *, change: bool = True) -> Iterator[tuple[Store, WeavePeople]]:
+    with opened(data) if change else opened_to_read(data) as store:
+        yield store, WeavePeople(store, now)
+
+
+@_people.command("add")
+def add(name: _Name, data: Data = None, as_json: Json = False) -> None:
+    """Someone gets a key and a memory of their own. The key is shown once: only its hash is kept."""
+    with _opened(data) as (store, people):
+        first = not store.several()
+        person, key = people.add(name)
+    if as_json:
+        say_json({"name": person.name, "key": key})
+        return
+    _say(f"{person.name}'s key, shown this once: {key}")
+    if first and not text_of(read_config(), "key"):
+        _say("From now on everyone needs a key, you too: start the server with --key, or set HALO_WEAVE_KEY.")
+
+
+@_people.command("list")
+def people_list(data: Data = None, as_json: Json = False) -> None:
+    """Who has a memory here."""
+    with _opened(data, change=False) as (store, people):
+        known = people.list()
+        windows = {one.id: len(store.reach(one.id).own) for one in known}
+    if as_json:
+        say_json(
+            [
+                {"name": one.name, "created": one.created, "revoked": one.revoked, "windows": windows[one.id]}
+                for one in known
+            ]
+        )
+        return
+    for one in known:
+        state = f"revoked {one.revoked:%Y-%m-%d}" if one.revoked else f"since {one.created:%Y-%m-%d}"
+        _say(f"{one.name}  {windows[one.id]} windows  {state}")
+    if not known:
+        _say("Nobody was added: all of the memory is yours. Add someone with: halo-weave people add NAME")
+
+
+@_people.command("revoke")
+def revoke(name: _Name, data: Data = None) -> None:
+    """Their key opens nothing from now on. Their memory stays; `people add` gives them a new key."""
+    with _opened(data) as (_, people):
+        person = people.revoke(name)
+    _say(f"{person.name}'s key is revoked.")
+
+
+@_share.command("add")
+def share_add(
+    person: _With,
+    window: _Window = None,
+    of: _Of = OWNER_NAME,
+    writes: Annotated[bool, typer.Option("--write", help="They may also write there.")] = False,
+    data: Data = None,
+) -> None:
+    """Let someone read a window, or all windows of someone."""
+    with _opened(data) as (store, people):
+        made = people.share(_id_of(store, window), person, writes=writes, owner=of)
+    what = f"the window {made.window_name!r}" if made.window else f"all windows of {made.owner}"
+    _say(f"{made.person} may {'read and write' if made.writes else 'read'} {what}.")
+
+
+@_share.command("remove")
+def share_remove(person: _With, window: _Window = None, of: _Of = OWNER_NAME, data: Data = None) -> None:
+    """Take it back. What of it woke up in their windows leaves them."""
+    with _opened(data) as (store, people):
+        if not people.unshare(_id_of(store, window), person, owner=of):
+            raise BadInput("That was not shared. To see what is: halo-weave share list")
+    _say("It is not shared any more.")
+
+
+@_share.command("list")
+def share_list(data: Data = None, as_json: Json = False) -> None:
+    """What is shared with whom."""
+    with _opened(data, change=False) as (_, people):
+        shares = people.shares()
+    if as_json:
+        names = ("owner", "window", "window_name", "person", "writes", "made")
+        say_json([{name: getattr(one, name) for name in names} for one in shares])
+        return
+    for one in shares:
+        what = f"{one.window_name} ({one.window})" if one.window else "everything"
+        _say(f"{one.owner} -> {one.person}: {what}, to {'write' if one.writes else 'read'}")
+    if not shares:
+        _say("Nothing is shared.")
+
+
+def _say(sentence: str) -> None:
+    typer.echo(plain(sentence).plain)
+
+
+def _id_of(store: Store, window: str | None) -> str:
+    return find_window(store.windows(), window).id if window is not None else ""

@@ -1,0 +1,50 @@
+"""Which chunks a search looks at, and which were said in the time that a question names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta
+
+import numpy as np
+
+from halo_weave.index.outline import ROLES, Bools, Outline, Rows
+from halo_weave.index.times import Span
+from halo_weave.ports import Only
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def looked_at(outline: Outline, window: str | None, only: Only) -> Bools:
+    """(rows of the outline,) whether a search looks at it."""
+    mask = outline["present"].copy()
+    if window is not None:
+        mask &= outline["window"] == outline.window_codes.get(window, -1)
+    if only.windows is not None:
+        codes = [outline.window_codes[one] for one in only.windows if one in outline.window_codes]
+        mask &= np.isin(outline["window"], codes)
+    if only.role is not None:
+        mask &= outline["role"] == ROLES.index(only.role)
+    if only.speaker:
+        called = only.speaker.casefold()
+        codes = [code for name, code in outline.speaker_codes.items() if name.casefold() == called]
+        mask &= np.isin(outline["speaker"], codes)
+    if only.since is not None:
+        mask &= outline["said"] >= (only.since - _EPOCH) // timedelta(microseconds=1)
+    if only.before is not None:
+        mask &= outline["said"] < (only.before - _EPOCH) // timedelta(microseconds=1)
+    return np.asarray(mask)
+
+
+def said_in(outline: Outline, rows: Rows, named: Sequence[Span], now: datetime) -> Bools:
+    """(rows,) whether it was said in one of these spans of days, which begin and end where `now` is."""
+    said = outline["said"][rows]
+    inside = np.zeros(len(rows), bool)
+    for first, last in named:
+        begin, end = _micros(first, now), _micros(last, now) + 24 * 3600 * 1_000_000
+        inside |= (said >= begin) & (said < end)
+    return inside
+
+
+def _micros(day: date, now: datetime) -> int:
+    """Midnight of a day where `now` is, in microseconds since 1970."""
+    return (datetime.combine(day, time(), now.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,121 @@
+"""The database goes away and comes back, and servers are killed: sentences meanwhile, and then all goes on by itself."""
+
+import threading
+import time
+
+import httpx
+import pytest
+
+from benchmarks import bench_faults, bench_fleet
+from halo_weave.assemble import Options, assemble
+from halo_weave.server import service as serving_module
+from halo_weave.server.listening import serving
+from halo_weave.server.service import Service
+from halo_weave.weave.events import ReplyUnstored, TurnEnded
+from tests.contract.test_stores_fleet import until
+
+
+@pytest.fixture
+def address(server):
+    name = server.new()
+    yield server.address(name)
+    server.drop(name)
+
+
+@pytest.fixture
+def away(server):
+    """Stops the database; it is there again after the test, whatever happens."""
+    yield server.stop
+    server.start()
+
+
+@pytest.fixture
+def weave(address, folder):
+    weave = assemble(Options(data=folder, store=address, engine="scripted", embedder="off"))
+    weave._system.store._db._pool.timeout = 0.3  # nobody comes
+    yield weave
+    weave.close()
+
+
+def test_without_its_database_a_server_answers_503_with_a_sentence_until_it_is_back(weave, server, away):
+    window = weave.windows.create("talk").id
+    service = Service(lambda progress: weave)
+    service.begin().join()
+    with serving(service) as at, httpx.Client(base_url=at, timeout=30) as client:
+        assert client.get("/readyz").status_code == 200
+        away()
+        ready = client.get("/readyz")
+        assert ready.status_code == 503
+        assert "cannot be reached" in ready.text
+        assert client.get("/healthz").status_code == 200
+        for answer in (
+            client.get("/api/windows"),
+            client.post("/api/windows", json={"name": "another"}),
+            client.post(f"/api/windows/{window}/say", json={"text": "hello"}),
+        ):
+            assert answer.status_code == 503
+            assert answer.json()["error"]["code"] == "store_unreachable"
+            assert "Check that the database runs" in answer.json()["error"]["sentence"]
+        server.start()
+        assert until(lambda: client.get("/readyz").status_code == 200)
+        assert client.post(f"/api/windows/{window}/say", json={"text": "hello"}).status_code == 202
+
+
+def test_a_reply_that_is_written_meanwhile_is_stored_when_the_database_is_back(weave, server, away):
+    window = weave.windows.create("talk").id
+    middle, go_on = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        if middle.is_set():
+            time.sleep(0.01)
+        else:
+            middle.set()
+            go_on.wait(20)
+
+    weave.engine.pause = pause
+    hub = weave.turns.hub(window)
+    begun = weave.turns.say(window, "Tell me of the sea.").result()
+    assert middle.wait(20)
+    away()
+    go_on.set()
+
+    def told(kind: type) -> list:
+        return [one.event for one in hub.since(0)[0] if isinstance(one.event, kind)]
+
+    assert until(lambda: told(ReplyUnstored))
+    assert "cannot be reached" in told(ReplyUnstored)[0].sentence
+    server.start()
+    assert until(lambda: told(TurnEnded))
+    reply = weave._system.store.turn(begun.heard.reply_turn)
+    assert b"".join(one.chunk.tokens.raw for one in reply).endswith(b"Tell me of the sea.")
+
+
+def test_a_server_that_starts_before_its_database_is_ready_when_that_is(
+    address, folder, server, away, monkeypatch
+):
+    monkeypatch.setattr(serving_module, "AGAIN", 0.05)
+    away()
+    options = Options(data=folder, store=address, engine="scripted", embedder="off")
+    service = Service(lambda progress: assemble(options))
+    with serving(service) as at, httpx.Client(base_url=at, timeout=30) as client:
+        loading = service.begin()
+        assert until(lambda: "cannot be reached" in client.get("/readyz").text)
+        server.start()
+        loading.join(20)
+        assert client.get("/readyz").text == "ready\n"
+    service.close()
+
+
+def test_servers_killed_and_a_database_restarted_lose_and_double_nothing(server):
+    """A short form of `scripts/bench fleet`."""
+    report = bench_fleet.drill(server, 4, servers=2, clients=4, windows=2, kill_every=1.5, away=0.2)
+    assert not bench_fleet.failed(report), str(report)
+    assert report["kills"]
+    assert report["database_restarts"] == 1
+
+
+def test_servers_killed_on_one_database_lose_nothing_acknowledged_or_shown(address):
+    """A short form of `scripts/bench faults --store postgres`."""
+    report = bench_faults.drill(2, windows=2, only=[], address=address)
+    assert not bench_faults.failed(report), str(report)
+    assert report["shown_tokens"]

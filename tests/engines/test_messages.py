@@ -1,0 +1,80 @@
+"""A conversation as servers take it: roles alternate, and the beginning stays the same as far as it can."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halo_weave.engines.messages import ABSENT, alternating, kept_in_order, with_reply, written_call
+from halo_weave.templates.messages import ChatMessage
+
+SYSTEM = ChatMessage("system", "Be kind.")
+
+
+def talk(*numbers):
+    """Even numbers are questions, odd ones answers."""
+    return [SYSTEM, *(ChatMessage("assistant" if n % 2 else "user", f"<{n}>") for n in numbers)]
+
+
+def numbers(messages):
+    return [int(one.content.strip("<>")) for one in messages if one.role != "system"]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "guests", "laid"),
+    [
+        ((), (0, 1, 4), (), [0, 1, 4]),
+        ((0, 1, 2), (0, 1, 2, 3, 4), (), [0, 1, 2, 3, 4]),
+        # What woke up comes after what was sent and its reply, and stays there.
+        ((2, 3, 6), (0, 1, 2, 3, 6, 7, 8), (0, 1), [2, 3, 6, 7, 0, 1, 8]),
+        ((2, 3, 6, 7, 0, 1, 8), (0, 1, 2, 3, 6, 7, 8, 9, 10), (0, 1), [2, 3, 6, 7, 0, 1, 8, 9, 10]),
+        # It falls asleep again: only what came after it is read once more.
+        ((2, 3, 6, 7, 0, 1, 8), (2, 3, 6, 7, 8, 9, 10), (), [2, 3, 6, 7, 8, 9, 10]),
+        # Much of the beginning is gone: all returns to its place, but what woke up for these words.
+        ((2, 3, 6, 7, 0, 1, 8), (0, 1, 4, 6, 7, 8, 9, 10), (4,), [0, 1, 6, 7, 8, 9, 4, 10]),
+        # Asked once more, as after a tool's answer.
+        ((2, 3, 6, 7, 0, 1, 8), (0, 1, 2, 3, 6, 7, 8), (0, 1), [2, 3, 6, 7, 0, 1, 8]),
+    ],
+)
+def test_the_beginning_stays_and_what_woke_up_comes_late(before, now, guests, laid):
+    sent = talk(*before) if before else []
+    assert numbers(kept_in_order(sent, talk(*now), frozenset(talk(*guests)[1:]))) == laid
+
+
+@given(
+    st.lists(st.integers(0, 9), max_size=12),
+    st.lists(st.integers(0, 9), min_size=1, max_size=12),
+    st.sets(st.integers(0, 9)),
+)
+def test_nothing_is_lost_or_doubled_and_the_newest_words_come_last(before, now, guests):
+    laid = kept_in_order(talk(*before), talk(*now), frozenset(talk(*guests)[1:]))
+    assert sorted(numbers(laid)) == sorted(now)
+    assert numbers(laid)[-1] == now[-1]
+    assert laid.count(SYSTEM) == 1
+
+
+def test_roles_alternate_whatever_sleeps():
+    told = alternating(talk(1, 0, 2, 3, 5, 6))
+    assert [(one["role"], one["content"]) for one in told] == [
+        ("system", "Be kind."),
+        ("user", ABSENT),
+        ("assistant", "<1>"),
+        ("user", "<0>\n\n<2>"),
+        ("assistant", "<3>"),
+        ("user", ABSENT),
+        ("assistant", "<5>"),
+        ("user", "<6>"),
+    ]
+
+
+def test_a_call_and_its_answer_become_messages_of_their_own():
+    call = written_call("look", '{"at": "sea"}')
+    reply = f"Sure.{call}<|im_end|>\n<tool_response>\nwaves\n</tool_response>Done."
+    told = with_reply(alternating(talk(0)), f"<think>\nHm.\n</think>\n\n{reply}")
+    assert [one["role"] for one in told] == ["system", "user", "assistant", "tool", "assistant"]
+    (call,) = told[2]["tool_calls"]
+    assert call["function"] == {"name": "look", "arguments": '{"at": "sea"}'}
+    assert told[2]["content"] == "Sure."
+    assert (told[3]["content"], told[3]["tool_call_id"]) == ("waves", call["id"])
+    assert told[4]["content"] == "Done."

@@ -1,0 +1,45 @@
+"""What counts as ordinary, and as near, in memories of odd kinds."""
+
+import numpy as np
+
+from halo_weave.index.fusion import Floats, Meaning, Weights
+from halo_weave.index.ordinary import SMALL_TALK, Ordinary
+
+
+def units(count: int, seed: int) -> Floats:
+    """Vectors in all directions, each of length 1."""
+    some = np.random.default_rng(seed).normal(size=(count, 64))
+    return np.asarray(some / np.linalg.norm(some, axis=1, keepdims=True), np.float32)
+
+
+def meaning(vectors: Floats) -> Meaning:
+    return Meaning(vectors, np.ones(len(vectors), np.int64), vectors, vectors)
+
+
+MESSAGES = units(len(SMALL_TALK), seed=1)
+REPEATED, FACT, *_ = np.eye(64, dtype=np.float32)
+
+
+def test_a_slight_likeness_does_not_outweigh_words_in_a_memory_that_is_mostly_one_text():
+    question = np.zeros(64, np.float32)
+    question[[1, 2]] = 0.3, np.sqrt(1 - 0.3**2)  # a little like the fact, not at all like what is repeated
+    for memory in (np.stack([REPEATED] * 400), np.stack([*[REPEATED] * 399, FACT])):
+        ordinary = Ordinary(meaning(memory), MESSAGES)
+        near = meaning(FACT[None]).nearness(question)
+        small = ordinary.above_small_talk(near)
+        assert small is not None
+        assert 0 < small[0] < Weights().words
+        assert 0 < ordinary.above(question, near)[0] < Weights().words
+
+
+def test_the_spread_of_a_memory_of_many_texts_counts_as_it_is():
+    chunks = meaning(units(100, seed=2))
+    question = units(1, seed=3)[0]
+    near = chunks.nearness(question)
+    assert np.allclose(
+        Ordinary(chunks, MESSAGES).above(question, near), (near - near.mean()) / near.std(), atol=1e-4
+    )
+
+
+def test_without_an_embedder_nothing_is_known_of_small_talk():
+    assert Ordinary(meaning(REPEATED[None]), None).above_small_talk(np.zeros(1, np.float32)) is None
