@@ -1,4 +1,4 @@
-# The steps are those of any fresh machine: tests/test_packaging.py tries them in a clean environment.
+# Not built in the tests, which have no Docker; its steps are those of any machine with Python 3.11 and a compiler.
 FROM python:3.11-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends build-essential cmake git
 WORKDIR /source

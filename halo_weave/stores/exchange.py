@@ -45,7 +45,6 @@ WIDEST = 1 << 32  # positions from the beginning of a turn to its end
 # A year from either end of what a datetime holds, so that it can be told in any time zone.
 EARLIEST, LATEST = micros(datetime(2, 1, 1, tzinfo=UTC)), micros(datetime(9999, 1, 1, tzinfo=UTC))
 
-
 # Writing
 
 

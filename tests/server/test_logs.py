@@ -24,13 +24,13 @@ def log(request):
     out = io.StringIO()
     handler = logging.StreamHandler(out)
     handler.setFormatter(WordlessFormatter(request.param))
-    root = logging.getLogger()
-    before = root.level
+    root, own = logging.getLogger(), logging.getLogger("halo_weave")
+    before = own.level
     root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    own.setLevel(logging.INFO)  # as `write_log` does it
     yield out
     root.removeHandler(handler)
-    root.setLevel(before)
+    own.setLevel(before)
 
 
 def test_no_said_word_is_in_the_log_whatever_fails(tmp_path, log, monkeypatch):
@@ -57,14 +57,14 @@ def test_no_said_word_is_in_the_log_whatever_fails(tmp_path, log, monkeypatch):
         monkeypatch.setattr(weave.engine, "pause", fails)
         assert say(client, window, SECRET)[-1].name == "failed"
         monkeypatch.setattr(weave._system.store, "windows", fails)
-        assert client.get("/api/windows").status_code == 500
+        assert httpx.get(f"{address}/api/windows").status_code == 500
 
         def breaks(*_: object, **__: object) -> None:
             raise StoreError(f"{SECRET} cannot be stored.")
 
         monkeypatch.setattr(weave._system.store, "windows", breaks)
-        client.get("/api/windows")
-        text = client.get("/metrics").text
+        assert httpx.get(f"{address}/api/windows").status_code == 500
+        text = httpx.get(f"{address}/metrics").text
     service.close()
     written = log.getvalue()
     assert SECRET not in written
