@@ -494,14 +494,3 @@ class Imported:
     ids: str = ""  # a sentence that says why turns or positions have other ids than in the file
     program: str = ""  # that wrote the file
     left: Mapping[str, int] = field(default_factory=dict)  # how much was not taken, by reason
-
-
-@dataclass(frozen=True, slots=True)
-class Synced:
-    """What a sync with a shared folder did."""
-
-    told: int  # turns and changes that others can take in from now on
-    turns: int  # that came
-    changes: int  # that came: to windows, turns, notes and what else is shared
-    waiting: int  # files that are not whole yet, or wait for others
-    refused: tuple[str, ...] = ()  # files that were not taken in, and why

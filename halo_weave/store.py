@@ -7,6 +7,7 @@ key raises `UnknownChunk`, an unknown window `UnknownWindow`, and what cannot be
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Literal, Protocol, Self
@@ -42,7 +43,6 @@ from halo_weave.records import (
     Sleeping,
     Stats,
     Subset,
-    Synced,
     Traces,
     TurnPage,
     TurnRecord,
@@ -399,6 +399,17 @@ class SearchIndex(Protocol):
     def outline(self, since: int = 0) -> Iterator[Place]:
         """Where the chunks stand that were said or changed after this point of the sequence, in any order, as of one
         moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What a sync with a shared folder did."""
+
+    told: int  # turns and changes that others can take in from now on
+    turns: int  # that came
+    changes: int  # that came: to windows, turns, notes and what else is shared
+    waiting: int  # files that are not whole yet, or wait for others
+    refused: tuple[str, ...] = ()  # files that were not taken in, and why
 
 
 class Exchange(Protocol):

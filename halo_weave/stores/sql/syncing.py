@@ -19,8 +19,8 @@ from halo_weave.core.marks import mark_of
 from halo_weave.core.registers import Registers, changes_in, document_of, joined
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import ImportRefused, StoreBusy
-from halo_weave.records import Synced
 from halo_weave.settings import Settings
+from halo_weave.store import Synced
 from halo_weave.stores import importfile
 from halo_weave.stores.bundles import (
     FULL,
