@@ -52,7 +52,7 @@ def _identity(value: str) -> str:
         memory, turn, mark = json.loads(value)
     except (ValueError, TypeError, RecursionError):
         memory, turn, mark = None, None, None
-    sound = isinstance(memory, str) and isinstance(mark, str) and type(turn) is int and 0 < turn < ID_LIMIT
+    sound = isinstance(memory, str) and isinstance(mark, str) and type(turn) is int and 0 <= turn < ID_LIMIT
     if not sound or identity_of(memory, turn, mark) != value:
         raise ValueError("should name a turn by its memory, id and mark")
     return value
