@@ -146,6 +146,7 @@ def _joined(
         remember_model=partial(remember_model, options.data),
         engine_list=listed,
         open_other=lambda name: open_named(options, listed.get(name)),
+        silent=AbsentEngine(cells_folder(options.data)),
     )
 
 

@@ -25,7 +25,7 @@ from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
 from halo_weave.ports import EVERYTHING, Engine, Only, RecallPort
-from halo_weave.records import DOCUMENT, ChunkRecord, PutToSleep, Wakeable, WakeUp, WindowRecord
+from halo_weave.records import DOCUMENT, ChunkRecord, LiveChunk, PutToSleep, Wakeable, WakeUp, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
@@ -88,7 +88,7 @@ class Desk:
         live: list[Live] = []
         for one in store.live(record.id):
             item: Live = one
-            if not desk._readable(one.chunk, one.tokenizer):
+            if not desk._readable(one):
                 chunk = retokenized(one.chunk, engine)
                 item = Live(chunk, np.full(len(chunk), one.peak, np.float32), one.pinned)
                 desk.anew.append(item)
@@ -105,12 +105,13 @@ class Desk:
             self.store.reread(self.record.id, self.anew, tokenizer=self.engine.info.tokenizer, now=now)
             self.anew.clear()
 
-    def _readable(self, chunk: Chunk, tokenizer: str) -> bool:
+    def _readable(self, one: LiveChunk | ChunkRecord) -> bool:
         """Whether the model can read the chunk's own tokens. A fingerprint is only a claim: the file may lie."""
         info = self.engine.info
-        return info.tokenizer in ("", tokenizer) and (
-            not info.abilities.token_ids or self.scribe.readable(chunk.tokens)
-        )
+        if info.url and self.stays(one.window, one.chunk.key.turn_id):
+            return True  # it will not be sent: to read it anew, the server would be asked for its tokens
+        fits = info.tokenizer in ("", one.tokenizer)
+        return fits and (not info.abilities.token_ids or self.scribe.readable(one.chunk.tokens))
 
     @property
     def live_keys(self) -> frozenset[ChunkKey]:
@@ -121,14 +122,13 @@ class Desk:
         self.about[chunk.key] = about
         if len(chunk) != chunk.span:
             self.foreign.add(chunk.start)
-        if origin := self.origin(chunk, about):
-            turn, dated = chunk.key.turn_id, self.settings.timestamps
+        turn, dated = chunk.key.turn_id, self.settings.timestamps
+        if not self.stays(about.window, turn) and (origin := self.origin(chunk, about)):
             self.origins[turn] = origin
-            self.window.stamps[turn] = (
-                self.scribe.origin_tokens(origin, dated=dated)
-                if DOCUMENT in about.tags
-                else self._stamp(about.window, chunk.key.role)
-            )
+            if DOCUMENT in about.tags:
+                self.window.stamps[turn] = self.scribe.origin_tokens(origin, dated=dated)
+            else:
+                self.window.stamps[turn] = self._stamp(about.window, chunk.key.role)
 
     def origin(self, chunk: Chunk, about: About | ChunkRecord) -> Origin | None:
         """The stamp that a chunk's turn gets.
@@ -216,6 +216,10 @@ class Desk:
         known = self.reach is None or window_id in self.reach
         return own or (known and may_leave(self.settings, self.engine.info, window_id, self.is_private))
 
+    def stays(self, window_id: str, turn_id: int) -> bool:
+        """Whether a turn may not be sent. What led up to a window that branched off belongs to it."""
+        return not self.may_read(window_id) and turn_id not in self.led_here(frozenset({self.record.id}))
+
     def led_here(self, scope: frozenset[str]) -> dict[int, str]:
         """Turns of windows beyond the scope that this one branched off after, with those windows."""
         own = self.record.id
@@ -266,9 +270,7 @@ class Desk:
             led = self.led_here(scope)
             wanted = [key for key in wanted if key in own or key.turn_id in led]
         sleepers = self.store.sleepers(self.record.id, wanted)
-        if held := {key for key, one in sleepers.items() if not self.may_read(one.window)}:
-            led = self.led_here(frozenset({self.record.id}))
-            sleepers = {key: one for key, one in sleepers.items() if key not in held or key.turn_id in led}
+        sleepers = {key: one for key, one in sleepers.items() if not self.stays(one.window, key.turn_id)}
         if not self.settings.recall_thoughts:
             sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
         hits = [
@@ -341,7 +343,7 @@ class Desk:
                     f"There is no chunk {key} to wake up. If it was deleted, undelete it first."
                 )
             record, earned = found[key].record, found[key].brightness
-            chunk, foreign = record.chunk, not self._readable(record.chunk, record.tokenizer)
+            chunk, foreign = record.chunk, not self._readable(record)
             if foreign:
                 chunk = retokenized(chunk, self.engine)
                 earned = None if earned is None else np.full(len(chunk), earned.max(), np.float32)

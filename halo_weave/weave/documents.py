@@ -58,7 +58,9 @@ class WeaveDocuments:
     def counted(self, name: str, text: str, window_id: str | None = None) -> Document:
         """A text that was read before, with its tokens."""
         limits, name = self._limits(window_id), document_name(name)
-        tokens = len(self._system.engine.tokenize(text))
+        system = self._system
+        model = system.model if window_id is None else system.model_in(window_id)
+        tokens = len(model.engine.tokenize(text))
         if tokens > limits.document_tokens:
             raise DocumentRefused(
                 f"{name} has {tokens:,} tokens, and {limits.document_tokens:,} may be attached. Attach a part of it, or "

@@ -197,7 +197,7 @@ class WeaveMemory:
         `ahead`: the model makes ready for it, as far as the settings let it.
         """
         text, desk = plain(text), self._system.desk(window_id)
-        tokens = len(self._system.engine.tokenize(text))
+        tokens = len(desk.engine.tokenize(text))
         room = wake_room(desk, tokens, given=wish.room)
         if room <= 0 or not text.strip():
             return Preview(ResurrectionPlan(max(0, room), 0, ()), {}, {}, tokens)

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from halo_weave.core.heads import Calibration
+from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import Live, chunk_parts
 from halo_weave.errors import BadInput, EngineError, HaloWeaveError, StoreError, UnknownWindow, WindowBusy
@@ -29,7 +29,7 @@ from halo_weave.weave.desk import CUT, Desk
 from halo_weave.weave.drafts import DraftWriter
 from halo_weave.weave.events import ReplyUnstored, WindowChanged
 from halo_weave.weave.hub import Hubs
-from halo_weave.weave.leaving import leaving
+from halo_weave.weave.leaving import check_private, leaving
 from halo_weave.weave.prompt import Scribe, SystemPrompt
 from halo_weave.weave.reply import ReplyReader
 from halo_weave.weave.taping import DropTapes, NewTape, TurnTape
@@ -67,6 +67,7 @@ class System:
         self.model = self._at_work(engine, calibration)
         self.others: dict[str, ModelAtWork] = {}  # of windows that have chosen another engine, by its name
         self.open_other: OpenOther | None = None
+        self.silent: ModelAtWork | None = None
         self._opening = Lock()
         self.silence: HaloWeaveError | None = None  # why nobody can speak, while there is no model
         self.hubs = Hubs()
@@ -111,6 +112,10 @@ class System:
 
     def model_of(self, settings: Settings) -> ModelAtWork:
         """The model that answers in a window. One that is not open yet is looked at with that of all windows."""
+        model = self._chosen(settings)
+        return self.silent if settings.private and model.engine.info.elsewhere and self.silent else model
+
+    def _chosen(self, settings: Settings) -> ModelAtWork:
         return self.others.get(settings.answered_by, self.model)
 
     def model_in(self, window_id: str) -> ModelAtWork:
@@ -118,15 +123,21 @@ class System:
 
     def ready(self, window_id: str) -> None:
         """Refuse what needs a model where there is none. An engine that the window has chosen is opened."""
-        name = self.settings(self.window(window_id)).answered_by
-        if not name:
+        record = self.window(window_id)
+        settings = self.settings(record)
+        if name := settings.answered_by:
+            with self._opening:
+                if name not in self.others:
+                    if self.open_other is None:
+                        raise BadInput("Windows cannot choose their engine here.")
+                    self.others[name] = self._at_work(*self.open_other(name))
+        else:
             self.check_speaks()
-            return
-        with self._opening:
-            if name not in self.others:
-                if self.open_other is None:
-                    raise BadInput("Windows cannot choose their engine here.")
-                self.others[name] = self._at_work(*self.open_other(name))
+        check_private(record, settings, self._chosen(settings).engine.info)
+
+    def use_silent(self, engine: Engine) -> None:
+        """This one counts the words of private windows whose model is elsewhere: they are looked at here alone."""
+        self.silent = self._at_work(engine, NOT_CALIBRATED)
 
     def close_other(self, name: str) -> None:
         """Let go of an engine; its windows open it again when they speak."""

@@ -47,6 +47,7 @@ class Weave:
         new_tape: NewTape | None = None,
         engine_list: EngineList | None = None,
         open_other: OpenOther | None = None,
+        silent: Engine | None = None,
         drop_tapes: DropTapes | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -61,6 +62,8 @@ class Weave:
         )
         self._system.new_tape, self._system.erase_tapes = new_tape, drop_tapes
         self._system.open_other = open_other
+        if silent is not None:
+            self._system.use_silent(silent)
         self._ahead = ReadAhead(self._system)
         self.turns = WeaveTurns(self._system, self._ahead)
         self.models = WeaveModels(self._system, self.turns, open_model, calibrate, remember_model)

@@ -1,6 +1,7 @@
 """Windows with engines of their own, and what may leave this machine: decided before anything is sent."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -9,6 +10,7 @@ import pytest
 from halo_weave.core.heads import NOT_CALIBRATED
 from halo_weave.core.pruning import SleepReason
 from halo_weave.engine_list import EngineList, NamedEngine
+from halo_weave.engines.absent import AbsentEngine
 from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadInput, BadSetting, EngineError
 from halo_weave.stores.sqlite import SqliteStore
@@ -23,8 +25,12 @@ class Faraway(ScriptedEngine):
 
     def __init__(self, url="https://far.example/v1", **how):
         super().__init__(**how)
-        self.read = []
-        self._info = replace(self._info, url=url, name="faraway")
+        self.read, self.asked = [], []
+        self._info = replace(self._info, url=url, name="faraway", tokenizer="faraway")
+
+    def tokenize(self, text, *, special=False):
+        self.asked.append(text)
+        return super().tokenize(text, special=special)
 
     def generate(self, window, prompt, *rest, **how):
         self.read.append("".join(self.pieces(segment.ids).text for segment in prompt.segments))
@@ -146,6 +152,36 @@ def test_what_was_live_and_may_not_leave_falls_asleep_before_anything_is_sent(we
     assert {chunk.why for chunk in slept.chunks} == {SleepReason.STAYS}
     assert "The code of the safe is" not in far.read[-1]
     assert "What is the code of the safe?" in far.read[-1]  # that was said here
+
+
+def test_what_may_not_leave_is_not_even_counted_there(weave, far):
+    told_elsewhere(weave)
+    one = window(weave, "one")
+    assert of(events.ChunksWoken, speak(weave, one, "What is the code of the safe?"))
+    weave.windows.change(one, settings={"answered_by": "far"})
+    speak(weave, one, "Say that again")
+    weave.windows.context(one)
+    assert "Say that again" in far.asked
+    assert "What is the code of the safe?" in far.asked  # that was said here, and is read anew
+    assert not any("four zebras" in text for text in far.asked)
+    assert not any("other" in text for text in far.asked)  # the name of that window
+
+
+def test_words_of_a_private_window_are_counted_here(tmp_path, far):
+    store = SqliteStore(tmp_path / "memory.sqlite")
+    with closing(
+        Weave(far, store, WordRecall(store), silent=AbsentEngine(tmp_path), now=lambda: datetime.now(UTC))
+    ) as weave:
+        one = window(weave, "diary", private=True)
+        weave.windows.change(one, system_prompt="We speak of elephants.")
+        far.asked.clear()
+        with pytest.raises(BadInput, match="diary is private"):
+            speak(weave, one, "Nobody may know.")
+        weave.memory.preview(one, "Nobody may know.")
+        weave.documents.counted("letter.txt", "Nobody may know.", one)
+        weave.windows.context(one)
+        assert weave.engines.where(one).elsewhere == "far.example"
+        assert far.asked == []
 
 
 def test_a_private_window_never_speaks_with_another_machine(weave, far):
