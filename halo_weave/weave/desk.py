@@ -29,7 +29,7 @@ from halo_weave.records import DOCUMENT, ChunkRecord, LiveChunk, PutToSleep, Wak
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.events import SleptChunk, WokenChunk
-from halo_weave.weave.leaving import leaving, may_leave
+from halo_weave.weave.leaving import leaving, led_here, may_leave
 from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
 from halo_weave.weave.readings import About, Reading, retokenized
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyReader
@@ -58,6 +58,9 @@ class Desk:
     anew: list[Live] = field(default_factory=list)  # of `foreign`, those that the store does not know so yet
     guests: set[ChunkKey] = field(default_factory=set)  # what woke up since others than such fell asleep
     reply: ReplyReader | None = None  # what the tokens of the reply in progress are
+    led: Mapping[int, str] | None = (
+        None  # turns of other windows that led up to this one, once they were asked for
+    )
     left: frozenset[int] = frozenset()  # turns that go aside when something takes their place
     unstored: str = ""  # why the reply is not stored yet, while that is so
     guard: RLock = field(default_factory=RLock)  # held for each change, so that others see whole states
@@ -218,14 +221,11 @@ class Desk:
 
     def stays(self, window_id: str, turn_id: int) -> bool:
         """Whether a turn may not be sent. What led up to a window that branched off belongs to it."""
-        return not self.may_read(window_id) and turn_id not in self.led_here(frozenset({self.record.id}))
-
-    def led_here(self, scope: frozenset[str]) -> dict[int, str]:
-        """Turns of windows beyond the scope that this one branched off after, with those windows."""
-        own = self.record.id
-        if self.store.followers(0, own):  # it begins by itself
-            return {}
-        return {turn.id: turn.window for turn in self.store.branch(own) if turn.window not in scope}
+        if self.may_read(window_id):
+            return False
+        if self.led is None:
+            self.led = led_here(self.store, self.record.id, frozenset({self.record.id}))
+        return turn_id not in self.led
 
     def plan_recall(
         self,
@@ -240,7 +240,7 @@ class Desk:
     ) -> Recalled:
         """What would wake up here for this text."""
         scope = self.scope
-        led = {} if scope is None else self.led_here(scope)
+        led = {} if scope is None else led_here(self.store, self.record.id, scope)
         return plan_waking(
             text,
             room,
@@ -267,7 +267,7 @@ class Desk:
         wanted = list(keys)
         if (scope := self.scope) is not None:
             own = {one.key for one in self.store.chunks_by_key(wanted) if one.window in scope}
-            led = self.led_here(scope)
+            led = led_here(self.store, self.record.id, scope)
             wanted = [key for key in wanted if key in own or key.turn_id in led]
         sleepers = self.store.sleepers(self.record.id, wanted)
         sleepers = {key: one for key, one in sleepers.items() if not self.stays(one.window, key.turn_id)}
@@ -355,7 +355,7 @@ class Desk:
         """Whether a chunk may be here: it was, it led here, or all who read this window may read it."""
         if self.reach is None or one.record.window in self.reach or one.brightness is not None:
             return True
-        return one.key.turn_id in self.led_here(self.reach)
+        return one.key.turn_id in led_here(self.store, self.record.id, self.reach)
 
     def _wake(
         self,

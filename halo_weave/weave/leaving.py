@@ -10,6 +10,7 @@ from halo_weave.errors import BadInput
 from halo_weave.ports import ModelInfo
 from halo_weave.records import WindowRecord
 from halo_weave.settings import Leaving, Settings
+from halo_weave.store import Store
 
 
 def leaving(settings: Settings, model: ModelInfo) -> Leaving:
@@ -32,6 +33,13 @@ def check_private(record: WindowRecord, settings: Settings, model: ModelInfo) ->
             f"{record.name} is private, and its model runs on {model.elsewhere}. Let another engine answer here, or "
             "let the window not be private."
         )
+
+
+def led_here(store: Store, window_id: str, scope: frozenset[str]) -> dict[int, str]:
+    """Turns of windows beyond the scope that a window branched off after, with those windows."""
+    if store.followers(0, window_id):  # it begins by itself
+        return {}
+    return {turn.id: turn.window for turn in store.branch(window_id) if turn.window not in scope}
 
 
 def stays(kept: Iterable[Live]) -> PrunePlan:
