@@ -38,6 +38,14 @@ class Abilities:
     ahead: bool = False  # what will be needed can be read while nobody waits
 
 
+def machine_of(url: str) -> str:
+    """The machine of an address; empty: this one."""
+    host = urlsplit(url).hostname or ""
+    with suppress(ValueError):
+        return "" if ipaddress.ip_address(host).is_loopback else host
+    return "" if host == "localhost" or host.endswith(".localhost") else host
+
+
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     name: str
@@ -68,10 +76,7 @@ class ModelInfo:
     @property
     def elsewhere(self) -> str:
         """The machine that words are sent to; empty: they stay on this one."""
-        host = urlsplit(self.url).hostname or ""
-        with suppress(ValueError):
-            return "" if ipaddress.ip_address(host).is_loopback else host
-        return "" if host == "localhost" or host.endswith(".localhost") else host
+        return machine_of(self.url)
 
 
 @dataclass(frozen=True, slots=True)

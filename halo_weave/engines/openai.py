@@ -269,7 +269,8 @@ class OpenAiEngine:
                         along.say([step.id])
                 if along:
                     yield from along.take()
-                if reply.reason:
+                # Where it is as long as it was asked for, the server is about to tell what it had read.
+                if reply.reason and (reply.reason != "length" or reply.longer):
                     break
             if not read:
                 yield Read(0, 0, size, False, "", time.perf_counter() - began)
@@ -364,6 +365,7 @@ class _StreamedReply:
     most: int
     full: bool = False  # whether the context, not the request, says how long it may be
     reason: Reason | None = None  # why no more of it is wanted
+    longer: bool = False  # whether more of it came all the same
     told: Reason | None = None  # why the server ended it
     given: int = 0
     made: int = 0
@@ -422,6 +424,7 @@ class _StreamedReply:
         tokens = self.tokenize(text.encode(errors="replace").decode())
         for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
             if self.reason:
+                self.longer = True
                 return
             out, met = self.stops.feed(Step(id, self.label, piece, surprisal / len(tokens), None))
             self.label, self.made, self.given = self.label + 1, self.made + 1, self.given + len(out)

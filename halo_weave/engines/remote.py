@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from halo_weave.errors import BadInput, EngineError
+from halo_weave.ports import machine_of
 
 log = logging.getLogger(__name__)
 CONNECT = 10.0  # seconds until a server must have been reached
@@ -58,7 +59,10 @@ class RemoteServer:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         times = httpx.Timeout(patience, connect=CONNECT)
         try:
-            self._client = httpx.Client(base_url=self.url, headers=headers, timeout=times)
+            # A proxy of the environment is for other machines: what is meant for this one stays on it.
+            self._client = httpx.Client(
+                base_url=self.url, headers=headers, timeout=times, trust_env=bool(machine_of(self.url))
+            )
         except (UnicodeEncodeError, ValueError):
             raise BadInput("The key holds characters that cannot be sent. Copy it again.") from None
         self.closed = False

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from halo_weave.engine_list import EngineList, NamedEngine
 from halo_weave.errors import BadInput
-from halo_weave.ports import ModelInfo
+from halo_weave.ports import ModelInfo, machine_of
 from halo_weave.settings import Leaving
 from halo_weave.weave.leaving import leaving
 from halo_weave.weave.system import System
@@ -55,7 +55,7 @@ class WeaveEngines:
         for one in self._listed or ():
             model = self._system.others.get(one.name)
             light = model.calibration.sentence if model else ""
-            found.append(ListedEngine(one, model is not None, _host(one.url), light))
+            found.append(ListedEngine(one, model is not None, machine_of(one.url), light))
         return found
 
     @property
@@ -95,10 +95,6 @@ class WeaveEngines:
             model.calibration.sentence if model else "",
             int(getattr(model.engine, "malformed", 0)) if model else 0,
         )
-
-
-def _host(url: str) -> str:
-    return _unopened(url).elsewhere
 
 
 def _unopened(url: str) -> ModelInfo:

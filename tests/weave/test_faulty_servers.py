@@ -207,3 +207,21 @@ def test_no_key_is_in_an_export(assembled, engine, server, tmp_path):
     weave.memory.export(pieces.append, subset=Subset(), vectors=False)
     assert "What does the cat do?" in "".join(pieces)
     assert KEY not in "".join(pieces)
+
+
+def test_what_the_server_had_read_is_reported_for_a_reply_of_full_length_too(assembled, server):
+    with closing(OpenAiEngine(server.url, KEY)) as engine:
+        most = sum(len(engine.tokenize(word)) for word in WORDS)
+        weave = assembled(engine)
+        events = speak(weave, weave.windows.create("w", settings={"max_new_tokens": most}).id)
+        ended = next(e for e in events if isinstance(e, TurnEnded))
+        assert (ended.reason, ended.stats["cached"], ended.stats["prompted"]) == ("length", 30, 40)
+
+
+def test_a_server_on_this_machine_is_reached_without_a_proxy(server, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with closing(KoboldEngine(server.url, KEY)) as engine:
+        assert engine.info.name == "tiny"
