@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
@@ -447,10 +447,12 @@ class KoboldEngine:
             }
             asked |= {"attention_format": "per_layer", "request_id": secrets.token_hex(8)}
             asked["genkey"] = asked["request_id"]
-            for event in self.server.stream("/api/extra/generate/stream", asked, lambda: False):
-                if event.get("type") == "token":
-                    row = seeing.row(event.get("attention"), i + 1 - len(flat), wanted=True)
-                    rows += [row] if row else []
+            with closing(self.server.stream("/api/extra/generate/stream", asked, lambda: False)) as events:
+                told = next((event for event in events if event.get("type") == "token"), {})
+            row = seeing.row(told.get("attention"), i + 1 - len(flat), wanted=True)
+            if row is None:  # those that follow would stand for other words
+                raise EngineError(f"{self.server.url} shows attention that cannot be used.")
+            rows.append(row)
         yield Read(0, 0, len(flat), False, "", time.perf_counter() - began, tuple(rows))
         yield Done("length", 0, time.perf_counter() - began)
 

@@ -29,6 +29,7 @@ class FaultyServer(ThreadingHTTPServer):
         self.asked: list[dict[str, Any]] = []
         self.spelled = {7 + number: word for number, word in enumerate(WORDS)}  # tokens told so far
         self.streams: list[list[dict[str, Any]]] = []  # events that are told first, one list for each request
+        self.heads = False  # whether the head (1, 0) looks at what followed the last token before
         self.free = threading.Event()
 
     @property
@@ -160,6 +161,10 @@ class _Handler(BaseHTTPRequestHandler):
         count = len(ids)
         shape = [2, 8, count] if body.get("attention_format") == "per_layer" else [count]
         rows = np.full(shape, 1 / count, np.float32)
+        if self.server.heads and len(shape) == 3:
+            after = [i + 1 for i in range(count - 1) if ids[i] == ids[-1]]
+            rows[1, 0] = 0
+            rows[1, 0, after or [0]] = 1 / max(1, len(after))
         match self.server.fault:
             case "no attention":
                 return None

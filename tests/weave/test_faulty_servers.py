@@ -6,12 +6,12 @@ from contextlib import closing
 import pytest
 
 from benchmarks.peer_server import halo_server
-from halo_weave.engines import remote
+from halo_weave.engines import calibration, remote
 from halo_weave.engines.kobold import KoboldEngine
 from halo_weave.engines.openai import OpenAiEngine
 from halo_weave.errors import EngineError
 from halo_weave.records import Subset
-from halo_weave.weave.events import Spoken, TokenSpoken, TurnEnded
+from halo_weave.weave.events import Heard, Spoken, TokenSpoken, TurnEnded
 from tests.engines.faulty import KEY, WORDS, faulty_server
 
 REPLY = "".join(WORDS)
@@ -225,3 +225,45 @@ def test_a_server_on_this_machine_is_reached_without_a_proxy(server, monkeypatch
         monkeypatch.delenv(name, raising=False)
     with closing(KoboldEngine(server.url, KEY)) as engine:
         assert engine.info.name == "tiny"
+
+
+def test_heads_of_a_server_that_only_shows_layers_are_calibrated_and_light_the_chunk_that_they_look_at(
+    assembled, server, monkeypatch, tmp_path
+):
+    """The prototype's own API, without ours: rows of all layers and heads, one prompt for each row that is read."""
+    monkeypatch.setattr(calibration, "LISTS", 1)
+    monkeypatch.setattr(calibration, "STORIES", 0)
+    server.heads = True
+    with closing(KoboldEngine(server.url, KEY)) as engine:
+        found = calibration.calibrated(engine, tmp_path, lambda *_: None)
+        assert found.pairs[0] == (1, 0)
+        assert found.heads[0].weight > 0.9
+        assert server.asked[-1]["attention_format"] == "per_layer"
+        assert "halo" not in server.asked[-1]
+        count = len(server.asked)
+        assert calibration.calibrated(engine, tmp_path, lambda *_: None) == found
+        assert len(server.asked) == count  # once for each model
+        weave = assembled(engine, calibration=found)
+        window = weave.windows.create("w", settings={"timestamps": False}).id
+        fact, other = (
+            next(e for e in speak(weave, window, text) if isinstance(e, Heard)).chunks[0].key
+            for text in ("The cat sleeps in the piano.", "Well, and what is with that long story of yours?")
+        )
+        spoken = next(e for e in speak(weave, window, "And so?") if isinstance(e, Spoken))
+        assert server.asked[-1]["attention_format"] == "per_layer"
+        shares = {one.key: one.share for one in spoken.use.chunks}
+        assert shares[fact] > 0.1
+        assert shares.get(other, 0) < 0.01
+        assert engine.malformed == 0
+
+
+def test_heads_are_not_sought_in_attention_that_cannot_be_used(server, monkeypatch, tmp_path):
+    monkeypatch.setattr(calibration, "LISTS", 1)
+    monkeypatch.setattr(calibration, "STORIES", 0)
+    server.heads, server.fault = True, "short attention"
+    with closing(KoboldEngine(server.url, KEY)) as engine:
+        found = calibration.calibrated(engine, tmp_path, lambda *_: None)
+        assert (found.heads, len(server.asked)) == ((), 1)
+        assert "attention that cannot be used" in found.sentence
+        server.fault = ""
+        assert calibration.calibrated(engine, tmp_path, lambda *_: None).pairs[0] == (1, 0)
