@@ -18,7 +18,6 @@ from halo_weave.lastrun import note_server
 
 if TYPE_CHECKING:
     from halo_weave.server.listening import Server
-    from halo_weave.server.logs import write_log
     from halo_weave.server.service import Service
 
 HOST, PORT = "127.0.0.1", 4256  # "HALO" on a keypad
@@ -67,6 +66,7 @@ def serve(
     """Serve the page and the API on http://127.0.0.1:4256. The default command."""
     # Here, since the web framework takes longer to import than most other commands take to run.
     from halo_weave.server.listening import Server, bind, policy_for
+    from halo_weave.server.logs import write_log
     from halo_weave.server.service import Service
 
     config = read_config()

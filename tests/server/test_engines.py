@@ -35,7 +35,7 @@ def test_an_engine_is_added_chosen_and_removed_and_its_key_is_never_told(client,
         0,
     )
     client.patch(f"/api/windows/{window}", json={"settings": {"answered_by": ""}})
-    assert client.delete("/api/engines/cellar").json() == {"engines": []}
+    assert client.delete("/api/engines/cellar").json() == {"engines": [], "notice": ""}
     assert "not-asked-for" not in client.get("/api/export").text
 
 
