@@ -69,7 +69,7 @@ def drill(model: Path, kills: int, *, seed: int = 7) -> dict[str, float]:
 
 def _limits(cells: Path) -> Limits:
     """Two windows never fit together, so that each turn writes a whole one."""
-    return Limits(cells=cells, memory_bytes=1, context=1024)
+    return Limits(cells=cells, memory_bytes=1, context=2048)
 
 
 def _prompt(engine: LlamaEngine, asleep: set[int], *, ending: bool = False) -> Prompt:

@@ -20,6 +20,8 @@ from halo_weave.server.service import Service
 from tests.server.conftest import scripted
 from tests.server.talking import say
 
+KEY = "a key of sixteen characters"  # people are made up too, and then everyone needs a key
+OWNER = {"authorization": f"Bearer {KEY}"}
 TRUE = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 # Streams of events never end, and clearing takes away what the others need: both have tests of their own.
 ASIDE = ("/events", "/clear")
@@ -60,7 +62,7 @@ def address(tmp_path_factory):
     """A server of its own: what is made up here must not be found by other tests."""
     service = Service(lambda progress: scripted(tmp_path_factory.mktemp("fuzzed")))
     service.begin().join()
-    with serving(service) as address:
+    with serving(service, key=KEY) as address:
         yield address
     service.close()
 
@@ -68,7 +70,7 @@ def address(tmp_path_factory):
 @pytest.fixture(scope="module")
 def place(address):
     """A window with something in it, so that requests reach more than an unknown id."""
-    with httpx.Client(base_url=address, timeout=30) as client:
+    with httpx.Client(base_url=address, timeout=30, headers=OWNER) as client:
         about = {"name": "Fuzzed", "settings": {"memory_scope": "window", "max_new_tokens": 8}}
         window = client.post("/api/windows", json=about).json()["id"]
         say(client, window, "Something to find.")
@@ -91,7 +93,7 @@ def test_requests_that_fit_are_answered_as_described(method, path, address, plac
     @quick
     @given(case=operation.as_strategy(GenerationMode.POSITIVE, path_parameters=real(operation, place)))
     def check(case):
-        case.call_and_validate(base_url=address, checks=TRUE, timeout=30)
+        case.call_and_validate(base_url=address, checks=TRUE, timeout=30, headers=OWNER)
 
     check()
 
@@ -104,7 +106,9 @@ def test_requests_that_do_not_fit_are_refused(method, path, address, place):
     @quick
     @given(case=operation.as_strategy(GenerationMode.NEGATIVE, path_parameters=fixed))
     def check(case):
-        case.call_and_validate(base_url=address, checks=[*TRUE, negative_data_rejection], timeout=30)
+        case.call_and_validate(
+            base_url=address, checks=[*TRUE, negative_data_rejection], timeout=30, headers=OWNER
+        )
 
     check()
 
@@ -124,11 +128,11 @@ def test_the_description_is_complete():
 
 
 def test_the_description_is_served(address):
-    policy = Policy(httpx.URL(address).port)  # the cookie's name has the port
+    policy = Policy(httpx.URL(address).port, KEY)  # the cookie's name has the port
     described = create_app(Service(unused), policy).app.openapi()
-    assert httpx.get(f"{address}/api/openapi.json").json() == described
+    assert httpx.get(f"{address}/api/openapi.json", headers=OWNER).json() == described
 
 
 def test_no_page_of_the_framework_is_served(address):
     for path in ("/docs", "/redoc", "/api/docs"):
-        assert httpx.get(f"{address}{path}").status_code == 404
+        assert httpx.get(f"{address}{path}", headers=OWNER).status_code == 404

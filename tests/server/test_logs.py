@@ -26,6 +26,7 @@ def log(request):
     handler.setFormatter(WordlessFormatter(request.param))
     root, own = logging.getLogger(), logging.getLogger("halo_weave")
     before = own.level
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # the test's own requests
     root.addHandler(handler)
     own.setLevel(logging.INFO)  # as `write_log` does it
     yield out

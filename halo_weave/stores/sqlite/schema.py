@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 import uuid
@@ -61,9 +62,7 @@ def migrate(
         )
     if version:
         _copy_beside(db, path, version)
-    for step in steps:
-        if step.number > version:
-            apply(db, step)
+    _apply(db, [step for step in steps if step.number > version])
 
 
 def _schema_of(db: sqlite3.Connection, path: Path) -> int:
@@ -77,12 +76,13 @@ def _schema_of(db: sqlite3.Connection, path: Path) -> int:
     return version
 
 
-def apply(db: sqlite3.Connection, step: Migration) -> None:
+def _apply(db: sqlite3.Connection, steps: Sequence[Migration]) -> None:
+    """All of them or none, so that no other process sees a memory on its way."""
     db.execute("BEGIN IMMEDIATE")
     try:
-        if (
-            int(db.execute("PRAGMA user_version").fetchone()[0]) < step.number
-        ):  # another process may have been faster
+        for step in steps:
+            if int(db.execute("PRAGMA user_version").fetchone()[0]) >= step.number:
+                continue  # another process was faster
             for name, arguments, function in FUNCTIONS:
                 db.create_function(name, arguments, function, deterministic=True)
             for statement in _statements(step.sql):
@@ -121,7 +121,7 @@ def _statements(sql: str) -> Iterator[str]:
 def _copy_beside(db: sqlite3.Connection, path: Path, version: int) -> Path:
     """A backup named after the schema it has, made before that changes."""
     copy = path.with_name(f"{path.name}.schema-{version}.backup")
-    partial = path.with_name(copy.name + ".partial")
+    partial = path.with_name(f"{copy.name}.{os.getpid()}.partial")
     partial.unlink(missing_ok=True)
     target = sqlite3.connect(partial)
     try:
