@@ -91,7 +91,7 @@ class Settings:
     )
     prune_to: float | None = _forgetting(
         None,
-        "One forgetting goes on down to this share of the budget; empty is 1, or 0.5 where a model must read all anew after it.",
+        "One forgetting goes on down to this share of the budget; empty is 1, 0.7 where a model must read all anew after it, 0.5 where a server does.",
         low=0.1,
         high=1,
         optional=True,
@@ -250,10 +250,14 @@ class Settings:
     def as_mapping(self) -> dict[str, Any]:
         return {name: self[name] for name in FIELDS}
 
-    def prune_goal(self, budget: int, *, cuts: bool) -> int:
-        """How many tokens one forgetting leaves. `cuts`: the model's cache can lose a part and keep the rest."""
+    def prune_goal(self, budget: int, *, cuts: bool, token_ids: bool = True) -> int:
+        """How many tokens one forgetting leaves.
+
+        `cuts`: the model's cache can lose a part and keep the rest. `token_ids`: it takes tokens, not messages.
+        """
         mended = cuts and self.kv_mode == "splice"
-        share = self.prune_to if self.prune_to is not None else 1.0 if mended else 0.5
+        usual = 1.0 if mended else 0.7 if token_ids else 0.5
+        share = self.prune_to if self.prune_to is not None else usual
         return int(budget * share)
 
     def brightness_strategy(self, calibration: Calibration = NOT_CALIBRATED) -> Strategy:

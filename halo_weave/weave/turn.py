@@ -482,7 +482,8 @@ class Turn:
         return choose_prunes(window, budget, goal=goal, current=current, kept=kept, pairs=pairs)
 
     def _goal(self, budget: int) -> int:
-        return self.settings.prune_goal(budget, cuts=self.engine.info.abilities.cuts)
+        able = self.engine.info.abilities
+        return self.settings.prune_goal(budget, cuts=able.cuts, token_ids=able.token_ids)
 
     def _woken_and_used(self) -> set[ChunkKey]:
         if not self.settings.keep_used:

@@ -264,7 +264,8 @@ class WeaveWindows:
             desk = system.desk_to_change(window_id)
             settings, kept = desk.settings, desk.last_exchanges()
             budget = settings.max_context_tokens
-            goal = settings.prune_goal(budget, cuts=desk.engine.info.abilities.cuts)
+            able = desk.engine.info.abilities
+            goal = settings.prune_goal(budget, cuts=able.cuts, token_ids=able.token_ids)
             plan = choose_prunes(desk.window, budget, goal=goal, current=kept, pairs=settings.pairs_asleep)
             slept = desk.prune(plan, now=system.now()) if plan.goes else ()
             return ChunksSlept(slept, plan.budget, plan.over, before_turn=False)
