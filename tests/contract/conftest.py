@@ -92,6 +92,14 @@ def server() -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture
+def address(server) -> Iterator[str]:
+    """Of an empty database."""
+    name = server.new()
+    yield server.address(name)
+    server.drop(name)
+
+
 @pytest.fixture(params=["sqlite", "postgres"], scope="session")
 def kind(request) -> Kind:
     return InPostgres(request.getfixturevalue("server")) if request.param == "postgres" else Kind()

@@ -16,13 +16,6 @@ from tests.contract.test_stores_fleet import until
 
 
 @pytest.fixture
-def address(server):
-    name = server.new()
-    yield server.address(name)
-    server.drop(name)
-
-
-@pytest.fixture
 def away(server):
     """Stops the database; it is there again after the test, whatever happens."""
     yield server.stop

@@ -17,13 +17,6 @@ from tests.stores.material import NOW, ask, exchange, sleep, user
 
 
 @pytest.fixture
-def address(server):
-    name = server.new()
-    yield server.address(name)
-    server.drop(name)
-
-
-@pytest.fixture
 def one(address):
     with open_store(address) as store:
         yield store

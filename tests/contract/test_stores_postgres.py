@@ -25,13 +25,6 @@ from tests.stores.material import NOW, ask, exchange
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def address(server):
-    name = server.new()
-    yield server.address(name)
-    server.drop(name)
-
-
 def halo(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "halo_weave", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -25,13 +25,15 @@ def log(request):
     handler = logging.StreamHandler(out)
     handler.setFormatter(WordlessFormatter(request.param))
     root, own = logging.getLogger(), logging.getLogger("halo_weave")
-    before = own.level
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # the test's own requests
+    client = logging.getLogger("httpx")  # the test's own requests
+    before, heard = own.level, client.level
+    client.setLevel(logging.WARNING)
     root.addHandler(handler)
     own.setLevel(logging.INFO)  # as `write_log` does it
     yield out
     root.removeHandler(handler)
     own.setLevel(before)
+    client.setLevel(heard)
 
 
 def test_no_said_word_is_in_the_log_whatever_fails(tmp_path, log, monkeypatch):
