@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.web.talk import frame, say, settled
 
@@ -103,6 +103,25 @@ def test_a_long_conversation_is_read_from_its_end_to_its_beginning(house, show):
     assert numbers == [f"Question number {number}." for number in range(len(numbers))]
     page.get_by_role("button", name="Newest").click()
     expect(page.locator("#conversation .text").last).to_contain_text("Answer number 49.")
+
+
+def test_turns_that_arrive_before_the_context_load_no_more_than_fits(house, show):
+    window = told(house, 100)
+    page = show(told(house, 2), **CONVERSATION)
+    loaded(page)
+    asked = []
+    page.on("request", lambda request: f"{window}/turns?" in request.url and asked.append(request.url))
+
+    def late(route: Route) -> None:
+        page.wait_for_timeout(500)
+        route.continue_()
+
+    page.route(f"**/windows/{window}/context", late)
+    page.evaluate("id => app.open(id)", window)
+    page.wait_for_function("id => app.store.current === id && app.store.live", arg=window)
+    loaded(page)
+    assert len(texts(page)) < 60
+    assert len(asked) == 2
 
 
 def test_nothing_that_arrives_moves_the_line_that_is_read(house, show):

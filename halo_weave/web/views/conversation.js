@@ -64,7 +64,10 @@ export class ConversationView {
     store.on("context", () => {
       const first = this.#first;
       this.#first = false;
-      if (first) return this.flush(true); // its turns were asked for when it was shown
+      if (first) { // its turns were asked for when it was shown
+        this.flush(true);
+        return this.#near();
+      }
       this.#doubt = this.#loaded === store.current;
       this.#reload();
     });
@@ -151,7 +154,7 @@ export class ConversationView {
   /** Loads what comes near, and what was jumped to. */
   #near() {
     const { place } = this;
-    if (place.hidden || this.#loading || !this.#loaded) return;
+    if (place.hidden || this.#loading || !this.#loaded || !this.app.store.live) return;
     const top = place.scrollTop - this.before.offsetHeight;
     const bottom = this.before.offsetHeight + this.list.offsetHeight - place.scrollTop - place.clientHeight;
     if (top < -place.clientHeight || bottom < -place.clientHeight) this.#jump();
