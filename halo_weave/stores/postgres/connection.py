@@ -12,6 +12,7 @@ import numpy as np
 import psycopg
 from psycopg.adapt import AdaptersMap, Buffer, Dumper
 from psycopg.pq import Format
+from psycopg.types import TypeInfo
 from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader, NumericLoader
 from psycopg.types.string import StrDumper
 
@@ -144,16 +145,17 @@ class PostgresConnection:
         self.raw.execute(
             "DELETE FROM embeddings WHERE generation = %s AND chunk = ANY(%s)", (generation, numbers)
         )
-        with self.raw.cursor() as cursor:
-            cursor.executemany(
-                """INSERT INTO embeddings (generation, chunk, "window", embedding)
-                   SELECT %s, number, "window", %s FROM chunks WHERE number = %s""",
-                [
-                    (generation, vector, number)
-                    for number, codes in rows
-                    for vector in unpack_codes(codes, dimension)
-                ],
-            )
+        windows = dict(
+            self.raw.execute(
+                'SELECT number, "window" FROM chunks WHERE number = ANY(%s)', (numbers,)
+            ).fetchall()
+        )
+        into = 'COPY embeddings (generation, chunk, "window", embedding) FROM STDIN (FORMAT BINARY)'
+        with self.raw.cursor() as cursor, cursor.copy(into) as copy:
+            copy.set_types(["int8", "int8", "text", "halfvec"])
+            for number, codes in rows:
+                for vector in unpack_codes(codes, dimension):
+                    copy.write_row((generation, number, windows[number], vector))
 
     def check_lease(self, window_id: str) -> None:
         self._fleet.check(self.raw, window_id)
@@ -207,3 +209,4 @@ def configure(raw: Raw) -> None:
     if row and row[0]:
         kind = type("HalfVectorDumper", (_HalfVectorDumper,), {"oid": row[0]})
         adapters.register_dumper(np.ndarray, kind)
+        TypeInfo("halfvec", row[0], 0).register(raw)

@@ -104,9 +104,10 @@ class SqlSearch(SqlPart):
                 if number in present
             ]
             db.put_vectors(generation, dimension, rows)
-            db.executemany(
-                "DELETE FROM wanted WHERE generation = ? AND chunk = ? AND sequence <= ?",
-                [(generation, number, wanted.seen) for number in numbers],
+            db.execute(
+                """DELETE FROM wanted WHERE generation = ? AND sequence <= ?
+                   AND chunk IN (SELECT value FROM json_each(?))""",
+                (generation, wanted.seen, listed(numbers)),
             )
             db.note_changed([number for number, _ in rows])
         return len(rows)
@@ -203,7 +204,7 @@ class SqlSearch(SqlPart):
                     WHERE n.sequence > ? AND {PRESENT}""",
                 (since,),
             )
-            yield from (Place(*row) for row in rows)
+            yield from map(Place._make, rows)
 
     def sleepers(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Sleeper]:
         with self._db.reading() as db:
