@@ -24,6 +24,7 @@ from halo_weave.stores.sql.seam import NOT_COPIED, WORDS, Cursor, Table, Values,
 
 Raw = psycopg.Connection[Any]
 STREAM = 2_000  # rows fetched at a time
+REACH = 800  # candidates that a vector index keeps while it searches
 
 
 class _FlagDumper(Dumper):
@@ -59,9 +60,18 @@ class _SumBinaryLoader(NumericBinaryLoader):
 class PostgresConnection:
     """A connection that takes the shared statements, and the steps that PostgreSQL does its own way."""
 
-    def __init__(self, raw: Raw, fleet: PostgresFleet) -> None:
-        self.raw, self._fleet = raw, fleet
+    def __init__(self, raw: Raw, fleet: PostgresFleet, *, once: bool = False) -> None:
+        """`once`: for one statement only, without a transaction."""
+        self._raw, self._fleet = raw, fleet
+        self._left = 1 if once else -1
         self._streams: list[psycopg.ServerCursor[Any]] = []
+
+    @property
+    def raw(self) -> Raw:
+        """For a statement. Two that are not in a transaction may see two states."""
+        assert self._left, "Ask two things of one state within `reading`."
+        self._left -= 1
+        return self._raw
 
     def execute(self, sql: str, values: Values = (), /) -> Cursor:
         statement, given = translated(sql, values)
@@ -210,3 +220,5 @@ def configure(raw: Raw) -> None:
         kind = type("HalfVectorDumper", (_HalfVectorDumper,), {"oid": row[0]})
         adapters.register_dumper(np.ndarray, kind)
         TypeInfo("halfvec", row[0], 0).register(raw)
+        # Iterative: what the conditions of a search leave out is made up for by searching on.
+        raw.execute(f"SET hnsw.iterative_scan = strict_order; SET hnsw.ef_search = {REACH}")

@@ -19,12 +19,12 @@ PERSON = "id, name, created, revoked"
 
 class SqlPeople(SqlPart):
     def people(self) -> list[Person]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(f"SELECT {PERSON} FROM people ORDER BY name").fetchall()
         return [_person(row) for row in rows]
 
     def several(self) -> bool:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             return db.execute("SELECT 1 FROM people LIMIT 1").fetchone() is not None
 
     def add_person(self, name: str, key_hash: str, *, now: datetime) -> Person:
@@ -53,7 +53,7 @@ class SqlPeople(SqlPart):
         return _person(row)
 
     def key_hashes(self, start: str) -> list[tuple[str, str]]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             return db.execute(
                 "SELECT key_hash, id FROM people WHERE key_hash >= ?1 AND key_hash < ?1 || 'g'", (start,)
             ).fetchall()
@@ -61,7 +61,7 @@ class SqlPeople(SqlPart):
     def is_person(self, person: str) -> bool:
         if person == OWNER:
             return True
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             found = db.execute("SELECT 1 FROM people WHERE id = ? AND key_hash IS NOT NULL", (person,))
             return found.fetchone() is not None
 
@@ -99,7 +99,7 @@ class SqlPeople(SqlPart):
         return gone is not None
 
     def shares(self) -> list[Share]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 "SELECT owner, window, person, writes, made FROM shares ORDER BY owner, window, person"
             ).fetchall()
@@ -118,7 +118,7 @@ class SqlPeople(SqlPart):
         return Reach(person, own, own.union(one for one, _ in rows), own | writable)
 
     def readers(self, window_id: str) -> tuple[str, ...]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 """SELECT DISTINCT s.person FROM windows w
                    JOIN shares s ON s.owner = w.owner AND (s.window = '' OR s.window = w.id)
@@ -129,7 +129,7 @@ class SqlPeople(SqlPart):
         return tuple(person for (person,) in rows)
 
     def turn_windows(self, turns: Iterable[int]) -> dict[int, str]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             sql = "SELECT id, window FROM turns WHERE id IN (SELECT value FROM json_each(?))"
             return dict(db.execute(sql, (listed(turns),)).fetchall())
 

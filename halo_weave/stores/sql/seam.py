@@ -110,6 +110,9 @@ class Database(Protocol):
     def reading(self) -> AbstractContextManager[Connection]:
         """One state of the memory until the block ends."""
 
+    def asking(self) -> AbstractContextManager[Connection]:
+        """For one statement only, which sees one state by itself: no transaction has to begin and end."""
+
     def writing(self, *, durable: bool = False, urgent: bool = False) -> AbstractContextManager[Connection]:
         """A transaction: all of the block, or nothing. `urgent`: before other threads that wait to write."""
 

@@ -74,7 +74,7 @@ class SqlSync(SqlPart):
     def sync(self, folder: Path, *, now: datetime) -> Synced:
         with self._db.alone(patience=importfile.PATIENCE):
             found = listed_bundles(folder)
-            with self._db.reading() as db:
+            with self._db.asking() as db:
                 if db.execute(
                     "SELECT 1 FROM drafts WHERE saved > ?", (micros(now - WRITTEN_WITHIN),)
                 ).fetchone():

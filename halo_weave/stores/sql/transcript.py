@@ -189,12 +189,15 @@ class SqlTranscript(SqlPart):
         )
 
     def drafts(self, *, now: datetime, abandoned: bool = True, held: str | None = None) -> list[Draft]:
-        found = []
-        with self._db.reading() as db:
+        found: list[Draft] = []
+        with self._db.asking() as db:
             rows = db.execute(
                 """SELECT d.window, d.turn, d.start, d.answers, k.fingerprint, d.begun, d.saved, d.owner
                    FROM drafts d JOIN tokenizers k ON k.id = d.tokenizer ORDER BY d.turn"""
             ).fetchall()
+        if not rows:
+            return found
+        with self._db.reading() as db:
             for window, turn, start, answers, fingerprint, begun, saved, owner in rows:
                 living = db.writes(owner, window) and not (window == held and owner == this_process())
                 if abandoned and (now - moment(saved) < PATIENCE if living is None else living):
@@ -223,7 +226,7 @@ class SqlTranscript(SqlPart):
 
     def chunks(self, numbers: Iterable[int]) -> list[ChunkRecord]:
         wanted = [int(number) for number in numbers]
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.number IN (SELECT value FROM json_each(?))",
                 (listed(wanted),),
@@ -233,7 +236,7 @@ class SqlTranscript(SqlPart):
 
     def chunks_by_key(self, keys: Iterable[ChunkKey]) -> list[ChunkRecord]:
         wanted = list(keys)
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {CHUNK_COLUMNS} FROM json_each(?) j CROSS JOIN {CHUNK_TABLES}
                         AND c.turn = CAST(j.value ->> 0 AS BIGINT) AND c.chunk = CAST(j.value ->> 1 AS BIGINT)""",
@@ -243,7 +246,7 @@ class SqlTranscript(SqlPart):
         return [found[key] for key in dict.fromkeys(wanted) if key in found]
 
     def chunks_between(self, first: int, stop: int) -> list[ChunkRecord]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.merged IS NULL AND c.start < :stop
                     AND c.start >= coalesce(
@@ -254,7 +257,7 @@ class SqlTranscript(SqlPart):
         return [record for record in records(rows) if record.chunk.stop > first]
 
     def turn(self, turn_id: int) -> list[ChunkRecord]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.turn = ? ORDER BY c.chunk", (turn_id,)
             ).fetchall()

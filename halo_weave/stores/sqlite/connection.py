@@ -155,6 +155,8 @@ class SqliteDatabase:
                 finally:
                     self._give_back(db)
 
+    asking = reading  # beginning costs nothing here
+
     @contextmanager
     def writing(self, *, durable: bool = False, urgent: bool = False) -> Iterator[SqliteConnection]:
         """A transaction: all of the block, or nothing. `urgent`: before other threads that wait to write."""
