@@ -131,8 +131,8 @@ class SqlSearch(SqlPart):
     def vectors_of(self, generation: int, numbers: Iterable[int]) -> tuple[Numbers, Vectors]:
         with self._db.asking() as db:
             rows = db.execute(
-                f"""SELECT chunk, vector, (SELECT dimension FROM generations WHERE id = generation) FROM vectors
-                    WHERE generation = ? AND chunk IN (SELECT value FROM json_each(?)) AND {NOT_ASIDE}""",
+                f"""SELECT chunk, vector, (SELECT dimension FROM generations WHERE id = ?1) FROM vectors
+                    WHERE generation = ?1 AND chunk IN (SELECT value FROM json_each(?2)) AND {NOT_ASIDE}""",
                 (generation, listed(int(number) for number in numbers)),
             ).fetchall()
         if rows:
