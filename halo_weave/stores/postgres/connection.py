@@ -170,6 +170,9 @@ class PostgresConnection:
     def check_lease(self, window_id: str) -> None:
         self._fleet.check(self.raw, window_id)
 
+    def fence(self, windows: Sequence[str]) -> None:
+        self._fleet.fence(self.raw, windows)
+
     def writes(self, owner: str, window_id: str) -> bool | None:
         return self._fleet.writes(self.raw, owner, window_id)
 

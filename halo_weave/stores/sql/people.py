@@ -87,14 +87,19 @@ class SqlPeople(SqlPart):
                 "DELETE FROM shares WHERE person = ? AND owner = ? AND window = ? RETURNING person",
                 (person, owner, window_id),
             ).fetchone()
-            # It leaves the context of all windows that this person reads, but for the owner's own.
+            # It leaves the context of all windows that this person reads, but for the owner's own. A reply that another
+            # server is writing there ends: it may have what left in its context, or wake it up again.
+            others = f"SELECT id FROM windows WHERE id IN ({READABLE}) AND owner <> :owner"
+            values = {"reader": person, "owner": owner}
+            if gone is not None:
+                db.fence([window for (window,) in db.execute(others, values).fetchall()])
             for table in ("live", "asleep"):
                 db.execute(
                     f"""DELETE FROM {table} WHERE window IN ({READABLE})
                         AND window NOT IN (SELECT id FROM windows WHERE owner = :owner)
                         AND chunk IN (SELECT c.number FROM chunks c JOIN windows w ON w.id = c.window
                                       WHERE w.owner = :owner AND w.id NOT IN ({READABLE}))""",
-                    {"reader": person, "owner": owner},
+                    values,
                 )
         return gone is not None
 

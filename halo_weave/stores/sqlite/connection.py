@@ -59,6 +59,9 @@ class SqliteConnection(sqlite3.Connection):
     def check_lease(self, window_id: str) -> None:
         """A file is used by one server."""
 
+    def fence(self, windows: Sequence[str]) -> None:
+        """A file is used by one server."""
+
     def writes(self, owner: str, window_id: str) -> bool | None:
         return alive(owner)
 
