@@ -76,6 +76,10 @@ class PostgresFleet:
                    ON CONFLICT ("window") DO UPDATE
                    SET token = leases.token + 1, owner = excluded.owner, expires = excluded.expires"""
         free = f"WHERE leases.owner IS NULL OR leases.owner = excluded.owner OR leases.expires <= {_NOW}"
+        with self._db.asking() as db:  # who is refused does not make writers wait
+            owner, left = self._holder(db.raw, window_id)
+        if owner not in ("", self.owner) and left > 0 and alive(owner) is not False:
+            raise WindowBusy(_busy(owner, left))
         with self._db.writing() as db:
             row = db.raw.execute(f"{take} {free} RETURNING token", given).fetchone()
             if row is None:
