@@ -1,5 +1,8 @@
 """Several servers on one memory: a window is written by one of them at a time, and the others hear what it did."""
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +14,7 @@ from halo_weave.assemble import Options, assemble, open_store
 from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import LeaseLost, StoreUnreachable, WindowBusy
-from halo_weave.records import Draft
+from halo_weave.records import Draft, WakeUp
 from halo_weave.weave.events import TurnEnded, TurnFailed, WindowChanged, WindowDeleted
 from tests.stores.material import NOW, ask, exchange, sleep, user
 
@@ -95,6 +98,84 @@ def test_who_was_silent_for_too_long_cannot_write_any_more(one, other, window):
         ask(one, window, "again")
     ask(one, window, "now it is free")
     assert one.verify() == []
+
+
+STOPPED = """
+import sys
+from halo_weave.assemble import open_store
+from halo_weave.errors import LeaseLost
+from tests.stores.material import ask
+
+store, window = open_store(sys.argv[1]), sys.argv[2]
+store.fleet.term = 0.3
+with store.fleet.lease(window):
+    ask(store, window, "mine")
+    print("held", flush=True)
+    sys.stdin.readline()
+    try:
+        ask(store, window, "too late")
+    except LeaseLost as error:
+        print(error, flush=True)
+"""
+
+
+def test_a_process_that_was_stopped_and_taken_over_writes_nothing_when_it_goes_on(one, address, window):
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED, address, window],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        try:
+            assert other.stdout.readline() == "held\n"
+            other.send_signal(signal.SIGSTOP)
+            assert until(lambda: _taken(one, window))
+            other.send_signal(signal.SIGCONT)
+            said, _ = other.communicate("go on\n", timeout=60)
+        finally:
+            other.kill()
+    assert "taken this window over" in said
+    assert [chunk.chunk.text for chunk in one.live(window)] == ["mine", "taken over"]
+
+
+def _taken(store, window) -> bool:
+    try:
+        with store.fleet.lease(window):
+            ask(store, window, "taken over")
+            return True
+    except WindowBusy:
+        return False
+
+
+def test_what_is_shared_no_longer_ends_a_reply_that_another_server_writes_with_it(one, other, window):
+    ann, bob = (one.add_person(name, f"{name}-hash", now=NOW).id for name in ("ann", "bob"))
+    private = one.create_window("ann's", now=NOW, owner=ann).id
+    key = user(ask(one, private, "the secret").user_turn)
+    own = one.create_window("bob's", now=NOW, owner=bob).id
+    one.share(ann, private, bob, writes=False, now=NOW)
+    with other.fleet.lease(own):
+        other.wake(own, [WakeUp(key, np.ones(2, np.float32), {})], now=NOW)
+        assert one.unshare(ann, private, bob)
+        assert one.live(own) == []
+        with pytest.raises(LeaseLost):
+            other.wake(own, [WakeUp(key, np.ones(2, np.float32), {})], now=NOW)
+    assert one.live(own) == []
+
+
+def test_sync_does_not_change_a_window_that_another_server_writes(one, other, window, folder):
+    exchange(one, window, "Minka purrs", "good")
+    (folder / "shared").mkdir()
+    one.sync(folder / "shared", now=NOW)
+    with open_store(folder / "device") as device:
+        device.sync(folder / "shared", now=NOW)
+        ask(device, window, "Felix hunts")
+        device.sync(folder / "shared", now=NOW)
+    with other.fleet.lease(window):
+        with pytest.raises(WindowBusy):
+            one.sync(folder / "shared", now=NOW)
+        assert len(one.live(window)) == 2
+    assert one.sync(folder / "shared", now=NOW).turns == 1
+    assert len(one.live(window)) == 3
 
 
 def test_a_write_without_a_lease_takes_the_window_from_who_lost_it(one, other, window):

@@ -151,7 +151,7 @@ class SqlCorrections(SqlPart):
 
     def divide_long(self, most: int, *, now: datetime) -> int:
         done = 0
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             numbers = [
                 number
                 for (number,) in db.execute(
@@ -183,7 +183,7 @@ class SqlCorrections(SqlPart):
             db.note_changed([number])
 
     def wrong_marks(self) -> list[tuple[int, str]]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             return db.execute("SELECT chunk, question FROM wrong ORDER BY made").fetchall()
 
     def times_woken(self, key: ChunkKey) -> int:
