@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ TRIES = (
     5  # the memory must not be written to while a prompt is made of it: after a reply its chunks are embedded
 )
 FRAMES = 96  # tokens that may always be computed: the end of a reply, and the beginning of a message
-IDLE = 0.5  # at most this share of the processors is at work on a machine that counts as idle
+IDLE = 0.5  # at most this share of the processors does other work on a machine that counts as idle
 GLANCE = 0.1  # seconds of looking at them
 
 
@@ -142,18 +143,19 @@ def _prompt_of(desk: Desk, wish: _Wish, now: datetime) -> Prompt:
 
 
 def _idle() -> bool:
-    """Whether the processors have time. Where that is not told, they have."""
+    """Whether other programs leave the processors time. Where that is not told, they do."""
     try:
-        before = _processor_times()
+        before, own = _processor_times(), time.process_time()
         time.sleep(GLANCE)
         whole, resting = (b - a for a, b in zip(before, _processor_times(), strict=True))
-        return resting >= (1 - IDLE) * whole
+        own = time.process_time() - own  # what is read ahead for an earlier wish goes on
+        return whole - resting - own <= IDLE * whole
     except (OSError, ValueError, IndexError):
         return True
 
 
-def _processor_times() -> tuple[int, int]:
-    """Of all processors since the machine began: in all, and at rest. Linux tells it."""
+def _processor_times() -> tuple[float, float]:
+    """Seconds of all processors since the machine began: in all, and at rest. Linux tells it."""
     with open("/proc/stat") as file:
-        numbers = [int(number) for number in file.readline().split()[1:9]]
+        numbers = [int(number) / os.sysconf("SC_CLK_TCK") for number in file.readline().split()[1:9]]
     return sum(numbers), numbers[3] + numbers[4]

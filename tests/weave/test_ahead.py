@@ -121,6 +121,14 @@ def test_a_busy_machine_computes_frames_only_and_an_idle_one_what_wakes_up(weave
     assert asked == [ahead.FRAMES, None, ahead.FRAMES]
 
 
+def test_what_is_read_ahead_for_an_earlier_wish_does_not_make_the_machine_busy(monkeypatch):
+    own = iter([0.0, 90.0])  # seconds of this process
+    monkeypatch.setattr(ahead.time, "process_time", lambda: next(own))
+    times = iter([(0, 0), (100, 5)])
+    monkeypatch.setattr(ahead, "_processor_times", lambda: next(times))
+    assert ahead._idle()
+
+
 @pytest.mark.parametrize(
     ("how", "abilities"),
     [("off", AHEAD), ("compute", Abilities()), ("compute", Abilities(cuts=False, ahead=True))],
