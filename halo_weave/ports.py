@@ -110,6 +110,8 @@ class Sampling:
 # Labels from here on down name nothing: frames of an earlier process, or of a message that was not said yet. Such a token
 # is known again by what it says and by the one next to it.
 NAMELESS = -(1 << 60)
+# Those from here on down are words that were typed and not sent: nothing of them is kept when they leave.
+UNSENT = NAMELESS - (1 << 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +262,13 @@ class Engine(Protocol):
         room: int,
         mode: Literal["splice", "exact"] = "splice",
         most: int | None = None,
+        capture: Capture | None = None,
     ) -> None:
         """What the next prompt will begin with is read while nobody waits. Returns at once; a generation ends it.
 
         `room`: for so many tokens more. `most`: if more tokens than these must be computed, they are not, and what
-        lies on disk is only brought into main memory.
+        lies on disk is only brought into main memory. `capture`: what a generation will ask for of the tokens from
+        `read_from` on; if it does, and all is as it was read here, they are not read again.
         """
 
     def forget(self, window: str) -> None:
