@@ -25,7 +25,7 @@ from halo_weave.engines.prompts import CHUNK, FlatPrompt
 from halo_weave.engines.remote import Refused, RemoteServer
 from halo_weave.engines.rows import RowReader, whole
 from halo_weave.engines.stops import Stops
-from halo_weave.errors import BadInput, EngineError
+from halo_weave.errors import BadInput, EngineError, ServerFailed
 from halo_weave.ports import (
     Abilities,
     Capture,
@@ -86,7 +86,7 @@ class KoboldEngine:
     def _asked(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         found = self.server.ask(method, path, body, patience=ASKING)
         if not isinstance(found, dict):
-            raise EngineError(f"{self.server.url}{path} answers with something that is not known here.")
+            raise ServerFailed(f"{self.server.url}{path} answers with something that is not known here.")
         return found
 
     def _lending(self) -> Mapping[str, Any]:
@@ -217,9 +217,9 @@ class KoboldEngine:
             ids = [int(one["token_id"]) for one in told["tokens"]]
             pieces = [str(one["text"]).encode() for one in told["tokens"]]
         except (KeyError, TypeError, ValueError):
-            raise EngineError(f"{self.server.url} tells tokens in a form that is not known here.") from None
+            raise ServerFailed(f"{self.server.url} tells tokens in a form that is not known here.") from None
         if b"".join(pieces) != text.encode():
-            raise EngineError(f"The tokens that {self.server.url} tells do not join to the text again.")
+            raise ServerFailed(f"The tokens that {self.server.url} tells do not join to the text again.")
         for id, piece in zip(ids, pieces, strict=True):
             # Only marks are learned: to another piece the server may add a character that no token spells.
             if MARK.fullmatch(piece.decode(errors="replace")):
@@ -233,7 +233,7 @@ class KoboldEngine:
             tokens = Tokens(ids, base64.b64decode(told["raw"]), ends)
             self._controls.update(ids[np.array(told["controls"], np.int64)].tolist())
         except (KeyError, TypeError, ValueError, IndexError, OverflowError):
-            raise EngineError(f"{self.server.url} tells tokens in a form that is not known here.") from None
+            raise ServerFailed(f"{self.server.url} tells tokens in a form that is not known here.") from None
         self._known.update(zip(ids.tolist(), tokens.pieces(), strict=True))
         return tokens
 
@@ -358,7 +358,7 @@ class KoboldEngine:
             told = self._asked("GET", "/api/v1/model")
             name = str(told.get("model_name") or told.get("result") or "")
             if name[:200] != self._info.name:
-                raise EngineError(
+                raise ServerFailed(
                     f"{self.server.url} runs {name} now. Choose this engine anew to go on with it."
                 )
             self._doubt = False
@@ -407,10 +407,10 @@ class KoboldEngine:
                 last = seeing.row(event["attention"], made) if event.get("attention") else None
                 break
             elif kind == "error":
-                raise EngineError(f"{self.server.url} says: {str(event.get('message'))[:300]}")
+                raise ServerFailed(f"{self.server.url} says: {self.server.told(event.get('message'))}")
         if reason is None:
             if not stopped():
-                raise EngineError(
+                raise ServerFailed(
                     f"{self.server.url} broke off in the middle of its answer. What it said so far is kept; try again."
                 )
             reason = "abort"
@@ -425,7 +425,7 @@ class KoboldEngine:
             if not 0 <= id < self._info.vocabulary:
                 raise ValueError
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise EngineError(f"{self.server.url} sends a token in a form that is not known here.") from None
+            raise ServerFailed(f"{self.server.url} sends a token in a form that is not known here.") from None
         self._known.setdefault(id, piece)
         surprisal = event.get("surprisal")
         known = isinstance(surprisal, int | float) and math.isfinite(surprisal)
@@ -451,7 +451,7 @@ class KoboldEngine:
                 told = next((event for event in events if event.get("type") == "token"), {})
             row = seeing.row(told.get("attention"), i + 1 - len(flat), wanted=True)
             if row is None:  # those that follow would stand for other words
-                raise EngineError(f"{self.server.url} shows attention that cannot be used.")
+                raise ServerFailed(f"{self.server.url} shows attention that cannot be used.")
             rows.append(row)
         yield Read(0, 0, len(flat), False, "", time.perf_counter() - began, tuple(rows))
         yield Done("length", 0, time.perf_counter() - began)

@@ -38,7 +38,9 @@ log = logging.getLogger(__name__)
 MOST_DESKS = 16  # working sets that are kept between turns
 ABLE = 1_000_000_000  # parameters from which on a model uses its tools when it is asked to (docs/tools.md)
 LARGE = 7_000_000_000  # and from which on it knows by itself when to
-OpenOther = Callable[[str], tuple[Engine, Calibration]]  # the engine of a name
+# The engine of a name. Its calibration is pending if that was not made before.
+OpenOther = Callable[[str], tuple[Engine, Calibration]]
+CalibrateLater = Callable[[str, Engine], None]
 PATIENCE = 30.0  # seconds that replies get to end when the model changes
 
 
@@ -67,8 +69,9 @@ class System:
         self.model = self._at_work(engine, calibration)
         self.others: dict[str, ModelAtWork] = {}  # of windows that have chosen another engine, by its name
         self.open_other: OpenOther | None = None
+        self.calibrate_later: CalibrateLater = lambda name, engine: None
         self.silent: ModelAtWork | None = None
-        self._opening = Lock()
+        self._opening: dict[str, Lock] = {}  # by name: one that does not answer holds up no other
         self.silence: HaloWeaveError | None = None  # why nobody can speak, while there is no model
         self.hubs = Hubs()
         self.drafts = DraftWriter(store, now)
@@ -108,7 +111,7 @@ class System:
     @property
     def engines(self) -> list[Engine]:
         """All that are open."""
-        return [self.engine, *(model.engine for model in self.others.values())]
+        return [self.engine, *(model.engine for model in list(self.others.values()))]
 
     def model_of(self, settings: Settings) -> ModelAtWork:
         """The model that answers in a window. One that is not open yet is looked at with that of all windows."""
@@ -126,14 +129,21 @@ class System:
         record = self.window(window_id)
         settings = self.settings(record)
         if name := settings.answered_by:
-            with self._opening:
-                if name not in self.others:
-                    if self.open_other is None:
-                        raise BadInput("Windows cannot choose their engine here.")
-                    self.others[name] = self._at_work(*self.open_other(name))
+            self._open_chosen(name)
         else:
             self.check_speaks()
         check_private(record, settings, self._chosen(settings).engine.info)
+
+    def _open_chosen(self, name: str) -> None:
+        with self._opening.setdefault(name, Lock()):
+            if name in self.others:
+                return
+            if self.open_other is None:
+                raise BadInput("Windows cannot choose their engine here.")
+            engine, calibration = self.open_other(name)
+            self.others[name] = self._at_work(engine, calibration)
+        if calibration.pending:
+            self.calibrate_later(name, engine)
 
     def use_silent(self, engine: Engine) -> None:
         """This one counts the words of private windows whose model is elsewhere: they are looked at here alone."""
@@ -141,7 +151,7 @@ class System:
 
     def close_other(self, name: str) -> None:
         """Let go of an engine; its windows open it again when they speak."""
-        with self._opening:
+        with self._opening.setdefault(name, Lock()):
             if any(desk.settings.answered_by == name for desk in self.at_work.values()):
                 raise WindowBusy(f"{name} is answering. Stop that first, or wait for it.")
             model = self.others.pop(name, None)
@@ -171,10 +181,16 @@ class System:
 
     def use_calibration(self, engine: Engine, calibration: Calibration) -> bool:
         """From the next turn on, windows are lit by these heads, if the model is still the one they were found in."""
-        model = self.model
-        if model.engine is not engine:
-            return False
-        self.model = replace(model, calibration=calibration)
+        name = next((name for name, one in list(self.others.items()) if one.engine is engine), "")
+        with self._opening.setdefault(name, Lock()):
+            model = self.others.get(name, self.model)
+            if model.engine is not engine:
+                return False
+            model = replace(model, calibration=calibration)
+            if name:
+                self.others[name] = model
+            else:
+                self.model = model
         self._desks.clear()
         self._tapes.clear()  # a capture holds rows of the heads that were known when it began
         return True

@@ -21,6 +21,8 @@ export function whereWords(where) {
 }
 
 export class EnginesPart {
+  #told = "";
+
   /** @param {import("../app.js").App} app */
   constructor(app) {
     this.app = app;
@@ -40,6 +42,7 @@ export class EnginesPart {
     this.node = h("section", { class: "group engines" }, h("h3", { text: "On other machines" }),
       this.where, this.light, h("p", { class: "quiet", text: ABOUT }), this.notice, this.list, form);
     app.store.on("window", () => this.node.isConnected && this.load());
+    app.store.on("model", () => this.#calibrated());
   }
 
   async load() {
@@ -52,6 +55,14 @@ export class EnginesPart {
     this.notice.textContent = notice;
     this.notice.hidden = !notice;
     this.#show(engines, where);
+  }
+
+  /** Where light comes from is known now. */
+  #calibrated() {
+    const change = this.app.store.status?.model.change;
+    const told = change?.state === "calibrated" ? change.sentence : "";
+    if (told && told !== this.#told && this.node.isConnected) this.load();
+    this.#told = told;
   }
 
   /** @param {Engine[]} engines @param {Where | null | undefined} where */
