@@ -130,7 +130,7 @@ class RemoteServer:
         told = self._words_of(content)
         if status in (401, 403):
             return KeyRefused(
-                f"{self.url} does not take the key ({status}). Give another one. {told}".strip()
+                f"{self.url} does not take the key ({status}). Give another one, with --engine-key or under Models. {told}".strip()
             )
         known = {
             404: "has nothing at this address: check it, and the name of the model",

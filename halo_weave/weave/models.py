@@ -17,6 +17,7 @@ from halo_weave.errors import (
     ModelError,
     ModelLoading,
     ModelNotFound,
+    ServerFailed,
     StoreError,
     WindowBusy,
 )
@@ -70,7 +71,7 @@ class WeaveModels:
         self._open, self._make_calibration, self._remember = open_model, calibrate, remember
         self._calibrations: list[Thread] = []
         self._calibrating = Lock()  # one engine after the other
-        system.calibrate_later = self._calibrate_later
+        system.calibrate_later, system.load_again = self._calibrate_later, self.load
         self._lock = Lock()
         self._under_way: Thread | None = None
         self._unwanted = Event()
@@ -234,7 +235,8 @@ class WeaveModels:
     def _fail(self, wanted: str, stage: ChangeStage, error: HaloWeaveError) -> None:
         self.failure = error
         if self._system.silence is not None:
-            self._system.silence = error if isinstance(error, ModelError) else ModelError(str(error))
+            known = isinstance(error, ModelError | ServerFailed)
+            self._system.silence = error if known else ModelError(str(error))
         self._tell(wanted, stage, str(error))
 
     def _tell(self, wanted: str, stage: ChangeStage, what: str, progress: float | None = None) -> None:

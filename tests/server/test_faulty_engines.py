@@ -8,7 +8,7 @@ import socket
 import httpx
 import pytest
 
-from halo_weave.assemble import Options, assemble
+from halo_weave.assemble import Options, assemble, assemble_without_model
 from halo_weave.engines import remote
 from halo_weave.server.listening import serving
 from halo_weave.server.service import Service
@@ -126,3 +126,18 @@ def test_a_chosen_engine_that_cannot_be_had_is_502_with_the_reason_and_the_windo
         assert get_context(client, window)["turns"] == []
     client.patch(f"/api/windows/{window}", json={"settings": {"answered_by": ""}})
     assert spoken(say(client, window, "And you?")) == REPLY
+
+
+def test_a_server_that_was_not_there_at_the_start_answers_as_soon_as_it_is(tmp_path):
+    with faulty_server(started=False) as server:
+        how = {"engine": "openai", "url": server.url, "engine_key": KEY, "embedder": "off", "reader": "off"}
+        service = Service(lambda progress: assemble_without_model(Options(tmp_path, **how)))
+        service.begin().join()
+        with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+            service.weave.models.load()
+            window = client.post("/api/windows", json={"name": "w"}).json()["id"]
+            unheard = client.post(f"/api/windows/{window}/say", json={"text": "Hello?"})
+            assert "cannot be reached" in refused(unheard, 502, "server_failed")
+            server.start()
+            assert spoken(say(client, window, "And now?")) == REPLY
+        service.close()

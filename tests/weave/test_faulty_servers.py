@@ -7,9 +7,10 @@ import pytest
 
 from benchmarks.peer_server import halo_server
 from halo_weave.engines import calibration, remote
+from halo_weave.engines.absent import AbsentEngine
 from halo_weave.engines.kobold import KoboldEngine
 from halo_weave.engines.openai import OpenAiEngine
-from halo_weave.errors import EngineError
+from halo_weave.errors import EngineError, ServerFailed
 from halo_weave.records import Subset
 from halo_weave.weave.events import Heard, Spoken, TokenSpoken, TurnEnded
 from tests.engines.faulty import KEY, WORDS, faulty_server
@@ -101,6 +102,24 @@ def test_a_key_that_is_refused_is_told_and_never_shown(server, kind, caplog):
 def test_a_server_that_is_not_there_is_told(server):
     with pytest.raises(EngineError, match="cannot be reached"):
         KoboldEngine("http://127.0.0.1:9")
+
+
+def test_a_window_can_be_looked_at_while_its_server_is_gone(assembled, engine, server, tmp_path):
+    weave = assembled(engine)
+    weave._system.use_silent(AbsentEngine(tmp_path))
+    window = weave.windows.create("w").id
+    speak(weave, window)
+    weave.windows.change(window, system_prompt="Words that the server has never counted.")
+    server.fault = "gone"
+    read = [
+        "".join(p for c in turn.chunks for p in c.text_pieces) for turn in weave.windows.context(window).turns
+    ]
+    assert read == ["What does the cat do?", REPLY]
+    with pytest.raises(ServerFailed):
+        speak(weave, window, "Are you there?")
+    server.fault = ""
+    speak(weave, window, "And now?")
+    assert said(weave, window)[-2:] == ["And now?", REPLY]
 
 
 def test_a_reply_of_a_hanging_server_can_be_stopped(assembled, engine, server):
