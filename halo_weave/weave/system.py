@@ -16,6 +16,7 @@ import numpy as np
 
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
 from halo_weave.core.window import Live, chunk_parts
+from halo_weave.engine_list import EngineList
 from halo_weave.errors import (
     BadInput,
     EngineError,
@@ -27,7 +28,7 @@ from halo_weave.errors import (
 )
 from halo_weave.fleet import News
 from halo_weave.keepsakes.tools import Toolbox
-from halo_weave.ports import Engine, RecallPort
+from halo_weave.ports import Engine, RecallPort, machine_of
 from halo_weave.records import OWNER, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
@@ -76,6 +77,7 @@ class System:
         self.store, self.recall, self.toolbox, self.now = store, recall, toolbox, now
         self.model = self._at_work(engine, calibration)
         self.others: dict[str, ModelAtWork] = {}  # of windows that have chosen another engine, by its name
+        self.listed: EngineList | None = None
         self.open_other: OpenOther | None = None
         self.calibrate_later: CalibrateLater = lambda name, engine: None
         self.load_again: Callable[[], None] = lambda: None
@@ -138,12 +140,16 @@ class System:
         record = self.window(window_id)
         settings = self.settings(record)
         if name := settings.answered_by:
+            known = {one.name: one.url for one in self.listed or ()}
+            check_private(
+                record, settings, machine_of(known.get(name, ""))
+            )  # before it is even asked for its model
             self._open_chosen(name)
         else:
             if isinstance(self.silence, ServerFailed):  # by now it may be there
                 self.load_again()
             self.check_speaks()
-        check_private(record, settings, self._chosen(settings).engine.info)
+        check_private(record, settings, self._chosen(settings).engine.info.elsewhere)
 
     def _open_chosen(self, name: str) -> None:
         with self._opening.setdefault(name, Lock()):

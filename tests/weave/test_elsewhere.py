@@ -265,6 +265,7 @@ def test_a_private_window_never_speaks_with_another_machine(weave, far):
     one = window(weave, "diary", private=True, answered_by="far", may_leave="all")
     with pytest.raises(BadInput, match=r"diary is private.*far\.example"):
         speak(weave, one, "Nobody may know.")
+    assert not weave.engines.list()[0].open  # its server was not even asked for its model
     assert far.read == []
     weave.windows.change(one, settings={"answered_by": ""})
     assert of(events.TurnEnded, speak(weave, one, "Nobody may know."))
