@@ -24,6 +24,7 @@ from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.engines.prompts import CHUNK, FlatPrompt
 from halo_weave.engines.remote import Refused, RemoteServer
 from halo_weave.engines.rows import RowReader, whole
+from halo_weave.engines.spelling import MARK, PlainTokens
 from halo_weave.engines.stops import Stops
 from halo_weave.errors import BadInput, EngineError, ServerFailed
 from halo_weave.ports import (
@@ -46,8 +47,6 @@ from halo_weave.templates.renderer import TemplateRenderer
 
 MOST_CONTEXT = 1 << 20
 CHATML_END = "<|im_end|>"
-# What control tokens look like, where a server does not tell which ones there are.
-MARK = re.compile(r"<[|｜]?[\w▁ /.-]+[|｜]?>|\[/?[A-Z_]+\]")
 ASKING = 30.0  # seconds for an answer that needs no model
 
 
@@ -63,6 +62,7 @@ class KoboldEngine:
         self._client = hashlib.sha256(client.encode()).hexdigest()[:16] if client else secrets.token_hex(8)
         self._doubt = False  # whether the server may run another model by now
         self._known: dict[int, bytes] = {}
+        self._plain = PlainTokens(self._asked, self._known, self.server.url)
         self._controls: set[int] = set()
         self.renderer = TemplateRenderer()
         try:
@@ -201,30 +201,15 @@ class KoboldEngine:
     def _tokenized(self, text: str, special: bool) -> Tokens:
         if self._lent:
             return self._with_bytes({"text": text, "special": special})
-        tokens = self._spelled(text)
+        tokens = self._plain.tokens(text)
         if special or not self.controls(tokens.ids).any():
             return tokens
         # The server takes control tokens out of any text: in what somebody said they are cut so that they are words.
-        parts = [self._spelled(part) for part in re.split(r"(?<=[<\[|])", text) if part]
+        parts = [self._plain.tokens(part) for part in re.split(r"(?<=[<\[|])", text) if part]
         tokens = parts[0]
         for part in parts[1:]:
             tokens = tokens + part
         return tokens
-
-    def _spelled(self, text: str) -> Tokens:
-        told = self._asked("POST", "/api/v1/tokenize", {"text": text, "add_special_tokens": False})
-        try:
-            ids = [int(one["token_id"]) for one in told["tokens"]]
-            pieces = [str(one["text"]).encode() for one in told["tokens"]]
-        except (KeyError, TypeError, ValueError):
-            raise ServerFailed(f"{self.server.url} tells tokens in a form that is not known here.") from None
-        if b"".join(pieces) != text.encode():
-            raise ServerFailed(f"The tokens that {self.server.url} tells do not join to the text again.")
-        for id, piece in zip(ids, pieces, strict=True):
-            # Only marks are learned: to another piece the server may add a character that no token spells.
-            if MARK.fullmatch(piece.decode(errors="replace")):
-                self._known.setdefault(id, piece)
-        return Tokens.of(ids, pieces)
 
     def _with_bytes(self, asked: Mapping[str, Any]) -> Tokens:
         told = self._asked("POST", "/api/extra/lending/tokens", asked)
@@ -263,9 +248,7 @@ class KoboldEngine:
         if new and self._lent:
             self._with_bytes({"ids": new})
         elif new:
-            for id in new:
-                told = self._asked("POST", "/api/v1/detokenize", {"token_ids": [id]})
-                self._known[id] = str(told.get("text") or "").encode()
+            self._plain.learn(new)
 
     # Speaking
 

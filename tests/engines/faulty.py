@@ -22,6 +22,7 @@ class FaultyServer(ThreadingHTTPServer):
 
     daemon_threads = True
     fault = ""
+    detokenized = 0  # requests for the text of tokens
     turned_away = 0  # so many streams are answered with 429 first
 
     def __init__(self) -> None:
@@ -77,6 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/api/v1/tokenize":
             self._answer(200, {"tokens": self._tokens(body["text"])})
         elif self.path == "/api/v1/detokenize":
+            self.server.detokenized += 1
             self._answer(200, {"text": "".join(self.server.spelled[id] for id in body["token_ids"])})
         elif self.path == "/api/extra/abort":
             self._answer(200, {"success": True})

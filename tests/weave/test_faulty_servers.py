@@ -3,6 +3,7 @@
 import logging
 from contextlib import closing
 
+import numpy as np
 import pytest
 
 from benchmarks.peer_server import halo_server
@@ -66,6 +67,24 @@ def test_what_was_said_is_kept_and_the_next_turn_works(assembled, engine, server
     server.free.set()
     speak(weave, window, "And then?")
     assert said(weave, window)[-2:] == ["And then?", REPLY]
+
+
+def test_what_tokens_spell_is_asked_for_once_and_for_many_at_a_time(server):
+    text = "".join(f"word{number} " for number in range(300)) + "¶ and ¶ again\n"
+    with closing(KoboldEngine(server.url, KEY)) as engine:
+        tokens = engine.tokenize(text)
+        assert engine.pieces(tokens.ids) == tokens
+        assert server.detokenized < 10
+        asked = server.detokenized
+        engine.pieces(tokens.ids)
+        assert server.detokenized == asked
+
+
+def test_tokens_that_cannot_be_told_apart_are_asked_for_one_by_one(server):
+    server.spelled |= {500: "one ¶ in it", 501: "", 502: "¶¶", 503: "\n", 504: " last"}
+    with closing(KoboldEngine(server.url, KEY)) as engine:
+        ids = np.array([*range(500, 505), 500, 7], np.int32)
+        assert engine.pieces(ids).pieces() == [server.spelled[id].encode() for id in ids.tolist()]
 
 
 def test_a_token_that_comes_twice_does_no_harm(assembled, engine, server):
