@@ -26,7 +26,7 @@ from halo_weave.llama import catalogue
 from halo_weave.ports import Only
 from halo_weave.records import ChunkRecord
 from halo_weave.store import Store
-from halo_weave.weave.system import stored_settings
+from halo_weave.weave.effective import stored_settings
 from halo_weave.weave.waking import plan_waking, tagged
 from halo_weave.weave.windows import find_window
 

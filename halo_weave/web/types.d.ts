@@ -461,6 +461,7 @@ declare namespace Wire {
 
   interface FailedEvent {
     sentence: string;
+    elsewhere: boolean;
   }
 
   interface ForgetLent {
@@ -1363,6 +1364,7 @@ declare namespace Wire {
 
   interface WhereTold {
     name: string;
+    known: boolean;
     model: string;
     elsewhere: string;
     rule: "all" | "window" | "not_private";
