@@ -49,7 +49,9 @@ def waking_rows(db: Connection, window_id: str, keys: Sequence[ChunkKey]) -> dic
         {"keys": pack_json([key[:2] for key in keys]), "window": window_id},
     ).fetchall()
     return {
-        ChunkKey(row[0], row[1], Role(row[2])): WakingRow(*row[3:9], bool(row[9]), row[10:14], row[14])
+        ChunkKey(row[0], row[1], Role(row[2])): WakingRow._make(
+            [*row[3:9], bool(row[9]), row[10:14], row[14]]
+        )
         for row in rows
     }
 
