@@ -12,7 +12,7 @@ from threading import Lock, Thread, current_thread
 from typing import Any
 
 from halo_weave.core.tokens import Role, Tokens
-from halo_weave.errors import BadInput, BadSetting, HaloWeaveError
+from halo_weave.errors import BadInput, BadSetting, HaloWeaveError, ServerFailed
 from halo_weave.fleet import News
 from halo_weave.ports import Sampling
 from halo_weave.weave.ahead import ReadAhead
@@ -312,7 +312,7 @@ class WeaveTurns(TurnBranches):
             if not known:
                 log.exception("The turn in window %s failed.", window_id)
             if hub is not None:
-                hub.publish(TurnFailed(str(error) if known else INTERNAL))
+                hub.publish(TurnFailed(str(error) if known else INTERNAL, isinstance(error, ServerFailed)))
             if not begun.done():
                 begun.set_exception(error)
         self._system.hubs.bound(window_id)

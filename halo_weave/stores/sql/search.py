@@ -221,7 +221,7 @@ class SqlSearch(SqlPart):
                        SELECT turn, chunk FROM asked UNION SELECT turn, 0 FROM asked UNION SELECT pair, 0 FROM asked)
                    SELECT c.turn, c.chunk, t.role, c.start,
                        coalesce(length(a.brightness) / 4, c.span), coalesce(a.peak, 0),
-                       o.turn, p.role, c.window, coalesce(c.tags LIKE '%"thought"%', 1 = 0)
+                       o.turn, p.role, c.window, coalesce(c.tags LIKE '%"thought"%', 1 = 0), t.said
                    FROM family f JOIN chunks c ON c.turn = f.turn AND c.chunk = f.chunk JOIN turns t ON t.id = c.turn
                    LEFT JOIN asleep a ON a.window = :window AND a.start = c.start
                    LEFT JOIN turns p ON p.id =
@@ -232,10 +232,10 @@ class SqlSearch(SqlPart):
                 {"keys": pack_json([key[:2] for key in keys]), "window": window_id},
             ).fetchall()
         found = {}
-        for turn, chunk, role, start, tokens, peak, other, other_role, window, thought in rows:
+        for turn, chunk, role, start, tokens, peak, other, other_role, window, thought, said in rows:
             key = ChunkKey(turn, chunk, Role(role))
             across = None if other is None else ChunkKey(other, 0, Role(other_role))
-            found[key] = Sleeper(key, tokens, peak, start, across, window, bool(thought))
+            found[key] = Sleeper(key, tokens, peak, start, across, window, bool(thought), moment(said))
         return found
 
 
