@@ -49,15 +49,10 @@ def waking_rows(db: Connection, window_id: str, keys: Sequence[ChunkKey]) -> dic
         {"keys": pack_json([key[:2] for key in keys]), "window": window_id},
     ).fetchall()
     return {
-<<<<<<< HEAD
-        ChunkKey(turn, chunk, Role(role)): WakingRow(*about, bool(live), (tokenizer, ids, lengths, raw), size)
-        for turn, chunk, role, *about, live, tokenizer, ids, lengths, raw, size in rows
-=======
         ChunkKey(row[0], row[1], Role(row[2])): WakingRow._make(
             [*row[3:9], bool(row[9]), row[10:14], row[14]]
         )
         for row in rows
->>>>>>> main
     }
 
 

@@ -402,7 +402,7 @@ def _live_rows(
            JOIN live l ON l.window = ? AND l.start = c.start""",
         (pack_json([key[:2] for key in keys]), window_id),
     ).fetchall()
-    return {ChunkKey(turn, chunk, ROLES[role]): tuple(rest) for turn, chunk, role, *rest in rows}
+    return {ChunkKey(row[0], row[1], ROLES[row[2]]): row[3:] for row in rows}
 
 
 def _own_tokens(rows: Sequence[tuple[Any, ...]]) -> list[Tokens]:
