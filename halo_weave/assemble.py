@@ -17,7 +17,7 @@ from halo_weave.embedders.standard import open_embedder, standard_file
 from halo_weave.engine_list import EngineList, NamedEngine
 from halo_weave.engines import ENGINES, REMOTE
 from halo_weave.engines.absent import AbsentEngine
-from halo_weave.engines.calibration import calibrated, stored_calibration
+from halo_weave.engines.calibration import calibrated, pending_calibration, stored_calibration
 from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, StoreError, StoreTooNew
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
@@ -185,7 +185,7 @@ def open_model(options: Options, name: str | None, progress: Progress = _silent)
 def open_named(
     options: Options, one: NamedEngine, progress: Progress = _silent
 ) -> tuple[Engine, Calibration]:
-    """An engine that a window has chosen, with its retrieval heads."""
+    """An engine that a window has chosen, with its retrieval heads, if they were found before."""
     local = one.kind == "llama"
     chosen = replace(
         options,
@@ -198,7 +198,7 @@ def open_named(
     )
     engine = open_engine(chosen, progress, careful=local)
     try:
-        return engine, calibrate_engine(chosen, engine, progress)
+        return engine, _stored_calibration(chosen, engine, progress) or pending_calibration(engine)
     except BaseException:
         engine.close()
         raise
@@ -271,15 +271,9 @@ def open_engine(options: Options, progress: Progress = _silent, *, careful: bool
     return ENGINES[options.engine](options.model, progress, careful=careful, **chosen)
 
 
-def _open_reader(options: Options, name: str | None, progress: Progress) -> tuple[Engine, Calibration]:
+def _open_reader(options: Options, name: str | None, progress: Progress) -> Engine:
     """A small model that reads along where attention is hidden; without a name the smallest of the catalogue."""
-    local = replace(options, engine="llama", model=name or catalogue.CHAT.name)
-    engine = open_engine(local, progress)
-    try:
-        return engine, calibrate_engine(local, engine, progress)
-    except BaseException:
-        engine.close()
-        raise
+    return open_engine(replace(options, engine="llama", model=name or catalogue.CHAT.name), progress)
 
 
 def calibrate_engine(

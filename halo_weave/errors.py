@@ -21,6 +21,7 @@ HaloWeaveError
 │   ├── ModelUnusable      not a GGUF, truncated, an embedding model, an unsupported architecture
 │   └── LibraryUnusable    llama.cpp is missing, or its layout is not the one we know
 ├── EngineError            the model stopped in the middle of its work
+│   └── ServerFailed       it runs on a server, which cannot be reached or answers wrongly
 ├── StoreError
 │   ├── StoreBusy          another process held the memory for too long
 │   ├── StoreUnreachable   the database does not answer
@@ -112,6 +113,10 @@ class LibraryUnusable(ModelError):
 
 
 class EngineError(HaloWeaveError):
+    pass
+
+
+class ServerFailed(EngineError):
     pass
 
 

@@ -52,12 +52,11 @@ def _open_kobold(
 def _open_openai(
     model: Path | str | None, progress: Progress, *, careful: bool = False, **limits: Any
 ) -> Engine:
-    from halo_weave.core.heads import NOT_CALIBRATED
     from halo_weave.engines.openai import OpenAiEngine
 
-    reader, calibration = None, NOT_CALIBRATED
+    reader = None
     if limits.get("reader") != "off":
-        reader, calibration = limits["open_reader"](limits.get("reader") or None, progress)
+        reader = limits["open_reader"](limits.get("reader") or None, progress)
     try:
         progress("Asking the server for its model", 0, 0)
         return OpenAiEngine(
@@ -65,7 +64,6 @@ def _open_openai(
             limits.get("key") or "",
             model=limits.get("model_name") or "",
             reader=reader,
-            calibration=calibration,
             context=limits.get("context"),
         )
     except BaseException:

@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from halo_weave.core.brightness import AttentionRow
-from halo_weave.core.heads import NOT_CALIBRATED, Calibration, RetrievalHead, Strengths, choose_heads
+from halo_weave.core.heads import NOT_CALIBRATED, PENDING, Calibration, RetrievalHead, Strengths, choose_heads
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.errors import HaloWeaveError
 from halo_weave.ports import Capture, Engine, Prompt, Read, Sampling, Segment
@@ -91,6 +91,8 @@ def calibrated(
     """
     if (blind := _blind(engine)) is not None:
         return blind
+    if (reader := _reader(engine)) is not None:
+        return _lent(reader, calibrated(reader, folder, progress, anew=anew, shared=shared))
     try:
         places = _places(engine, folder, shared, progress)
         stored = [None if anew else _stored(place) for place in places]
@@ -110,18 +112,39 @@ def stored_calibration(
     """As `calibrated`, but nothing is made: None if that is still to be done."""
     if (blind := _blind(engine)) is not None:
         return blind
+    if (reader := _reader(engine)) is not None:
+        found = stored_calibration(reader, folder, progress, shared=shared)
+        return found and _lent(reader, found)
     try:
         return next(filter(None, map(_stored, _places(engine, folder, shared, progress))), None)
     except OSError:
         return None
 
 
+def pending_calibration(engine: Engine) -> Calibration:
+    """What holds until it is made."""
+    reader = _reader(engine)
+    return PENDING if reader is None else _lent(reader, PENDING)
+
+
+def _reader(engine: Engine) -> Engine | None:
+    """The model that lends its eyes to this one, if it hides what it looks at."""
+    reader: Engine | None = getattr(engine, "reader", None)
+    return reader
+
+
+def _lent(reader: Engine, found: Calibration) -> Calibration:
+    return replace(found, sentence=f"{reader.info.name} reads along and lends its eyes. {found.sentence}")
+
+
 def _blind(engine: Engine) -> Calibration | None:
     """What is said of a model that cannot be calibrated."""
     info = engine.info
-    told = getattr(engine, "calibration", None)  # by a server that has found its heads, or by a reader
+    told = getattr(engine, "calibration", None)  # by a server that has found its heads, or hides them
     if isinstance(told, Calibration):
         return told
+    if _reader(engine) is not None:
+        return None
     if not info.file and not info.url:
         return NOT_CALIBRATED
     return (

@@ -24,8 +24,9 @@ from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.engines.prompts import CHUNK, FlatPrompt
 from halo_weave.engines.remote import Refused, RemoteServer
 from halo_weave.engines.rows import RowReader, whole
+from halo_weave.engines.spelling import MARK, PlainTokens
 from halo_weave.engines.stops import Stops
-from halo_weave.errors import BadInput, EngineError
+from halo_weave.errors import BadInput, EngineError, ServerFailed
 from halo_weave.ports import (
     Abilities,
     Capture,
@@ -46,8 +47,6 @@ from halo_weave.templates.renderer import TemplateRenderer
 
 MOST_CONTEXT = 1 << 20
 CHATML_END = "<|im_end|>"
-# What control tokens look like, where a server does not tell which ones there are.
-MARK = re.compile(r"<[|｜]?[\w▁ /.-]+[|｜]?>|\[/?[A-Z_]+\]")
 ASKING = 30.0  # seconds for an answer that needs no model
 
 
@@ -63,6 +62,7 @@ class KoboldEngine:
         self._client = hashlib.sha256(client.encode()).hexdigest()[:16] if client else secrets.token_hex(8)
         self._doubt = False  # whether the server may run another model by now
         self._known: dict[int, bytes] = {}
+        self._plain = PlainTokens(self._asked, self._known, self.server.url)
         self._controls: set[int] = set()
         self.renderer = TemplateRenderer()
         try:
@@ -86,7 +86,7 @@ class KoboldEngine:
     def _asked(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         found = self.server.ask(method, path, body, patience=ASKING)
         if not isinstance(found, dict):
-            raise EngineError(f"{self.server.url}{path} answers with something that is not known here.")
+            raise ServerFailed(f"{self.server.url}{path} answers with something that is not known here.")
         return found
 
     def _lending(self) -> Mapping[str, Any]:
@@ -201,30 +201,15 @@ class KoboldEngine:
     def _tokenized(self, text: str, special: bool) -> Tokens:
         if self._lent:
             return self._with_bytes({"text": text, "special": special})
-        tokens = self._spelled(text)
+        tokens = self._plain.tokens(text)
         if special or not self.controls(tokens.ids).any():
             return tokens
         # The server takes control tokens out of any text: in what somebody said they are cut so that they are words.
-        parts = [self._spelled(part) for part in re.split(r"(?<=[<\[|])", text) if part]
+        parts = [self._plain.tokens(part) for part in re.split(r"(?<=[<\[|])", text) if part]
         tokens = parts[0]
         for part in parts[1:]:
             tokens = tokens + part
         return tokens
-
-    def _spelled(self, text: str) -> Tokens:
-        told = self._asked("POST", "/api/v1/tokenize", {"text": text, "add_special_tokens": False})
-        try:
-            ids = [int(one["token_id"]) for one in told["tokens"]]
-            pieces = [str(one["text"]).encode() for one in told["tokens"]]
-        except (KeyError, TypeError, ValueError):
-            raise EngineError(f"{self.server.url} tells tokens in a form that is not known here.") from None
-        if b"".join(pieces) != text.encode():
-            raise EngineError(f"The tokens that {self.server.url} tells do not join to the text again.")
-        for id, piece in zip(ids, pieces, strict=True):
-            # Only marks are learned: to another piece the server may add a character that no token spells.
-            if MARK.fullmatch(piece.decode(errors="replace")):
-                self._known.setdefault(id, piece)
-        return Tokens.of(ids, pieces)
 
     def _with_bytes(self, asked: Mapping[str, Any]) -> Tokens:
         told = self._asked("POST", "/api/extra/lending/tokens", asked)
@@ -233,7 +218,7 @@ class KoboldEngine:
             tokens = Tokens(ids, base64.b64decode(told["raw"]), ends)
             self._controls.update(ids[np.array(told["controls"], np.int64)].tolist())
         except (KeyError, TypeError, ValueError, IndexError, OverflowError):
-            raise EngineError(f"{self.server.url} tells tokens in a form that is not known here.") from None
+            raise ServerFailed(f"{self.server.url} tells tokens in a form that is not known here.") from None
         self._known.update(zip(ids.tolist(), tokens.pieces(), strict=True))
         return tokens
 
@@ -263,9 +248,7 @@ class KoboldEngine:
         if new and self._lent:
             self._with_bytes({"ids": new})
         elif new:
-            for id in new:
-                told = self._asked("POST", "/api/v1/detokenize", {"token_ids": [id]})
-                self._known[id] = str(told.get("text") or "").encode()
+            self._plain.learn(new)
 
     # Speaking
 
@@ -358,7 +341,7 @@ class KoboldEngine:
             told = self._asked("GET", "/api/v1/model")
             name = str(told.get("model_name") or told.get("result") or "")
             if name[:200] != self._info.name:
-                raise EngineError(
+                raise ServerFailed(
                     f"{self.server.url} runs {name} now. Choose this engine anew to go on with it."
                 )
             self._doubt = False
@@ -407,10 +390,10 @@ class KoboldEngine:
                 last = seeing.row(event["attention"], made) if event.get("attention") else None
                 break
             elif kind == "error":
-                raise EngineError(f"{self.server.url} says: {str(event.get('message'))[:300]}")
+                raise ServerFailed(f"{self.server.url} says: {self.server.told(event.get('message'))}")
         if reason is None:
             if not stopped():
-                raise EngineError(
+                raise ServerFailed(
                     f"{self.server.url} broke off in the middle of its answer. What it said so far is kept; try again."
                 )
             reason = "abort"
@@ -425,7 +408,7 @@ class KoboldEngine:
             if not 0 <= id < self._info.vocabulary:
                 raise ValueError
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise EngineError(f"{self.server.url} sends a token in a form that is not known here.") from None
+            raise ServerFailed(f"{self.server.url} sends a token in a form that is not known here.") from None
         self._known.setdefault(id, piece)
         surprisal = event.get("surprisal")
         known = isinstance(surprisal, int | float) and math.isfinite(surprisal)
@@ -451,7 +434,7 @@ class KoboldEngine:
                 told = next((event for event in events if event.get("type") == "token"), {})
             row = seeing.row(told.get("attention"), i + 1 - len(flat), wanted=True)
             if row is None:  # those that follow would stand for other words
-                raise EngineError(f"{self.server.url} shows attention that cannot be used.")
+                raise ServerFailed(f"{self.server.url} shows attention that cannot be used.")
             rows.append(row)
         yield Read(0, 0, len(flat), False, "", time.perf_counter() - began, tuple(rows))
         yield Done("length", 0, time.perf_counter() - began)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.core.heads import NOT_CALIBRATED, Calibration
+from halo_weave.core.heads import Calibration
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.engines import counting
 from halo_weave.engines.messages import (
@@ -28,7 +28,7 @@ from halo_weave.engines.prompts import FlatPrompt
 from halo_weave.engines.reader import ReadingAlong
 from halo_weave.engines.remote import Refused, RemoteServer, checked_url
 from halo_weave.engines.stops import Stops
-from halo_weave.errors import BadInput, EngineError
+from halo_weave.errors import BadInput, ServerFailed
 from halo_weave.ports import (
     Abilities,
     Capture,
@@ -71,6 +71,10 @@ OPTIONAL = {
     ),
     **dict.fromkeys(("temperature", "top_p"), ""),
 }
+HIDDEN = Calibration(
+    sentence="This model hides what it looks at, and nobody reads along: light comes from surprise, as far as the server "
+    "tells it, and from recall."
+)
 ENDS: dict[str, Reason] = {"stop": "eos", "length": "length", "tool_calls": "eos", "content_filter": "stop"}
 
 
@@ -84,14 +88,13 @@ class OpenAiEngine:
         *,
         model: str = "",
         reader: Engine | None = None,
-        calibration: Calibration = NOT_CALIBRATED,
         context: int | None = None,
     ) -> None:
-        """`reader` is this engine's own from now on. `calibration`: its retrieval heads."""
+        """`reader` is this engine's own from now on."""
         url = checked_url(url)
         self.server = RemoteServer(url if urlsplit(url).path else f"{url}/v1", key)
         self.reader = reader
-        self.calibration = self._told(calibration)
+        self.calibration = HIDDEN if reader is None else None  # else the reader's
         self._counting = counting.CountingTokenizer()
         self._renderer = TemplateRenderer()
         self._left_out: set[str] = set()
@@ -117,17 +120,6 @@ class OpenAiEngine:
         self.server.close()
         if self.reader is not None:
             self.reader.close()
-
-    def _told(self, calibration: Calibration) -> Calibration:
-        """Which eyes are in use."""
-        if self.reader is None:
-            return Calibration(
-                sentence="This model hides what it looks at, and nobody reads along: light comes from surprise, as far as "
-                "the server tells it, and from recall."
-            )
-        name = self.reader.info.name
-        said = calibration.sentence
-        return Calibration(calibration.heads, f"{name} reads along and lends its eyes. {said}")
 
     def _models(self) -> dict[str, Mapping[str, Any]]:
         """What the server lists, by name. Not every server does."""
@@ -276,7 +268,7 @@ class OpenAiEngine:
             if not read:
                 yield Read(0, 0, size, False, "", time.perf_counter() - began)
             if reply.reason is None and not reply.told and not stopped():
-                raise EngineError(
+                raise ServerFailed(
                     f"{self.server.url} broke off in the middle of its answer. What it said so far is kept; try again."
                 )
             for step in reply.finish():
@@ -308,7 +300,11 @@ class OpenAiEngine:
         body = self._body(window, prompt, sampling)
         while True:
             try:
-                yield from self.server.stream("chat/completions", self._fitting(body), stopped)
+                for event in self.server.stream("chat/completions", self._fitting(body), stopped):
+                    if error := event.get("error"):
+                        words = error.get("message") if isinstance(error, dict) else error
+                        raise ServerFailed(f"{self.server.url} says: {self.server.told(words)}")
+                    yield event
                 return
             except Refused as error:
                 told = error.told.lower()
@@ -382,10 +378,6 @@ class _StreamedReply:
         if isinstance(usage, dict) and isinstance(usage.get("prompt_tokens"), int):
             self.prompted = usage["prompt_tokens"]
             self.cached = cached if isinstance(cached, int) else self.cached
-        if event.get("error"):
-            error = event["error"]
-            words = error.get("message") if isinstance(error, dict) else error
-            raise EngineError(f"The server says: {' '.join(str(words).split())[:300]}")
         choices = event.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
         delta = choice.get("delta")

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from halo_weave.errors import BadInput, EngineError
+from halo_weave.errors import BadInput, EngineError, ServerFailed
 from halo_weave.ports import machine_of
 
 log = logging.getLogger(__name__)
@@ -28,11 +28,11 @@ TURNED_AWAY = (408, 425, 429, 500, 502, 503, 504)
 MOST_TOLD = 300  # characters of what a server says that are passed on
 
 
-class KeyRefused(EngineError):
+class KeyRefused(ServerFailed):
     """The server does not take the key."""
 
 
-class Refused(EngineError):
+class Refused(ServerFailed):
     """The server does not take the request."""
 
     def __init__(self, sentence: str, status: int, told: str) -> None:
@@ -87,7 +87,7 @@ class RemoteServer:
         try:
             return answer.json()
         except (ValueError, RecursionError):
-            raise EngineError(
+            raise ServerFailed(
                 f"{self.url}{path} answers with something else than JSON. Is it the right address?"
             ) from None
 
@@ -126,11 +126,11 @@ class RemoteServer:
             time.sleep(LOOK)
         return True
 
-    def _refusal(self, status: int, content: bytes) -> EngineError:
+    def _refusal(self, status: int, content: bytes) -> ServerFailed:
         told = self._words_of(content)
         if status in (401, 403):
             return KeyRefused(
-                f"{self.url} does not take the key ({status}). Give another one. {told}".strip()
+                f"{self.url} does not take the key ({status}). Give another one, with --engine-key or under Models. {told}".strip()
             )
         known = {
             404: "has nothing at this address: check it, and the name of the model",
@@ -140,7 +140,7 @@ class RemoteServer:
         return Refused(f"{self.url} {says} ({status}). {told}".strip(), status, told)
 
     def _words_of(self, content: bytes) -> str:
-        """What a server says of an error, on one line. It may repeat the key."""
+        """What a server says of an error."""
         text = content.decode(errors="replace")
         with suppress(ValueError, RecursionError):
             found = json.loads(text)
@@ -150,7 +150,11 @@ class RemoteServer:
             text = str(error)
         if text.lstrip()[:1] == "<":
             return "It answers with a page, not with data."
-        text = " ".join(text.split())
+        return self.told(text)
+
+    def told(self, words: Any) -> str:
+        """What a server says, on one line, without the key that it may repeat."""
+        text = " ".join(str(words).split())
         if self._key:
             text = text.replace(self._key, "…")
         return text[:MOST_TOLD]
@@ -162,7 +166,7 @@ def _told(url: str) -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
-        raise EngineError(_sentence(url, error)) from None
+        raise ServerFailed(_sentence(url, error)) from None
 
 
 def _sentence(url: str, error: BaseException) -> str:
@@ -182,7 +186,7 @@ class _Lines:
         path: str,
         body: Any,
         url: str,
-        refusal: Callable[[int, bytes], EngineError],
+        refusal: Callable[[int, bytes], ServerFailed],
         note: Callable[[int], None],
     ) -> None:
         self._got: queue.SimpleQueue[bytes | BaseException | None] = queue.SimpleQueue()
@@ -206,7 +210,7 @@ class _Lines:
                 line = self._got.get(timeout=LOOK)
             except queue.Empty:
                 if time.monotonic() - heard > patience:
-                    raise EngineError(_sentence(self._url, httpx.ReadTimeout(""))) from None
+                    raise ServerFailed(_sentence(self._url, httpx.ReadTimeout(""))) from None
                 continue
             heard = time.monotonic()
             if line is None:
@@ -217,7 +221,7 @@ class _Lines:
                 data.append(line[5:].strip())
                 size += len(line)
                 if size > LONGEST_EVENT:
-                    raise EngineError(f"{self._url} sends an event without an end.")
+                    raise ServerFailed(f"{self._url} sends an event without an end.")
             elif not line and data:
                 told, data, size = b"\n".join(data), [], 0
                 if told == b"[DONE]":
@@ -230,7 +234,7 @@ class _Lines:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise EngineError(f"{self._url} sends events that are no JSON objects.")
+            raise ServerFailed(f"{self._url} sends events that are no JSON objects.")
         return found
 
     def _run(self) -> None:
@@ -243,7 +247,7 @@ class _Lines:
                 kind = answer.headers.get("content-type", "")
                 if not kind.startswith("text/event-stream"):
                     what = "a page" if "html" in kind else "something else than a stream"
-                    raise EngineError(
+                    raise ServerFailed(
                         f"{self._url}{self._path} answers with {what}. Is it the right address?"
                     )
                 rest = b""

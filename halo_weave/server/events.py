@@ -171,7 +171,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
             ),
         },
     ),
-    ("failed", events.TurnFailed, {}),
+    ("failed", events.TurnFailed, {"elsewhere": "Whether the server that runs the model failed."}),
     ("model", events.ModelNews, {"model": "The one that is wanted."}),
     ("changed", events.WindowChanged, {}),
     ("deleted", events.WindowDeleted, {}),

@@ -38,6 +38,7 @@ _KNOWN: dict[type[Exception], tuple[int, str]] = {
     errors.ModelLoading: (503, "model_loading"),
     errors.ModelNotFound: (503, "model_missing"),
     errors.EngineError: (500, "engine_failed"),
+    errors.ServerFailed: (502, "server_failed"),
     errors.StoreError: (500, "store_failed"),
     errors.StoreBusy: (503, "store_busy"),
     errors.StoreUnreachable: (503, "store_unreachable"),

@@ -33,6 +33,7 @@ class WhereWordsGo:
     """What answers in a window, and what of memory it may read."""
 
     name: str  # of the engine; empty: the model of all windows
+    known: bool  # whether there is one of this name
     model: str  # empty: it is not open yet
     elsewhere: str
     rule: Leaving
@@ -83,11 +84,12 @@ class WeaveEngines:
         name = settings.answered_by
         model = system.others.get(name) if name else system.model
         info = model.engine.info if model else None
+        known = {one.name: one.url for one in self._listed or ()}
         if info is None:  # it is not open yet: where its words would go is known all the same
-            known = {one.name: one.url for one in self._listed or ()}
             info = _unopened(known.get(name, ""))
         return WhereWordsGo(
             name,
+            not name or name in known,
             model.engine.info.name if model else "",
             info.elsewhere,
             leaving(settings, info),

@@ -191,6 +191,7 @@ class TurnFailed:
     """The turn ended before it was done."""
 
     sentence: str
+    elsewhere: bool = False  # whether the server that runs the model failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,11 @@ def may_leave(
     return rule == "all" or (rule == "not_private" and not is_private(window_id))
 
 
-def check_private(record: WindowRecord, settings: Settings, model: ModelInfo) -> None:
+def check_private(record: WindowRecord, settings: Settings, elsewhere: str) -> None:
     """A private window never speaks with another machine."""
-    if settings.private and model.elsewhere:
+    if settings.private and elsewhere:
         raise BadInput(
-            f"{record.name} is private, and its model runs on {model.elsewhere}. Let another engine answer here, or "
+            f"{record.name} is private, and its model runs on {elsewhere}. Let another engine answer here, or "
             "let the window not be private."
         )
 

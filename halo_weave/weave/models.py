@@ -17,6 +17,7 @@ from halo_weave.errors import (
     ModelError,
     ModelLoading,
     ModelNotFound,
+    ServerFailed,
     StoreError,
     WindowBusy,
 )
@@ -68,7 +69,9 @@ class WeaveModels:
     ) -> None:
         self._system, self._turns = system, turns
         self._open, self._make_calibration, self._remember = open_model, calibrate, remember
-        self._calibrating: Thread | None = None
+        self._calibrations: list[Thread] = []
+        self._calibrating = Lock()  # one engine after the other
+        system.calibrate_later, system.load_again = self._calibrate_later, self.load
         self._lock = Lock()
         self._under_way: Thread | None = None
         self._unwanted = Event()
@@ -125,7 +128,7 @@ class WeaveModels:
     def stop(self) -> bool:
         """Leave the model that is on its way; what was downloaded of it is kept. Whether there was one."""
         with self._lock:
-            going = self._under_way is not None and self._under_way.is_alive()
+            going = self._loading
         if going:
             self._unwanted.set()
         return going
@@ -133,14 +136,14 @@ class WeaveModels:
     def close(self) -> None:
         self._closed = True
         self._unwanted.set()
-        for thread in (self._under_way, self._calibrating):
+        for thread in (self._under_way, *self._calibrations):
             if thread is not None and thread is not current_thread():
                 thread.join(LEAVE)
 
     def _begin(self, name: str | None, also: Progress = lambda what, done, total: None) -> Thread | None:
         """A thread that opens the model; None if another one is under way."""
         with self._lock:
-            if self._under_way is not None and self._under_way.is_alive():
+            if self._loading:
                 return None
             self._unwanted.clear()
             self._under_way = Thread(target=self._run, args=(name, also), name="model", daemon=True)
@@ -174,24 +177,36 @@ class WeaveModels:
         else:
             engine = self._system.engine
             self._tell(wanted, "done", f"{engine.info.name} is ready.")
-            if not calibrated and self._make_calibration:
-                self._calibrating = Thread(
-                    target=self._calibrate, args=(wanted, engine), name="calibration", daemon=True
-                )
-                self._calibrating.start()
+            if not calibrated:
+                self._calibrate_later(wanted, engine)
+
+    @property
+    def _loading(self) -> bool:
+        return self._under_way is not None and self._under_way.is_alive()
+
+    def _calibrate_later(self, wanted: str, engine: Engine) -> None:
+        """Begin to find out where the light of a model comes from; it speaks meanwhile."""
+        if self._make_calibration is None:
+            return
+        thread = Thread(target=self._calibrate, args=(wanted, engine), name="calibration", daemon=True)
+        self._calibrations = [*(one for one in self._calibrations if one.is_alive()), thread]
+        thread.start()
 
     def _calibrate(self, wanted: str, engine: Engine) -> None:
-        """Find out where light comes from, between the turns."""
+        """Between the turns, and while no other model is on its way."""
+
+        def unwanted() -> bool:
+            return self._closed or not any(one is engine for one in self._system.engines)
 
         def progress(what: str, done: int, total: int) -> None:
-            while self._turns.generating() and self._system.engine is engine:
+            while (self._turns.generating() or self._loading) and not unwanted():
                 time.sleep(EACH)
-            if self._closed or self._system.engine is not engine:
+            if unwanted():
                 raise _Stopped
             self._tell(wanted, "calibrating", what, done / total if total else None)
 
         assert self._make_calibration is not None
-        with suppress(_Stopped):
+        with self._calibrating, suppress(_Stopped):
             found = self._make_calibration(engine, progress)
             if not self._closed and self._system.use_calibration(engine, found):
                 self._tell(wanted, "calibrated", found.sentence)
@@ -220,7 +235,8 @@ class WeaveModels:
     def _fail(self, wanted: str, stage: ChangeStage, error: HaloWeaveError) -> None:
         self.failure = error
         if self._system.silence is not None:
-            self._system.silence = error if isinstance(error, ModelError) else ModelError(str(error))
+            known = isinstance(error, ModelError | ServerFailed)
+            self._system.silence = error if known else ModelError(str(error))
         self._tell(wanted, stage, str(error))
 
     def _tell(self, wanted: str, stage: ChangeStage, what: str, progress: float | None = None) -> None:

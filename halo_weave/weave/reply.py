@@ -215,5 +215,15 @@ class ReplyReader:
         return found
 
 
+def stored_reply(start: int, tokens: Tokens, marks: ThoughtMarks | None, opening: str) -> ReplyReader:
+    """A reply that was stored, told apart into thought and answer as it was when it was written after this prompt."""
+    reader = ReplyReader(start, marks)
+    if marks:
+        reader.begin(marks.opened_by(opening))
+    for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
+        reader.feed(id, piece)
+    return reader
+
+
 def _marks_in(ones: Iterable[ReplyToken | bool]) -> int:
     return sum(one if isinstance(one, bool) else one.kind == "mark" for one in ones)

@@ -15,30 +15,41 @@ from typing import Literal
 import numpy as np
 
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
-from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import Live, chunk_parts
-from halo_weave.errors import BadInput, EngineError, HaloWeaveError, StoreError, UnknownWindow, WindowBusy
+from halo_weave.engine_list import EngineList
+from halo_weave.errors import (
+    BadInput,
+    EngineError,
+    HaloWeaveError,
+    ServerFailed,
+    StoreError,
+    UnknownWindow,
+    WindowBusy,
+)
 from halo_weave.fleet import News
 from halo_weave.keepsakes.tools import Toolbox
-from halo_weave.ports import Engine, RecallPort
+from halo_weave.ports import Engine, RecallPort, machine_of
 from halo_weave.records import OWNER, WindowRecord
-from halo_weave.settings import SHARED, Settings
+from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.templates.messages import ChatMessage
 from halo_weave.weave.desk import CUT, Desk
 from halo_weave.weave.drafts import DraftWriter
+from halo_weave.weave.effective import stored_settings
 from halo_weave.weave.events import ReplyUnstored, WindowChanged
 from halo_weave.weave.hub import Hubs
 from halo_weave.weave.leaving import check_private, leaving
 from halo_weave.weave.prompt import Scribe, SystemPrompt
-from halo_weave.weave.reply import ReplyReader
+from halo_weave.weave.reply import stored_reply
 from halo_weave.weave.taping import DropTapes, NewTape, TurnTape
 
 log = logging.getLogger(__name__)
 MOST_DESKS = 16  # working sets that are kept between turns
 ABLE = 1_000_000_000  # parameters from which on a model uses its tools when it is asked to (docs/tools.md)
 LARGE = 7_000_000_000  # and from which on it knows by itself when to
-OpenOther = Callable[[str], tuple[Engine, Calibration]]  # the engine of a name
+# The engine of a name. Its calibration is pending if that was not made before.
+OpenOther = Callable[[str], tuple[Engine, Calibration]]
+CalibrateLater = Callable[[str, Engine], None]
 PATIENCE = 30.0  # seconds that replies get to end when the model changes
 
 
@@ -66,9 +77,12 @@ class System:
         self.store, self.recall, self.toolbox, self.now = store, recall, toolbox, now
         self.model = self._at_work(engine, calibration)
         self.others: dict[str, ModelAtWork] = {}  # of windows that have chosen another engine, by its name
+        self.listed: EngineList | None = None
         self.open_other: OpenOther | None = None
+        self.calibrate_later: CalibrateLater = lambda name, engine: None
+        self.load_again: Callable[[], None] = lambda: None
         self.silent: ModelAtWork | None = None
-        self._opening = Lock()
+        self._opening: dict[str, Lock] = {}  # by name: one that does not answer holds up no other
         self.silence: HaloWeaveError | None = None  # why nobody can speak, while there is no model
         self.hubs = Hubs()
         self.drafts = DraftWriter(store, now)
@@ -108,7 +122,7 @@ class System:
     @property
     def engines(self) -> list[Engine]:
         """All that are open."""
-        return [self.engine, *(model.engine for model in self.others.values())]
+        return [self.engine, *(model.engine for model in list(self.others.values()))]
 
     def model_of(self, settings: Settings) -> ModelAtWork:
         """The model that answers in a window. One that is not open yet is looked at with that of all windows."""
@@ -126,14 +140,27 @@ class System:
         record = self.window(window_id)
         settings = self.settings(record)
         if name := settings.answered_by:
-            with self._opening:
-                if name not in self.others:
-                    if self.open_other is None:
-                        raise BadInput("Windows cannot choose their engine here.")
-                    self.others[name] = self._at_work(*self.open_other(name))
+            known = {one.name: one.url for one in self.listed or ()}
+            check_private(
+                record, settings, machine_of(known.get(name, ""))
+            )  # before it is even asked for its model
+            self._open_chosen(name)
         else:
+            if isinstance(self.silence, ServerFailed):  # by now it may be there
+                self.load_again()
             self.check_speaks()
-        check_private(record, settings, self._chosen(settings).engine.info)
+        check_private(record, settings, self._chosen(settings).engine.info.elsewhere)
+
+    def _open_chosen(self, name: str) -> None:
+        with self._opening.setdefault(name, Lock()):
+            if name in self.others:
+                return
+            if self.open_other is None:
+                raise BadInput("Windows cannot choose their engine here.")
+            engine, calibration = self.open_other(name)
+            self.others[name] = self._at_work(engine, calibration)
+        if calibration.pending:
+            self.calibrate_later(name, engine)
 
     def use_silent(self, engine: Engine) -> None:
         """This one counts the words of private windows whose model is elsewhere: they are looked at here alone."""
@@ -141,7 +168,7 @@ class System:
 
     def close_other(self, name: str) -> None:
         """Let go of an engine; its windows open it again when they speak."""
-        with self._opening:
+        with self._opening.setdefault(name, Lock()):
             if any(desk.settings.answered_by == name for desk in self.at_work.values()):
                 raise WindowBusy(f"{name} is answering. Stop that first, or wait for it.")
             model = self.others.pop(name, None)
@@ -171,10 +198,16 @@ class System:
 
     def use_calibration(self, engine: Engine, calibration: Calibration) -> bool:
         """From the next turn on, windows are lit by these heads, if the model is still the one they were found in."""
-        model = self.model
-        if model.engine is not engine:
-            return False
-        self.model = replace(model, calibration=calibration)
+        name = next((name for name, one in list(self.others.items()) if one.engine is engine), "")
+        with self._opening.setdefault(name, Lock()):
+            model = self.others.get(name, self.model)
+            if model.engine is not engine:
+                return False
+            model = replace(model, calibration=calibration)
+            if name:
+                self.others[name] = model
+            else:
+                self.model = model
         self._desks.clear()
         self._tapes.clear()  # a capture holds rows of the heads that were known when it began
         return True
@@ -205,6 +238,10 @@ class System:
     def root(self) -> System:
         """The system itself, whoever uses it."""
         return self
+
+    def access(self, window: WindowRecord) -> tuple[str, bool]:
+        """The name of whoever shares a window with the one who asks, empty if it is theirs; whether they may write there."""
+        return "", True
 
     def mine(self, windows: Collection[str]) -> list[str]:
         """Those of these windows that may be told."""
@@ -351,7 +388,7 @@ class System:
         version = self.store.version()
         known, desk = self._desks.get(window_id, (None, None))
         if desk is None or known != version or desk.engine is not self.model_of(desk.settings).engine:
-            desk = self._open(window_id)
+            desk = self._open(window_id, looking=True)
             self._desks.pop(window_id, None)
             self._desks[window_id] = version, desk
             for oldest in list(self._desks)[:-MOST_DESKS]:
@@ -362,31 +399,39 @@ class System:
         """The window's working set for whoever has it `alone`. Nobody else gets this desk any more."""
         desk = self.desk(window_id)
         self._desks.pop(window_id, None)
+        if desk.engine is not self.model_of(desk.settings).engine:  # its server could not be reached then
+            desk = self._open(window_id)
         desk.begin(now=self.now())
         return desk
 
-    def _open(self, window_id: str) -> Desk:
+    def _open(self, window_id: str, *, looking: bool = False) -> Desk:
+        """`looking`: where the model's server cannot be reached, words are counted here."""
         record = self.window(window_id)
         settings = self.settings(record)
         model = self.model_of(settings)
-        form, reach = self.tool_form(settings, record=record), self.reach_in(record)
         try:
-            return Desk.open(
-                record,
-                settings,
-                self.system_prompt(model.scribe, record, settings, form),
-                store=self.store,
-                engine=model.engine,
-                scribe=model.scribe,
-                names=self.names() if reach is None else self.store.window_names(reader=record.owner),
-                calibration=model.calibration,
-                is_private=self.is_private,
-                reach=reach,
-            )
-        except EngineError:
-            if model is self.model_of(settings):
+            return self._opened(record, settings, model)
+        except EngineError as error:
+            if model is not self.model_of(settings):  # it was changed in between
+                return self._open(window_id, looking=looking)
+            if not (looking and self.silent and isinstance(error, ServerFailed)):
                 raise
-            return self._open(window_id)  # the model was changed in between
+            return self._opened(record, settings, self.silent)
+
+    def _opened(self, record: WindowRecord, settings: Settings, model: ModelAtWork) -> Desk:
+        form, reach = self.tool_form(settings, record=record), self.reach_in(record)
+        return Desk.open(
+            record,
+            settings,
+            self.system_prompt(model.scribe, record, settings, form),
+            store=self.store,
+            engine=model.engine,
+            scribe=model.scribe,
+            names=self.names() if reach is None else self.store.window_names(reader=record.owner),
+            calibration=model.calibration,
+            is_private=self.is_private,
+            reach=reach,
+        )
 
     def tape(self, window_id: str, settings: Settings) -> TurnTape | None:
         """What takes the window's turns down, if it is captured."""
@@ -431,7 +476,8 @@ class System:
             try:
                 settings = self.settings(self.store.window(draft.window))
                 engine = self.model_of(settings).engine
-                reply = self._read_reply(engine, draft.start, draft.tokens, settings)
+                opening = self.generation_prompt(engine, settings.effort)
+                reply = stored_reply(draft.start, draft.tokens, engine.facts.marks, opening)
                 chunks = chunk_parts(
                     reply.parts(engine.tokenize),
                     draft.turn_id,
@@ -454,23 +500,3 @@ class System:
     def generation_prompt(self, engine: Engine, effort: str | None) -> str:
         """What the template writes before a reply."""
         return engine.chat([ChatMessage("user", "a")], effort=effort).pieces[-1].text
-
-    def _read_reply(self, engine: Engine, start: int, tokens: Tokens, settings: Settings) -> ReplyReader:
-        """A stored reply, told apart into thought and answer as it was when it was written."""
-        marks = engine.facts.marks
-        reader = ReplyReader(start, marks)
-        if marks:
-            reader.begin(marks.opened_by(self.generation_prompt(engine, settings.effort)))
-        for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
-            reader.feed(id, piece)
-        return reader
-
-
-def stored_settings(
-    store: Store, window: WindowRecord | None, defaults: Settings, owner: str = OWNER
-) -> Settings:
-    """The defaults, changed by what is stored for all windows of someone, then by what one window sets itself."""
-    owner = owner if window is None else window.owner
-    kept = store.kept_by(owner) if owner != OWNER else store
-    shared = defaults.restored(kept.settings().get(SHARED))
-    return shared if window is None else shared.restored(window.settings)

@@ -12,7 +12,7 @@ from threading import Lock, Thread, current_thread
 from typing import Any
 
 from halo_weave.core.tokens import Role, Tokens
-from halo_weave.errors import BadInput, BadSetting, HaloWeaveError
+from halo_weave.errors import BadInput, BadSetting, HaloWeaveError, ServerFailed
 from halo_weave.fleet import News
 from halo_weave.ports import Sampling
 from halo_weave.weave.ahead import ReadAhead
@@ -245,6 +245,11 @@ class WeaveTurns(TurnBranches):
     def generating(self) -> list[str]:
         return self._system.mine(list(self._running))
 
+    @property
+    def waiting(self) -> int:
+        """Turns of which the model has not said anything yet."""
+        return sum(not turn.stats["tokens"] for turn in list(self._running.values()))
+
     def last(self, window_id: str) -> Mapping[str, Any]:
         """What the window's last turn came to."""
         return self._last.get(window_id, {})
@@ -307,7 +312,7 @@ class WeaveTurns(TurnBranches):
             if not known:
                 log.exception("The turn in window %s failed.", window_id)
             if hub is not None:
-                hub.publish(TurnFailed(str(error) if known else INTERNAL))
+                hub.publish(TurnFailed(str(error) if known else INTERNAL, isinstance(error, ServerFailed)))
             if not begun.done():
                 begun.set_exception(error)
         self._system.hubs.bound(window_id)

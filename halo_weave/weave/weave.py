@@ -61,7 +61,7 @@ class Weave:
             now=now,
         )
         self._system.new_tape, self._system.erase_tapes = new_tape, drop_tapes
-        self._system.open_other = open_other
+        self._system.listed, self._system.open_other = engine_list, open_other
         if silent is not None:
             self._system.use_silent(silent)
         self._ahead = ReadAhead(self._system)

@@ -22,15 +22,23 @@ class FaultyServer(ThreadingHTTPServer):
 
     daemon_threads = True
     fault = ""
+    detokenized = 0  # requests for the text of tokens
     turned_away = 0  # so many streams are answered with 429 first
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), _Handler, bind_and_activate=False)
+        self.server_bind()
         self.asked: list[dict[str, Any]] = []
         self.spelled = {7 + number: word for number, word in enumerate(WORDS)}  # tokens told so far
         self.streams: list[list[dict[str, Any]]] = []  # events that are told first, one list for each request
         self.heads = False  # whether the head (1, 0) looks at what followed the last token before
         self.free = threading.Event()
+
+    def start(self) -> None:
+        """Until then nobody is at this address, and nobody else can take it."""
+        self.server_activate()
+        self.thread = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
+        self.thread.start()
 
     @property
     def url(self) -> str:
@@ -44,6 +52,9 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
     def do_GET(self) -> None:
+        if self.server.fault == "gone":
+            self.close_connection = True
+            return
         if not self._key_fits():
             return
         told = {
@@ -59,11 +70,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
+        if self.server.fault == "gone":
+            self.close_connection = True
+            return
         if not self._key_fits():
             return
         if self.path == "/api/v1/tokenize":
             self._answer(200, {"tokens": self._tokens(body["text"])})
         elif self.path == "/api/v1/detokenize":
+            self.server.detokenized += 1
             self._answer(200, {"text": "".join(self.server.spelled[id] for id in body["token_ids"])})
         elif self.path == "/api/extra/abort":
             self._answer(200, {"success": True})
@@ -180,13 +195,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def faulty_server() -> Iterator[FaultyServer]:
+def faulty_server(*, started: bool = True) -> Iterator[FaultyServer]:
+    """One that is not `started` yet cannot be reached; whoever asks for that starts it."""
     with FaultyServer() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
+        if started:
+            server.start()
         try:
             yield server
         finally:
             server.free.set()
             server.shutdown()
-            thread.join()
+            server.thread.join()

@@ -10,6 +10,7 @@ import pytest
 
 from halo_weave.core.heads import Calibration, RetrievalHead
 from halo_weave.core.tokens import Role
+from halo_weave.engines.calibration import calibrated, pending_calibration
 from halo_weave.engines.openai import OpenAiEngine
 from halo_weave.engines.reader import STRIDE, ReadingAlong
 from halo_weave.engines.scripted import ScriptedEngine
@@ -28,7 +29,7 @@ def server():
 
 
 def spoken_to(server, reader):
-    return closing(OpenAiEngine(server.url, KEY, reader=reader, calibration=EYES))
+    return closing(OpenAiEngine(server.url, KEY, reader=reader))
 
 
 def test_the_reader_sees_what_it_would_see_if_it_spoke_itself(server):
@@ -130,7 +131,12 @@ def test_without_a_reader_surprise_comes_from_the_server_and_the_page_is_told(se
         assert heard.steps[0].surprisal == pytest.approx(0.5, abs=0.3)
 
 
-def test_with_a_reader_the_page_is_told_whose_eyes_they_are(server):
-    with spoken_to(server, ScriptedEngine()) as engine:
-        assert engine.calibration.sentence.startswith("scripted reads along")
-        assert engine.calibration.pairs == EYES.pairs
+def test_with_a_reader_the_page_is_told_whose_eyes_they_are(server, tmp_path):
+    reader = ScriptedEngine()
+    with spoken_to(server, reader) as engine:
+        assert pending_calibration(engine).pending
+        assert pending_calibration(engine).sentence.startswith("scripted reads along")
+        reader.calibration = EYES
+        told = calibrated(engine, tmp_path, lambda what, done, total: None)
+        assert told.sentence == "scripted reads along and lends its eyes. By one head."
+        assert told.pairs == EYES.pairs

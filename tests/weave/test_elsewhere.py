@@ -1,13 +1,14 @@
 """Windows with engines of their own, and what may leave this machine: decided before anything is sent."""
 
 import json
-from contextlib import closing
+import threading
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from halo_weave.core.heads import NOT_CALIBRATED
+from halo_weave.core.heads import NOT_CALIBRATED, PENDING, Calibration, RetrievalHead
 from halo_weave.core.pruning import SleepReason
 from halo_weave.engine_list import EngineList, NamedEngine
 from halo_weave.engines.absent import AbsentEngine
@@ -17,6 +18,7 @@ from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave, events
 from tests.weave.conftest import SMALL, WordRecall, of, spoken
 
+FOUND = Calibration((RetrievalHead(0, 1, 0.5, 0.5, 1.0),), "Light comes from one head.")
 PLAIN = {**SMALL, "tools": "off"}
 
 
@@ -108,6 +110,81 @@ def test_an_engine_that_is_not_known_or_not_there_is_told_and_the_window_can_be_
     assert of(events.TurnEnded, speak(weave, one, "Hello"))
 
 
+class Shelf:
+    """Engines that open and are calibrated when the test lets them."""
+
+    def __init__(self, *engines):
+        self.engines = {one.info.name: one for one in engines}
+        self.opens = {name: threading.Event() for name in self.engines}
+        self.entered, self.calibrates = threading.Event(), threading.Event()
+
+    def open(self, name):
+        self.entered.set()
+        assert self.opens[name].wait(60)
+        return self.engines[name], PENDING
+
+    def calibrate(self, engine, progress):
+        progress("Finding out", 0, 2)
+        assert self.calibrates.wait(60)
+        progress("Finding out", 1, 2)
+        return FOUND
+
+
+@contextmanager
+def shelved(folder, *engines):
+    shelf, store = Shelf(*engines), SqliteStore(folder / "memory.sqlite")
+    how = {"open_other": shelf.open, "calibrate": shelf.calibrate}
+    with closing(Weave(ScriptedEngine(), store, WordRecall(store), **how)) as weave:
+        yield weave, shelf
+        shelf.calibrates.set()
+
+
+def test_a_chosen_engine_speaks_before_it_is_calibrated_and_is_lit_afterwards(tmp_path, far):
+    with shelved(tmp_path, far) as (weave, shelf):
+        shelf.opens["faraway"].set()
+        one = window(weave, "one", answered_by="faraway")
+        hub = weave.turns.hub(one)
+        before = hub.place(hub.last)
+        assert of(events.TurnEnded, speak(weave, one, "Hello"))
+        assert weave.engines.where(one).light == PENDING.sentence
+        shelf.calibrates.set()
+        weave.models._calibrations[-1].join(60)
+        assert weave.engines.where(one).light == FOUND.sentence
+        told = of(events.ModelNews, [one.event for one in hub.since(before)[0]])
+        assert [(news.model, news.state) for news in told] == [
+            ("faraway", "calibrating"),
+            ("faraway", "calibrated"),
+        ]
+        assert weave.memory.status().calibration == NOT_CALIBRATED  # the model of all windows has its own
+        spoke = speak(weave, one, "And now?")
+        assert of(events.Spoken, spoke)[0].use is not None
+
+
+def test_an_engine_that_was_let_go_of_is_not_calibrated_any_more(tmp_path, far):
+    with shelved(tmp_path, far) as (weave, shelf):
+        shelf.opens["faraway"].set()
+        one = window(weave, "one", answered_by="faraway")
+        speak(weave, one, "Hello")
+        weave._system.close_other("faraway")
+        shelf.calibrates.set()
+        weave.models._calibrations[-1].join(60)
+        assert weave.engines.where(one).light == ""
+
+
+def test_an_engine_that_takes_long_to_open_holds_up_no_other(tmp_path):
+    slow, quick = Faraway(), Faraway()
+    slow._info, quick._info = (replace(slow._info, name=name) for name in ("slow", "quick"))
+    with shelved(tmp_path, slow, quick) as (weave, shelf):
+        waits, goes = window(weave, "waits", answered_by="slow"), window(weave, "goes", answered_by="quick")
+        later = weave.turns.say(waits, "Hello")
+        assert shelf.entered.wait(60)
+        shelf.opens["quick"].set()
+        assert of(events.TurnEnded, speak(weave, goes, "Hello"))
+        assert not later.done()
+        shelf.opens["slow"].set()
+        assert later.result(60)
+
+
 # What leaves
 
 
@@ -188,6 +265,7 @@ def test_a_private_window_never_speaks_with_another_machine(weave, far):
     one = window(weave, "diary", private=True, answered_by="far", may_leave="all")
     with pytest.raises(BadInput, match=r"diary is private.*far\.example"):
         speak(weave, one, "Nobody may know.")
+    assert not weave.engines.list()[0].open  # its server was not even asked for its model
     assert far.read == []
     weave.windows.change(one, settings={"answered_by": ""})
     assert of(events.TurnEnded, speak(weave, one, "Nobody may know."))

@@ -3,13 +3,15 @@
 import logging
 from contextlib import closing
 
+import numpy as np
 import pytest
 
 from benchmarks.peer_server import halo_server
 from halo_weave.engines import calibration, remote
+from halo_weave.engines.absent import AbsentEngine
 from halo_weave.engines.kobold import KoboldEngine
 from halo_weave.engines.openai import OpenAiEngine
-from halo_weave.errors import EngineError
+from halo_weave.errors import EngineError, ServerFailed
 from halo_weave.records import Subset
 from halo_weave.weave.events import Heard, Spoken, TokenSpoken, TurnEnded
 from tests.engines.faulty import KEY, WORDS, faulty_server
@@ -67,6 +69,24 @@ def test_what_was_said_is_kept_and_the_next_turn_works(assembled, engine, server
     assert said(weave, window)[-2:] == ["And then?", REPLY]
 
 
+def test_what_tokens_spell_is_asked_for_once_and_for_many_at_a_time(server):
+    text = "".join(f"word{number} " for number in range(300)) + "¶ and ¶ again\n"
+    with closing(KoboldEngine(server.url, KEY)) as engine:
+        tokens = engine.tokenize(text)
+        assert engine.pieces(tokens.ids) == tokens
+        assert server.detokenized < 10
+        asked = server.detokenized
+        engine.pieces(tokens.ids)
+        assert server.detokenized == asked
+
+
+def test_tokens_that_cannot_be_told_apart_are_asked_for_one_by_one(server):
+    server.spelled |= {500: "one ¶ in it", 501: "", 502: "¶¶", 503: "\n", 504: " last"}
+    with closing(KoboldEngine(server.url, KEY)) as engine:
+        ids = np.array([*range(500, 505), 500, 7], np.int32)
+        assert engine.pieces(ids).pieces() == [server.spelled[id].encode() for id in ids.tolist()]
+
+
 def test_a_token_that_comes_twice_does_no_harm(assembled, engine, server):
     weave = assembled(engine)
     window = weave.windows.create("w").id
@@ -101,6 +121,24 @@ def test_a_key_that_is_refused_is_told_and_never_shown(server, kind, caplog):
 def test_a_server_that_is_not_there_is_told(server):
     with pytest.raises(EngineError, match="cannot be reached"):
         KoboldEngine("http://127.0.0.1:9")
+
+
+def test_a_window_can_be_looked_at_while_its_server_is_gone(assembled, engine, server, tmp_path):
+    weave = assembled(engine)
+    weave._system.use_silent(AbsentEngine(tmp_path))
+    window = weave.windows.create("w").id
+    speak(weave, window)
+    weave.windows.change(window, system_prompt="Words that the server has never counted.")
+    server.fault = "gone"
+    read = [
+        "".join(p for c in turn.chunks for p in c.text_pieces) for turn in weave.windows.context(window).turns
+    ]
+    assert read == ["What does the cat do?", REPLY]
+    with pytest.raises(ServerFailed):
+        speak(weave, window, "Are you there?")
+    server.fault = ""
+    speak(weave, window, "And now?")
+    assert said(weave, window)[-2:] == ["And now?", REPLY]
 
 
 def test_a_reply_of_a_hanging_server_can_be_stopped(assembled, engine, server):

@@ -88,7 +88,7 @@ def test_the_new_model_speaks_is_calibrated_and_remembered(made, shelf):
     assert old.closed
     assert shelf.remembered == ["another"]
     assert spoken(list(weave.turns.steps(window, "And now?"))) == "New."
-    weave.models._calibrating.join(60)
+    weave.models._calibrations[-1].join(60)
     assert weave.models.state().light == FOUND.sentence
     assert weave.memory.status().calibration == FOUND
     weave.turns.say(window, "Once more.").result()
@@ -120,7 +120,7 @@ def test_calibrating_waits_while_a_reply_is_written(made, shelf):
     busy.set()
     list(weave.turns.follow(window, begun.before))
     assert slow.wait(60)
-    weave.models._calibrating.join(60)
+    weave.models._calibrations[-1].join(60)
     assert weave.models.state().light == FOUND.sentence
 
 
@@ -218,7 +218,7 @@ def test_those_who_watch_are_told_and_keep_only_the_last_of_it(made, shelf):
     before = hub.place(hub.last)
     shelf.next = [ScriptedEngine()]
     weave.models.change("another", silent)
-    weave.models._calibrating.join(60)
+    weave.models._calibrations[-1].join(60)
     told = [one.event for one in hub.since(before)[0]]
     assert [one.state for one in of(events.ModelNews, told)] == [
         "loading",

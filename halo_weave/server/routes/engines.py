@@ -55,6 +55,7 @@ class PutEngine(Input):
 
 class WhereTold(Output):
     name: str = Field(description="Of the engine; empty: the model of all windows.")
+    known: bool = Field(description="Whether there is an engine of this name.")
     model: str = Field(description="Empty: it is not open yet.")
     elsewhere: str = Field(description="The machine that words are sent to; empty: they stay on this one.")
     rule: Leaving = Field(description="What of memory the model may read.")

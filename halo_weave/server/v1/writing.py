@@ -170,7 +170,8 @@ class GuestTalk:
                         choice.finish, choice.usage.written = happened.reason, happened.stats["tokens"]
                     case events.TurnFailed():
                         ended = True
-                        raise ApiRefusal(500, "failed", happened.sentence)
+                        how = (502, "server_failed") if happened.elsewhere else (500, "failed")
+                        raise ApiRefusal(*how, happened.sentence)
                     case events.EventsLost() | events.WindowDeleted():
                         raise ApiRefusal(500, "failed", "The window was cleared while it replied.")
         finally:

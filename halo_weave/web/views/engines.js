@@ -8,56 +8,94 @@ const ABOUT = "A server that runs a model: another Halo Weave, or any with /v1/c
 const RULES = {
   all: "everything it remembers",
   window: "only what was said in this window",
-  not_private: "nothing from private windows",
+  not_private: "everything but what was said in private windows",
 };
-const KINDS = [["openai", "any /v1 server"], ["kobold", "Halo Weave, KoboldCPP"], ["llama", "a model here"]];
+/** @type {[string, string, string[]][]} */
+const KINDS = [ // what each needs to know
+  ["openai", "any /v1 server", ["url", "model_name", "key", "reader"]],
+  ["kobold", "Halo Weave, KoboldCPP", ["url", "key"]],
+  ["llama", "a model here", ["model_name"]],
+];
+const USUAL = "what it usually may: of models elsewhere, only what was said in this window";
 
 /** Where the words of a window go, in a sentence. @param {Where} where */
 export function whereWords(where) {
+  if (!where.known) return `There is no engine named ${where.name} any more. Choose another one for this window.`;
   const who = where.name ? `${where.name} answers here` : "The model of all windows answers here";
+  if (where.private && where.elsewhere) {
+    return `This window is private, so nothing is sent to ${where.elsewhere}, and nobody answers here. ` +
+      "Choose an engine on this machine, or let the window not be private.";
+  }
   const place = where.elsewhere ? `words are sent to ${where.elsewhere}` : "words stay on this machine";
   const faults = where.malformed ? ` ${where.malformed} rows of attention could not be used.` : "";
   return `${who}; ${place}. It may read ${RULES[where.rule]}.${faults}`;
 }
 
 export class EnginesPart {
+  #told = "";
+  /** Of the questions to the server: only the answers to the last ones are shown. */
+  #asked = 0;
+
   /** @param {import("../app.js").App} app */
   constructor(app) {
     this.app = app;
     this.where = h("p", { class: "engine-where" });
     this.light = h("p", { class: "quiet" });
+    this.rule = h("select", { class: "field", "aria-label": "What it may read", on: { change: () => this.#rule() } },
+      h("option", { value: "", text: USUAL }),
+      Object.entries(RULES).map(([value, text]) => h("option", { value, text })));
+    this.private = h("input", { type: "checkbox", on: { change: () => this.#set({ private: this.private.checked }) } });
+    this.own = h("div", { class: "engine-rules", hidden: true },
+      h("label", {}, "It may read ", this.rule),
+      h("label", {}, this.private, " Private: what is said here is never sent to another machine"));
     this.notice = h("p", { role: "status", hidden: true });
     this.list = h("ul", { class: "model-list", "aria-label": "Engines to choose from" });
     this.fields = {
       name: field("Name", "cellar"), url: field("Address", "http://127.0.0.1:8080"),
       model_name: field("Model, as the server knows it", ""), key: field("Key", "", "password"),
+      reader: field("Reader", "Reader: a small model here, or off"),
     };
-    this.kind = h("select", { class: "field", "aria-label": "Kind" },
+    this.kind = h("select", { class: "field", "aria-label": "Kind", on: { change: () => this.#showFields() } },
       KINDS.map(([value, text]) => h("option", { value, text: `${value}: ${text}` })));
     const form = h("form", { class: "engine-form", on: onSubmit(() => this.#add()) },
       this.fields.name, this.kind, this.fields.url, this.fields.model_name, this.fields.key,
+      this.fields.reader,
       h("button", { type: "submit", class: "button", text: "Add" }));
     this.node = h("section", { class: "group engines" }, h("h3", { text: "On other machines" }),
-      this.where, this.light, h("p", { class: "quiet", text: ABOUT }), this.notice, this.list, form);
+      this.where, this.light, this.own, h("p", { class: "quiet", text: ABOUT }), this.notice, this.list, form);
+    this.#showFields();
     app.store.on("window", () => this.node.isConnected && this.load());
+    app.store.on("model", () => this.#calibrated());
   }
 
   async load() {
     const { api, store } = this.app;
+    const asked = ++this.#asked;
     const told = await this.app.attempt(() => api.json("GET", "/api/engines"));
     const window = store.window;
     const where = window && await this.app.attempt(() => api.json("GET", `/api/windows/${window.id}/engine`));
-    if (!told) return;
+    if (!told || asked !== this.#asked) return;
     const { engines, notice } = /** @type {Wire.Answers["GET /api/engines"]} */ (told);
     this.notice.textContent = notice;
     this.notice.hidden = !notice;
     this.#show(engines, where);
   }
 
+  /** Where light comes from is known now. */
+  #calibrated() {
+    const change = this.app.store.status?.model.change;
+    const told = change?.state === "calibrated" ? change.sentence : "";
+    if (told && told !== this.#told && this.node.isConnected) this.load();
+    this.#told = told;
+  }
+
   /** @param {Engine[]} engines @param {Where | null | undefined} where */
   #show(engines, where) {
     this.where.textContent = where ? whereWords(where) : "";
     this.light.textContent = where?.light ?? "";
+    this.own.hidden = !where;
+    this.rule.value = String(this.app.store.window?.effective.may_leave ?? "");
+    this.private.checked = where?.private ?? false;
     const title = "The model of all windows";
     const shared = where?.name && h("li", { class: "model-item" }, h("div", { class: "model-head" },
       h("span", { class: "model-title", text: title }), this.#use("", title)));
@@ -67,12 +105,15 @@ export class EnginesPart {
   /** @param {Engine} one @param {Where | null | undefined} where */
   #item(one, where) {
     const used = where?.name === one.name;
-    const about = [one.kind, one.url, one.model_name, one.has_key ? "with a key" : ""].filter(Boolean).join(" · ");
+    const reader = one.reader && `reader ${one.reader}`;
+    const about = [one.kind, one.url, one.model_name, reader, one.has_key ? "with a key" : ""];
     return h("li", { class: used ? "model-item used" : "model-item", data: { name: one.name } },
       h("div", { class: "model-head" }, h("span", { class: "model-title", text: one.name }),
         used ? h("span", { class: "badge", text: "answers here" }) : this.#use(one.name, one.name),
+        !one.configured && button("Change", () => this.#change(one), "small"),
         !one.configured && button("Remove", () => this.#remove(one.name), "small")),
-      h("p", { class: "quiet", text: about }));
+      h("p", { class: "quiet", text: about.filter(Boolean).join(" · ") }),
+      one.light && h("p", { class: "quiet", text: one.light }));
   }
 
   /** @param {string} name @param {string} title */
@@ -83,20 +124,48 @@ export class EnginesPart {
   }
 
   /** @param {string} name */
-  async #choose(name) {
+  #choose(name) {
+    return this.#set({ answered_by: name });
+  }
+
+  #rule() {
+    return this.#set({ may_leave: this.rule.value || null });
+  }
+
+  /** @param {Record<string, unknown>} settings */
+  async #set(settings) {
     const id = this.app.store.window?.id;
     if (!id) return;
-    await this.app.attempt(() => this.app.api.changeWindow(id, { settings: { answered_by: name } }));
+    this.#asked += 1; // what is on its way was true before this
+    await this.app.changeWindow(id, { settings });
     await this.load();
   }
 
+  /** Only what this kind needs. */
+  #showFields() {
+    const [, , needed] = KINDS.find(([kind]) => kind === this.kind.value) ?? KINDS[0];
+    for (const [name, input] of Object.entries(this.fields)) input.hidden = name !== "name" && !needed.includes(name);
+  }
+
+  /** The form holds what is known of an engine. Its key is not told here: left empty, it stays. @param {Engine} one */
+  #change(one) {
+    const { name, url, model_name, reader } = this.fields;
+    this.kind.value = one.kind;
+    [name.value, url.value, model_name.value, reader.value] = [one.name, one.url, one.model_name, one.reader];
+    this.#showFields();
+    name.focus();
+  }
+
   async #add() {
-    const { name, url, model_name, key } = this.fields;
+    const { name, ...others } = this.fields;
     if (!name.value.trim()) return name.focus();
-    const body = { kind: this.kind.value, url: url.value.trim(), model_name: model_name.value.trim(), key: key.value };
-    const told = await this.app.attempt(
+    const needed = Object.entries(others).filter(([, input]) => !input.hidden);
+    const told = Object.fromEntries(needed.map(([field, input]) => [field, input.value.trim()]));
+    const body = { kind: this.kind.value, ...told };
+    const added = await this.app.attempt(
       () => this.app.api.json("PUT", `/api/engines/${encodeURIComponent(name.value.trim())}`, { body }));
-    if (!told) return;
+    if (!added) return;
+    this.app.store.tell("engines");
     for (const input of Object.values(this.fields)) input.value = "";
     await this.load();
   }
@@ -104,6 +173,7 @@ export class EnginesPart {
   /** @param {string} name */
   async #remove(name) {
     await this.app.attempt(() => this.app.api.json("DELETE", `/api/engines/${encodeURIComponent(name)}`));
+    this.app.store.tell("engines");
     await this.load();
   }
 }
@@ -117,6 +187,10 @@ export class WhereBadge {
     this.app = app;
     this.node = h("span", { class: "badge where-badge", hidden: true, role: "status" });
     for (const topic of ["window", "windows", "status"]) app.store.on(topic, () => this.show());
+    app.store.on("engines", () => {
+      this.#asked = "";
+      this.show();
+    });
   }
 
   /** A window with the model of all needs no question: the status says where that runs. */
@@ -132,8 +206,8 @@ export class WhereBadge {
     if (!window || (!own && !far)) return;
     const where = /** @type {Where} */ (await api.json("GET", `/api/windows/${window.id}/engine`).catch(() => null));
     if (!where || this.#asked !== asked) return;
-    this.node.hidden = !where.elsewhere;
-    this.node.textContent = `→ ${where.elsewhere}`;
+    this.node.hidden = !where.elsewhere && where.known;
+    this.node.textContent = !where.known ? `no ${where.name}` : where.private ? "private" : `→ ${where.elsewhere}`;
     this.node.title = whereWords(where);
   }
 }

@@ -1,0 +1,143 @@
+"""The server that runs the model goes wrong, seen by those who use ours: 502 with a sentence, nothing lost, and it goes on."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import httpx
+import pytest
+
+from halo_weave.assemble import Options, assemble, assemble_without_model
+from halo_weave.engines import remote
+from halo_weave.server.listening import serving
+from halo_weave.server.service import Service
+from tests.engines.faulty import KEY, WORDS, faulty_server
+from tests.server.talking import get_context, refused, say, shown, spoken
+
+REPLY = "".join(WORDS)
+# What goes wrong, what was said until then, and a part of the sentence.
+FAULTS = {
+    "dies": ("The cat", "broke off"),
+    "half an event": ("The cat", "broke off"),
+    "wrong length": ("The cat", "broke off"),
+    "no JSON": ("The cat", "no JSON"),
+    "hangs": ("", "silent"),
+    "html": ("", "page"),
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with faulty_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=["kobold", "openai"])
+def client(request, server, tmp_path_factory):
+    options = Options(
+        tmp_path_factory.mktemp("server"),
+        engine=request.param,
+        url=server.url,
+        engine_key=KEY,
+        embedder="off",
+        reader="off",
+    )
+    service = Service(lambda progress: assemble(options, progress))
+    service.begin().join()
+    service.weave.engine.server.patience = 0.3
+    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+        yield client
+    service.close()
+
+
+@pytest.fixture
+def window(client):
+    return client.post("/api/windows", json={"name": "w", "settings": {"memory_scope": "window"}}).json()[
+        "id"
+    ]
+
+
+@pytest.fixture(autouse=True)
+def sound(server, monkeypatch):
+    monkeypatch.setattr(remote, "AGAIN", (0.01,))
+    server.fault, server.turned_away = "", 0
+    yield
+    server.fault, server.turned_away = "", 0
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_window_is_told_keeps_what_was_said_and_goes_on(client, server, window, fault):
+    kept, sentence = FAULTS[fault]
+    server.fault = fault
+    last = say(client, window, "What does the cat do?")[-1]
+    assert (last.name, last.data["elsewhere"]) == ("failed", True)
+    assert sentence in last.data["sentence"]
+    assert shown(get_context(client, window)) == ["What does the cat do?", *([kept] if kept else [])]
+    server.fault = ""
+    assert spoken(say(client, window, "And then?")) == REPLY
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_program_is_answered_with_502_and_asks_again(client, server, fault):
+    words = {"messages": [{"role": "user", "content": f"What does it do when it {fault}?"}]}
+    server.fault = fault
+    answer = client.post("/v1/chat/completions", json=words)
+    assert answer.status_code == 502
+    assert FAULTS[fault][1] in answer.json()["error"]["message"]
+    with client.stream("POST", "/v1/chat/completions", json={**words, "stream": True}) as stream:
+        told = [line[6:] for line in stream.iter_lines() if line.startswith("data: ")]
+    assert told[-1] == "[DONE]"
+    assert FAULTS[fault][1] in json.loads(told[-2])["error"]["message"]
+    server.fault = ""
+    answer = client.post("/v1/chat/completions", json=words)
+    assert answer.json()["choices"][0]["message"]["content"] == REPLY
+
+
+def test_a_token_that_comes_twice_does_no_harm(client, server, window):
+    server.fault = "repeats"
+    assert spoken(say(client, window, "What does the cat do?")).startswith("The cat cat")
+    server.fault = ""
+    assert spoken(say(client, window, "And then?")) == REPLY
+
+
+def test_a_server_that_has_too_much_to_do_is_told_of(client, server, window):
+    server.turned_away = 2
+    last = say(client, window, "What does the cat do?")[-1]
+    assert (last.name, last.data["elsewhere"]) == ("failed", True)
+    assert "too much to do" in last.data["sentence"]
+
+
+@pytest.mark.parametrize("kind", ["kobold", "openai"])
+def test_a_chosen_engine_that_cannot_be_had_is_502_with_the_reason_and_the_window_goes_on(
+    client, server, window, kind
+):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        dead = f"http://127.0.0.1:{free.getsockname()[1]}"
+    for name, url, sentence in (("dead", dead, "cannot be reached"), ("locked", server.url, "the key")):
+        told = {"kind": kind, "url": url, "key": "not-this-one", "reader": "off"}
+        client.put(f"/api/engines/{name}", json=told)
+        client.patch(f"/api/windows/{window}", json={"settings": {"answered_by": name}})
+        said = refused(
+            client.post(f"/api/windows/{window}/say", json={"text": "Hello?"}), 502, "server_failed"
+        )
+        assert sentence in said
+        assert "not-this-one" not in said
+        assert get_context(client, window)["turns"] == []
+    client.patch(f"/api/windows/{window}", json={"settings": {"answered_by": ""}})
+    assert spoken(say(client, window, "And you?")) == REPLY
+
+
+def test_a_server_that_was_not_there_at_the_start_answers_as_soon_as_it_is(tmp_path):
+    with faulty_server(started=False) as server:
+        how = {"engine": "openai", "url": server.url, "engine_key": KEY, "embedder": "off", "reader": "off"}
+        service = Service(lambda progress: assemble_without_model(Options(tmp_path, **how)))
+        service.begin().join()
+        with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+            service.weave.models.load()
+            window = client.post("/api/windows", json={"name": "w"}).json()["id"]
+            unheard = client.post(f"/api/windows/{window}/say", json={"text": "Hello?"})
+            assert "cannot be reached" in refused(unheard, 502, "server_failed")
+            server.start()
+            assert spoken(say(client, window, "And now?")) == REPLY
+        service.close()
