@@ -196,7 +196,7 @@ class Settings:
     )
     read_ahead: Ahead = _system(
         "compute",
-        "What the model makes ready before you send: nothing, the frame of your message, also what it would wake up from memory or disk, or on an idle machine all of that.",
+        "What the model makes ready before you send: nothing, the frame of your message, also what it would wake up from memory or disk, or also your words while you type and, on an idle machine, what has to be computed.",
         choices=get_args(Ahead),
     )
     timestamps: bool = _system(True, "Show the model when each of your messages was said.")
