@@ -17,6 +17,7 @@ import httpx
 
 from halo_weave.assemble import Options, assemble
 from halo_weave.core.tokens import Role
+from halo_weave.llama import catalogue
 from halo_weave.server.listening import serving
 from halo_weave.server.service import Service
 from halo_weave.weave import Weave
@@ -190,22 +191,23 @@ def measure_import(folder: Path) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--model", type=Path, default=None)
+    parser.add_argument("--model", default=catalogue.CHAT.name, help="a name or a GGUF file")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         service = Service(lambda progress: assemble(Options(data=folder / "data", model=asked.model)))
         service.begin().join()
         with serving(service) as address, httpx.Client(base_url=address, timeout=600) as client:
-            weave = service.weave
+            weave, model = service.weave, service.weave.engine.info.name
             weave.memory.embed(["warm"])
             report: dict[str, float] = {**measure_overhead(client), **measure_history(weave, client)}
         service.close()
         report |= measure_import(folder)
     report["memory_mb"] = round(most_memory())
     if asked.json:
-        print(json.dumps(report))
+        print(json.dumps({"model": model, **report}))
     else:
+        print(f"{'model':28} {model}")
         for key, value in report.items():
             print(f"{key:28} {value}")
     limits = {"v1_overhead_ms": 20, "match_ms": 20, "stored_twice": 0}

@@ -1,7 +1,8 @@
 """Time from request to first token when nothing, something resident and something computed wakes up; our own share.
 
-Between two turns the model has time to read ahead, as while a person reads and types. `typed` is `computed` with a
-preview of the text before it is sent, as the page asks for one. `--against` measures an older version in the same run.
+Between two turns the model has time to read ahead, as while a person reads and types. `typed` is `computed`, and `written`
+is `nothing`, with a preview of the text before it is sent, as the page asks for one. `--against` measures an older version
+in the same run; `written` is compared with its `nothing`.
 """
 
 from __future__ import annotations
@@ -126,9 +127,9 @@ def main() -> None:
             ours = result["first_token_ms"]
             assert isinstance(ours, dict)
             result["first_token_ms_before"] = {case: round(value, 1) for case, value in before.items()}
-            result["first_token_ratio"] = {
-                case: round(ours[case] / value, 3) for case, value in before.items() if case in ours
-            }
+            before.setdefault("written", before["nothing"])
+            before.setdefault("typed", before["computed"])
+            result["first_token_ratio"] = {case: round(ours[case] / before[case], 3) for case in ours}
     if options.json:
         print(json.dumps(result))
 
@@ -190,7 +191,9 @@ def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) ->
     give_vectors(weave, rng)
     window = weave.windows.create("talk").id
     fill(weave._system.store, weave.engine, window, LIVE // 80, prose)
-    found: dict[str, list[Measured]] = {"nothing": [], "resident": [], "computed": [], "typed": []}
+    found: dict[str, list[Measured]] = {
+        case: [] for case in ("nothing", "written", "resident", "computed", "typed")
+    }
     for text in ("Good morning.", "How are you?"):  # the window is read once, and the memory loaded
         say_with_room(weave, window, text, 1)
     for case, measured in [*found.items()] * rounds:
@@ -198,8 +201,8 @@ def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) ->
             name = f"{''.join(rng.choice(SYLLABLES, 3))}{len(measured)}".capitalize()
             topic = prose.topic()
             text = f"{name}: {topic}?"  # in words that no question before it had
-            if case == "nothing":
-                one = say_with_room(weave, window, text, 1)  # memory is searched, and nothing fits
+            if case in ("nothing", "written"):  # memory is searched, and nothing fits
+                one = say_with_room(weave, window, text, 1, typed=case == "written")
                 break
             key, cost = say_elsewhere(weave, archive, f"{name}, {topic}: so begins the story. {prose(80)}")
             if case == "resident":  # it was live here before, and sleeps

@@ -1,4 +1,4 @@
-"""The store's port for what belongs to someone: keepsakes, the people themselves, and what they share."""
+"""The store's port for what belongs to someone: keepsakes, tags, the people themselves, and what they share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from halo_weave.records import Json, MemoryEntry, Note, Person, Reach, Share, Vectors
+from halo_weave.core.tokens import ChunkKey
+from halo_weave.records import OWNER, Json, MemoryEntry, Note, Person, Reach, Share, Vectors
 
 
 class Keepsakes(Protocol):
@@ -94,3 +95,19 @@ class People(Protocol):
 
     def turn_windows(self, turns: Iterable[int]) -> dict[int, str]:
         """Where turns were said; unknown ones are left out."""
+
+
+class Tags(Protocol):
+    """Tags of chunks. Each person has their own; nobody sees another's. A deleted chunk has none until it is undeleted."""
+
+    def tag_chunk(self, key: ChunkKey, tags: Sequence[str], *, now: datetime, owner: str = OWNER) -> None:
+        """These are its tags from now on."""
+
+    def chunk_tags(self, keys: Iterable[ChunkKey], *, owner: str = OWNER) -> dict[ChunkKey, tuple[str, ...]]:
+        """The tags of those that have any, in order."""
+
+    def tagged(self, tags: Collection[str], *, owner: str = OWNER) -> dict[ChunkKey, int]:
+        """The chunks that have one of these tags, with their numbers."""
+
+    def tag_counts(self, *, owner: str = OWNER) -> dict[str, int]:
+        """How many chunks that someone may read have each of their tags."""

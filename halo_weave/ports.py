@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.brightness import Capture as Capture
 from halo_weave.core.resurrection import RecallHit
-from halo_weave.core.tokens import Ids, Positions, Role, Tokens
+from halo_weave.core.tokens import ChunkKey, Ids, Positions, Role, Tokens
 from halo_weave.errors import BadSetting
 from halo_weave.templates.facts import TemplateFacts
 from halo_weave.templates.messages import ChatMessage, ChatPrompt
@@ -110,6 +110,8 @@ class Sampling:
 # Labels from here on down name nothing: frames of an earlier process, or of a message that was not said yet. Such a token
 # is known again by what it says and by the one next to it.
 NAMELESS = -(1 << 60)
+# Those from here on down are words that were typed and not sent: nothing of them is kept when they leave.
+UNSENT = NAMELESS - (1 << 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +262,13 @@ class Engine(Protocol):
         room: int,
         mode: Literal["splice", "exact"] = "splice",
         most: int | None = None,
+        capture: Capture | None = None,
     ) -> None:
         """What the next prompt will begin with is read while nobody waits. Returns at once; a generation ends it.
 
         `room`: for so many tokens more. `most`: if more tokens than these must be computed, they are not, and what
-        lies on disk is only brought into main memory.
+        lies on disk is only brought into main memory. `capture`: what a generation will ask for of the tokens from
+        `read_from` on; if it does, and all is as it was read here, they are not read again.
         """
 
     def forget(self, window: str) -> None:
@@ -295,15 +299,45 @@ class Embedder(Protocol):
     def close(self) -> None: ...
 
 
+class Tagged(NamedTuple):
+    """What has one of some tags: windows with all that was said in them, and chunks by their keys, with numbers."""
+
+    windows: frozenset[str]
+    chunks: Mapping[ChunkKey, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Which chunks a search looks at: of a role, of a speaker, said since a time and before another, in some windows."""
+    """Which chunks a search looks at: of a role, of a speaker, of a time, in some windows, with some tags."""
 
     role: Role | None = None
     speaker: str = ""
     since: datetime | None = None
     before: datetime | None = None
     windows: frozenset[str] | None = None  # ids; None: all
+    tagged: tuple[Tagged, ...] = ()  # in each of these
+
+    def takes(self, key: ChunkKey, window: str, said: datetime) -> bool:
+        """Whether it looks at this chunk, whoever said it."""
+        return (
+            self.role in (None, key.role)
+            and (self.since is None or said >= self.since)
+            and (self.before is None or said < self.before)
+            and (self.windows is None or window in self.windows)
+            and all(window in one.windows or key in one.chunks for one in self.tagged)
+        )
+
+    def narrowed(self, role: Role | None, since: datetime | None, before: datetime | None) -> Only:
+        """What this takes and was also said in this role and time; nothing is said in two roles."""
+        if role is not None and self.role not in (None, role):
+            return replace(self, windows=frozenset())
+        since = max((one for one in (self.since, since) if one is not None), default=None)
+        before = min((one for one in (self.before, before) if one is not None), default=None)
+        return replace(self, role=self.role or role, since=since, before=before)
+
+    def with_tag(self, tagged: Tagged) -> Only:
+        """The same, of what has the tags."""
+        return replace(self, tagged=(*self.tagged, tagged)) if tagged.chunks else self.within(tagged.windows)
 
     def within(self, windows: frozenset[str] | None) -> Only:
         """The same, of these windows alone."""

@@ -10,8 +10,9 @@ from typing import Any, Literal, get_args
 
 from halo_weave.core.brightness import PairSleep, Strategy
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
-from halo_weave.core.setting import checked_value, description, is_setting, setting
+from halo_weave.core.setting import Day, checked_value, description, is_setting, setting
 from halo_weave.core.strategies import STRATEGIES, settings_of
+from halo_weave.core.tokens import Role
 from halo_weave.errors import BadSetting
 
 SHARED = "windows"  # the key under which a store keeps the settings that all windows share
@@ -165,9 +166,26 @@ class Settings:
     )
     memory_scope: Scope = _remembering(
         "all",
-        "Recall from all windows, from those that share a tag with this one, or only from this one.",
+        "Recall from all windows, from windows and chunks that share a tag with this one, or only from this one.",
         choices=get_args(Scope),
         common=True,
+    )
+    recall_tags: str = _remembering(
+        "",
+        "Only what has one of these tags wakes up, or was said in a window that has one; separated by commas, empty is all.",
+        high=1_000,
+    )
+    recall_role: Role | None = _remembering(
+        None,
+        "Only what you said wakes up, or only what the model said; empty is both.",
+        choices=(Role.USER.value, Role.ASSISTANT.value),
+        optional=True,
+    )
+    recall_since: Day | None = _remembering(
+        None, "Only what was said on this day or later wakes up; empty is no limit.", optional=True
+    )
+    recall_before: Day | None = _remembering(
+        None, "Only what was said before this day wakes up; empty is no limit.", optional=True
     )
     recall_thoughts: bool = _remembering(False, "Whether what the model thought may wake up too.")
 
@@ -246,6 +264,11 @@ class Settings:
         """The stop strings, each once."""
         lines = (line.replace("\\n", "\n") for line in self.stop.splitlines())
         return tuple(dict.fromkeys(line for line in lines if line))
+
+    @property
+    def tags_recalled(self) -> tuple[str, ...]:
+        """The tags that limit recall, each once."""
+        return tuple(dict.fromkeys(tag for tag in map(str.strip, self.recall_tags.split(",")) if tag))
 
     def as_mapping(self) -> dict[str, Any]:
         return {name: self[name] for name in FIELDS}

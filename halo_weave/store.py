@@ -17,7 +17,7 @@ from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.use import ReplyUse
 from halo_weave.core.window import Live
 from halo_weave.fleet import Fleet
-from halo_weave.keeping import Keepsakes, People
+from halo_weave.keeping import Keepsakes, People, Tags
 from halo_weave.records import (
     OWNER,
     Changes,
@@ -472,5 +472,5 @@ class Upkeep(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
-class Store(Transcript, Branches, Windows, SearchIndex, Keepsakes, People, Exchange, Upkeep, Protocol):
+class Store(Transcript, Branches, Windows, SearchIndex, Keepsakes, Tags, People, Exchange, Upkeep, Protocol):
     """All that was ever said, what each window knows of it, and the ways to find it again."""

@@ -13,7 +13,7 @@ def test_every_setting_has_a_meaning_and_a_default_that_it_accepts():
         assert len(about["meaning"]) > 20
         assert about["group"]
         assert checked(about["name"], about["default"]) == about["default"]
-        assert (about["low"] is None) == (about["type"] in {"boolean", "choice", "text"})
+        assert (about["low"] is None) == (about["type"] in {"boolean", "choice", "text", "day"})
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,9 @@ def test_every_setting_has_a_meaning_and_a_default_that_it_accepts():
         ("decay", None, "cannot be empty"),
         ("colour", 1, "no setting 'colour'"),
         ("temperature", 10**400, "0 to 5"),
+        ("recall_since", "yesterday", "a day such as"),
+        ("recall_before", 20260504, "a day such as"),
+        ("recall_role", "system", "user, assistant"),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_what_it_may_be(name, value, sentence):

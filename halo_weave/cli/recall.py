@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, Any
@@ -24,11 +24,11 @@ from halo_weave.index.reindex import reindex as embed_anew
 from halo_weave.lastrun import remember_embedder
 from halo_weave.llama import catalogue
 from halo_weave.ports import Only
-from halo_weave.records import ChunkRecord
+from halo_weave.records import OWNER, ChunkRecord
 from halo_weave.store import Store
 from halo_weave.weave.effective import stored_settings
 from halo_weave.weave.waking import plan_waking, tagged
-from halo_weave.weave.windows import find_window
+from halo_weave.weave.windows import checked_tags, find_window
 
 EmbedderFile = Annotated[
     str | None,
@@ -63,7 +63,9 @@ def search(
     before: Annotated[
         datetime | None, typer.Option("--before", help="Only what was said before this day.")
     ] = None,
-    tag: Annotated[str, typer.Option("--tag", help="Only what was said in windows with this tag.")] = "",
+    tag: Annotated[
+        str, typer.Option("--tag", help="Only what has this tag, or was said in a window that has it.")
+    ] = "",
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many chunks.")] = 10,
     budget: Annotated[
         int | None,
@@ -79,7 +81,7 @@ def search(
             window = find_window(store.windows(), window).id
             only = only.within(frozenset({window}))
         if tag:
-            only = only.within(tagged(store, [tag]))
+            only = only.with_tag(tagged(store, [tag]))
         with recalling(store, embedder) as recall:
             told: dict[str, Any] = {}
             if budget is None:
@@ -92,9 +94,10 @@ def search(
                 shown = {waking.key: str(waking.part) for waking in plan.wakes}
             status = recall.status()
         records = {record.key: record for record in store.chunks_by_key(shown)}
+        tags = store.chunk_tags(shown)
         names = store.window_names()
     shown_hits = [
-        _described(record, names.get(record.window, ""), scored.get(key), part)
+        _described(record, names.get(record.window, ""), scored.get(key), part, tags.get(key, ()))
         for key, part in shown.items()
         if (record := records.get(key))
     ]
@@ -112,6 +115,8 @@ def search(
         if one["similarity"] is not None:
             parts = ", ".join(f"{name} {value:.2f}" for name, value in one["parts"].items())
             head.append(f"  {one['similarity']:.2f} ({parts})", style="dim")
+        if one["tags"]:
+            head.append(f"  {', '.join(one['tags'])}", style="italic")
         if one["part"] not in ("", "hit"):
             head.append(f"  {one['part']}", style="dim")
         console.print(head)
@@ -135,11 +140,14 @@ def _would_wake(
         window_id=window or "",
         live={one.key for one in store.live(window)} if window else (),
         only=only,
+        owner=record.owner if record else OWNER,
     )
     return hits, plan
 
 
-def _described(record: ChunkRecord, name: str, hit: RecallHit | None, part: str) -> dict[str, Any]:
+def _described(
+    record: ChunkRecord, name: str, hit: RecallHit | None, part: str, tags: Sequence[str]
+) -> dict[str, Any]:
     return {
         "key": str(record.key),
         "window": record.window,
@@ -151,8 +159,30 @@ def _described(record: ChunkRecord, name: str, hit: RecallHit | None, part: str)
         "similarity": hit.similarity if hit else None,
         "parts": dict(hit.parts) if hit else {},
         "words": list(hit.words) if hit else [],
+        "tags": list(tags),
         "text": record.chunk.text,
     }
+
+
+@app.command()
+def tag(
+    key: Annotated[str, typer.Argument(help="A chunk, such as 12.0.user: search tells its key.")],
+    data: Data = None,
+    tags: Annotated[
+        str | None, typer.Option("--tags", help="Its tags from now on, separated by commas; empty for none.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Tag a chunk. Without --tags: the tags that it has."""
+    chunk = ChunkKey.parse(key)
+    with opened_to_read(data) if tags is None else opened_to_change(data) as store:
+        store.chunk(chunk)
+        if tags is not None:
+            given = checked_tags([one for one in tags.split(",") if one.strip()])
+            store.tag_chunk(chunk, given, now=now())
+        found = store.chunk_tags([chunk]).get(chunk, ())
+    has = f"tagged {', '.join(found)}" if found else "no tags"
+    answer(as_json, {"key": str(chunk), "tags": list(found)}, f"{chunk}: {has}")
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from math import log
 from typing import Literal
@@ -48,6 +49,7 @@ class Sleeper:
     across: ChunkKey | None = None  # S0 of the question for an answer, of the answer for a question
     window: str = ""  # where it was said
     thought: bool = False
+    said: datetime = datetime.min
 
 
 class WakeReason(StrEnum):

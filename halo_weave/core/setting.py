@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import Field, field
+from datetime import date
 from typing import Any, Literal
 
 from halo_weave.errors import BadSetting
+
+Day = str  # a setting of this type is a day, such as 2026-05-04
 
 
 def setting(
@@ -65,6 +68,13 @@ def checked_value(one: Field[Any], value: Any) -> Any:
         if not isinstance(value, str) or len(value) > about["high"] or "\0" in value:
             raise BadSetting(f"{name} is a text of at most {about['high']:,} characters.")
         return value
+    if kind == "day":
+        try:
+            return date.fromisoformat(value).isoformat()
+        except (TypeError, ValueError):
+            raise BadSetting(
+                f"{name} is {value!r}; use a day such as 2026-05-04, or leave it empty."
+            ) from None
     whole = kind == "integer"
     if (
         isinstance(value, bool)
@@ -78,12 +88,14 @@ def checked_value(one: Field[Any], value: Any) -> Any:
     return int(value) if whole else float(value)
 
 
-def _kind(one: Field[Any]) -> Literal["choice", "boolean", "integer", "number", "text"]:
+def _kind(one: Field[Any]) -> Literal["choice", "boolean", "integer", "number", "text", "day"]:
     written = str(one.type)
     if written == "bool":
         return "boolean"
     if one.metadata["choices"]:
         return "choice"
+    if written.startswith("Day"):
+        return "day"
     if written == "str":
         return "text"
     return "integer" if written.startswith("int") else "number"

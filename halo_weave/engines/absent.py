@@ -93,6 +93,7 @@ class AbsentEngine:
         room: int,
         mode: Literal["splice", "exact"] = "splice",
         most: int | None = None,
+        capture: Capture | None = None,
     ) -> None:
         pass
 

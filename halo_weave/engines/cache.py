@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow, Floats
-from halo_weave.core.tokens import Ids
+from halo_weave.core.tokens import Ids, Positions
 from halo_weave.engines.batch import TokenBatch
 from halo_weave.engines.capture import AttentionReader
 from halo_weave.engines.cells import BringBack, CachedTokens, Cells, Places, Plan, runs
@@ -23,6 +23,7 @@ from halo_weave.errors import EngineError
 from halo_weave.llama import abi
 from halo_weave.llama.footprint import KvType, value_type
 from halo_weave.llama.model import Model
+from halo_weave.ports import UNSENT
 
 if TYPE_CHECKING:
     from halo_weave.engines.apart import Apart
@@ -49,6 +50,11 @@ class CellsRefused(EngineError):
     """Saved keys and values do not fit into this cache."""
 
 
+def _before_unsent(labels: Positions) -> int:
+    """How many tokens stand before the first that was typed and not sent."""
+    return int(np.argmax(np.append(labels <= UNSENT, True)))
+
+
 class Cache:
     """The keys and values of one window."""
 
@@ -60,6 +66,7 @@ class Cache:
         self.new = True  # nobody asked yet what lies on disk
         self.graves: list[Grave] = []
         self.fresh: list[Grave] = []  # those that fell asleep since somebody asked
+        self.foreseen: Observation | None = None  # what was read off of words that were not sent yet
         self.powers = np.empty(model.size, dtype=np.float32)
         self._open(size, attention=attention)
         self.reset()
@@ -129,8 +136,9 @@ class Cache:
         self.doubt = doubt
 
     def saved(self, first: int = NEVER) -> SavedWindow:
-        """A copy of everything live, or of the first tokens."""
-        parts = self._stretches(np.arange(min(self.count, first)))
+        """A copy of everything live, or of the first tokens, up to words that were not sent."""
+        sent = _before_unsent(self.labels[: min(self.count, first)])
+        parts = self._stretches(np.arange(sent))
         return SavedWindow([self._saved(part) for part in parts], self.clean)
 
     def take_in(self, saved: SavedWindow) -> None:
@@ -151,6 +159,12 @@ class Cache:
     def live(self) -> CachedTokens:
         now = slice(0, self.count)
         return CachedTokens(self.labels[now].copy(), self.ids[now].copy(), self.places[now].copy())
+
+    def same_as(self, prompt: FlatPrompt) -> int:
+        """How many tokens the prompt begins with as the cache does."""
+        most = min(self.count, len(prompt))
+        same = (self.ids[:most] == prompt.ids[:most]) & (self.kinds[:most] == prompt.kinds[:most])
+        return int(np.argmin(np.append(same, False)))
 
     def erase(self, spans: Sequence[Span]) -> None:
         """These tokens were deleted: nothing of them is kept when they leave, or was kept before."""
@@ -280,8 +294,9 @@ class Cache:
         for gone in self._stretches(index):
             keep = keep and not has_any(self.labels[gone], self.erased)
             first, last = int(self.places[gone[0]]), int(self.places[gone[-1]]) + 1
-            if keep and len(gone) * self.shape.cell_bytes <= self.shape.graveyard_bytes:
-                self.graves.append(self._saved(gone))
+            sent = gone[: _before_unsent(self.labels[gone])]
+            if keep and 0 < len(sent) * self.shape.cell_bytes <= self.shape.graveyard_bytes:
+                self.graves.append(self._saved(sent))
                 self.fresh.append(self.graves[-1])
             for sequence in (LIVE, HELD) if self.shape.sliding else (LIVE,):
                 self.c.llama_memory_seq_rm(self.memory, sequence, first, last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -11,7 +12,7 @@ from halo_weave.errors import ModelUnusable
 from halo_weave.llama.header import Header
 from halo_weave.llama.model import Model
 from halo_weave.llama.names import human_name
-from halo_weave.ports import Abilities, ModelInfo
+from halo_weave.ports import Abilities, Capture, ModelInfo
 from halo_weave.templates.model import ModelTemplate
 from halo_weave.templates.renderer import TemplateRenderer
 
@@ -86,3 +87,14 @@ def template_of(model: Model, header: Header, renderer: TemplateRenderer) -> Mod
         adds_bos=model.adds_bos,
         now=datetime.now(),
     )
+
+
+def readable(info: ModelInfo, capture: Capture | None) -> Capture | None:
+    """What of it the model can give. A layer or head that it has not is refused."""
+    if capture and not info.abilities.attention:
+        capture = replace(capture, reply=False, reading=False)
+    if capture and info.wide_layers and capture.layers is None and capture.pairs is None:
+        capture = replace(capture, layers=info.wide_layers)
+    if capture:
+        capture.chosen(info.layers, info.heads)
+    return capture

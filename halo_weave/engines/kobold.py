@@ -447,6 +447,7 @@ class KoboldEngine:
         room: int,
         mode: Literal["splice", "exact"] = "splice",
         most: int | None = None,
+        capture: Capture | None = None,
     ) -> None:
         """Not here: whoever runs the server may need it meanwhile."""
 

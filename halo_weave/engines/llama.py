@@ -21,7 +21,7 @@ from halo_weave.engines.apart import Apart
 from halo_weave.engines.cache import Cache, CellsRefused, Shape
 from halo_weave.engines.capture import is_native
 from halo_weave.engines.cells import plan_reading
-from halo_weave.engines.description import check_that_it_writes, describe, template_of, written_ends
+from halo_weave.engines.description import check_that_it_writes, describe, readable, template_of, written_ends
 from halo_weave.engines.disk import CellFiles, Span, key_of
 from halo_weave.engines.probing import has_state
 from halo_weave.engines.prompts import NEVER, FlatPrompt, Observation
@@ -184,24 +184,28 @@ class LlamaEngine:
     ) -> Iterator[GenerationEvent]:
         sampling.check()
         flat = FlatPrompt.of(prompt, vocabulary=self.model.size, context=self.info.context)
-        if capture and not self.info.abilities.attention:
-            capture = replace(capture, reply=False, reading=False)
-        if capture and self.info.wide_layers and capture.layers is None and capture.pairs is None:
-            capture = replace(capture, layers=self.info.wide_layers)
-        if capture:
-            capture.chosen(self.info.layers, self.info.heads)
+        capture = readable(self.info, capture)
         watch = Observation.of(flat, prompt.read_from, capture)
         mode = mode if self.info.abilities.cuts else "exact"
         work = self._generate(window, flat, prompt.next_label, sampling, capture, watch, mode, stopped)
         return self.scheduler.run(work, window)
 
     def read_ahead(
-        self, window: str, prompt: Prompt, *, room: int, mode: Mode = "splice", most: int | None = None
+        self,
+        window: str,
+        prompt: Prompt,
+        *,
+        room: int,
+        mode: Mode = "splice",
+        most: int | None = None,
+        capture: Capture | None = None,
     ) -> None:
         if self.info.abilities.ahead:
             flat = FlatPrompt.of(prompt, vocabulary=self.model.size, context=self.info.context)
+            watch = Observation.of(flat, prompt.read_from, readable(self.info, capture))
+            work = self._read_ahead(window, flat, room, mode, most, watch)
             with contextlib.suppress(EngineError):  # closed
-                self.scheduler.post(self._read_ahead(window, flat, room, mode, most), window, patient=True)
+                self.scheduler.post(work, window, patient=True)
 
     def forget(self, window: str) -> None:
         """A window that is generating is dropped when it has finished."""
@@ -264,17 +268,23 @@ class LlamaEngine:
                 yield from self._reply(cache, sampler, sampling, label, watch.last, stopped, began)
 
     def _read_ahead(
-        self, window: str, prompt: FlatPrompt, room: int, mode: Mode, most: int | None
+        self, window: str, prompt: FlatPrompt, room: int, mode: Mode, most: int | None, watch: Observation
     ) -> Generator[GenerationEvent | None]:
-        """In small batches: whoever speaks now does not wait for long."""
+        """In small batches: whoever speaks now does not wait for long. What was read off of words waits for them."""
         with self._at_work(window):
-            cache = self._cache(window, len(prompt) + room, attention=False)
+            looks = watch.rows_from != NEVER
+            cache = self._cache(window, len(prompt) + room, attention=looks)
+            if cache.reader and watch.capture:
+                cache.reader.choose(watch.capture)
             self._fetch(window, cache, prompt, mode)
             if np.array_equal(cache.live.ids, prompt.ids):
                 return
             batch = min(self.shape.batch, PATIENT)
-            for _ in self._read(cache, prompt, room, Observation(), mode, batch=batch, allowed=most):
-                yield None
+            try:
+                for _ in self._read(cache, prompt, room, watch, mode, batch=batch, allowed=most):
+                    yield None
+            finally:
+                cache.foreseen = cache.foreseen or watch
 
     @contextlib.contextmanager
     def _at_work(self, window: str) -> Iterator[None]:
@@ -310,6 +320,10 @@ class LlamaEngine:
         while True:
             if rebuilt:
                 cache.reset()
+            same = cache.same_as(prompt)
+            watch.take_over(
+                cache.foreseen, same if mode == "splice" else min(same, cache.clean), prompt.kinds
+            )
             graves = cache.usable(prompt) if mode == "splice" and not rebuilt else []
             plan = plan_reading(
                 cache.live,
@@ -328,6 +342,7 @@ class LlamaEngine:
             if allowed is not None and plan.computed > allowed:
                 return
             yield Planned(plan.reused, plan.restored, plan.computed)
+            cache.foreseen = None
             keep = mode == "splice" and not rebuilt
             most = max((step.stop for step in plan.steps[:-1]), default=0)
             try:

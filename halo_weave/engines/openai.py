@@ -207,6 +207,7 @@ class OpenAiEngine:
         room: int,
         mode: Literal["splice", "exact"] = "splice",
         most: int | None = None,
+        capture: Capture | None = None,
     ) -> None:
         """Not here: whoever runs the server may need it meanwhile."""
 

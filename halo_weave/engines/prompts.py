@@ -75,13 +75,30 @@ class Observation:
     last: bool = False  # the row of the last token, from which the first reply token is chosen
     rows_from: int = NEVER  # index of the first token whose row is wanted
     surprisal_from: int = NEVER
+    capture: Capture | None = None
+    known: int = 0  # index of the first token of which not all was read off before
     rows: list[AttentionRow] = field(default_factory=list)
     surprisal: list[float] = field(default_factory=list)
     misfits: int = 0  # rows that did not fit the map of cells
 
     def begin_again(self) -> None:
         """What was read off does not count: the prompt is read anew."""
-        self.rows, self.surprisal, self.misfits = [], [], 0
+        self.rows, self.surprisal, self.misfits, self.known = [], [], 0, 0
+
+    def take_over(self, before: Observation | None, same: int, kinds: Kinds) -> None:
+        """What was read off before of a prompt that begins with the same tokens counts for this one.
+
+        The last of them is computed again, since it tells how little the next one was expected.
+        """
+        self.begin_again()
+        wanted = self.capture, self.rows_from, self.surprisal_from
+        if before is None or wanted != (before.capture, before.rows_from, before.surprisal_from):
+            return
+        rows = int((kinds[self.rows_from : same - 1] == CHUNK).sum())
+        surprisal = int((kinds[self.surprisal_from : same] == CHUNK).sum())
+        complete = rows <= len(before.rows) and surprisal <= len(before.surprisal) and not before.misfits
+        if complete and same - 1 > self.anew_from:
+            self.rows, self.surprisal, self.known = before.rows[:rows], before.surprisal[:surprisal], same - 1
 
     @classmethod
     def of(cls, prompt: FlatPrompt, read_from: int | None, capture: Capture | None) -> Self:
@@ -94,12 +111,13 @@ class Observation:
             last=capture.reply,
             rows_from=start if capture.reading else NEVER,
             surprisal_from=start if capture.reading_surprisal else NEVER,
+            capture=capture,
         )
 
     @property
     def anew_from(self) -> int:
         """From which token on the prompt must be computed. A token's surprisal is known from the one before it."""
-        return max(0, min(self.rows_from, self.surprisal_from - 1))
+        return max(0, min(self.rows_from, self.surprisal_from - 1), self.known)
 
 
 def attention_row(

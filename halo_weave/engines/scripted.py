@@ -88,6 +88,7 @@ class _WindowCache:
     live: CachedTokens = field(default_factory=lambda: CachedTokens(*np.empty((3, 0), np.int32)))
     clean: int = 0  # tokens at the beginning that are as reading anew would make them
     asleep: list[CachedTokens] = field(default_factory=list)
+    foreseen: Capture | None = None  # what was read of words that were not sent yet
 
 
 class ScriptedEngine:
@@ -216,13 +217,15 @@ class ScriptedEngine:
         room: int,
         mode: Literal["splice", "exact"] = "splice",
         most: int | None = None,
+        capture: Capture | None = None,
     ) -> None:
         """At once; its cache lies in main memory, so `most` makes no difference."""
         flat = FlatPrompt.of(prompt, vocabulary=VOCABULARY, context=self.info.context)
         with self.lock:
             if self.info.abilities.ahead and not self.closed:
                 kept = self.windows.setdefault(window, _WindowCache())
-                self._read(kept, flat, prompt, Sampling(max_new_tokens=room), None, mode)
+                self._read(kept, flat, prompt, Sampling(max_new_tokens=room), capture, mode)
+                kept.foreseen = capture
 
     def forget(self, window: str) -> None:
         with self.lock:
@@ -253,6 +256,9 @@ class ScriptedEngine:
         start = len(flat)
         if reading and prompt.read_from is not None:
             start = flat.index_of(prompt.read_from)
+        most = min(len(kept.live), len(flat))
+        same = int(np.argmin(np.append(kept.live.ids[:most] == flat.ids[:most], False)))
+        known, kept.foreseen = same - 1 if kept.foreseen == capture else 0, None
         plan = plan_reading(
             kept.live,
             kept.asleep if mode == "splice" else (),
@@ -260,7 +266,7 @@ class ScriptedEngine:
             flat.ids,
             limit=self.info.trained_context,
             reserve=sampling.max_new_tokens,
-            anew_from=start,
+            anew_from=max(start, known),
             mode=mode,
             clean=kept.clean,
         )

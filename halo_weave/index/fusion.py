@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.index.outline import Outline, Rows
-from halo_weave.index.vectors import VectorIndex, likeness
+from halo_weave.index.vectors import SomeVectors, VectorIndex, likeness
 from halo_weave.store import SearchIndex
 
 Floats = npt.NDArray[np.float32]
@@ -88,7 +88,9 @@ class Meaning:
     amid: Floats  # (chunks, dimension) the same mixed with its neighbours
 
     @classmethod
-    def of(cls, rows: Rows, outline: Outline, index: VectorIndex, context: Sequence[float]) -> Meaning:
+    def of(
+        cls, rows: Rows, outline: Outline, index: VectorIndex | SomeVectors, context: Sequence[float]
+    ) -> Meaning:
         around = outline.around(rows, len(context))
         everyone = np.unique(np.concatenate([rows, *around]))
         everyone = everyone[everyone >= 0]

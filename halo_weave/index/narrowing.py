@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 
 import numpy as np
@@ -20,8 +20,12 @@ def looked_at(outline: Outline, window: str | None, only: Only) -> Bools:
     if window is not None:
         mask &= outline["window"] == outline.window_codes.get(window, -1)
     if only.windows is not None:
-        codes = [outline.window_codes[one] for one in only.windows if one in outline.window_codes]
-        mask &= np.isin(outline["window"], codes)
+        mask &= _in_windows(outline, only.windows)
+    for tagged in only.tagged:
+        with_tag = _in_windows(outline, tagged.windows)
+        rows = outline.rows(np.array(sorted(tagged.chunks.values()), np.int64))
+        with_tag[rows[rows >= 0]] = True
+        mask &= with_tag
     if only.role is not None:
         mask &= outline["role"] == ROLES.index(only.role)
     if only.speaker:
@@ -33,6 +37,11 @@ def looked_at(outline: Outline, window: str | None, only: Only) -> Bools:
     if only.before is not None:
         mask &= outline["said"] < (only.before - _EPOCH) // timedelta(microseconds=1)
     return np.asarray(mask)
+
+
+def _in_windows(outline: Outline, windows: Collection[str]) -> Bools:
+    codes = [outline.window_codes[one] for one in windows if one in outline.window_codes]
+    return np.isin(outline["window"], codes)
 
 
 def said_in(outline: Outline, rows: Rows, named: Sequence[Span], now: datetime) -> Bools:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import compress, islice
 from typing import Any
 
 import numpy as np
@@ -22,22 +22,22 @@ PAUSE = 3600 * 1_000_000  # microseconds; what was said after a longer one is an
 NONE = -1
 BLOCK = 20_000  # places that are looked at at once
 MANY = 1_000  # new chunks of a window, from which on all of it is put in order
-COLUMNS = np.dtype(
-    [
-        ("number", np.int64),
-        ("turn", np.int64),
-        ("chunk", np.int64),
-        ("start", np.int64),
-        ("said", np.int64),  # microseconds since 1970
-        ("before", np.int64),  # row of the chunk said right before, or NONE
-        ("after", np.int64),
-        ("window", np.int32),
-        ("speaker", np.int32),
-        ("told", np.float32),  # share of its words that tell something
-        ("role", np.int8),  # its place in `ROLES`
-        ("present", bool),
-    ]
-)
+CODES = {str(role): code for code, role in enumerate(ROLES)}
+# Each is an array of its own: a search that looks at one of them reads nothing else.
+COLUMNS: dict[str, type[np.generic]] = {
+    "number": np.int64,
+    "turn": np.int64,
+    "chunk": np.int64,
+    "start": np.int64,
+    "said": np.int64,  # microseconds since 1970
+    "before": np.int64,  # row of the chunk said right before, or NONE
+    "after": np.int64,
+    "window": np.int32,
+    "speaker": np.int32,
+    "told": np.float32,  # share of its words that tell something
+    "role": np.int8,  # its place in `ROLES`
+    "present": np.bool_,
+}
 
 
 class _Line:
@@ -64,12 +64,12 @@ class Outline:
         self._present = 0
         self.window_codes: dict[str, int] = {}
         self.speaker_codes: dict[str, int] = {}
-        self._table = np.zeros(0, COLUMNS)  # with room to grow
+        self._columns = {name: np.zeros(0, kind) for name, kind in COLUMNS.items()}  # with room to grow
         self._lines: dict[int, _Line] = {}
 
     def __getitem__(self, column: str) -> npt.NDArray[Any]:
         """One value for each row: a column of `COLUMNS`."""
-        return np.asarray(self._table[column][: self._size])
+        return self._columns[column][: self._size]
 
     def __len__(self) -> int:
         """Chunks that are there."""
@@ -80,7 +80,7 @@ class Outline:
         first, rest = self._size, iter(places)
         while block := list(islice(rest, BLOCK)):
             known = self.rows(np.array([place.number for place in block], np.int64)) >= 0
-            self._add([place for place, here in zip(block, known.tolist(), strict=True) if not here])
+            self._add(list(compress(block, (~known).tolist())) if known.any() else block)
         new = np.arange(first, self._size)
         self._present += len(new)
         windows = self["window"][first:]
@@ -114,8 +114,8 @@ class Outline:
             self._link(earlier, later)
 
     def key(self, row: int) -> ChunkKey:
-        about = self._table[row]
-        return ChunkKey(int(about["turn"]), int(about["chunk"]), ROLES[about["role"]])
+        role = ROLES[self["role"][row]]
+        return ChunkKey(int(self["turn"][row]), int(self["chunk"][row]), role)
 
     def rows(self, numbers: Numbers) -> Rows:
         """Rows of chunks by number; -1 for one that is not there."""
@@ -135,23 +135,24 @@ class Outline:
         def code(codes: dict[str, int], name: str) -> int:
             return codes.setdefault(name, len(codes))
 
+        if not fresh:
+            return
         first, self._size = self._size, self._size + len(fresh)
-        if self._size > len(self._table):
-            wider = np.zeros(max(1024, self._size * 3 // 2), COLUMNS)
-            wider[:first] = self._table[:first]
-            self._table = wider
-        new = self._table[first : self._size]
-        new["number"] = [place.number for place in fresh]
-        new["said"] = [place.said for place in fresh]
-        new["told"] = [place.told for place in fresh]
-        new["role"] = [ROLES.index(Role(place.role)) for place in fresh]
-        new["window"] = [code(self.window_codes, place.window) for place in fresh]
-        new["speaker"] = [code(self.speaker_codes, place.speaker) for place in fresh]
-        new["before"] = new["after"] = NONE
-        new["present"] = True
-        new["turn"] = [place.turn_id for place in fresh]
-        new["chunk"] = [place.chunk_id for place in fresh]
-        new["start"] = [place.start for place in fresh]
+        room = len(self._columns["number"])
+        if self._size > room:
+            for name, column in self._columns.items():
+                wider = np.zeros(max(1024, self._size * 3 // 2), column.dtype)
+                wider[:first] = column[:first]
+                self._columns[name] = wider
+        new = {name: column[first : self._size] for name, column in self._columns.items()}
+        numbers, turns, chunks, roles, windows, starts, said, speakers, told = zip(*fresh, strict=True)
+        new["number"][:], new["turn"][:], new["chunk"][:] = numbers, turns, chunks
+        new["start"][:], new["said"][:], new["told"][:] = starts, said, told
+        new["role"][:] = [CODES[role] for role in roles]
+        new["window"][:] = [code(self.window_codes, name) for name in windows]
+        new["speaker"][:] = [code(self.speaker_codes, name) for name in speakers]
+        new["before"][:] = new["after"][:] = NONE
+        new["present"][:] = True
         self._row[new["number"]] = np.arange(first, self._size)
 
     def _link(self, earlier: int, later: int) -> None:

@@ -23,7 +23,7 @@ from halo_weave.index.narrowing import looked_at, said_in
 from halo_weave.index.ordinary import SMALL_TALK, Ordinary
 from halo_weave.index.outline import ROLES, Bools, Outline, Rows
 from halo_weave.index.times import Span, spans
-from halo_weave.index.vectors import BLOCK, VectorIndex, likeness
+from halo_weave.index.vectors import BLOCK, SomeVectors, VectorIndex, likeness
 from halo_weave.ports import EVERYTHING, Embedder, Only
 from halo_weave.store import Store, VectorSearch
 
@@ -356,25 +356,22 @@ class Recall:
         first = min(named, default=(0, 0))[0]
         return [code for place, code in named if place == first]
 
-    def _vectors_around(self, rows: Rows) -> VectorIndex | None:
-        """An index that holds at least these chunks and what stands around them; None without vectors."""
+    def _vectors_around(self, rows: Rows) -> VectorIndex | SomeVectors | None:
+        """Vectors of at least these chunks and what stands around them; None without vectors."""
         if self._vector_search and self._generation is not None:
             around = self._outline.around(rows, len(self.weights.context))
             wanted = np.unique(np.concatenate([rows, *around]))
             numbers = self._outline["number"][wanted[wanted >= 0]]
             owners, vectors = self._store.vectors_of(self._generation, numbers.tolist())
-            index = VectorIndex(vectors.shape[1])
-            order = np.argsort(owners, kind="stable")
-            index.put(owners[order], vectors[order])
-            return index
+            return SomeVectors(owners, vectors)
         return self._index
 
-    def _meanings(self, rows: Rows, index: VectorIndex) -> list[tuple[Rows, Meaning]]:
+    def _meanings(self, rows: Rows, index: VectorIndex | SomeVectors) -> list[tuple[Rows, Meaning]]:
         """A few rows at a time: their vectors then stay in the processor's cache."""
         parts = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
         return [(part, self._meaning(part, index)) for part in parts]
 
-    def _meaning(self, rows: Rows, index: VectorIndex) -> Meaning:
+    def _meaning(self, rows: Rows, index: VectorIndex | SomeVectors) -> Meaning:
         return Meaning.of(rows, self._outline, index, self.weights.context)
 
     def _ordinary(self) -> Ordinary:
@@ -396,7 +393,7 @@ class Recall:
         rows: Rows,
         parts: Mapping[str, Floats],
         near: Floats | None,
-        index: VectorIndex | None,
+        index: VectorIndex | SomeVectors | None,
         found: Sequence[TermHits],
         limit: int,
         mmr_lambda: float | None,

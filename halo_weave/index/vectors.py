@@ -183,6 +183,25 @@ class VectorIndex:
         self._size, self._gone = len(kept), 0
 
 
+class SomeVectors:
+    """The vectors of a few chunks, which a store gave for one search."""
+
+    def __init__(self, owners: Numbers, vectors: Vectors) -> None:
+        order = np.argsort(owners, kind="stable")
+        self._owners, self._vectors = owners[order], vectors[order]
+        self.dimension = vectors.shape[1]
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def of(self, numbers: Numbers) -> tuple[Vectors, Numbers]:
+        """As that of `VectorIndex`."""
+        first = np.searchsorted(self._owners, numbers)
+        counts = np.searchsorted(self._owners, numbers, "right") - first
+        before = np.cumsum(counts) - counts
+        return self._vectors[np.repeat(first - before, counts) + np.arange(counts.sum())], counts
+
+
 def likeness(vectors: Floats, query: Floats) -> Floats:
     """Row by row on this thread. A matrix product would wait for a second thread, long if the processor is busy."""
     return np.asarray(np.vecdot(vectors, query), np.float32)

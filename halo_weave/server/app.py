@@ -172,7 +172,7 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB, mcp_writes:
         lab.routes(service),
         models.routes(service, policy),
         engines.routes(service),
-        people.routes(service),
+        people.routes(service, policy),
     )
     for router in (*families, upkeep.routes(service, policy)):
         checks = [Depends(_no_shadowed_method), Depends(_no_unread_body), Depends(_no_unknown_parameter)]

@@ -31,6 +31,8 @@ from halo_weave.ports import (
     Segment,
     Step,
 )
+from halo_weave.records import OWNER
+from halo_weave.server.asking import WHO, PerPerson
 from halo_weave.server.refusals import Refusal, json_bytes
 from halo_weave.server.schema import WHOLE, Input, Output
 from halo_weave.server.scratch import Scratch
@@ -188,15 +190,24 @@ def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration])
     def post_forget(asked: ForgetLent) -> LentForgotten:
         if asked.window is not None:
             engine().forget(_window(asked.window))
-        if asked.spans:
+        if asked.spans and WHO.get() in (None, OWNER):
             engine().erase([(first, last) for first, last in asked.spans])
+        elif asked.spans:  # labels of others may be the same: all goes that was read for this person
+            for window in _LENT().copy():
+                engine().forget(window)
         return LentForgotten()
 
     return router
 
 
+_LENT = PerPerson(lambda who: set[str]())  # the windows that each person used since the server began
+
+
 def _window(name: str) -> str:
-    return f"lent {name}"
+    """A window of the engine, for whoever asks alone."""
+    own = f"lent {WHO.get() or OWNER} {name}"
+    _LENT().add(own)
+    return own
 
 
 def lent(
@@ -208,13 +219,25 @@ def lent(
     asked: LentRequest,
 ) -> Generator[bytes, None, None]:
     """One generation as server-sent events: planned, read, token by token, done."""
+    return _told_of(engine, running, name, _window(asked.window), ids, sampling, asked)
+
+
+def _told_of(
+    engine: Engine,
+    running: Scratch,
+    name: str,
+    window: str,
+    ids: npt.NDArray[np.int32],
+    sampling: Sampling,
+    asked: LentRequest,
+) -> Generator[bytes, None, None]:
     if asked.tokenizer != engine.info.tokenizer:
         raise Refusal(409, "another_model", f"{engine.info.name} runs here now, which has other tokens.")
     prompt = asked.prompt(ids)
     with running.take(name) as (_, stop):
         yield b": reading\n\n"
         steps = engine.generate(
-            _window(asked.window),
+            window,
             prompt,
             sampling,
             asked.capture,

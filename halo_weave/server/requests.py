@@ -57,7 +57,7 @@ def moment(text: str | None) -> datetime | None:
 
 def _setting_field(about: dict[str, Any], *, empty: bool) -> tuple[Any, Any]:
     """A setting as a field of a request: its type and range as the settings themselves state them."""
-    kinds: dict[str, Any] = {"integer": int, "number": float, "boolean": bool, "text": str}
+    kinds: dict[str, Any] = {"integer": int, "number": float, "boolean": bool, "text": str, "day": str}
     kind = Literal[tuple(about["choices"])] if about["choices"] else kinds[about["type"]]
     limits = {} if about["low"] is None else {"ge": about["low"], "le": about["high"]}
     if about["type"] == "text":
@@ -94,6 +94,10 @@ def given(asked: BaseModel) -> dict[str, Any]:
 
 
 # The rest
+
+
+class ChunkTags(Input):
+    tags: Annotated[list[Tag], Field(max_length=MOST_TAGS, description="All of them, from now on.")]
 
 
 class PersonaChange(Input):

@@ -46,7 +46,7 @@ WindowName = Annotated[str, BeforeValidator(_named)]
 class Described(Output):
     name: str
     group: str
-    type: Literal["integer", "number", "boolean", "choice", "text"]
+    type: Literal["integer", "number", "boolean", "choice", "text", "day"]
     default: SettingValue
     low: float | None
     high: float | None
@@ -104,6 +104,8 @@ class WindowTold(Output):
         validation_alias=AliasPath("window", "inherits"),
         description="Which of these words are those of all windows.",
     )
+    owner: str = Field(description="Who shares it with you; empty: it is yours.")
+    writable: bool = Field(description="Whether you may write there.")
     tags: list[str] = _at("window", "tags")
     pinned: bool = _at("window", "pinned")
     archived: bool = _at("window", "archived")
@@ -304,6 +306,22 @@ class WhyTold(Output):
     uses: list[UsedIn] = Field(description="The replies that took something from it, the newest first.")
     use: UseTold | None = Field(description="What the reply that it belongs to took from chunks.")
     woken: int = Field(description="How often it woke up, in all windows.")
+    tags: list[str] = Field(description="Yours: nobody else sees them.")
+
+
+class ChunkTagsTold(Output):
+    key: KeyText
+    tags: list[str]
+
+
+class TagTold(Output):
+    tag: str
+    windows: int
+    chunks: int
+
+
+class TagsTold(Output):
+    tags: list[TagTold]
 
 
 class DeletionTold(Output):
@@ -337,6 +355,7 @@ class HitTold(Output):
     part: Literal["hit", "question", "answer", "anchor"]
     live: bool
     tokens: Size = _at("record", "chunk")
+    tags: list[str] = Field(description="Yours, of the chunk itself.")
 
 
 class TokenTold(Output):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, model_validator
 
 from halo_weave.core.registers import Registers
 from halo_weave.core.tokens import ID_LIMIT, Role
@@ -128,9 +128,12 @@ class SharedWindow(Element):
 
 # How long the paths of these kinds are by their first step, and what stands there.
 _SHAPES: dict[str, dict[str, tuple[int, type]]] = {
-    "turn": {"gone": (2, bool), "wrong": (3, bool), "aside": (1, bool)},
+    "turn": {"gone": (2, bool), "wrong": (3, bool), "tags": (3, bool), "aside": (1, bool)},
     "entry": {"versions": (2, dict), "dead": (2, bool)},
 }
+
+
+_TAG: TypeAdapter[str] = TypeAdapter(Tag)
 
 
 class _Change(Element):
@@ -157,6 +160,8 @@ class _Change(Element):
             length, kind = (shapes or {}).get(path[0], (0, object))
             if len(path) != length or not all(isinstance(one, kind) for one in held):
                 raise ValueError(f"should not have a value of this kind at {path[0][:40]!r}")
+            if self.kind == "turn" and path[0] == "tags":
+                _TAG.validate_python(path[2])
         return self
 
 

@@ -237,10 +237,17 @@ class TokensIn(Element):
         return self._tokens
 
 
+class TagIn(Element):
+    tag: Tag
+    made: Time
+    owner: Short = OWNER
+
+
 class ChunkIn(TokensIn):
     chunk: Id
     start: Id
-    tags: Annotated[list[Short], Field(max_length=64)] | None = None
+    tags: Annotated[list[Short], Field(max_length=64)] | None = None  # what kind of words it holds
+    tagged: Annotated[list[TagIn], Field(max_length=10_000)] = []  # by people
     deleted: Time | None = None
     undeleted: Time | None = None
     merged: Time | None = None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from threading import Condition, Thread
 
-from halo_weave.core.resurrection import ResurrectionPlan
 from halo_weave.core.tokens import ChunkKey
+from halo_weave.core.use import seen_for_use
 from halo_weave.errors import HaloWeaveError
 from halo_weave.ports import Prompt
 from halo_weave.weave.desk import Desk
@@ -17,9 +19,20 @@ from halo_weave.weave.prompt import Origin
 from halo_weave.weave.system import System
 
 log = logging.getLogger(__name__)
+TRIES = (
+    5  # the memory must not be written to while a prompt is made of it: after a reply its chunks are embedded
+)
 FRAMES = 96  # tokens that may always be computed: the end of a reply, and the beginning of a message
-IDLE = 0.5  # at most this share of the processors is at work on a machine that counts as idle
+IDLE = 0.5  # at most this share of the processors does other work on a machine that counts as idle
 GLANCE = 0.1  # seconds of looking at them
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What is known of the next message: what would wake up for it, and the words as far as they are typed."""
+
+    wakes: tuple[ChunkKey, ...] = ()
+    text: str = ""
 
 
 class ReadAhead:
@@ -28,19 +41,19 @@ class ReadAhead:
     def __init__(self, system: System) -> None:
         self._system = system
         self._changed = Condition()
-        self._wishes: dict[str, ResurrectionPlan | None] = {}
+        self._wishes: dict[str, _Wish] = {}
         self._thread: Thread | None = None
         self._busy = self._closed = False
 
-    def wish(self, window_id: str, plan: ResurrectionPlan | None = None) -> None:
-        """This window will be spoken to; `plan`: what would wake up in it. Returns at once."""
+    def wish(self, window_id: str, text: str = "", wakes: Iterable[ChunkKey] = ()) -> None:
+        """This window will be spoken to; `text` was typed so far, and would wake these chunks up. Returns at once."""
         if not self._system.engine.info.abilities.ahead:
             return
         with self._changed:
             if self._closed:
                 return
             self._wishes.pop(window_id, None)
-            self._wishes[window_id] = plan
+            self._wishes[window_id] = _Wish(tuple(wakes), text)
             if self._thread is None:
                 self._thread = Thread(target=self._loop, name="halo-weave ahead", daemon=True)
                 self._thread.start()
@@ -67,35 +80,49 @@ class ReadAhead:
                 if self._closed:
                     return
                 window_id = next(iter(self._wishes))
-                plan = self._wishes.pop(window_id)
+                wish = self._wishes.pop(window_id)
                 self._busy = True
             try:
-                self._read(window_id, plan)
+                self._read(window_id, wish)
             except HaloWeaveError as error:  # it is read when it is said
                 log.debug("%s is not read ahead: %s", window_id, error)
             except Exception:
                 log.exception("Reading ahead failed.")
 
-    def _read(self, window_id: str, plan: ResurrectionPlan | None) -> None:
-        system, version = self._system, self._system.store.version()
+    def _read(self, window_id: str, wish: _Wish) -> None:
+        system = self._system
         if system.silence is not None or window_id in system.at_work:
             return
-        desk = system.desk(window_id)
-        settings, info = desk.settings, desk.engine.info
-        if settings.read_ahead == "off" or not info.abilities.cuts or not len(desk.window):
-            return
-        if settings.read_ahead == "frames":
-            plan = None
-        prompt = _prompt_of(desk, plan.keys if plan else (), system.now())
-        most = None if settings.read_ahead == "compute" and _idle() else FRAMES
-        if system.store.version() == version and window_id not in system.at_work:
-            room = settings.max_new_tokens + FRAMES
-            desk.engine.read_ahead(window_id, prompt, room=room, mode=settings.kv_mode, most=most)
+        how = system.desk(window_id).settings.read_ahead
+        if how in ("off", "frames"):
+            wish = _Wish()
+        elif how == "load":
+            wish = _Wish(wish.wakes)
+        # Frames are few and wait for nothing. How busy the machine is takes a while to see.
+        most = None if how == "compute" and wish != _Wish() and _idle() else FRAMES
+        for _ in range(TRIES):
+            version = system.store.version()
+            desk = system.desk(window_id)
+            if how == "off" or not desk.engine.info.abilities.cuts or not len(desk.window):
+                return
+            prompt = _prompt_of(desk, wish, system.now())
+            if system.store.version() == version and window_id not in system.at_work:
+                desk.engine.read_ahead(
+                    window_id,
+                    prompt,
+                    room=desk.settings.max_new_tokens + FRAMES,
+                    mode=desk.settings.kv_mode,
+                    most=most,
+                    capture=seen_for_use(desk.window.strategy.capture, desk.calibration)
+                    if wish.text
+                    else None,
+                )
+                return
 
 
-def _prompt_of(desk: Desk, keys: Iterable[ChunkKey], now: datetime) -> Prompt:
-    """What the next prompt begins with if these chunks wake up."""
-    readings = list(desk.readings(keys).values())
+def _prompt_of(desk: Desk, wish: _Wish, now: datetime) -> Prompt:
+    """What the next prompt begins with if these chunks wake up and these words are sent."""
+    readings = list(desk.readings(wish.wakes).values())
     with desk.guard:
         chunks = [*desk.window.chunks, *(one.chunk for one in readings)]
         origins, foreign = dict(desk.origins), set(desk.foreign)
@@ -111,22 +138,24 @@ def _prompt_of(desk: Desk, keys: Iterable[ChunkKey], now: datetime) -> Prompt:
         frozenset(foreign),
         stamp=Origin(now).stamp if desk.settings.timestamps else "",
         effort=desk.settings.effort,
+        words=desk.engine.tokenize(wish.text) if wish.text else None,
     )
 
 
 def _idle() -> bool:
-    """Whether the processors have time. Where that is not told, they have."""
+    """Whether other programs leave the processors time. Where that is not told, they do."""
     try:
-        before = _processor_times()
+        before, own = _processor_times(), time.process_time()
         time.sleep(GLANCE)
         whole, resting = (b - a for a, b in zip(before, _processor_times(), strict=True))
-        return resting >= (1 - IDLE) * whole
+        own = time.process_time() - own  # what is read ahead for an earlier wish goes on
+        return whole - resting - own <= IDLE * whole
     except (OSError, ValueError, IndexError):
         return True
 
 
-def _processor_times() -> tuple[int, int]:
-    """Of all processors since the machine began: in all, and at rest. Linux tells it."""
+def _processor_times() -> tuple[float, float]:
+    """Seconds of all processors since the machine began: in all, and at rest. Linux tells it."""
     with open("/proc/stat") as file:
-        numbers = [int(number) for number in file.readline().split()[1:9]]
+        numbers = [int(number) / os.sysconf("SC_CLK_TCK") for number in file.readline().split()[1:9]]
     return sum(numbers), numbers[3] + numbers[4]

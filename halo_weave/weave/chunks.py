@@ -15,6 +15,7 @@ from halo_weave.weave.desk import Desk
 from halo_weave.weave.events import WokenChunk
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
+from halo_weave.weave.windows import checked_tags
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Explanation:
     uses: tuple[ChunkUse, ...]  # the replies that took something from it, newest first
     use: ReplyUse | None  # what the reply that it belongs to took from chunks
     woken: int = 0  # how often it woke up, in all windows
+    tags: tuple[str, ...] = ()  # of whoever asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,14 @@ class WeaveChunks:
             tuple(store.used_in(key)),
             store.use_of(key.turn_id),
             store.times_woken(key),
+            store.chunk_tags([key]).get(key, ()),
         )
+
+    def tag(self, window_id: str, key: ChunkKey, tags: Sequence[str]) -> tuple[str, ...]:
+        """These are its tags from now on. They belong to whoever gives them, and nobody else sees them."""
+        self._system.window(window_id)
+        self._system.store.tag_chunk(key, checked_tags(tags), now=self._system.now())
+        return self._system.store.chunk_tags([key]).get(key, ())
 
     def mark_wrong(self, window_id: str, key: ChunkKey, question: str) -> None:
         """It is the wrong memory for this question: it does not wake up for questions like it."""

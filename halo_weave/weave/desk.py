@@ -24,7 +24,7 @@ from halo_weave.core.resurrection import (
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 from halo_weave.core.window import Live, Window
 from halo_weave.errors import UnknownChunk
-from halo_weave.ports import EVERYTHING, Engine, Only, RecallPort
+from halo_weave.ports import EVERYTHING, Engine, Only, RecallPort, Tagged
 from halo_weave.records import DOCUMENT, ChunkRecord, LiveChunk, PutToSleep, Wakeable, WakeUp, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
@@ -34,7 +34,7 @@ from halo_weave.weave.prompt import Origin, Scribe, SystemPrompt
 from halo_weave.weave.readings import About, Reading, retokenized
 from halo_weave.weave.reply import THOUGHT, TOOL, ReplyReader
 from halo_weave.weave.seen import Budget, Gap, Gaps, SeenChunk
-from halo_weave.weave.waking import NO_WISH, Recalled, WakeWish, plan_waking, stamps_of, tagged
+from halo_weave.weave.waking import NO_WISH, Recalled, WakeWish, plan_waking, recalled_from, stamps_of
 
 CUT = "cut"  # tag of a reply whose process ended before it did
 
@@ -204,14 +204,12 @@ class Desk:
     @property
     def scope(self) -> frozenset[str] | None:
         """The windows whose talk may wake up here, or None for all."""
-        own = frozenset({self.record.id})
+        return self._scope()[0]
+
+    def _scope(self) -> tuple[frozenset[str] | None, Mapping[ChunkKey, int]]:
+        """These windows, and the chunks of others that may wake up, too."""
         apart = leaving(self.settings, self.engine.info) == "window"
-        if apart or self.settings.memory_scope == "window":
-            return own
-        if self.settings.memory_scope != "tags":
-            return self.reach
-        found = tagged(self.store, self.record.tags)
-        return (found if self.reach is None else found & self.reach) | own
+        return recalled_from(self.store, self.record, self.settings, self.reach, apart=apart)
 
     def may_read(self, window_id: str) -> bool:
         """Whether what was said in a window may be sent to the model of this one."""
@@ -239,8 +237,11 @@ class Desk:
         wish: WakeWish = NO_WISH,
     ) -> Recalled:
         """What would wake up here for this text."""
-        scope = self.scope
+        scope, chunks = self._scope()
         led = {} if scope is None else led_here(self.store, self.record.id, scope)
+        if scope is not None:
+            scope |= set(led.values())
+            only = only.with_tag(Tagged(scope, chunks))
         return plan_waking(
             text,
             room,
@@ -255,9 +256,10 @@ class Desk:
             stamp=self._stamp,
             left=self.left,
             led_here=led,
-            only=only if scope is None else only.within(scope | set(led.values())),
+            only=only,
             wish=wish,
             may_read=self.may_read,
+            owner=self.record.owner,
         )
 
     def plan_snapshot(
@@ -441,8 +443,7 @@ class Desk:
         return SeenChunk(live.chunk, bright, live.pinned, about.woken, tool, thought, gap, thoughts, rank)
 
     def _gap_before(self, key: ChunkKey) -> Gap | None:
-        starts = [chunk.start for chunk in self.window.chunks]
-        at = self.window.at(key).chunk.start
+        starts, at = [chunk.start for chunk in self.window.chunks], self.window.at(key).chunk.start
         place = starts.index(at)
         chunks, tokens = self.store.count_asleep(self.record.id, starts[place - 1] if place else 0, at)
         return Gap(chunks, tokens) if chunks else None

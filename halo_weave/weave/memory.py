@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
@@ -40,6 +41,16 @@ class Found:
     record: ChunkRecord
     live: bool  # in the window that asked
     part: WakeReason = WakeReason.HIT
+    tags: tuple[str, ...] = ()  # of whoever asks
+
+
+@dataclass(frozen=True, slots=True)
+class TagCount:
+    """A tag, and how many windows and chunks have it."""
+
+    tag: str
+    windows: int
+    chunks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +138,7 @@ class WeaveMemory:
         limit: int = 50,
         only: Only = EVERYTHING,
     ) -> list[Found]:
-        """All of memory, or what was said in one window or in those with a tag, by someone, at some time.
+        """All of memory, or what was said in one window, by someone, at some time, or has a tag, by itself or its window.
 
         What has nothing to do with the text is not found, though it may be the best there is.
         """
@@ -146,7 +157,8 @@ class WeaveMemory:
         live = system.desk(window_id).live_keys if window_id else frozenset()
         records = {record.key: record for record in system.store.chunks_by_key([hit.key for hit in hits])}
         found = [hit for hit in hits if hit.key in records and stands_out(hit)]
-        return [Found(hit, records[hit.key], hit.key in live) for hit in found]
+        tags = system.store.chunk_tags([hit.key for hit in found])
+        return [Found(hit, records[hit.key], hit.key in live, tags=tags.get(hit.key, ())) for hit in found]
 
     def would_wake(
         self,
@@ -175,12 +187,14 @@ class WeaveMemory:
                 only=only,
             )
         records = {record.key: record for record in system.store.chunks_by_key(plan.keys)}
+        tags = system.store.chunk_tags(plan.keys)
         found = [
             Found(
                 hits.get(one.key) or RecallHit(one.key, one.similarity),
                 records[one.key],
                 live=False,
                 part=one.part,
+                tags=tags.get(one.key, ()),
             )
             for one in plan.wakes
         ]
@@ -189,7 +203,15 @@ class WeaveMemory:
     def _narrowed(self, only: Only, window_id: str | None, tag: str) -> Only:
         if window_id:
             only = only.within(frozenset({window_id}))
-        return only.within(tagged(self._system.store, [tag]) if tag else None)
+        return only.with_tag(tagged(self._system.store, [tag])) if tag else only
+
+    def tags(self) -> list[TagCount]:
+        """All tags of windows and chunks, in order."""
+        windows = Counter(tag for one in self._system.store.windows() for tag in one.tags)
+        chunks = self._system.store.tag_counts()
+        return [
+            TagCount(tag, windows[tag], chunks.get(tag, 0)) for tag in sorted(windows.keys() | chunks.keys())
+        ]
 
     def preview(self, window_id: str, text: str, wish: WakeWish = NO_WISH, *, ahead: bool = False) -> Preview:
         """What would wake up for this text, while it is being typed. Nothing is changed.
@@ -199,12 +221,14 @@ class WeaveMemory:
         text, desk = plain(text), self._system.desk(window_id)
         tokens = len(desk.engine.tokenize(text))
         room = wake_room(desk, tokens, given=wish.room)
+        if ahead and room <= 0 and text.strip():
+            self._ahead.wish(window_id, text)
         if room <= 0 or not text.strip():
             return Preview(ResurrectionPlan(max(0, room), 0, ()), {}, {}, tokens)
         system = self._system
         hits, plan, near = desk.plan_recall(text, room, recall=system.recall, now=system.now(), wish=wish)
         if ahead:
-            self._ahead.wish(window_id, plan)
+            self._ahead.wish(window_id, text, plan.keys)
         told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
         texts = {one.key: one.chunk.text for one in system.store.chunks_by_key(told)}
         over = max(0, tokens + plan.cost - model_room(desk, desk.window.size))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Chunk, ChunkKey, Ids, Positions, Role, Tokens
 from halo_weave.core.window import Window
-from halo_weave.ports import NAMELESS, Engine, Prompt, Segment
+from halo_weave.ports import NAMELESS, UNSENT, Engine, Prompt, Segment
 from halo_weave.templates.messages import ChatMessage, Piece
 
 # What has no position is labelled below zero: the system prompt from -1 on; from -2^24 on, in the order in which they are
@@ -231,20 +231,32 @@ class Scribe:
         *,
         stamp: str,
         effort: str | None = None,
+        words: Tokens | None = None,
     ) -> Prompt:
-        """What the next prompt begins with, whatever will be said: these chunks, and the frame of a message up to its words."""
-        coming = _LiveTurn(_COMING, (), stamp, ChatMessage("user", f"{stamp}a"))
-        turns = [*_turns_of(chunks, origins), coming]
+        """What the next prompt begins with, whatever will be said: these chunks, and the frame of a message up to its words.
+
+        With `words`, which are typed and not sent yet, all of the prompt, if they are sent as they are.
+        """
+        turns = _turns_of(chunks, origins)
         live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
+        coming = _LiveTurn(_COMING, (), stamp, ChatMessage("user", f"{stamp}a"))
+        if words:
+            typed = Chunk(ChunkKey(_COMING, 0, Role.USER), max((c.stop for c in chunks), default=0), words)
+            coming = _LiveTurn.of(_COMING, Role.USER, (typed,), stamp)
+            live[typed.start] = _labels(UNSENT, len(words))
+        turns.append(coming)
         writer = _Writer(self, live)
         last = len(turns) - 1 + bool(system.text)
         for piece in self._pieces(turns, system, effort):
             ends = piece.part == "prompt" or (piece.message == last and piece.part != "header")
-            if not ends or (piece.part == "content" and piece.start >= 0):
+            if piece.part == "prompt" and words:
+                writer.frame(piece.text, _COMING, "header")
+            elif not ends or words or (piece.part == "content" and piece.start >= 0):
                 writer.write(piece, turns, bool(system.text))
-            if ends:
+            if ends and not words:
                 break
-        return Prompt(writer.segments, 0)
+        read_from = next((first for turn_id, first in writer.firsts if turn_id == _COMING), None)
+        return Prompt(writer.segments, 0, read_from)
 
     def _pieces(
         self, turns: Sequence[_LiveTurn], system: SystemPrompt, effort: str | None

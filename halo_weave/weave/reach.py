@@ -18,6 +18,7 @@ from halo_weave.errors import BadInput, NotYours, UnknownChunk, UnknownWindow
 from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import EVERYTHING, Only, RecallPort
 from halo_weave.records import (
+    OWNER_NAME,
     ChunkRecord,
     ChunkUse,
     Event,
@@ -189,6 +190,29 @@ class StoreInReach:
         self._writes_chunks([key])
         self._store.mark_wrong(key, question, now=now)
 
+    # Tags: those of the person, on all that they may read
+
+    def tag_chunk(
+        self, key: ChunkKey, tags: Sequence[str], *, now: datetime, owner: str | None = None
+    ) -> None:
+        self._sees_chunk(key)
+        self._store.tag_chunk(key, tags, now=now, owner=self.reach.person)
+
+    def chunk_tags(
+        self, keys: Iterable[ChunkKey], *, owner: str | None = None
+    ) -> dict[ChunkKey, tuple[str, ...]]:
+        keys = list(keys)
+        seen = self._seen(key.turn_id for key in keys)
+        return self._store.chunk_tags([key for key in keys if key.turn_id in seen], owner=self.reach.person)
+
+    def tagged(self, tags: Collection[str], *, owner: str | None = None) -> dict[ChunkKey, int]:
+        found = self._store.tagged(tags, owner=self.reach.person)
+        seen = self._seen(key.turn_id for key in found)
+        return {key: number for key, number in found.items() if key.turn_id in seen}
+
+    def tag_counts(self, *, owner: str | None = None) -> dict[str, int]:
+        return self._store.tag_counts(owner=self.reach.person)
+
     # Branches
 
     def switch(self, window_id: str, head: int, *, now: datetime) -> tuple[str, ...]:
@@ -328,6 +352,13 @@ class SystemInReach:
 
     def check_owns(self, window_id: str) -> None:
         self._scoped.owns(window_id)
+
+    def access(self, window: WindowRecord) -> tuple[str, bool]:
+        writable = window.id in self._scoped.reach.writable
+        if window.owner == self._person:
+            return "", writable
+        names = (one.name for one in self.root.store.people() if one.id == window.owner)
+        return next(names, OWNER_NAME), writable
 
     def mine(self, windows: Collection[str]) -> list[str]:
         return [one for one in windows if one in self._scoped.reach.readable]

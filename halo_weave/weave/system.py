@@ -239,6 +239,10 @@ class System:
         """The system itself, whoever uses it."""
         return self
 
+    def access(self, window: WindowRecord) -> tuple[str, bool]:
+        """The name of whoever shares a window with the one who asks, empty if it is theirs; whether they may write there."""
+        return "", True
+
     def mine(self, windows: Collection[str]) -> list[str]:
         """Those of these windows that may be told."""
         return list(windows)

@@ -245,6 +245,11 @@ class WeaveTurns(TurnBranches):
     def generating(self) -> list[str]:
         return self._system.mine(list(self._running))
 
+    @property
+    def waiting(self) -> int:
+        """Turns of which the model has not said anything yet."""
+        return sum(not turn.stats["tokens"] for turn in list(self._running.values()))
+
     def last(self, window_id: str) -> Mapping[str, Any]:
         """What the window's last turn came to."""
         return self._last.get(window_id, {})

@@ -18,7 +18,8 @@ from halo_weave.core.resurrection import (
 )
 from halo_weave.core.telling import asks_back
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.ports import EVERYTHING, Only, RecallPort
+from halo_weave.ports import EVERYTHING, Only, RecallPort, Tagged
+from halo_weave.records import OWNER, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 
@@ -74,10 +75,39 @@ def relevant(found: Sequence[RecallHit], text: str, floor: float) -> list[Recall
     return near or (found[:1] if asks_back(text) else [])
 
 
-def tagged(store: Store, tags: Collection[str]) -> frozenset[str]:
-    """The ids of the windows that have one of these tags, deleted ones too: what was said in them is still known."""
+def tagged(store: Store, tags: Collection[str], owner: str = OWNER) -> Tagged:
+    """What has one of these tags: windows, deleted ones too, since what was said in them is known; someone's chunks."""
     wanted = set(tags)
-    return frozenset(one.id for one in store.windows(deleted=True) if wanted.intersection(one.tags))
+    windows = (one.id for one in store.windows(deleted=True) if wanted.intersection(one.tags))
+    return Tagged(frozenset(windows), store.tagged(wanted, owner=owner))
+
+
+def recalled_from(
+    store: Store, window: WindowRecord, settings: Settings, reach: frozenset[str] | None, *, apart: bool
+) -> tuple[frozenset[str] | None, Mapping[ChunkKey, int]]:
+    """The windows whose talk may wake up in one, None for all; and the chunks of others that may, too.
+
+    `reach`: what everybody who reads the window may read. `apart`: nothing of others may.
+    """
+    own = frozenset({window.id})
+    if apart or settings.memory_scope == "window":
+        return own, {}
+    if settings.memory_scope != "tags":
+        return reach, {}
+    windows, chunks = tagged(store, window.tags, window.owner)
+    return (windows if reach is None else windows & reach) | own, chunks
+
+
+def limited(only: Only, settings: Settings, store: Store, owner: str) -> Only:
+    """What may wake up by these settings, of what may. Days begin where this machine is."""
+
+    def begin(day: str | None) -> datetime | None:
+        return None if day is None else datetime.fromisoformat(day).astimezone()
+
+    if settings.tags_recalled:
+        only = only.with_tag(tagged(store, settings.tags_recalled, owner))
+    role = None if settings.recall_role is None else Role(settings.recall_role)
+    return only.narrowed(role, begin(settings.recall_since), begin(settings.recall_before))
 
 
 def stands_out(hit: RecallHit) -> bool:
@@ -109,14 +139,17 @@ def plan_waking(
     only: Only = EVERYTHING,
     may_read: Callable[[str], bool] = lambda window: True,
     wish: WakeWish = NO_WISH,
+    owner: str = OWNER,
 ) -> Recalled:
     """The hits by key, the plan that fits the room, and near misses. Nothing is changed.
 
-    `window_id`: where they would wake up; without one, nothing is live. `only`: which chunks may. `led_here`: of the
+    `window_id`: where they would wake up; without one, nothing is live. `only`: which chunks may, as far as the
+    settings let them; the user's wish is not bound by either. `owner`: whose tags count. `led_here`: of the
     windows in it, only these turns may: this one branched off after them.
     `before`: only what stands before this position. `left`: turns that do not wake up.
     `may_read`: whether what was said in a window may wake up here. `stamp`: tokens by which the model is told of another window.
     """
+    only = limited(only, settings, store, owner)
     found = recall.search(
         text,
         window=next(iter(only.windows)) if only.windows and len(only.windows) == 1 else None,
@@ -133,6 +166,7 @@ def plan_waking(
         key: sleeper
         for key, sleeper in store.sleepers(window_id, wanted).items()
         if may_read(sleeper.window) or key.turn_id in led_here
+        if key in wish.also or only.takes(key, sleeper.window, sleeper.said)  # pairs of hits, too
     }
     if left or wish.without:
         sleepers = {

@@ -46,6 +46,8 @@ class WindowState(WindowStats):
 
     effective: Settings = field(default_factory=Settings)
     generating: bool = False
+    owner: str = ""  # the name of whoever shares it with the one who asks; empty: it is theirs
+    writable: bool = True
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -85,7 +87,14 @@ class WeaveWindows:
         stats = self._system.store.window_stats(record.id)
         figures = {one.name: getattr(stats, one.name) for one in fields(stats)}
         generating = record.id in self._turns.generating()
-        return WindowState(**figures, effective=self._system.settings(record), generating=generating)
+        owner, writable = self._system.access(record)
+        return WindowState(
+            **figures,
+            effective=self._system.settings(record),
+            generating=generating,
+            owner=owner,
+            writable=writable,
+        )
 
     def get(self, window_id: str) -> WindowRecord:
         return self._system.window(window_id)
@@ -329,7 +338,7 @@ def checked_tags(tags: Sequence[str]) -> list[str]:
     """Each once, on one line."""
     found = [" ".join(plain(tag).split()) for tag in tags]
     if len(set(found)) > MOST_TAGS or not all(1 <= len(tag) <= TAG_LENGTH for tag in found):
-        raise BadInput(f"A window has at most {MOST_TAGS} tags, each of 1 to {TAG_LENGTH} characters.")
+        raise BadInput(f"There are at most {MOST_TAGS} tags, each of 1 to {TAG_LENGTH} characters.")
     return list(dict.fromkeys(found))
 
 

@@ -164,6 +164,29 @@ export class Api {
   /** @param {string} id @param {string[]} keys */
   undelete(id, keys) { return this.json("POST", path`/api/windows/${id}/chunks/undelete`, { body: { keys } }); }
 
+  /**
+   * @param {string} id @param {string} key @param {string[]} tags
+   * @returns {Promise<Wire.Answers["PUT /api/windows/{window_id}/chunks/{key}/tags"]>}
+   */
+  tagChunk(id, key, tags) { return this.json("PUT", path`/api/windows/${id}/chunks/${key}/tags`, { body: { tags } }); }
+  /** @returns {Promise<Wire.Answers["GET /api/tags"]["tags"]>} */
+  async tags() { return (await this.json("GET", "/api/tags")).tags; }
+
+  /** @returns {Promise<Me>} */
+  me() { return this.json("GET", "/api/me"); }
+  /** @returns {Promise<Wire.Answers["GET /api/people"]["people"]>} */
+  async people() { return (await this.json("GET", "/api/people")).people; }
+  /** @param {string} name @returns {Promise<Wire.Answers["POST /api/people"]>} */
+  addPerson(name) { return this.json("POST", "/api/people", { body: { name } }); }
+  /** @param {string} name */
+  revokePerson(name) { return this.json("DELETE", path`/api/people/${name}`); }
+  /** @returns {Promise<Wire.Answers["GET /api/shares"]["shares"]>} */
+  async shares() { return (await this.json("GET", "/api/shares")).shares; }
+  /** @param {Wire.Bodies["PUT /api/shares"]} body @returns {Promise<Wire.Answers["PUT /api/shares"]>} */
+  share(body) { return this.json("PUT", "/api/shares", { body }); }
+  /** @param {string} person @param {string} window empty: all of them */
+  unshare(person, window) { return this.json("DELETE", withQuery("/api/shares", { person, window })); }
+
   /** @param {Query} query @param {AbortSignal} [signal] @returns {Promise<Wire.Answers["GET /api/search"]>} */
   search(query, signal) { return this.json("GET", withQuery("/api/search", query), { signal }); }
   /**

@@ -6,6 +6,7 @@ import { Follower } from "./stream.js";
 
 const LET_GO = 30_000; // a hidden tab lets go of its stream after this
 const LOOK_AGAIN = 15_000;
+const KEPT = "It is kept until you close this tab.";
 
 export class Link {
   store = new Store();
@@ -57,6 +58,7 @@ export class Link {
       this.#watchModel(this.store.status?.model);
       this.store.setConnection("online");
       this.store.setSettings(await this.api.settings());
+      this.store.setMe(await this.api.me());
       this.store.setWindows(await this.api.windows());
       this.followAddress();
     } catch (error) {
@@ -161,7 +163,7 @@ export class Link {
     const wrong = this.preferences.key ? "That key was not right. " : "";
     const key = await this.dialogs.ask({
       title: "This server is locked",
-      sentence: `${wrong}Enter the key it was started with. It is kept until you close this tab.`,
+      sentence: `${wrong}Enter the key it was started with, or the one that you were given. ${KEPT}`,
       label: "Key", secret: true, confirm: "Unlock", must: true,
     });
     this.preferences.key = key ?? "";

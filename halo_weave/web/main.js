@@ -19,6 +19,7 @@ import { LightView } from "./views/light.js";
 import { MemoryView } from "./views/memory.js";
 import { ModelsView } from "./views/models.js";
 import { NotesView } from "./views/notes.js";
+import { PeopleView } from "./views/people.js";
 import { RibbonView } from "./views/ribbon.js";
 import { SearchView } from "./views/search.js";
 import { SituationView } from "./views/situation.js";
@@ -36,9 +37,14 @@ const drawer = new DrawerView(app, byId("drawer"), byId("dock"), {
   memory: () => new MemoryView(app),
   notes: () => new NotesView(app),
   models: () => new ModelsView(app),
+  people: () => new PeopleView(app),
   settings: () => new SettingsView(app),
   lab: () => new LabView(app),
 });
+// Where one person alone uses the server, there is nobody to share with.
+const offerPeople = () => drawer.offer("people", Boolean(app.store.me?.several || app.store.me?.may_add));
+app.store.on("me", offerPeople);
+offerPeople();
 const composer = new ComposerView(app, byId("composer"));
 const keys = new KeysView(app, {
   search: () => search.open(),

@@ -9,6 +9,7 @@ type Preset = Wire.Answers["GET /api/presets"]["presets"][number];
 type Attached = Wire.Answers["POST /api/documents"];
 type Models = Wire.Answers["GET /api/models"];
 type Engine = Wire.Answers["GET /api/engines"]["engines"][number];
+type Me = Wire.Answers["GET /api/me"];
 type Where = Wire.Answers["GET /api/windows/{window_id}/engine"];
 
 type WireContext = Wire.Answers["GET /api/windows/{window_id}/context"];

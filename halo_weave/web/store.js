@@ -8,17 +8,19 @@ import { compareIds, parts, roleName } from "./words.js";
 const ENOUGH = 50; // tokens from which on reading tells how fast it is
 
 /**
- * Topics of the state: status, windows, window (another one is shown), context (all of it was loaded), live (chunks
- * came or went), token, brightness, turn, budget, settings, connection, light (of a reply). Of what happened: heard,
- * done, failed, graveyard (what sleeps is another), kept (the model's notes or structured memory may have changed).
- * To do: goto and woke (show a chunk), follow (what comes now), why, compose, given-back and taken-back (the user's
- * words), unloadable, panel (one to open).
+ * Topics of the state: status, me (who uses the page), windows, window (another one is shown), context (all of it was
+ * loaded), live (chunks came or went), token, brightness, turn, budget, settings, connection, light (of a reply). Of
+ * what happened: heard, done, failed, graveyard (what sleeps is another), kept (the model's notes or structured memory
+ * may have changed). To do: goto and woke (show a chunk), follow (what comes now), why, compose, given-back and
+ * taken-back (the user's words), unloadable, panel (one to open).
  */
 export class Store extends EventTarget {
   /** @type {Status | null} */
   status = null;
   /** @type {SettingsInfo | null} */
   settings = null;
+  /** Who uses the page. @type {Me | null} */
+  me = null;
   /** @type {WindowInfo[]} */
   windows = [];
   windowsKnown = false;
@@ -76,6 +78,17 @@ export class Store extends EventTarget {
     if (!this.status) return;
     this.status = { ...this.status, model };
     this.tell("status");
+  }
+
+  /** @param {Me} me */
+  setMe(me) {
+    this.me = me;
+    this.tell("me");
+  }
+
+  /** Whether one may write in the window that is shown. */
+  get writable() {
+    return this.window?.writable ?? true;
   }
 
   /** @param {SettingsInfo} settings */

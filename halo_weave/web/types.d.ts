@@ -14,6 +14,7 @@ declare namespace Wire {
     "POST /api/windows/{window_id}/branch": BranchOff;
     "POST /api/windows/{window_id}/chunks/undelete": Undelete;
     "POST /api/windows/{window_id}/chunks/{key}/wrong": Wrong;
+    "PUT /api/windows/{window_id}/chunks/{key}/tags": ChunkTags;
     "PATCH /api/persona": PersonaChange;
     "PUT /api/presets": SavePreset;
     "POST /api/presets/rename": RenamePreset;
@@ -64,6 +65,8 @@ declare namespace Wire {
     "POST /api/windows/{window_id}/chunks/undelete": Undeleted;
     "POST /api/windows/{window_id}/chunks/{key}/wrong": null;
     "DELETE /api/windows/{window_id}/chunks/{key}/wrong": null;
+    "PUT /api/windows/{window_id}/chunks/{key}/tags": ChunkTagsTold;
+    "GET /api/tags": TagsTold;
     "POST /api/windows/{window_id}/chunks/{key}/{act}": Acted;
     "GET /api/windows/{window_id}/chunks/{key}/why": WhyTold;
     "GET /api/windows/{window_id}/chunks/{key}/delete": DeletionTold;
@@ -188,6 +191,7 @@ declare namespace Wire {
     name: string;
     runs_it: boolean;
     several: boolean;
+    may_add: boolean;
   }
 
   interface AsleepEvent {
@@ -272,6 +276,15 @@ declare namespace Wire {
     key: string;
     start: string;
     share: number;
+  }
+
+  interface ChunkTags {
+    tags: string[];
+  }
+
+  interface ChunkTagsTold {
+    key: string;
+    tags: string[];
   }
 
   interface ChunkTold {
@@ -364,7 +377,7 @@ declare namespace Wire {
   interface Described {
     name: string;
     group: string;
-    type: "integer" | "number" | "boolean" | "choice" | "text";
+    type: "integer" | "number" | "boolean" | "choice" | "text" | "day";
     default: boolean | number | string | null;
     low: number | null;
     high: number | null;
@@ -556,6 +569,7 @@ declare namespace Wire {
     part: "hit" | "question" | "answer" | "anchor";
     live: boolean;
     tokens: number;
+    tags: string[];
   }
 
   interface ImportState {
@@ -836,6 +850,10 @@ declare namespace Wire {
     relevance_floor?: number | null;
     mmr_lambda?: number | null;
     memory_scope?: "all" | "tags" | "window" | null;
+    recall_tags?: string | null;
+    recall_role?: "user" | "assistant" | null;
+    recall_since?: string | null;
+    recall_before?: string | null;
     recall_thoughts?: boolean | null;
     kv_mode?: "splice" | "exact" | null;
     read_ahead?: "off" | "frames" | "load" | "compute" | null;
@@ -1059,9 +1077,10 @@ declare namespace Wire {
       "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
       "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
       | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
-      "recall_thoughts" | "kv_mode" | "read_ahead" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
-      "tools" | "tool_rounds" | "answered_by" | "may_leave" | "private" | "document_megabytes" | "document_tokens" |
-      "document_seconds" | "capture" | "capture_megabytes")[];
+      "recall_tags" | "recall_role" | "recall_since" | "recall_before" | "recall_thoughts" | "kv_mode" | "read_ahead"
+      | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "answered_by" |
+      "may_leave" | "private" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
+      "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -1096,6 +1115,10 @@ declare namespace Wire {
     relevance_floor?: number;
     mmr_lambda?: number | null;
     memory_scope?: "all" | "tags" | "window";
+    recall_tags?: string;
+    recall_role?: "user" | "assistant" | null;
+    recall_since?: string | null;
+    recall_before?: string | null;
     recall_thoughts?: boolean;
     kv_mode?: "splice" | "exact";
     read_ahead?: "off" | "frames" | "load" | "compute";
@@ -1237,6 +1260,16 @@ declare namespace Wire {
 
   interface Switched {
     turn: string;
+  }
+
+  interface TagTold {
+    tag: string;
+    windows: number;
+    chunks: number;
+  }
+
+  interface TagsTold {
+    tags: TagTold[];
   }
 
   interface ToReadEvent {
@@ -1391,6 +1424,7 @@ declare namespace Wire {
     uses: UsedIn[];
     use: UseTold | null;
     woken: number;
+    tags: string[];
   }
 
   interface WindowChange {
@@ -1408,9 +1442,10 @@ declare namespace Wire {
       "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
       "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
       | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
-      "recall_thoughts" | "kv_mode" | "read_ahead" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
-      "tools" | "tool_rounds" | "answered_by" | "may_leave" | "private" | "document_megabytes" | "document_tokens" |
-      "document_seconds" | "capture" | "capture_megabytes")[];
+      "recall_tags" | "recall_role" | "recall_since" | "recall_before" | "recall_thoughts" | "kv_mode" | "read_ahead"
+      | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "answered_by" |
+      "may_leave" | "private" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
+      "capture_megabytes")[];
   }
 
   interface WindowTold {
@@ -1420,6 +1455,8 @@ declare namespace Wire {
     user_name: string;
     ai_name: string;
     inherits: string[];
+    owner: string;
+    writable: boolean;
     tags: string[];
     pinned: boolean;
     archived: boolean;

@@ -61,6 +61,31 @@ def house(kind, folder) -> Iterator[House]:
     service.close()
 
 
+def test_one_person_cannot_make_a_lent_model_forget_what_it_read_for_another(house):
+    with house.client("ann") as ann, house.client("bob") as bob:
+        ids = ann.post("/api/extra/lending/tokens", json={"text": "one two three " * 20}).json()["ids"]
+        halo = {
+            "window": "w",
+            "tokenizer": "scripted",
+            "labels": list(range(len(ids))),
+            "next_label": len(ids),
+        }
+
+        def reused(client: httpx.Client) -> int:
+            asked = {"input_ids": ids, "max_length": 2, "halo": halo}
+            answer = client.post("/api/extra/generate/stream", json=asked)
+            told = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+            return next(one["reused"] for one in told if one["type"] == "read")
+
+        assert reused(ann) == 0
+        assert reused(bob) == 0  # under the same name, not the same window
+        for forgotten in ({"window": "w"}, {"spans": [[0, len(ids)]]}):
+            assert reused(bob) > 0
+            bob.post("/api/extra/lending/forget", json=forgotten).raise_for_status()
+            assert reused(bob) == 0
+            assert reused(ann) > 0
+
+
 def furnish(house: House) -> None:
     """Ann talks, branches off, is captured, keeps notes, memories, a preset, and deletes something."""
     with house.client("ann") as ann:

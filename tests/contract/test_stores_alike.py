@@ -95,6 +95,11 @@ QUESTIONS: dict[str, Callable[[Store, str, str], Any]] = {
     "outline since": lambda store, one, two: ordered(store.outline(store.sequence() - 3)),
     "changes": lambda store, one, two: store.changes(0),
     "wrong marks": lambda store, one, two: store.wrong_marks(),
+    "tags": lambda store, one, two: [
+        store.chunk_tags([user(3), user(7), assistant(6)]),
+        store.tagged(["garden", "lost"]),
+        store.tag_counts(),
+    ],
     "drafts": lambda store, one, two: store.drafts(now=LATER, abandoned=False),
     "entries": lambda store, one, two: [store.entries(), store.entries("A"), store.entry_versions("A/B")],
     "entry paths": lambda store, one, two: [store.entry_paths(), store.entry_paths("A")],

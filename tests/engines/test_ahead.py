@@ -9,9 +9,11 @@ import pytest
 
 from halo_weave.core.tokens import Role
 from halo_weave.engines.apart import Apart
+from halo_weave.engines.description import readable
 from halo_weave.engines.llama import LlamaEngine
-from halo_weave.engines.prompts import FlatPrompt
-from halo_weave.ports import Capture
+from halo_weave.engines.prompts import FlatPrompt, Observation
+from halo_weave.ports import UNSENT, Capture
+from tests.contract.engines.test_ahead import WATCHED, assert_alike, sent, typed
 from tests.contract.talks import Talk
 from tests.engines.test_disk import LINES, SIX, engine_on, speak, talk_in
 from tests.engines.tiny import write
@@ -71,7 +73,7 @@ def stopped_in_the_middle(engine: LlamaEngine) -> None:
     talk.hear(SIX)
     talk.asleep = set()
     engine.caches["w"].graves.clear()
-    work = engine._read_ahead("w", _flat(engine, talk), 64, "splice", None)
+    work = engine._read_ahead("w", _flat(engine, talk), 64, "splice", None, Observation())
     next(work)  # what is planned
     next(work)  # 16 of the tokens in the middle
     work.close()
@@ -131,3 +133,67 @@ def test_a_chunk_that_is_read_apart_is_as_if_it_were_read_in_its_place(
         assert one.row is not None
         assert other.row is not None
         assert np.allclose(one.row.tokens, other.row.tokens, atol=0.01)
+
+
+TYPED = (
+    "Which boat has the most sails, and what is the name of its captain, and who painted it blue last summer?"
+)
+
+
+def test_words_that_were_read_in_part_when_they_are_sent_are_read_on_from_there(model: Path) -> None:
+    with engine_on(model, None) as engine:
+        talk = talk_in(engine)
+        fresh = sent(talk, TYPED)
+        engine.forget("w")
+        talk.hear(SIX)
+        prompt = typed(talk, TYPED)
+        flat = FlatPrompt.of(prompt, vocabulary=engine.model.size, context=engine.info.context)
+        watch = Observation.of(flat, prompt.read_from, readable(engine.info, WATCHED))
+        work = engine._read_ahead("w", flat, 64, "splice", None, watch)
+        for _ in range(6):  # what is planned, and 16 tokens each time
+            next(work)
+        work.close()
+        heard = sent(talk, TYPED)
+        words = len(engine.tokenize(TYPED))
+        assert heard.read is not None
+        assert 1 < heard.read.computed < words
+        assert_alike(heard, fresh, words)
+        assert engine.misfits == 0
+
+
+def test_words_that_are_read_with_something_else_awake_are_read_again(model: Path) -> None:
+    with engine_on(model, None) as engine:
+        talk, heard, words = talk_in(engine), [], len(engine.tokenize(TYPED))
+        for ahead in (True, False):
+            talk.asleep = {2}
+            talk.hear(SIX)
+            if ahead:
+                engine.read_ahead("w", typed(talk, TYPED), room=64, capture=WATCHED)
+                engine.scheduler.settle()
+            talk.asleep = set()
+            heard.append(sent(talk, TYPED))
+            engine.forget("w")
+        assert heard[0].read is not None
+        assert heard[0].read.computed >= words
+        assert_alike(*heard, words)
+
+
+def test_of_words_that_were_never_sent_nothing_is_kept(model: Path, tmp_path: Path) -> None:
+    with engine_on(model, tmp_path / "cells") as engine:
+        talk = talk_in(engine)
+        talk.hear(SIX)
+        secret = (
+            "The combination of the safe is seventeen, forty-two, nine, and nobody else may ever read it."
+        )
+        engine.read_ahead("w", typed(talk, secret), room=64, capture=WATCHED)
+        engine.scheduler.settle()
+        cache = engine.caches["w"]
+        assert (cache.live.labels <= UNSENT).sum() == len(engine.tokenize(secret))
+        saved = cache.saved()
+        assert sum(len(part.tokens) for part in saved.parts) > 100
+        assert all((part.tokens.labels > UNSENT).all() for part in saved.parts)
+        talk.asleep = {6, 7}  # what stands right before the words leaves with them
+        talk.add(Role.USER, "Something else.")
+        talk.hear(SIX)
+        assert cache.graves
+        assert all((grave.tokens.labels > UNSENT).all() for grave in cache.graves)

@@ -1,6 +1,7 @@
 """What a load balancer and Prometheus ask of a server."""
 
 import re
+import threading
 
 import httpx
 
@@ -34,6 +35,27 @@ def test_a_turn_shows_in_the_figures(client):
     assert after["halo_weave_own_seconds_total"] > before["halo_weave_own_seconds_total"]
     computed = 'halo_weave_prompt_tokens_total{from="computed"}'
     assert after[computed] > before[computed]
+
+
+def test_turns_that_wait_for_the_model_are_counted_and_those_that_ended_are_not(tmp_path):
+    service = Service(lambda progress: scripted(tmp_path))
+    service.begin().join()
+    gate = threading.Event()
+    service.weave.engine.pause = lambda: gate.wait(60)
+    with serving(service) as address, httpx.Client(base_url=address, timeout=60) as client:
+        rooms = [window(client), window(client)]
+        for room in rooms:
+            client.post(f"/api/windows/{room}/say", json={"text": "hello"}).raise_for_status()
+        queue = figures(client)
+        assert (queue["halo_weave_turns_running"], queue["halo_weave_turns_waiting"]) == (2, 2)
+        gate.set()
+        for room in rooms:
+            assert list(
+                service.weave.turns.follow(room, f"{service.weave.turns.hub(room).last.rpartition('-')[0]}-0")
+            )
+        queue = figures(client)
+        assert (queue["halo_weave_turns_running"], queue["halo_weave_turns_waiting"]) == (0, 0)
+    service.close()
 
 
 def test_no_said_word_is_in_the_figures(client):

@@ -92,7 +92,7 @@ def test_every_setting_is_described_and_can_be_changed_and_reset(client):
     assert {one["name"] for one in told["described"]} == told["values"].keys()
     for one in told["described"]:
         assert one["meaning"].endswith(".")
-        assert one["type"] in {"integer", "number", "boolean", "choice", "text"}
+        assert one["type"] in {"integer", "number", "boolean", "choice", "text", "day"}
     changed = client.patch("/api/settings", json={"mmr_lambda": 0.5, "top_k": 11}).json()["values"]
     assert (changed["mmr_lambda"], changed["top_k"]) == (0.5, 11)
     emptied = client.patch("/api/settings", json={"mmr_lambda": None, "reset": ["top_k"]}).json()["values"]

@@ -79,6 +79,8 @@ class Device:
                 store.merge(window, key, now=self.now())
             elif act == "mark" and key:
                 store.mark_wrong(key, word if at % 3 else None, now=self.now())
+            elif act == "tag" and key:
+                store.tag_chunk(key, ["red", "blue", "green"][at % 3 : 1 + at % 4], now=self.now())
             elif act == "note":
                 note = store.note("notes.json")
                 content = dict(note.content) if note else {"_metadata": {}}
@@ -104,7 +106,20 @@ class Device:
 
 
 ACTS = (
-    *("open", "say", "say", "say", "answer again", "switch", "delete", "undelete", "merge", "mark", "note"),
+    *(
+        "open",
+        "say",
+        "say",
+        "say",
+        "answer again",
+        "switch",
+        "delete",
+        "undelete",
+        "merge",
+        "mark",
+        "tag",
+        "note",
+    ),
     *("remember", "forget", "rename", "close", "persona", "sync", "sync"),
 )
 
@@ -124,6 +139,7 @@ def memory_of(device: Device) -> dict[str, object]:
             "text": "".join(one.chunk.text for one in present),
             "gone": [one.deleted is not None for one in present for _ in range(len(one.chunk))],
             "wrong": sorted(wrong[one.number] for one in rows if one.number in wrong),
+            "tags": {tag for tags in store.chunk_tags([one.key for one in rows]).values() for tag in tags},
             "who": (record.window, record.role, record.speaker, record.said, record.aside),
             "place": (names.get(record.parent), names.get(record.answers)),
         }

@@ -61,7 +61,7 @@ class WordRecall:
         hits = []
         for record in self.store.chunks(number for number, _ in found.most_common(limit)):
             shared = asked & set(terms(record.chunk.text))
-            if shared and (only.windows is None or record.window in only.windows):
+            if shared and only.takes(record.key, record.window, record.said):
                 hits.append(RecallHit(record.key, len(shared), {"words": len(shared)}, tuple(sorted(shared))))
         return hits
 

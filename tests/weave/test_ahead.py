@@ -48,8 +48,55 @@ def test_what_a_text_would_wake_up_is_live_in_the_model_before_it_is_sent(weave)
     assert preview.plan.wakes
     seen = read(weave, window, text)
     assert seen.restored == 0
+    assert seen.computed == 1
+
+
+@pytest.mark.parametrize("how", ["frames", "load", "compute"])
+def test_words_are_read_while_they_are_typed_if_the_machine_may_compute(weave, how):
+    apart = {**SMALL, "read_ahead": how, "memory_scope": "window"}
+    window = weave.windows.create("one", settings=apart).id
+    read(weave, window, "Good morning.")
+    typed, text = "Where does the heron", "Where does the heron stand today?"
     after = len(weave.engine.tokenize("<|end|>\n<|turn|>assistant\n", special=True))
-    assert seen.computed == words(weave, text) + after
+    weave.memory.preview(window, typed, ahead=True)
+    rest = words(weave, text) - (words(weave, typed) - 1 if how == "compute" else 0)
+    assert read(weave, window, text).computed == rest + after
+
+
+def test_a_message_for_which_nothing_may_wake_up_is_read_while_it_is_typed(weave):
+    window = weave.windows.create("one", settings={**SMALL, "resurrection_budget": 0}).id
+    read(weave, window, "Good morning.")
+    weave.memory.preview(window, "Where does the heron stand?", ahead=True)
+    assert read(weave, window, "Where does the heron stand?").computed == 1
+
+
+def test_what_was_typed_and_not_sent_is_in_no_prompt(weave):
+    window = weave.windows.create("one", settings={**SMALL, "memory_scope": "window"}).id
+    read(weave, window, "Good morning.")
+    weave.memory.preview(window, "The combination is 17 42 9.", ahead=True)
+    weave._ahead.settle()
+    said = [e for e in weave.turns.steps(window, "Good night.") if isinstance(e, events.Spoken)]
+    kept = weave.engine.windows[window].live
+    assert said
+    assert "combination" not in weave.engine.pieces(kept.ids).text
+
+
+def test_frames_are_read_although_the_memory_is_written_to_meanwhile(weave, monkeypatch):
+    """After a reply its chunks are embedded, just when the next frame is read."""
+    window = weave.windows.create("one", settings={**SMALL, "memory_scope": "window"}).id
+    made, writes = ahead._prompt_of, iter(["a", "b"])
+
+    def written_to(*of):
+        prompt = made(*of)
+        if (name := next(writes, None)) is not None:
+            weave.windows.create(name)
+        return prompt
+
+    read(weave, window, "Good morning.")
+    monkeypatch.setattr(ahead, "_prompt_of", written_to)
+    read(weave, window, "Good evening.")
+    after = len(weave.engine.tokenize("<|end|>\n<|turn|>assistant\n", special=True))
+    assert read(weave, window, "Good night.").computed == words(weave, "Good night.") + after
 
 
 def test_looking_at_what_would_wake_up_changes_nothing_in_the_memory(weave):
@@ -65,11 +112,21 @@ def test_a_busy_machine_computes_frames_only_and_an_idle_one_what_wakes_up(weave
     asked = []
     monkeypatch.setattr(weave.engine, "read_ahead", lambda *_, most, **__: asked.append(most))
     window = weave.windows.create("one", settings={**SMALL, "read_ahead": "compute"}).id
+    read(weave, window, "Hello.")  # nobody looks at the processors for a frame
     for resting in (90, 10):
         times = iter([(0, 0), (100, resting)])
         monkeypatch.setattr(ahead, "_processor_times", lambda times=times: next(times))
-        read(weave, window, "Hello.")
-    assert asked == [None, ahead.FRAMES]
+        weave.memory.preview(window, "Hello again.", ahead=True)
+        weave._ahead.settle()
+    assert asked == [ahead.FRAMES, None, ahead.FRAMES]
+
+
+def test_what_is_read_ahead_for_an_earlier_wish_does_not_make_the_machine_busy(monkeypatch):
+    own = iter([0.0, 90.0])  # seconds of this process
+    monkeypatch.setattr(ahead.time, "process_time", lambda: next(own))
+    times = iter([(0, 0), (100, 5)])
+    monkeypatch.setattr(ahead, "_processor_times", lambda: next(times))
+    assert ahead._idle()
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """The turn, the preview and a search with a budget are one search and one plan; tags and windows limit all of them."""
 
 from contextlib import closing
+from datetime import timedelta
 
 import pytest
 
 from halo_weave.assemble import Options, assemble
 from halo_weave.core.tokens import Role
 from halo_weave.weave import events
+from halo_weave.weave.waking import WakeWish
 from tests.weave.conftest import SMALL, of
 from tests.weave.test_windows import spoken_prompt
 
@@ -85,6 +87,90 @@ def test_a_search_can_be_limited_to_windows_with_a_tag(weave):
         assert bool(budgeted) == bool(windows)
     both = weave.memory.search(QUESTION, window_id=dogs, only_window=True, tag="home")
     assert both == []
+
+
+def only_tagged(weave, window: str, text: str, *tags: str):
+    """The chunk that says this has these tags."""
+    key = next(one.record.key for one in weave.memory.search(text) if one.record.chunk.text == text)
+    assert weave.chunks.tag(window, key, tags) == tuple(sorted(tags))
+    return key
+
+
+def foretold(weave, window: str) -> list:
+    """What wakes up in a turn, which the preview and the search foretell."""
+    preview = weave.memory.preview(window, QUESTION)
+    found, _ = weave.memory.would_wake(QUESTION, preview.plan.room, window_id=window)
+    keys = woken(list(weave.turns.steps(window, QUESTION)))
+    assert keys == list(preview.plan.keys) == [one.record.key for one in found]
+    return keys
+
+
+def test_a_search_finds_a_chunk_by_its_own_tag(weave):
+    dogs = said_in(weave, "Dogs")
+    weave.windows.change_settings({"relevance_floor": 0})
+    key = only_tagged(weave, dogs, FACTS[1], "race", "pets")
+    assert [(one.record.key, one.tags) for one in weave.memory.search(QUESTION, tag="race")] == [
+        (key, ("pets", "race"))
+    ]
+    assert [one.record.key for one in weave.memory.would_wake(QUESTION, 400, tag="race")[0]] == [key]
+    assert weave.chunks.why(dogs, key).tags == ("pets", "race")
+    tag(weave, dogs, "pets")
+    assert [(one.tag, one.windows, one.chunks) for one in weave.memory.tags()] == [
+        ("pets", 1, 1),
+        ("race", 0, 1),
+    ]
+    weave.chunks.tag(dogs, key, [])
+    assert weave.memory.search(QUESTION, tag="race") == []
+
+
+def test_recall_is_limited_by_tags_of_chunks_and_windows(weave):
+    dogs = said_in(weave, "Dogs")
+    said_in(weave, "Work", texts=("At work the greyhound Comet is our mascot.",))
+    key = only_tagged(weave, dogs, FACTS[1], "race")
+    asking = weave.windows.create(
+        "Asking", settings={**SMALL, "relevance_floor": 0, "recall_tags": "race, chess"}
+    ).id
+    assert foretold(weave, asking) == [key]
+    sharing = weave.windows.create(
+        "Sharing", settings={**SMALL, "relevance_floor": 0, "memory_scope": "tags"}
+    ).id
+    tag(weave, sharing, "race")
+    assert foretold(weave, sharing) == [key]
+    chess = weave.windows.create("Chess", settings={**SMALL, "recall_tags": "chess"}).id
+    assert foretold(weave, chess) == []
+
+
+@pytest.mark.parametrize("role", [Role.USER, Role.ASSISTANT])
+def test_recall_is_limited_by_role_pairs_included(weave, role):
+    said_in(weave, "Dogs")
+    asking = weave.windows.create("Asking", settings={**SMALL, "recall_role": role.value}).id
+    assert {key.role for key in foretold(weave, asking)} == {role}
+
+
+def test_recall_is_limited_by_time(weave):
+    said_in(weave, "Dogs")
+    today = weave.now().astimezone().date()
+    tomorrow = str(today + timedelta(days=1))
+    for limits, wakes in (
+        ({"recall_since": str(today)}, True),
+        ({"recall_since": tomorrow}, False),
+        ({"recall_before": tomorrow}, True),
+        ({"recall_before": str(today)}, False),
+        ({"recall_since": str(today), "recall_before": tomorrow}, True),
+    ):
+        asking = weave.windows.create("Asking", settings={**SMALL, **limits}).id
+        preview = weave.memory.preview(asking, QUESTION)
+        assert bool(preview.plan.wakes) == wakes, limits
+        found, _ = weave.memory.would_wake(QUESTION, preview.plan.room, window_id=asking)
+        assert [one.record.key for one in found] == list(preview.plan.keys)
+
+
+def test_what_the_user_asks_for_wakes_up_whatever_the_limits(weave):
+    said_in(weave, "Dogs")
+    asking = weave.windows.create("Asking", settings={**SMALL, "recall_tags": "chess"}).id
+    key = weave.memory.search(FACTS[1])[0].record.key
+    wish = WakeWish(also=(key,))
+    assert weave.memory.preview(asking, QUESTION, wish).plan.keys == (key,)
 
 
 def test_a_window_can_recall_from_windows_that_share_a_tag(weave):

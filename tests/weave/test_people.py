@@ -151,3 +151,36 @@ def test_a_person_exports_their_own_memory_alone(weave, people):
     assert "bob" not in told
     assert "owner" not in json.loads(told)["windows"][0]
     assert "people" not in json.loads(told)
+
+
+def test_each_person_has_tags_of_their_own_on_what_is_shared(weave, people):
+    cats = window_of(people("ann"), "Cats")
+    talk(people("ann"), cats, CAT)
+    key = people("ann").windows.said(cats).turns[0].chunks[0].key
+    people("ann").chunks.tag(cats, key, ["secret"])
+    with pytest.raises(UnknownWindow):
+        people("bob").chunks.tag(cats, key, ["mine"])
+    own = window_of(people("bob"), "Own", recall_tags="mine")
+    with pytest.raises(UnknownChunk):
+        people("bob").chunks.tag(own, key, ["mine"])
+    people("ann").people.share(cats, "bob")  # to read is enough
+    people("bob").chunks.tag(cats, key, ["mine"])
+    assert people("bob").chunks.why(cats, key).tags == ("mine",)
+    assert [one.tag for one in people("bob").memory.tags()] == ["mine"]
+    assert people("ann").chunks.why(cats, key).tags == ("secret",)
+    assert people("bob").memory.search("Siamese", tag="secret") == []
+    assert [one.record.key for one in people("bob").memory.search("Siamese", tag="mine")] == [key]
+    assert [one.chunk.key for one in woken(talk(people("bob"), own, ASKED))] == [key]
+    people("ann").people.unshare(cats, "bob")
+    assert people("bob").memory.tags() == []
+    assert people("bob").memory.search("Siamese", tag="mine") == []
+
+
+def test_a_window_tells_who_shares_it_and_whether_one_may_write_there(weave, people):
+    window = window_of(people("ann"), "Plans")
+    for writes in (False, True):
+        people("ann").people.share(window, "bob", writes=writes)
+        (state,) = people("bob").windows.list()
+        assert (state.owner, state.writable) == ("ann", writes)
+    (state,) = people("ann").windows.list()
+    assert (state.owner, state.writable) == ("", True)

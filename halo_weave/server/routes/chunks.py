@@ -40,6 +40,16 @@ def routes(service: Service) -> APIRouter:
     def delete_wrong(window_id: WindowId, key: Key) -> None:
         service.weave.chunks.unmark_wrong(window_id, ChunkKey.parse(key))
 
+    @router.put(base + "/{key}/tags", summary="Its tags from now on")
+    def put_tags(window_id: WindowId, key: Key, asked: requests.ChunkTags) -> wire.ChunkTagsTold:
+        """They are yours: others who may read the chunk do not see them."""
+        tags = service.weave.chunks.tag(window_id, ChunkKey.parse(key), asked.tags)
+        return wire.ChunkTagsTold.model_validate({"key": key, "tags": tags})
+
+    @router.get("/api/tags", summary="All tags of windows and chunks", tags=["Looking"])
+    def get_tags() -> wire.TagsTold:
+        return wire.TagsTold.model_validate({"tags": service.weave.memory.tags()})
+
     @router.post(base + "/{key}/{act}", summary="Pin, unpin, put to sleep, wake up, merge into the previous")
     def post_act(window_id: WindowId, key: Key, act: Act) -> wire.Acted:
         """A chunk woken up by hand is pinned; `wake_again` takes a sleep by hand back and leaves it as it was. A merged chunk goes by the key of the one before it."""
@@ -91,7 +101,8 @@ def routes(service: Service) -> APIRouter:
         since: Annotated[Moment | None, Query(description="Only what was said then or later.")] = None,
         before: Annotated[Moment | None, Query(description="Only what was said earlier.")] = None,
         tag: Annotated[
-            str, Query(max_length=40, description="Only what was said in windows with this tag.")
+            str,
+            Query(max_length=40, description="Only what has this tag, or was said in a window that has it."),
         ] = "",
         budget: Annotated[
             int | None, Query(ge=0, le=10**9, description="What would wake up within this many tokens.")

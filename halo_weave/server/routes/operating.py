@@ -65,6 +65,9 @@ def _lines(weave: Weave) -> Iterator[str]:
     yield _told(
         "turns_running", "gauge", "Turns under way or waiting for the model.", len(weave.turns.generating())
     )
+    yield _told(
+        "turns_waiting", "gauge", "Of these, turns that wait for their first token.", weave.turns.waiting
+    )
     pace = sums["tokens"] / sums["writing_seconds"] if sums["writing_seconds"] else 0
     yield _told(
         "tokens_per_second", "gauge", "Tokens written a second, on average since the start.", f"{pace:.4g}"

@@ -9,9 +9,11 @@ from fastapi import APIRouter, Query
 from fastapi import Path as InPath
 from pydantic import Field
 
+from halo_weave.errors import BadInput
 from halo_weave.records import NAME_LENGTH, OWNER, OWNER_NAME, WINDOW_ID
 from halo_weave.server.asking import WHO
 from halo_weave.server.schema import SAID, Input, Output
+from halo_weave.server.security import Policy
 from halo_weave.server.service import Service
 
 _PersonName = Annotated[str, InPath(min_length=1, max_length=NAME_LENGTH, pattern=SAID)]
@@ -46,6 +48,9 @@ class AskingTold(Output):
         description="Whether the server is theirs: then they choose its models and its people."
     )
     several: bool = Field(description="Whether others have a memory here, too.")
+    may_add: bool = Field(
+        description="Whether they can add people: the server is theirs, and they have a key."
+    )
 
 
 class ShareChange(Input):
@@ -67,14 +72,17 @@ class SharesTold(Output):
     shares: list[ShareTold] = Field(description="What you share, and what is shared with you.")
 
 
-def routes(service: Service) -> APIRouter:
+def routes(service: Service, policy: Policy) -> APIRouter:
     router = APIRouter(tags=["People"])
 
     @router.get("/api/me", summary="Who is asking")
     def get_me() -> AskingTold:
         people, who = service.weave.people, WHO.get()
         return AskingTold(
-            name=people.name_of(who or OWNER), runs_it=service.runs_it, several=people.several()
+            name=people.name_of(who or OWNER),
+            runs_it=service.runs_it,
+            several=people.several(),
+            may_add=service.runs_it and bool(policy.key),
         )
 
     @router.get("/api/people", summary="Who has a memory here")
@@ -86,7 +94,10 @@ def routes(service: Service) -> APIRouter:
     )
     def post_person(asked: NewPerson) -> KeyTold:
         """For someone whose key was revoked, a new one. From the first person on, everyone needs a key."""
-        person, key = service.whole.people.add(asked.name)
+        people = service.whole.people
+        if not policy.key:
+            raise BadInput("Start the server with --key first: from the first person on you need one, too.")
+        person, key = people.add(asked.name)
         return KeyTold(name=person.name, key=key)
 
     @router.delete("/api/people/{person}", summary="Revoke someone's key; their memory stays")

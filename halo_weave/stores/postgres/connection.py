@@ -12,6 +12,7 @@ import numpy as np
 import psycopg
 from psycopg.adapt import AdaptersMap, Buffer, Dumper
 from psycopg.pq import Format
+from psycopg.types import TypeInfo
 from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader, NumericLoader
 from psycopg.types.string import StrDumper
 
@@ -23,6 +24,7 @@ from halo_weave.stores.sql.seam import NOT_COPIED, WORDS, Cursor, Table, Values,
 
 Raw = psycopg.Connection[Any]
 STREAM = 2_000  # rows fetched at a time
+REACH = 800  # candidates that a vector index keeps while it searches
 
 
 class _FlagDumper(Dumper):
@@ -58,9 +60,18 @@ class _SumBinaryLoader(NumericBinaryLoader):
 class PostgresConnection:
     """A connection that takes the shared statements, and the steps that PostgreSQL does its own way."""
 
-    def __init__(self, raw: Raw, fleet: PostgresFleet) -> None:
-        self.raw, self._fleet = raw, fleet
+    def __init__(self, raw: Raw, fleet: PostgresFleet, *, once: bool = False) -> None:
+        """`once`: for one statement only, without a transaction."""
+        self._raw, self._fleet = raw, fleet
+        self._left = 1 if once else -1
         self._streams: list[psycopg.ServerCursor[Any]] = []
+
+    @property
+    def raw(self) -> Raw:
+        """For a statement. Two that are not in a transaction may see two states."""
+        assert self._left, "Ask two things of one state within `reading`."
+        self._left -= 1
+        return self._raw
 
     def execute(self, sql: str, values: Values = (), /) -> Cursor:
         statement, given = translated(sql, values)
@@ -144,19 +155,23 @@ class PostgresConnection:
         self.raw.execute(
             "DELETE FROM embeddings WHERE generation = %s AND chunk = ANY(%s)", (generation, numbers)
         )
-        with self.raw.cursor() as cursor:
-            cursor.executemany(
-                """INSERT INTO embeddings (generation, chunk, "window", embedding)
-                   SELECT %s, number, "window", %s FROM chunks WHERE number = %s""",
-                [
-                    (generation, vector, number)
-                    for number, codes in rows
-                    for vector in unpack_codes(codes, dimension)
-                ],
-            )
+        windows = dict(
+            self.raw.execute(
+                'SELECT number, "window" FROM chunks WHERE number = ANY(%s)', (numbers,)
+            ).fetchall()
+        )
+        into = 'COPY embeddings (generation, chunk, "window", embedding) FROM STDIN (FORMAT BINARY)'
+        with self.raw.cursor() as cursor, cursor.copy(into) as copy:
+            copy.set_types(["int8", "int8", "text", "halfvec"])
+            for number, codes in rows:
+                for vector in unpack_codes(codes, dimension):
+                    copy.write_row((generation, number, windows[number], vector))
 
     def check_lease(self, window_id: str) -> None:
         self._fleet.check(self.raw, window_id)
+
+    def fence(self, windows: Sequence[str]) -> None:
+        self._fleet.fence(self.raw, windows)
 
     def writes(self, owner: str, window_id: str) -> bool | None:
         return self._fleet.writes(self.raw, owner, window_id)
@@ -207,3 +222,6 @@ def configure(raw: Raw) -> None:
     if row and row[0]:
         kind = type("HalfVectorDumper", (_HalfVectorDumper,), {"oid": row[0]})
         adapters.register_dumper(np.ndarray, kind)
+        TypeInfo("halfvec", row[0], 0).register(raw)
+        # Iterative: what the conditions of a search leave out is made up for by searching on.
+        raw.execute(f"SET hnsw.iterative_scan = strict_order; SET hnsw.ef_search = {REACH}")

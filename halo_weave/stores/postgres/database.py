@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import struct
 import tempfile
 import threading
@@ -109,6 +110,20 @@ class PostgresDatabase:
                     self._lent.discard(raw)
                 with suppress(psycopg.Error):
                     raw.execute("ROLLBACK")
+                self._check_pool().putconn(raw)
+
+    @contextmanager
+    def asking(self) -> Iterator[PostgresConnection]:
+        """A connection for one statement. A transaction would cost two more ways to the server and back."""
+        with self.translated():
+            raw = self._idle()
+            with self._guard:
+                self._lent.add(raw)
+            try:
+                yield PostgresConnection(raw, self.fleet, once=True)
+            finally:
+                with self._guard:
+                    self._lent.discard(raw)
                 self._check_pool().putconn(raw)
 
     @contextmanager
@@ -277,6 +292,21 @@ class PostgresDatabase:
             raw.close()
             raise
         return raw
+
+    def _idle(self) -> Raw:
+        """A reader. One to which the server has sent something unasked, such as its end, is tried first."""
+        pool = self._check_pool()
+        for left in range(READERS, -1, -1):
+            raw = pool.getconn()
+            try:
+                if raw.closed or select.select([raw], [], [], 0)[0]:
+                    raw.execute("SELECT 1")
+                return raw
+            except (psycopg.OperationalError, ValueError):
+                pool.putconn(raw)
+                if not left:
+                    raise
+        raise AssertionError
 
     def _begin(self) -> Raw:
         """A reader in a transaction. Connections that a restart of the server broke are passed over."""

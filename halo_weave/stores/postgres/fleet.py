@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -76,6 +76,10 @@ class PostgresFleet:
                    ON CONFLICT ("window") DO UPDATE
                    SET token = leases.token + 1, owner = excluded.owner, expires = excluded.expires"""
         free = f"WHERE leases.owner IS NULL OR leases.owner = excluded.owner OR leases.expires <= {_NOW}"
+        with self._db.asking() as db:  # who is refused does not make writers wait
+            owner, left = self._holder(db.raw, window_id)
+        if owner not in ("", self.owner) and left > 0 and alive(owner) is not False:
+            raise WindowBusy(_busy(owner, left))
         with self._db.writing() as db:
             row = db.raw.execute(f"{take} {free} RETURNING token", given).fetchone()
             if row is None:
@@ -103,13 +107,19 @@ class PostgresFleet:
         if held is not None:
             if (token, owner) != (held, self.owner):  # a crash of the database may have given a number twice
                 raise LeaseLost(
-                    "This server did not answer for a while, so another one has taken this window over. What was shown "
-                    "by then is kept. Load the window again."
+                    "This server did not answer for a while, or what may be read here has changed, so another one has "
+                    "taken this window over. What was shown by then is kept. Load the window again."
                 )
         elif owner is not None and owner != self.owner:
             if left > 0 and alive(owner) is not False:
                 raise WindowBusy(_busy(owner, left))
             raw.execute('UPDATE leases SET owner = NULL, token = token + 1 WHERE "window" = %s', (window_id,))
+
+    def fence(self, raw: Raw, windows: Sequence[str]) -> None:
+        raw.execute(
+            'UPDATE leases SET owner = NULL, token = token + 1 WHERE "window" = ANY(%s) AND owner <> %s',
+            (list(windows), self.owner),
+        )
 
     def writes(self, raw: Raw, owner: str, window_id: str) -> bool | None:
         """Whether a process still writes a window; None if it cannot be known."""

@@ -17,7 +17,6 @@ from halo_weave.stores.postgres.database import PostgresDatabase
 EXACT_BELOW = 50_000  # vectors; up to here comparing all takes some ten milliseconds
 LOOK = 60.0  # seconds after which the size is looked at again
 SEVERAL = 2  # a chunk may have several among the nearest
-REACH = 800  # candidates that the index keeps while it searches
 MOST_DIMENSIONS = 4000  # that an index of pgvector takes
 GRAPH = 900  # bytes that building keeps for each vector beside its numbers
 MOST_MEMORY = 2 << 30  # bytes that building asks the server for; with less it takes many times as long
@@ -36,7 +35,7 @@ class PostgresVectors:
 
     @classmethod
     def of(cls, db: PostgresDatabase, generation: int) -> PostgresVectors:
-        with db.reading() as reader:
+        with db.asking() as reader:
             row = reader.execute("SELECT dimension FROM generations WHERE id = ?", (generation,)).fetchone()
         if row is None:
             raise UnknownGeneration(
@@ -48,10 +47,10 @@ class PostgresVectors:
         self, vector: Vectors, *, limit: int, window: str | None = None, among: Numbers | None = None
     ) -> tuple[Numbers, Similarities]:
         query = np.asarray(vector, np.float32)
-        with self._db.reading() as db:
-            if time.monotonic() - self._looked > LOOK:
-                self._look(db)
-            few = among is not None or (window is not None and self._indexed and not self._many(db, window))
+        if time.monotonic() - self._looked > LOOK:
+            self._look()
+        few = among is not None or (window is not None and self._indexed and not self._many(window))
+        with self._db.asking() as db:
             if few or not self._indexed:
                 rows = self._compared(db, query, limit, window, among)
             else:
@@ -86,8 +85,6 @@ class PostgresVectors:
     def _through_index(
         self, db: PostgresConnection, query: Vectors, limit: int, window: str | None
     ) -> list[tuple[int, float]]:
-        # Iterative: what the conditions leave out is made up for by searching on.
-        db.raw.execute(f"SET LOCAL hnsw.iterative_scan = strict_order; SET LOCAL hnsw.ef_search = {REACH}")
         here = 'AND e."window" = %(window)s' if window else ""
         far = f"e.embedding::halfvec({self._dimension}) <=> %(query)s::halfvec({self._dimension})"
         return db.raw.execute(
@@ -99,27 +96,29 @@ class PostgresVectors:
             {"query": query, "window": window, "several": SEVERAL * limit, "limit": limit},
         ).fetchall()
 
-    def _many(self, db: PostgresConnection, window: str | None = None) -> bool:
+    def _many(self, window: str | None = None) -> bool:
         """Whether there are more vectors than should all be compared."""
         here = 'AND "window" = %(window)s' if window else ""
-        row = db.raw.execute(
-            f"""SELECT count(*) FROM (SELECT 1 FROM embeddings WHERE generation = %(generation)s {here}
-                    LIMIT %(most)s) AS many""",
-            {"generation": self._generation, "window": window, "most": EXACT_BELOW + 1},
-        ).fetchone()
+        with self._db.asking() as db:
+            row = db.raw.execute(
+                f"""SELECT count(*) FROM (SELECT 1 FROM embeddings WHERE generation = %(generation)s {here}
+                        LIMIT %(most)s) AS many""",
+                {"generation": self._generation, "window": window, "most": EXACT_BELOW + 1},
+            ).fetchone()
         return bool(row and row[0] > EXACT_BELOW)
 
-    def _look(self, db: PostgresConnection) -> None:
+    def _look(self) -> None:
         """Whether the index can be used; if there should be one, it is built beside all other work."""
         self._looked = time.monotonic()
-        row = db.raw.execute(
-            "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(current_schema() || '.' || %s)",
-            (self._index,),
-        ).fetchone()
+        with self._db.asking() as db:
+            row = db.raw.execute(
+                "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(current_schema() || '.' || %s)",
+                (self._index,),
+            ).fetchone()
         self._indexed = bool(row and row[0])
         if self._indexed or self._building or self._db.read_only or self._dimension > MOST_DIMENSIONS:
             return
-        if self._many(db):
+        if self._many():
             self._building = threading.Thread(target=self.build, name="vector-index", daemon=True)
             self._building.start()
 

@@ -22,29 +22,28 @@ class PostgresSearch(SqlPart):
     ) -> list[tuple[Numbers, Scores]]:
         asked = [folded(term.replace("\x00", " ")) for term in terms]
         nothing = (np.zeros(0, np.int64), np.zeros(0, np.float64))
-        with self._db.reading() as db:
-            chunks, total = db.execute("SELECT worded, terms FROM memory").fetchone()
-            counted = db.raw.execute(
-                """SELECT one.term, (SELECT count(*) FROM (
-                       SELECT 1 FROM postings p WHERE p.term = one.term LIMIT %s) AS few)
-                   FROM unnest(%s::text[]) AS one(term)""",
-                (limit + 1, list(dict.fromkeys(asked))),
-            ).fetchall()
-            holding = {term: count for term, count in counted if 0 < count <= limit}
-            where = 'AND c."window" = %(window)s' if window else ""
-            tables = "postings p JOIN chunks c ON c.number = p.chunk" if window else "postings p"
+        where = 'AND c."window" = %(window)s' if window else ""
+        tables = "postings p JOIN chunks c ON c.number = p.chunk" if window else "postings p"
+        with self._db.asking() as db:
             # The numbers come as bytes: as rows they would take ten times as long.
             rows = db.raw.execute(
-                f"""SELECT p.term, string_agg(int8send(p.chunk), ''), string_agg(int4send(p.often), ''),
-                        string_agg(int4send(p.size), '')
-                    FROM {tables} WHERE p.term = ANY(%(terms)s) {where} GROUP BY p.term""",
-                {"terms": list(holding), "window": window},
+                f"""SELECT h.term, h.holding, m.worded, m.terms, o.chunks, o.often, o.sizes
+                    FROM (SELECT one.term, (SELECT count(*) FROM (
+                              SELECT 1 FROM postings p WHERE p.term = one.term LIMIT %(most)s) AS few) AS holding
+                          FROM unnest(%(terms)s::text[]) AS one(term)) AS h
+                    CROSS JOIN memory m
+                    CROSS JOIN LATERAL (
+                        SELECT string_agg(int8send(p.chunk), '') AS chunks, string_agg(int4send(p.often), '') AS often,
+                            string_agg(int4send(p.size), '') AS sizes
+                        FROM {tables} WHERE p.term = h.term AND h.holding < %(most)s {where}) AS o
+                    WHERE o.chunks IS NOT NULL""",
+                {"terms": list(dict.fromkeys(asked)), "most": limit + 1, "window": window},
                 binary=True,
             ).fetchall()
         found: dict[str, tuple[Numbers, Scores]] = {}
-        for term, numbers, often, sizes in rows:
+        for term, holding, chunks, total, numbers, often, sizes in rows:
             counts, lengths = (np.frombuffer(blob, ">i4").astype(np.int64) for blob in (often, sizes))
-            scores = bm25(counts, lengths, holding[term], chunks, total)
+            scores = bm25(counts, lengths, holding, chunks, total)
             found[term] = np.frombuffer(numbers, ">i8").astype(np.int64), scores
         return [found.get(term, nothing) for term in asked]
 

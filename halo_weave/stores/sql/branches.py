@@ -29,7 +29,7 @@ class SqlBranches(SqlPart):
             return move_head(db, window_id, head or None, micros(now))
 
     def branch(self, window_id: str, after: int = 0) -> list[TurnRecord]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"""WITH RECURSIVE line(id, parent) AS (
                         SELECT t.id, t.parent FROM windows w JOIN turns t ON t.id = w.head WHERE w.id = ?1 AND t.id > ?2
@@ -55,7 +55,7 @@ class SqlBranches(SqlPart):
     ) -> list[TurnRecord]:
         among = "" if reader is None else f"AND t.window IN ({READABLE})"
         begin = max(micros(one) for one in (since, after and after[0], _FIRST) if one)
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {TURN} FROM turns t
                     WHERE t.aside = 0 AND t.said >= :begin AND (:until IS NULL OR t.said <= :until)
@@ -74,14 +74,14 @@ class SqlBranches(SqlPart):
 
     def followers(self, turn_id: int, window_id: str) -> list[TurnRecord]:
         where = "t.parent = ?" if turn_id else "t.parent IS NULL AND t.window = ?"
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"SELECT {TURN} FROM turns t WHERE {where} ORDER BY t.id", (turn_id or window_id,)
             ).fetchall()
         return [_turn(row) for row in rows]
 
     def siblings(self, turns: Iterable[int]) -> dict[int, list[int]]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 """SELECT t.id, s.id FROM json_each(?1) j JOIN turns t ON t.id = CAST(j.value AS BIGINT)
                    JOIN turns s ON s.parent = t.parent
@@ -98,7 +98,7 @@ class SqlBranches(SqlPart):
 
     def marked(self, mark: int, *, window: str | None = None, reader: str | None = None) -> list[TurnRecord]:
         among = "" if reader is None else f"AND t.window IN ({READABLE})"
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {TURN} FROM turns t WHERE t.mark = :mark AND (:window IS NULL OR t.window = :window) {among}
                     ORDER BY t.id DESC LIMIT {MOST_ALIKE}""",
@@ -107,7 +107,7 @@ class SqlBranches(SqlPart):
         return [_turn(row) for row in rows]
 
     def marks_before(self, turn_id: int, limit: int) -> list[tuple[int, int | None]]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             return db.execute(
                 """WITH RECURSIVE line(id, parent, mark, rest) AS (
                        SELECT id, parent, mark, ?2 FROM turns WHERE id = ?1

@@ -37,6 +37,7 @@ from halo_weave.stores.sql.rows import (
     write_words,
 )
 from halo_weave.stores.sql.seam import Connection
+from halo_weave.stores.sql.tags import copy_tags
 from halo_weave.stores.sql.wording import told_of
 
 
@@ -100,6 +101,8 @@ class SqlCorrections(SqlPart):
             db.execute(
                 "UPDATE chunks SET merged = ?, merged_into = ? WHERE number = ?", (when, first, second)
             )
+            copy_tags(db, second, [first])
+            db.execute("DELETE FROM chunk_tags WHERE chunk = ?", (second,))
             forget(db, [second])
             write_words(db, [first])
             db.note_changed([first, second])
@@ -151,7 +154,7 @@ class SqlCorrections(SqlPart):
 
     def divide_long(self, most: int, *, now: datetime) -> int:
         done = 0
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             numbers = [
                 number
                 for (number,) in db.execute(
@@ -183,7 +186,7 @@ class SqlCorrections(SqlPart):
             db.note_changed([number])
 
     def wrong_marks(self) -> list[tuple[int, str]]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             return db.execute("SELECT chunk, question FROM wrong ORDER BY made").fetchall()
 
     def times_woken(self, key: ChunkKey) -> int:
@@ -240,6 +243,7 @@ def _divide(db: Connection, number: int, most: int, when: int) -> bool:
                     *(pack_floats(lit), pack_traces(known)),
                 ),
             )
+    copy_tags(db, number, numbers[1:])
     write_words(db, numbers)
     db.note_changed(numbers)
     want_vectors(db, numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -123,7 +123,7 @@ def _sections(
     if several:
         told = "SELECT owner, window, person, writes, made FROM shares ORDER BY owner, window, person"
         yield "shares", _elements(db, told)
-    yield "turns", _turns(db, progress)
+    yield "turns", _turns(db, _tags(db, reader), progress)
     for table, own in (("live", "h.pinned, h.since, h.woken"), ("asleep", "h.slept, h.reason")):
         yield table, _held(db, table, own, subset.window)
     yield (
@@ -190,7 +190,25 @@ def _tokens(element: Element, count: int) -> Element:
     return tokens_out(unpack_tokens(element.pop("ids"), element.pop("lengths"), element.pop("raw"), count))
 
 
-def _turns(db: Connection, progress: Callable[[int], None]) -> Iterator[Element]:
+def _tags(db: Connection, reader: str | None) -> dict[tuple[str, int], list[Element]]:
+    """The tags of chunks, by turn and chunk: everybody's, or those of a reader."""
+    whose = "AND g.owner = ?" if reader is not None else ""
+    rows = _owned(
+        db,
+        f"""SELECT c.turn, c.chunk, g.tag, g.made{", nullif(g.owner, '') AS owner" if reader is None else ""}
+            FROM chunk_tags g JOIN chunks c ON c.number = g.chunk JOIN chosen ON chosen.turn = c.turn
+            WHERE 1 = 1 {whose} ORDER BY c.turn, c.chunk, g.tag""",
+        () if reader is None else (reader,),
+    )
+    found: dict[tuple[str, int], list[Element]] = {}
+    for row in rows:
+        found.setdefault((row.pop("turn"), row.pop("chunk")), []).append(row)
+    return found
+
+
+def _turns(
+    db: Connection, tags: Mapping[tuple[str, int], list[Element]], progress: Callable[[int], None]
+) -> Iterator[Element]:
     rows = _elements(
         db,
         """SELECT t.id AS turn, t.window, t.role, t.answers, t.parent, nullif(t.aside, 0) AS aside, t.speaker, t.said, i.source, i.turn AS first_turn, i.mark,
@@ -208,6 +226,7 @@ def _turns(db: Connection, progress: Callable[[int], None]) -> Iterator[Element]
         for chunk in group:
             turn = {name: chunk.pop(name) for name in names}
             chunk.update(_tokens(chunk, chunk.pop("span")))
+            chunk["tagged"] = tags.get((turn["turn"], chunk["chunk"]))
             chunks.append(_without_nulls(chunk))
         source, first_turn, mark = (turn.pop(name) for name in ORIGIN)
         turn = {**_without_nulls(turn), "answers": turn["answers"], "chunks": chunks}

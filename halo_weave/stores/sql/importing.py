@@ -52,6 +52,7 @@ from halo_weave.stores.sql.rows import (
     write_words,
 )
 from halo_weave.stores.sql.seam import Connection
+from halo_weave.stores.sql.tags import bring_tags
 from halo_weave.stores.sql.uses import insert_use
 from halo_weave.stores.sql.windows import persona_of
 
@@ -273,6 +274,7 @@ class _Arrivals:
                 (*state, number),
             )
             numbers[chunk.chunk] = number
+            bring_tags(db, number, chunk.tagged, self._people.owner)
             db.note_changed([number])
             if chunk.deleted is None and chunk.merged is None and not aside:
                 present.append(number)

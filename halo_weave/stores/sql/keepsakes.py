@@ -35,7 +35,7 @@ class SqlKeepsakes(SqlPart):
                     "UPDATE entries SET accessed = ? WHERE owner = ? AND path = ?",
                     (micros(now), self._owner, path),
                 )
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             row = db.execute(
                 f"SELECT {ENTRY}, NULL FROM entries WHERE owner = ? AND path = ?", (self._owner, path)
             ).fetchone()
@@ -83,7 +83,7 @@ class SqlKeepsakes(SqlPart):
         return _entry(row)
 
     def entries(self, under: str = "") -> list[MemoryEntry]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {ENTRY}, NULL FROM entries
                     WHERE owner = :owner AND (:under = '' OR path > :under || '/' AND path < :under || '0')
@@ -93,7 +93,7 @@ class SqlKeepsakes(SqlPart):
         return [_entry(row) for row in rows]
 
     def entry_paths(self, under: str = "") -> list[tuple[str, int, datetime]]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 """SELECT path, version, modified FROM entries
                    WHERE owner = :owner AND (:under = '' OR path > :under || '/' AND path < :under || '0')
@@ -114,7 +114,7 @@ class SqlKeepsakes(SqlPart):
         return len(paths)
 
     def entry_versions(self, path: str) -> list[MemoryEntry]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {ENTRY}, ended FROM entry_versions WHERE owner = ? AND path = ?
                     ORDER BY version DESC""",
@@ -125,7 +125,7 @@ class SqlKeepsakes(SqlPart):
     # Notes: JSON documents by name
 
     def note(self, name: str) -> Note | None:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             row = db.execute(
                 "SELECT name, content, created, modified FROM notes WHERE owner = ? AND name = ?",
                 (self._owner, name),
@@ -133,7 +133,7 @@ class SqlKeepsakes(SqlPart):
         return _note(row) if row else None
 
     def notes(self) -> list[Note]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 "SELECT name, content, created, modified FROM notes WHERE owner = ? ORDER BY name",
                 (self._owner,),
@@ -160,7 +160,7 @@ class SqlKeepsakes(SqlPart):
     # Settings for all windows
 
     def settings(self) -> dict[str, Json]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 "SELECT key, value FROM settings WHERE owner = ? ORDER BY key", (self._owner,)
             ).fetchall()

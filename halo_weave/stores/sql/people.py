@@ -19,12 +19,12 @@ PERSON = "id, name, created, revoked"
 
 class SqlPeople(SqlPart):
     def people(self) -> list[Person]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(f"SELECT {PERSON} FROM people ORDER BY name").fetchall()
         return [_person(row) for row in rows]
 
     def several(self) -> bool:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             return db.execute("SELECT 1 FROM people LIMIT 1").fetchone() is not None
 
     def add_person(self, name: str, key_hash: str, *, now: datetime) -> Person:
@@ -53,7 +53,7 @@ class SqlPeople(SqlPart):
         return _person(row)
 
     def key_hashes(self, start: str) -> list[tuple[str, str]]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             return db.execute(
                 "SELECT key_hash, id FROM people WHERE key_hash >= ?1 AND key_hash < ?1 || 'g'", (start,)
             ).fetchall()
@@ -61,7 +61,7 @@ class SqlPeople(SqlPart):
     def is_person(self, person: str) -> bool:
         if person == OWNER:
             return True
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             found = db.execute("SELECT 1 FROM people WHERE id = ? AND key_hash IS NOT NULL", (person,))
             return found.fetchone() is not None
 
@@ -87,19 +87,24 @@ class SqlPeople(SqlPart):
                 "DELETE FROM shares WHERE person = ? AND owner = ? AND window = ? RETURNING person",
                 (person, owner, window_id),
             ).fetchone()
-            # It leaves the context of all windows that this person reads, but for the owner's own.
+            # It leaves the context of all windows that this person reads, but for the owner's own. A reply that another
+            # server is writing there ends: it may have what left in its context, or wake it up again.
+            others = f"SELECT id FROM windows WHERE id IN ({READABLE}) AND owner <> :owner"
+            values = {"reader": person, "owner": owner}
+            if gone is not None:
+                db.fence([window for (window,) in db.execute(others, values).fetchall()])
             for table in ("live", "asleep"):
                 db.execute(
                     f"""DELETE FROM {table} WHERE window IN ({READABLE})
                         AND window NOT IN (SELECT id FROM windows WHERE owner = :owner)
                         AND chunk IN (SELECT c.number FROM chunks c JOIN windows w ON w.id = c.window
                                       WHERE w.owner = :owner AND w.id NOT IN ({READABLE}))""",
-                    {"reader": person, "owner": owner},
+                    values,
                 )
         return gone is not None
 
     def shares(self) -> list[Share]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 "SELECT owner, window, person, writes, made FROM shares ORDER BY owner, window, person"
             ).fetchall()
@@ -118,7 +123,7 @@ class SqlPeople(SqlPart):
         return Reach(person, own, own.union(one for one, _ in rows), own | writable)
 
     def readers(self, window_id: str) -> tuple[str, ...]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 """SELECT DISTINCT s.person FROM windows w
                    JOIN shares s ON s.owner = w.owner AND (s.window = '' OR s.window = w.id)
@@ -129,7 +134,7 @@ class SqlPeople(SqlPart):
         return tuple(person for (person,) in rows)
 
     def turn_windows(self, turns: Iterable[int]) -> dict[int, str]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             sql = "SELECT id, window FROM turns WHERE id IN (SELECT value FROM json_each(?))"
             return dict(db.execute(sql, (listed(turns),)).fetchall())
 

@@ -116,6 +116,10 @@ def reserve_up_to(db: Connection, turn: int, position: int) -> None:
     db.execute("UPDATE memory SET next_position = ?1 WHERE next_position < ?1", (position,))
 
 
+INSERT_CHUNK = """INSERT INTO chunks (turn, chunk, window, start, span, tokenizer, tags, told, ids, lengths, raw)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+
+
 def insert_chunk(
     db: Connection,
     window_id: str,
@@ -127,13 +131,19 @@ def insert_chunk(
 ) -> int:
     """The record of a chunk, without its words and places. Returns its number."""
     known = tokenizer_of(db, tokenizer)
-    marks = pack_json(list(tags)) if tags else None
     row = db.execute(
-        """INSERT INTO chunks (turn, chunk, window, start, span, tokenizer, tags, told, ids, lengths, raw)
-           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number""",
-        (*key[:2], window_id, start, len(tokens), known, marks, told_of(tokens.raw), *pack_tokens(tokens)),
+        f"{INSERT_CHUNK} RETURNING number", chunk_values(window_id, key, start, tokens, known, tags)
     ).fetchone()
     return int(row[0])
+
+
+def chunk_values(
+    window_id: str, key: ChunkKey, start: int, tokens: Tokens, tokenizer: int, tags: Sequence[str] | None
+) -> tuple[Any, ...]:
+    """What `INSERT_CHUNK` takes."""
+    marks = pack_json(list(tags)) if tags else None
+    about = (*key[:2], window_id, start, len(tokens), tokenizer, marks, told_of(tokens.raw))
+    return (*about, *pack_tokens(tokens))
 
 
 def want_vectors(db: Connection, numbers: Sequence[int], *, unless: str = "") -> None:

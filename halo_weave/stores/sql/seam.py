@@ -66,6 +66,9 @@ class Connection(Protocol):
     def check_lease(self, window_id: str) -> None:
         """Within a transaction: refuse to write a window that another process writes, or has taken over."""
 
+    def fence(self, windows: Sequence[str]) -> None:
+        """Within a transaction: other processes that write these windows lose them, and write nothing more."""
+
     def writes(self, owner: str, window_id: str) -> bool | None:
         """Whether this process still writes a window; None if it cannot be known."""
 
@@ -109,6 +112,9 @@ class Database(Protocol):
 
     def reading(self) -> AbstractContextManager[Connection]:
         """One state of the memory until the block ends."""
+
+    def asking(self) -> AbstractContextManager[Connection]:
+        """For one statement only, which sees one state by itself: no transaction has to begin and end."""
 
     def writing(self, *, durable: bool = False, urgent: bool = False) -> AbstractContextManager[Connection]:
         """A transaction: all of the block, or nothing. `urgent`: before other threads that wait to write."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class SqlSearch(SqlPart):
     # Vectors
 
     def generations(self) -> list[Generation]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 """SELECT id, model, dimension, state, created, completed,
                        (SELECT count(*) FROM vectors WHERE generation = g.id),
@@ -104,9 +105,10 @@ class SqlSearch(SqlPart):
                 if number in present
             ]
             db.put_vectors(generation, dimension, rows)
-            db.executemany(
-                "DELETE FROM wanted WHERE generation = ? AND chunk = ? AND sequence <= ?",
-                [(generation, number, wanted.seen) for number in numbers],
+            db.execute(
+                """DELETE FROM wanted WHERE generation = ? AND sequence <= ?
+                   AND chunk IN (SELECT value FROM json_each(?))""",
+                (generation, wanted.seen, listed(numbers)),
             )
             db.note_changed([number for number, _ in rows])
         return len(rows)
@@ -127,14 +129,17 @@ class SqlSearch(SqlPart):
                 yield _block(rows, dimension)
 
     def vectors_of(self, generation: int, numbers: Iterable[int]) -> tuple[Numbers, Vectors]:
-        with self._db.reading() as db:
-            dimension, _ = _embedder(db, generation)
+        with self._db.asking() as db:
             rows = db.execute(
-                f"""SELECT chunk, vector FROM vectors
-                    WHERE generation = ? AND chunk IN (SELECT value FROM json_each(?)) AND {NOT_ASIDE}""",
+                f"""SELECT chunk, vector, (SELECT dimension FROM generations WHERE id = ?1) FROM vectors
+                    WHERE generation = ?1 AND chunk IN (SELECT value FROM json_each(?2)) AND {NOT_ASIDE}""",
                 (generation, listed(int(number) for number in numbers)),
             ).fetchall()
-        return _block(rows, dimension)
+        if rows:
+            return _block(rows, rows[0][2])
+        with self._db.asking() as db:
+            dimension, _ = _embedder(db, generation)
+        return _block([], dimension)
 
     def complete_generation(self, generation: int, *, now: datetime) -> None:
         with self._db.writing() as db:
@@ -177,7 +182,7 @@ class SqlSearch(SqlPart):
     # What changed
 
     def sequence(self) -> int:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             return db.last_change()
 
     def changes(self, since: int) -> Changes:
@@ -203,10 +208,10 @@ class SqlSearch(SqlPart):
                     WHERE n.sequence > ? AND {PRESENT}""",
                 (since,),
             )
-            yield from (Place(*row) for row in rows)
+            yield from map(Place._make, rows)
 
     def sleepers(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Sleeper]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 """WITH asked AS (
                        SELECT t.id AS turn, CAST(j.value ->> 1 AS BIGINT) AS chunk,
@@ -216,7 +221,7 @@ class SqlSearch(SqlPart):
                        SELECT turn, chunk FROM asked UNION SELECT turn, 0 FROM asked UNION SELECT pair, 0 FROM asked)
                    SELECT c.turn, c.chunk, t.role, c.start,
                        coalesce(length(a.brightness) / 4, c.span), coalesce(a.peak, 0),
-                       o.turn, p.role, c.window, coalesce(c.tags LIKE '%"thought"%', 1 = 0)
+                       o.turn, p.role, c.window, coalesce(c.tags LIKE '%"thought"%', 1 = 0), t.said
                    FROM family f JOIN chunks c ON c.turn = f.turn AND c.chunk = f.chunk JOIN turns t ON t.id = c.turn
                    LEFT JOIN asleep a ON a.window = :window AND a.start = c.start
                    LEFT JOIN turns p ON p.id =
@@ -227,10 +232,10 @@ class SqlSearch(SqlPart):
                 {"keys": pack_json([key[:2] for key in keys]), "window": window_id},
             ).fetchall()
         found = {}
-        for turn, chunk, role, start, tokens, peak, other, other_role, window, thought in rows:
+        for turn, chunk, role, start, tokens, peak, other, other_role, window, thought, said in rows:
             key = ChunkKey(turn, chunk, Role(role))
             across = None if other is None else ChunkKey(other, 0, Role(other_role))
-            found[key] = Sleeper(key, tokens, peak, start, across, window, bool(thought))
+            found[key] = Sleeper(key, tokens, peak, start, across, window, bool(thought), moment(said))
         return found
 
 
@@ -244,7 +249,9 @@ def _embedder(db: Connection, generation: int) -> tuple[int, str]:
     return row  # type: ignore[no-any-return]
 
 
-def _block(rows: Sequence[tuple[int, bytes]], dimension: int) -> tuple[Numbers, Vectors]:
-    vectors = unpack_codes(b"".join([blob for _, blob in rows]), dimension)
-    counts = [len(blob) // packed_size(dimension) for _, blob in rows]
-    return np.repeat(np.array([number for number, _ in rows], np.int64), counts), vectors
+def _block(rows: Sequence[tuple[Any, ...]], dimension: int) -> tuple[Numbers, Vectors]:
+    """Rows of the number of a chunk and its vectors."""
+    vectors = unpack_codes(b"".join([row[1] for row in rows]), dimension)
+    size = packed_size(dimension)
+    counts = [len(row[1]) // size for row in rows]
+    return np.repeat(np.array([row[0] for row in rows], np.int64), counts), vectors

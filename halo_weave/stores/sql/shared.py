@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from halo_weave.core.registers import Path, Registers, document_of
@@ -17,7 +18,7 @@ from halo_weave.errors import ImportRefused
 from halo_weave.records import OWNER, PERSONA_KEY
 from halo_weave.settings import PRESETS_KEY
 from halo_weave.stores.bundles import Kind, SharedWindow, identity_of
-from halo_weave.stores.exchange import EntryIn, NoteIn, read_element, said_at
+from halo_weave.stores.exchange import LATEST, EntryIn, NoteIn, read_element, said_at
 from halo_weave.stores.sql.corrections import forget
 from halo_weave.stores.sql.keepsakes import ENTRY
 from halo_weave.stores.sql.presence import come_back, leave
@@ -136,8 +137,16 @@ def take_window(db: Connection, window: str, registers: Registers) -> SharedWind
     return found
 
 
-# What became of a turn: which of its chunks are deleted or wrong for a question, and whether it was put aside.
+# What became of a turn: which of its chunks are deleted, tagged or wrong for a question, and whether it was put aside.
 # A chunk is named by how many tokens of the turn stand before it: chunks that were merged or divided here differ.
+
+_MARKS = {
+    about: f"SELECT m.chunk, m.{text}, m.made FROM {table} m JOIN chunks c ON c.number = m.chunk WHERE c.turn = ? {whose}"
+    for about, table, text, whose in (
+        ("wrong", "wrong", "question", ""),
+        ("tags", "chunk_tags", "tag", "AND m.owner = ''"),
+    )
+}
 
 
 class _Row(NamedTuple):
@@ -179,25 +188,7 @@ def told_turn(db: Connection, turn: int, told: Registers | None) -> Told:
             stamps["gone", str(at)] = max(holder.deleted or 0, holder.undeleted or 0)
             if holder.deleted is not None:
                 gone[str(at)] = True
-    wrong: dict[str, Any] = {}
-    asked: dict[int, dict[str, int]] = {}
-    for number, question, made in db.execute(
-        "SELECT w.chunk, w.question, w.made FROM wrong w JOIN chunks c ON c.number = w.chunk WHERE c.turn = ?",
-        (turn,),
-    ):
-        asked.setdefault(number, {})[question] = made
-    own = {row.at: row for row in rows}
-    before = document_of(known).get("wrong", {})
-    for at in sorted(own.keys() | _offsets(known, "wrong")):
-        row = own.get(at) or _holder(rows, at)
-        found = asked.get(row.number, {}) if row else {}
-        if at not in own:  # of another's chunk only what it told
-            found = {
-                question: made for question, made in found.items() if question in before.get(str(at), {})
-            }
-        for question, made in found.items():
-            wrong.setdefault(str(at), {})[question] = True
-            stamps["wrong", str(at), question] = made
+    marks = {about: _told_marks(rows, known, about, _marks_in(db, turn, about), stamps) for about in _MARKS}
     unmarked = db.execute(
         """SELECT max(h.happened) FROM history h JOIN chunks c ON c.number = h.chunk
            WHERE c.turn = ? AND h.event = 'unmarked'""",
@@ -205,11 +196,41 @@ def told_turn(db: Connection, turn: int, told: Registers | None) -> Told:
     ).fetchone()[0]
     aside, when = _aside(db, turn, rows[0].number, told)
     stamps["aside",] = when
-    document = {"gone": gone, "wrong": wrong, "aside": aside}
+    document = {"gone": gone, **marks, "aside": aside}
     return Told(
         {name: value for name, value in document.items() if value},
         lambda path: stamps.get(path, unmarked or 0 if path[0] == "wrong" else 0),
     )
+
+
+def _marks_in(db: Connection, turn: int, about: str) -> dict[int, dict[str, int]]:
+    """What the chunks of a turn are marked with, and since when, by their numbers."""
+    found: dict[int, dict[str, int]] = {}
+    for number, text, made in db.execute(_MARKS[about], (turn,)):
+        found.setdefault(number, {})[text] = made
+    return found
+
+
+def _own(rows: list[_Row], about: str) -> dict[int, _Row]:
+    """The chunks that have marks, by their offsets. The tags of a merged chunk are those of the one that holds it."""
+    return {row.at: row for row in rows if not (row.merged and about == "tags")}
+
+
+def _told_marks(
+    rows: list[_Row], known: Registers, about: str, held: dict[int, dict[str, int]], stamps: dict[Path, int]
+) -> dict[str, Any]:
+    """The marks as a document; when each was set goes to `stamps`."""
+    own, before = _own(rows, about), document_of(known).get(about, {})
+    told: dict[str, Any] = {}
+    for at in sorted(own.keys() | _offsets(known, about)):
+        row = own.get(at) or _holder(rows, at)
+        found = held.get(row.number, {}) if row else {}
+        if at not in own:  # of another's chunk only what it told
+            found = {text: made for text, made in found.items() if text in before.get(str(at), {})}
+        for text, made in found.items():
+            told.setdefault(str(at), {})[text] = True
+            stamps[about, str(at), text] = made
+    return told
 
 
 def _aside(db: Connection, turn: int, number: int, known: Registers | None) -> tuple[bool, int]:
@@ -248,28 +269,34 @@ def take_turn(db: Connection, turn: int, registers: Registers) -> None:
             db.execute("UPDATE chunks SET deleted = NULL, undeleted = ? WHERE number = ?", (when, row.number))
             come_back(db, [row.number])
         note_event(db, [(None, row.number, when, "deleted" if want else "undeleted", "{}")])
-    own = {row.at: row for row in rows}
+    changed: list[int] = []
+    for about in _MARKS:
+        changed += _take_marks(db, turn, rows, registers, about)
+    db.note_changed(sorted({*changed}))
+
+
+def _take_marks(
+    db: Connection, turn: int, rows: list[_Row], registers: Registers, about: str
+) -> Iterator[int]:
+    """The chunks have the marks that the registers say. Gives the numbers of those that changed."""
+    own, held = _own(rows, about), _marks_in(db, turn, about)
     wanted: dict[int, dict[str, int]] = {}
-    for path, (stamp, held) in registers.items():
-        if path[0] == "wrong" and len(path) == 3 and path[1].isdecimal() and held == (True,):
+    for path, (stamp, set_) in registers.items():
+        if path[0] == about and len(path) == 3 and path[1].isdecimal() and set_ == (True,):
             found = own.get(int(path[1])) or _holder(rows, int(path[1]))
             if found is not None:
                 wanted.setdefault(found.number, {})[path[2]] = stamp
-    changed = []
+    table, text = ("wrong", "question") if about == "wrong" else ("chunk_tags", "tag")
+    whose = "" if about == "wrong" else "AND owner = ''"
     for row in rows:
-        here = db.execute("SELECT question FROM wrong WHERE chunk = ?", (row.number,)).fetchall()
-        marks = wanted.get(row.number, {})
-        for (question,) in here:
-            if question not in marks:
-                db.execute("DELETE FROM wrong WHERE chunk = ? AND question = ?", (row.number, question))
-                changed.append(row.number)
-        for question in marks.keys() - {question for (question,) in here}:
-            db.execute(
-                "INSERT INTO wrong (chunk, question, made) VALUES (?, ?, ?)",
-                (row.number, question, marks[question]),
-            )
-            changed.append(row.number)
-    db.note_changed(sorted({*changed}))
+        here, marks = held.get(row.number, {}), wanted.get(row.number, {})
+        for gone in here.keys() - marks.keys():
+            db.execute(f"DELETE FROM {table} WHERE chunk = ? AND {text} = ? {whose}", (row.number, gone))
+            yield row.number
+        for new in marks.keys() - here.keys():
+            values = (row.number, new, marks[new])
+            db.execute(f"INSERT INTO {table} (chunk, {text}, made) VALUES (?, ?, ?)", values)
+            yield row.number
 
 
 # Structured memory: the versions of an entry never change; the last of them is the entry, unless it is dead.
@@ -278,6 +305,10 @@ def take_turn(db: Connection, turn: int, registers: Registers) -> None:
 def _version_key(modified: int, content: str) -> str:
     canonical = json.dumps(json.loads(content), sort_keys=True)
     return f"{modified:020d}-{hashlib.sha256(canonical.encode()).hexdigest()[:16]}"
+
+
+def _modified(key: str) -> int:
+    return int(key.partition("-")[0])
 
 
 def _versions(db: Connection, path: str) -> dict[str, tuple[Any, ...]]:
@@ -308,10 +339,15 @@ def told_entry(db: Connection, path: str, known: Registers | None) -> Told:
         ended[key] = end
     last = next(reversed(ended), None)
     dead = {key: True for key in before.get("dead", {}) if key in versions and key != last}
+    apart = [key for key, after in pairwise(ended) if (ended[key] or 0) < _modified(after)]
+    dead |= dict.fromkeys(apart, True)  # it was deleted before there was another version
     if last is not None and ended[last] is not None:
         dead[last] = True
-    when = max([int(key.partition("-")[0]) for key in versions] + [one for one in ended.values() if one])
-    return Told({"versions": versions} | ({"dead": dead} if dead else {}), lambda path: when)
+    when = max([_modified(key) for key in versions] + [one for one in ended.values() if one])
+    stamps: dict[Path, int] = {("dead", key): ended[key] or 0 for key in apart}
+    return Told(
+        {"versions": versions} | ({"dead": dead} if dead else {}), lambda path: stamps.get(path, when)
+    )
 
 
 def take_entry(db: Connection, path: str, registers: Registers) -> None:
@@ -340,10 +376,9 @@ def take_entry(db: Connection, path: str, registers: Registers) -> None:
     parent, _, heading = path.rpartition("/")
     first = min(version.created for version in parsed.values()) if parsed else 0
     for number, key in enumerate(keys, 1):
-        modified = int(key.partition("-")[0])
-        end = int(keys[number].partition("-")[0]) if number < len(keys) else None
-        if end is None and dead.get(key):
-            end = registers["dead", key][0]
+        modified, end = _modified(key), _modified(keys[number]) if number < len(keys) else None
+        if dead.get(key):
+            end = min(registers["dead", key][0], LATEST if end is None else end)
         if key in here:
             row = list(here[key][:9])
         else:

@@ -14,6 +14,7 @@ from halo_weave.stores.sql.keepsakes import SqlKeepsakes
 from halo_weave.stores.sql.people import SqlPeople
 from halo_weave.stores.sql.seam import Database
 from halo_weave.stores.sql.syncing import SqlSync
+from halo_weave.stores.sql.tags import SqlTags
 from halo_weave.stores.sql.transcript import SqlTranscript
 from halo_weave.stores.sql.upkeep import SqlUpkeep
 from halo_weave.stores.sql.uses import SqlUses
@@ -29,6 +30,7 @@ class SqlStore(
     SqlWindows,
     SqlWorkingSets,
     SqlKeepsakes,
+    SqlTags,
     SqlPeople,
     SqlUpkeep,
     SqlExport,

@@ -35,12 +35,7 @@ from halo_weave.stores.bundles import (
 from halo_weave.stores.exchange import tokens_out
 from halo_weave.stores.packing import micros, pack_floats, unpack_tokens
 from halo_weave.stores.sql.branches import settle
-from halo_weave.stores.sql.rows import (
-    SqlPart,
-    insert_chunk,
-    pack_json,
-    unpack_tags,
-)
+from halo_weave.stores.sql.rows import SqlPart, insert_chunk, pack_json, unpack_tags
 from halo_weave.stores.sql.seam import Connection
 from halo_weave.stores.sql.shared import (
     DEPTH,
@@ -74,7 +69,7 @@ class SqlSync(SqlPart):
     def sync(self, folder: Path, *, now: datetime) -> Synced:
         with self._db.alone(patience=importfile.PATIENCE):
             found = listed_bundles(folder)
-            with self._db.reading() as db:
+            with self._db.asking() as db:
                 if db.execute(
                     "SELECT 1 FROM drafts WHERE saved > ?", (micros(now - WRITTEN_WITHIN),)
                 ).fetchone():
@@ -84,7 +79,7 @@ class SqlSync(SqlPart):
             waiting, refused = self._take(found, micros(now), taken)
             if (
                 taken.turns or taken.changes
-            ):  # what joining made new here, such as a window for what was said apart
+            ):  # joining makes something new, such as a window for what was said apart
                 told += self._tell(folder, {*listed_bundles(folder)})
             return Synced(told, taken.turns, taken.changes, waiting, tuple(refused))
 
@@ -295,7 +290,7 @@ def _words(db: Connection, turn: int) -> dict[str, Any]:
 
 
 class _Arrival:
-    """One bundle, in one transaction."""
+    """One bundle, in one transaction. Refused while another server writes one of its windows."""
 
     def __init__(self, db: Connection, now: int, taken: _Taken) -> None:
         self._db, self._now, self._taken = db, now, taken
@@ -314,6 +309,8 @@ class _Arrival:
             here = turn_here(self._db, key)
             if here is None:
                 raise ImportRefused("It tells of a turn that is not here.")
+            (window,) = self._db.execute("SELECT window FROM turns WHERE id = ?", (here,)).fetchone()
+            self._db.check_lease(window)
             take_turn(self._db, here, self._joint("turn", here, key, registers))
         for kind, take in (("entry", take_entry), ("note", take_note), ("setting", take_setting)):
             for key, registers in by_kind.get(kind, ()):
@@ -336,15 +333,15 @@ class _Arrival:
         return joined(joined(known or {}, own), registers)
 
     def _window(self, window: str, registers: Registers) -> None:
+        self._db.check_lease(window)
         row = self._db.execute("SELECT head FROM windows WHERE id = ?", (window,)).fetchone()
         head = identity(self._db, row[0]) if row else None
         known = document_of(_registers(self._db, "window", window) or {}).get("head")
         waits = self._db.execute(
             "SELECT told FROM synced WHERE kind = 'head' AND key = ?", (window,)
         ).fetchone()
-        still = head == (
-            json.loads(waits[0]) if waits else known
-        )  # nothing was said here that others do not know
+        # Whether nothing was said here that others do not know.
+        still = head == (json.loads(waits[0]) if waits else known)
         found = take_window(self._db, window, self._joint("window", window, window, registers))
         if still and found.head != head:
             _keep(self._db, "head", window, json.dumps(head))
@@ -356,6 +353,7 @@ class _Arrival:
                 _keep(db, "turn", turn.id, "[]")
             return
         answers, parent = turn_here(db, turn.answers), turn_here(db, turn.parent)
+        db.check_lease(turn.window)
         there = db.execute("SELECT 1 FROM windows WHERE id = ? AND owner = ''", (turn.window,)).fetchone()
         if there is None:
             raise ImportRefused("It tells of a turn whose window is not here.")
@@ -414,6 +412,7 @@ class _Arrival:
         if agreed is not None and here is None and identity(db, head) == json.loads(row[0]):
             return  # it is on its way
         if identity(db, head) == json.loads(row[0]) and here != head:
+            db.check_lease(window)
             db.execute("UPDATE windows SET head = ? WHERE id = ?", (here, window))
             self._moved.append(window)
         db.execute("DELETE FROM synced WHERE kind = 'head' AND key = ?", (window,))

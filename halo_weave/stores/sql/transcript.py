@@ -17,10 +17,11 @@ from halo_weave.stores.sql.branches import place_turn
 from halo_weave.stores.sql.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
+    INSERT_CHUNK,
     PRESENT,
     SqlPart,
     check_window,
-    insert_chunk,
+    chunk_values,
     listed,
     pack_json,
     records,
@@ -84,14 +85,7 @@ class SqlTranscript(SqlPart):
                         f"Turn {turn} is already stored as a turn of another window, speaker or branch."
                     )
                 speaker, heard = known[3:5]
-            numbers = []
-            for item in said:
-                chunk, own = item.chunk, (tags or {}).get(item.chunk.key)
-                try:
-                    number = insert_chunk(db, window_id, chunk.key, chunk.start, chunk.tokens, tokenizer, own)
-                except self._db.conflict as error:
-                    raise BadInput(f"Chunk {chunk.key} is already stored; nothing was added.") from error
-                numbers.append(number)
+            numbers = self._insert(db, window_id, said, tokenizer, tags or {})
             db.put_words(
                 [
                     (number, word_terms(item.chunk.tokens.raw, speaker, heard))
@@ -102,14 +96,48 @@ class SqlTranscript(SqlPart):
                       VALUES (?, ?, ?, ?, ?, ?, ?)"""
             sleeping = """INSERT INTO asleep (window, start, chunk, slept, brightness, traces, peak, gone, reason)
                           VALUES (?, ?, ?, ?, ?, ?, ?, 0, '{}')"""
-            for number, item in zip(numbers, said, strict=True):
-                kept = pack_floats(item.brightness), pack_traces(item.traces)
-                held = (window_id, item.chunk.start, number, when, *kept)
-                db.execute(sleeping if asleep else live, (*held, item.peak if asleep else item.pinned))
+            held = [
+                (
+                    *(window_id, item.chunk.start, number, when),
+                    *(pack_floats(item.brightness), pack_traces(item.traces)),
+                    item.peak if asleep else item.pinned,
+                )
+                for number, item in zip(numbers, said, strict=True)
+            ]
+            db.executemany(sleeping if asleep else live, held)
             db.note_changed(numbers)
             want_vectors(db, numbers)
             db.execute("DELETE FROM drafts WHERE turn = ?", (turn,))
         return numbers
+
+    def _insert(
+        self,
+        db: Connection,
+        window_id: str,
+        said: Sequence[Live],
+        tokenizer: str,
+        tags: Mapping[ChunkKey, Sequence[str]],
+    ) -> list[int]:
+        """The records of a turn's chunks, all at once. Returns their numbers."""
+        known = tokenizer_of(db, tokenizer)
+        chunks = [item.chunk for item in said]
+        rows = [
+            chunk_values(window_id, one.key, one.start, one.tokens, known, tags.get(one.key))
+            for one in chunks
+        ]
+        try:
+            db.executemany(INSERT_CHUNK, rows)
+        except self._db.conflict as error:
+            raise BadInput(
+                f"A chunk of turn {chunks[0].key.turn_id} is already stored; nothing was added."
+            ) from error
+        found = dict(
+            db.execute(
+                "SELECT chunk, number FROM chunks WHERE turn = ? AND chunk >= ?",
+                (chunks[0].key.turn_id, chunks[0].key.chunk_id),
+            ).fetchall()
+        )
+        return [int(found[one.key.chunk_id]) for one in chunks]
 
     def _check_reserved(self, db: Connection, said: Sequence[Live]) -> None:
         next_turn, next_position = db.execute("SELECT next_turn, next_position FROM memory").fetchone()
@@ -161,12 +189,15 @@ class SqlTranscript(SqlPart):
         )
 
     def drafts(self, *, now: datetime, abandoned: bool = True, held: str | None = None) -> list[Draft]:
-        found = []
-        with self._db.reading() as db:
+        found: list[Draft] = []
+        with self._db.asking() as db:
             rows = db.execute(
                 """SELECT d.window, d.turn, d.start, d.answers, k.fingerprint, d.begun, d.saved, d.owner
                    FROM drafts d JOIN tokenizers k ON k.id = d.tokenizer ORDER BY d.turn"""
             ).fetchall()
+        if not rows:
+            return found
+        with self._db.reading() as db:
             for window, turn, start, answers, fingerprint, begun, saved, owner in rows:
                 living = db.writes(owner, window) and not (window == held and owner == this_process())
                 if abandoned and (now - moment(saved) < PATIENCE if living is None else living):
@@ -195,7 +226,7 @@ class SqlTranscript(SqlPart):
 
     def chunks(self, numbers: Iterable[int]) -> list[ChunkRecord]:
         wanted = [int(number) for number in numbers]
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.number IN (SELECT value FROM json_each(?))",
                 (listed(wanted),),
@@ -205,7 +236,7 @@ class SqlTranscript(SqlPart):
 
     def chunks_by_key(self, keys: Iterable[ChunkKey]) -> list[ChunkRecord]:
         wanted = list(keys)
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {CHUNK_COLUMNS} FROM json_each(?) j CROSS JOIN {CHUNK_TABLES}
                         AND c.turn = CAST(j.value ->> 0 AS BIGINT) AND c.chunk = CAST(j.value ->> 1 AS BIGINT)""",
@@ -215,7 +246,7 @@ class SqlTranscript(SqlPart):
         return [found[key] for key in dict.fromkeys(wanted) if key in found]
 
     def chunks_between(self, first: int, stop: int) -> list[ChunkRecord]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.merged IS NULL AND c.start < :stop
                     AND c.start >= coalesce(
@@ -226,7 +257,7 @@ class SqlTranscript(SqlPart):
         return [record for record in records(rows) if record.chunk.stop > first]
 
     def turn(self, turn_id: int) -> list[ChunkRecord]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.turn = ? ORDER BY c.chunk", (turn_id,)
             ).fetchall()

@@ -124,7 +124,7 @@ class SqlUses(SqlPart):
         return [ChunkUse(turn, window, moment(said), share) for turn, window, said, share in rows]
 
     def most_used(self, window_id: str, limit: int = 200) -> list[MostUsed]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"""{MERGED} SELECT c.turn, c.chunk, t.role, sum(u.share) AS share, group_concat(DISTINCT u.turn)
                     FROM uses u JOIN turns r ON r.id = u.turn AND r.window = ? JOIN merged m ON m.named = u.chunk

@@ -66,7 +66,7 @@ class SqlWindows(SqlPart):
         return _window(row)
 
     def window(self, window_id: str) -> WindowRecord:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             row = db.execute(f"SELECT {COLUMNS} FROM windows WHERE id = ?", (window_id,)).fetchone()
         if row is None:
             raise UnknownWindow(f"There is no window {window_id!r}. To see them: halo-weave windows")
@@ -74,7 +74,7 @@ class SqlWindows(SqlPart):
 
     def windows(self, *, deleted: bool = False, reader: str | None = None) -> list[WindowRecord]:
         among = "" if reader is None else f"AND id IN ({READABLE})"
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"SELECT {COLUMNS} FROM windows WHERE (deleted IS NULL OR :deleted) {among} ORDER BY created, id",
                 {"deleted": deleted, "reader": reader},
@@ -82,7 +82,7 @@ class SqlWindows(SqlPart):
         return [_window(row) for row in rows]
 
     def chat_window(self, name: str, *, owner: str = OWNER) -> str | None:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             row = db.execute(
                 """SELECT c.window FROM chats c JOIN windows w ON w.id = c.window
                    WHERE c.owner = ? AND c.name = ? AND w.deleted IS NULL""",

@@ -31,7 +31,6 @@ from halo_weave.stores.packing import (
     micros,
     moment,
     pack_floats,
-    pack_tokens,
     pack_traces,
     unpack_floats,
     unpack_runs,
@@ -53,8 +52,8 @@ from halo_weave.stores.sql.rows import (
     unpack_tags,
 )
 from halo_weave.stores.sql.seam import Connection
+from halo_weave.stores.sql.wakes import own_reading, reading_of, waking_rows
 
-OwnReading = tuple[int | None, bytes | None, bytes | None, bytes | None]
 ROLES = {str(role): role for role in Role}
 SLEEPING_COLUMNS = f"""{CHUNK_COLUMNS}, a.brightness, a.peak, a.slept, a.reason, a.ids, a.lengths, a.raw,
     (SELECT fingerprint FROM tokenizers WHERE id = a.tokenizer), a.traces"""
@@ -65,11 +64,10 @@ class SqlWorkingSets(SqlPart):
     # What is live
 
     def live(self, window_id: str) -> list[LiveChunk]:
-        with self._db.reading() as db:
-            tokenizers = dict(db.execute("SELECT id, fingerprint FROM tokenizers"))
+        with self._db.asking() as db:
             rows = db.execute(
                 """SELECT l.chunk, c.turn, c.chunk, t.role, c.start, c.span, t.answers, c.window, t.speaker, t.said,
-                       coalesce(l.tokenizer, c.tokenizer), c.tags, l.pinned, l.since, l.woken, l.traces, l.brightness,
+                       (SELECT k.fingerprint FROM tokenizers k WHERE k.id = coalesce(l.tokenizer, c.tokenizer)), c.tags, l.pinned, l.since, l.woken, l.traces, l.brightness,
                        coalesce(l.ids, c.ids), coalesce(l.lengths, c.lengths), coalesce(l.raw, c.raw)
                    FROM live l CROSS JOIN chunks c CROSS JOIN turns t
                    WHERE l.window = ? AND c.number = l.chunk AND t.id = c.turn ORDER BY l.start""",
@@ -91,7 +89,7 @@ class SqlWorkingSets(SqlPart):
                     brightness[at:stop],
                     pinned == 1,
                     number,
-                    tokenizers[tokenizer],
+                    tokenizer,
                     window,
                     speaker,
                     moment(said),
@@ -140,43 +138,65 @@ class SqlWorkingSets(SqlPart):
         when = micros(now)
         with self._db.writing() as db:
             db.check_lease(window_id)
+            live = _live_rows(db, window_id, [item.key for item in orders])
+            rows, events = [], []
             for item in orders:
-                start, number, size = _live_row(db, window_id, item.key)
+                if item.key not in live:
+                    raise UnknownChunk(f"Chunk {item.key} is not live in window {window_id}.")
+                start, number, size = live.pop(item.key)
                 if item.brightness.shape != (size,):
                     raise BadInput(f"Chunk {item.key} has {size} live tokens, not {item.brightness.size}.")
                 bright, traces = pack_floats(item.brightness), pack_traces(item.traces, size)
                 peak = float(item.brightness.max())
                 reason = pack_json(dict(item.reason))
-                db.execute(
-                    f"""INSERT INTO asleep
-                           (window, start, chunk, gone, peak, slept, reason, brightness, traces, tokenizer, ids, lengths,
-                            raw)
-                       SELECT window, start, chunk, 0, ?, ?, ?, ?, ?, tokenizer, ids, lengths, raw
-                       FROM live WHERE window = ? AND start = ?
-                       ON CONFLICT (window, start) DO UPDATE SET {HELD_AS_NEW}""",
-                    (peak, when, reason, bright, traces, window_id, start),
-                )
-                db.execute("DELETE FROM live WHERE window = ? AND start = ?", (window_id, start))
-                note_event(db, [(window_id, number, when, "slept", reason)])
+                rows.append((peak, when, reason, bright, traces, window_id, start))
+                events.append((window_id, number, when, "slept", reason))
+            db.executemany(
+                f"""INSERT INTO asleep
+                       (window, start, chunk, gone, peak, slept, reason, brightness, traces, tokenizer, ids, lengths,
+                        raw)
+                   SELECT window, start, chunk, 0, ?, ?, ?, ?, ?, tokenizer, ids, lengths, raw
+                   FROM live WHERE window = ? AND start = ?
+                   ON CONFLICT (window, start) DO UPDATE SET {HELD_AS_NEW}""",
+                rows,
+            )
+            db.execute(
+                "DELETE FROM live WHERE window = ? AND start IN (SELECT value FROM json_each(?))",
+                (window_id, listed(row[-1] for row in rows)),
+            )
+            note_event(db, events)
 
     def wake(self, window_id: str, orders: Sequence[WakeUp], *, now: datetime) -> None:
         when = micros(now)
         with self._db.writing() as db:
             db.check_lease(window_id)
             check_window(db, window_id)
+            found = waking_rows(db, window_id, [item.key for item in orders])
+            rows, events = [], []
             for item in orders:
-                number, start = _waking(db, window_id, item.key)
-                reading = _reading(db, window_id, start, number, item)
+                if item.key not in found:
+                    raise UnknownChunk(f"There is no chunk {item.key} in this memory.")
+                row = found[item.key]
+                if why := row.cannot_wake(window_id):
+                    raise BadInput(f"Chunk {item.key} {why}")
+                found[item.key] = row._replace(live=True)
+                reading = reading_of(db, row, item)
                 reason = pack_json(dict(item.reason))
                 bright = pack_floats(item.brightness), pack_traces(item.traces, item.brightness.size)
-                db.execute(
-                    """INSERT INTO live (window, start, chunk, pinned, since, woken, brightness, traces, tokenizer, ids,
-                           lengths, raw)
-                       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-                    (window_id, start, number, item.pinned, when, reason, *bright, *reading),
-                )
-                db.execute("DELETE FROM asleep WHERE window = ? AND start = ?", (window_id, start))
-                note_event(db, [(window_id, number, when, "woke", reason)])
+                at = (window_id, row.start, row.number)
+                rows.append((*at, item.pinned, when, reason, *bright, *reading))
+                events.append((window_id, row.number, when, "woke", reason))
+            db.executemany(
+                """INSERT INTO live (window, start, chunk, pinned, since, woken, brightness, traces, tokenizer, ids,
+                       lengths, raw)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+                rows,
+            )
+            db.execute(
+                "DELETE FROM asleep WHERE window = ? AND start IN (SELECT value FROM json_each(?))",
+                (window_id, listed(row[1] for row in rows)),
+            )
+            note_event(db, events)
 
     def pin(self, window_id: str, key: ChunkKey, *, now: datetime, brightness: float | None = None) -> None:
         with self._db.writing() as db:
@@ -203,7 +223,7 @@ class SqlWorkingSets(SqlPart):
             fingerprint = tokenizer_of(db, tokenizer)
             for item in live:
                 start, number, _ = _live_row(db, window_id, item.chunk.key)
-                own = _own(db, number, fingerprint, item.chunk.tokens)
+                own = own_reading(db, number, fingerprint, item.chunk.tokens)
                 db.execute(
                     """UPDATE live SET brightness = ?, traces = ?, tokenizer = ?, ids = ?, lengths = ?, raw = ?
                        WHERE window = ? AND start = ?""",
@@ -253,7 +273,7 @@ class SqlWorkingSets(SqlPart):
 
     def asleep_or_said(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Wakeable]:
         wanted = list(keys)
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {SLEEPING_COLUMNS} FROM json_each(?) j CROSS JOIN {CHUNK_TABLES}
                         AND c.turn = CAST(j.value ->> 0 AS BIGINT) AND c.chunk = CAST(j.value ->> 1 AS BIGINT)
@@ -264,7 +284,7 @@ class SqlWorkingSets(SqlPart):
         return {key: found[key] for key in wanted if key in found}
 
     def asleep_places(self, window_id: str) -> tuple[Numbers, Numbers]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 "SELECT start, length(brightness) / 4 FROM asleep WHERE window = ? AND gone = 0 ORDER BY start",
                 (window_id,),
@@ -274,7 +294,7 @@ class SqlWorkingSets(SqlPart):
 
     def count_asleep(self, window_id: str, after: int, before: int) -> tuple[int, int]:
         """How many chunks and tokens sleep from one position on and before another."""
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             chunks, tokens = db.execute(
                 """SELECT count(*), coalesce(sum(length(brightness)), 0) / 4 FROM asleep
                    WHERE window = ? AND gone = 0 AND start >= ? AND start < ?""",
@@ -283,7 +303,7 @@ class SqlWorkingSets(SqlPart):
         return chunks, tokens
 
     def asleep_between(self, window_id: str, after: int, before: int, limit: int) -> list[Sleeping]:
-        with self._db.reading() as db:
+        with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {SLEEPING_COLUMNS} FROM asleep a CROSS JOIN {CHUNK_TABLES} AND c.number = a.chunk
                     WHERE a.window = ? AND a.gone = 0 AND a.start >= ? AND a.start < ? ORDER BY a.start LIMIT ?""",
@@ -371,51 +391,18 @@ def _live_row(db: Connection, window_id: str, key: ChunkKey) -> tuple[int, int, 
     return row  # type: ignore[no-any-return]
 
 
-def _waking(db: Connection, window_id: str, key: ChunkKey) -> tuple[int, int]:
-    number = number_of(db, key)
-    start, deleted, merged, aside, live = db.execute(
-        """SELECT start, deleted, merged, aside, EXISTS (SELECT 1 FROM live l WHERE l.window = ? AND l.start = c.start)
-           FROM chunks c WHERE number = ?""",
-        (window_id, number),
-    ).fetchone()
-    if deleted is not None or merged is not None:
-        raise BadInput(
-            f"Chunk {key} was {'deleted' if deleted is not None else 'merged into another'}; it cannot wake up."
-        )
-    if aside:
-        raise BadInput(f"Chunk {key} is on another branch; it cannot wake up.")
-    if live:
-        raise BadInput(f"Chunk {key} is live in window {window_id} already.")
-    return number, start
-
-
-def _reading(db: Connection, window_id: str, start: int, number: int, item: WakeUp) -> OwnReading:
-    """Tokenizer, ids, lengths and bytes if the window reads the chunk in its own way; else nothing."""
-    size = item.brightness.size
-    if item.tokens is not None:
-        if item.tokenizer is None or len(item.tokens) != size:
-            raise BadInput(
-                f"Chunk {item.key} came with tokens that do not fit its brightness, or of no tokenizer."
-            )
-        return _own(db, number, tokenizer_of(db, item.tokenizer), item.tokens)
-    own = db.execute(
-        """SELECT tokenizer, ids, lengths, raw FROM asleep
-               WHERE window = ? AND start = ? AND ids IS NOT NULL AND length(brightness) = ?""",
-        (window_id, start, 4 * size),
-    ).fetchone()
-    if own is not None:
-        return own  # type: ignore[no-any-return]
-    span = db.execute("SELECT span FROM chunks WHERE number = ?", (number,)).fetchone()[0]
-    if size != span:
-        raise BadInput(f"Chunk {item.key} has {span} tokens, not {size}.")
-    return None, None, None, None
-
-
-def _own(db: Connection, number: int, tokenizer: int, tokens: Tokens) -> OwnReading:
-    """Tokens as a window reads them; nothing if the record has the same."""
-    own = (tokenizer, *pack_tokens(tokens))
-    row = db.execute("SELECT tokenizer, ids, lengths, raw FROM chunks WHERE number = ?", (number,)).fetchone()
-    return (None, None, None, None) if row == own else own
+def _live_rows(
+    db: Connection, window_id: str, keys: Sequence[ChunkKey]
+) -> dict[ChunkKey, tuple[int, int, int]]:
+    """Start, number and live tokens of those of these chunks that are live."""
+    rows = db.execute(
+        """SELECT c.turn, c.chunk, t.role, c.start, c.number, length(l.brightness) / 4
+           FROM json_each(?) j CROSS JOIN chunks c JOIN turns t ON t.id = c.turn
+               AND c.turn = CAST(j.value ->> 0 AS BIGINT) AND c.chunk = CAST(j.value ->> 1 AS BIGINT)
+           JOIN live l ON l.window = ? AND l.start = c.start""",
+        (pack_json([key[:2] for key in keys]), window_id),
+    ).fetchall()
+    return {ChunkKey(row[0], row[1], ROLES[row[2]]): row[3:] for row in rows}
 
 
 def _own_tokens(rows: Sequence[tuple[Any, ...]]) -> list[Tokens]:

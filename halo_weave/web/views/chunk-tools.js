@@ -1,6 +1,7 @@
 // What can be done with a chunk: one toolbar that goes where it is needed, and the keys of a chunk that has the focus.
 
 import { h, iconButton } from "../dom.js";
+import { tagChunk } from "./tags.js";
 
 const REM = parseFloat(getComputedStyle(document.documentElement).fontSize);
 
@@ -13,14 +14,15 @@ export class ChunkTools {
     this.app = app;
     this.place = place;
     this.list = list;
-    this.pin = this.#button("pin", "Pin", "p");
-    this.merge = this.#button("merge", "Merge into previous", "m", "Merge into previous (M)");
+    this.pin = this.#button("pin", "Pin", "p", undefined, "writes");
+    this.merge = this.#button("merge", "Merge into previous", "m", "Merge into previous (M)", "writes");
     this.bar = h("div", { class: "tools", role: "toolbar", "aria-label": "Chunk" },
       this.pin, this.merge,
-      this.#button("sleep", "Put to sleep", "s", "Put to sleep (S)"),
+      this.#button("sleep", "Put to sleep", "s", "Put to sleep (S)", "writes"),
+      this.#button("tag", "Tags…", "t", "Tags… (T)"),
       this.#button("copy", "Copy", "c", "Copy (C)"),
       this.#button("why", "Why?", "w", "Why? (W)"),
-      this.#button("delete", "Delete…", "Delete", "Delete… (Del)", "danger-hover"));
+      this.#button("delete", "Delete…", "Delete", "Delete… (Del)", "danger-hover writes"));
     this.bar.hidden = true;
     this.#listen();
   }
@@ -44,6 +46,7 @@ export class ChunkTools {
       p: () => (chunk.pinned ? app.unpin(chunk.key) : app.pin(chunk.key)),
       m: () => this.#canMerge(chunk) && app.merge(chunk.key),
       s: () => app.sleep(chunk.key),
+      t: () => tagChunk(app, chunk.key),
       c: () => app.copy(chunk.pieces.join("")),
       w: () => app.why(chunk.key),
       Delete: () => app.delete(chunk.key),

@@ -35,7 +35,8 @@ export class ComposerView {
     this.preview = new PreviewView(app, (tokens) => this.#counted(tokens));
     this.form = h("form", { class: "composer", "aria-label": "Say something" },
       h("div", { class: "box" }, this.input, this.count, this.send, this.stop));
-    place.append(this.form, this.preview.node, this.status);
+    this.closed = h("p", { class: "closed", hidden: true });
+    place.append(this.form, this.closed, this.preview.node, this.status);
     this.attachments = new AttachmentsView(app, /** @type {HTMLElement} */ (this.form.querySelector(".box")));
     /** Words on their way. @type {{window: string, text: string, back: boolean} | null} */
     this.unheard = null;
@@ -57,7 +58,7 @@ export class ComposerView {
       app.preferences.saveDraft(app.store.current, this.input.value);
       look();
     });
-    for (const topic of ["turn", "status", "connection"]) store.on(topic, () => this.show());
+    for (const topic of ["turn", "status", "connection", "windows"]) store.on(topic, () => this.show());
     store.on("token", () => this.#tick());
     store.on("window", () => {
       this.preview.forget(); // what was chosen there holds there
@@ -159,8 +160,9 @@ export class ComposerView {
     this.count.hidden = text.length < 3;
     this.#counted(Math.ceil(text.length / CHARACTERS), true);
     if (!text) this.preview.forget();
-    else if (text.length < 3 || !store.current || store.busy || text.length > LONGEST) this.preview.hide();
-    else await this.preview.look(text);
+    else if (text.length < 3 || text.length > LONGEST || !store.current || !store.writable || store.busy) {
+      this.preview.hide();
+    } else await this.preview.look(text);
   }
 
   /** How many tokens the text takes, against what stays live. @param {number} tokens @param {boolean} [about] */
@@ -193,7 +195,10 @@ export class ComposerView {
     this.stop.hidden = !store.busy || store.turn.phase === "sending";
     this.send.hidden = !this.stop.hidden;
     this.send.disabled = store.busy || !ready || store.connection.state !== "online";
-    if (store.busy) this.preview.hide();
+    this.form.hidden = !store.writable;
+    this.closed.hidden = store.writable;
+    if (!store.writable) this.closed.textContent = `${store.window?.owner} shares this window with you to read.`;
+    if (store.busy || !store.writable) this.preview.hide();
     this.#sentence();
   }
 

@@ -62,6 +62,13 @@ export class DrawerView {
     if (within) button?.focus();
   }
 
+  /** Whether a panel can be opened. @param {string} name @param {boolean} offered */
+  offer(name, offered) {
+    const button = this.buttons.get(name);
+    if (button) button.hidden = !offered;
+    if (!offered && this.open === name) this.show("");
+  }
+
   /** @param {string} name */
   toggle(name) {
     this.show(this.open === name ? "" : name);

@@ -114,7 +114,7 @@ export class GapView {
       "div", { class: "sleeper", tabindex: "-1", data: { key: item.key } },
       h("div", { class: "sleeper-head" },
         h("span", { text: about }),
-        iconButton("wake", "Wake up", () => this.app.wake(item.key), { text: true, class: "small" }),
+        iconButton("wake", "Wake up", () => this.app.wake(item.key), { text: true, class: "small writes" }),
         iconButton("why", "Why?", () => this.app.why(item.key), { class: "small" })),
       text,
     );

@@ -20,6 +20,7 @@ export class HeaderView {
     this.app = app;
     const { preferences } = app;
     this.name = h("h2", { class: "window-title" });
+    this.shared = h("span", { class: "badge shared-badge", hidden: true });
     this.low = h("span", {});
     this.high = h("span", {});
     this.heat = iconButton("heat", "Show brightness", () => this.toggleHeat());
@@ -31,7 +32,7 @@ export class HeaderView {
     this.banner = h("div", { class: "banner", role: "alert", hidden: true });
     const openRail = () => document.body.classList.add("rail-open");
     place.append(
-      iconButton("menu", "Windows", openRail, { class: "rail-open-button" }), this.name,
+      iconButton("menu", "Windows", openRail, { class: "rail-open-button" }), this.name, this.shared,
       new WhereBadge(app).node, acts.views, this.legend,
       h("div", { class: "header-acts" },
         this.heat, theme, iconButton("keys", "Keys", acts.keys, { class: "wide-only" })));
@@ -68,6 +69,12 @@ export class HeaderView {
     const name = store.window?.name ?? "Halo Weave";
     if (this.name.textContent !== name) this.name.textContent = name;
     document.title = store.window ? `${name} · Halo Weave` : "Halo Weave";
+    const { owner = "", writable = true } = store.window ?? {};
+    this.shared.hidden = !owner;
+    this.shared.textContent = `of ${owner}${writable ? "" : ", to read"}`;
+    this.shared.title = `${owner} shares this window with you to ${writable ? "read and write" : "read"}`;
+    document.body.classList.toggle("read-only", !writable);
+    document.body.classList.toggle("anothers", Boolean(owner));
     const off = preferences.values.heat === "off";
     this.heat.setAttribute("aria-pressed", String(!off));
     this.heat.classList.toggle("on", !off);

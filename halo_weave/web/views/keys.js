@@ -19,7 +19,7 @@ const KEYS = [
   ["On a chunk", [
     ["↑ ↓ or K J", "Previous, next chunk"], ["← →", "Words of an answer: where each came from"],
     ["P", "Pin or unpin"], ["S", "Put to sleep"],
-    ["M", "Merge into previous"], ["C", "Copy"], ["W", "Why?"], ["Del", "Delete…"],
+    ["M", "Merge into previous"], ["T", "Tags…"], ["C", "Copy"], ["W", "Why?"], ["Del", "Delete…"],
   ]],
 ];
 

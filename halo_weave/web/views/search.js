@@ -9,6 +9,7 @@ import { Prose } from "./prose.js";
 const LIMIT = 30;
 const LONGEST = 420; // characters of a hit
 const BEFORE = 80; // of them before the first word
+const WAKE = { text: true, class: "small writes" };
 const HINT = "By meaning and by words, over everything ever said.";
 
 export class SearchView {
@@ -47,6 +48,7 @@ export class SearchView {
     const here = h("label", { class: "check" }, this.here, h("span", { text: "Said in this window" }));
     const line = h("div", { class: "search-line" }, this.count, here);
     this.narrow.offer(this.app.store.windows.flatMap((one) => one.tags));
+    this.app.api.tags().then((tags) => this.narrow.offer(tags.map((one) => one.tag)), () => {});
     this.#sheet = this.app.dialogs.sheet("Search memory", "search", this.input, this.narrow.node, line, this.list);
     this.#pressed = "";
     this.input.focus();
@@ -109,13 +111,14 @@ export class SearchView {
       h("div", { class: "hit-head" },
         h("span", { text: `${speakerOf(hit)} · ${moment(hit.said)}` }),
         hit.window_name && h("span", { class: "badge", text: hit.window_name }),
+        hit.tags.map((tag) => h("span", { class: "window-tag", text: tag })),
         here && h("span", { class: "badge live-badge", text: "live here" }),
         fitButton(hit.similarity, hit.parts),
         h("span", { class: "quiet", text: counted(hit.tokens, "token") })),
       text,
       h("div", { class: "answers start" },
         iconButton("search", here ? "Go there" : "Open", () => this.#go(hit), { text: true, class: "small go" }),
-        !here && Boolean(app.store.current) && iconButton("wake", "Wake up here", wake, { text: true, class: "small" }),
+        !here && Boolean(app.store.current) && iconButton("wake", "Wake up here", wake, WAKE),
         iconButton("why", "Why?", () => app.why(hit.key, hit), { class: "small" })));
   }
 
@@ -154,7 +157,7 @@ export class SearchView {
   }
 }
 
-/** What a search may be narrowed by: who said it, when, and the tag of the window. */
+/** What a search may be narrowed by: who said it, when, and a tag. */
 class Narrowing {
   /** @param {() => void} changed */
   constructor(changed) {
@@ -170,7 +173,7 @@ class Narrowing {
       h("div", { class: "narrow-fields" }, this.role, this.speaker, this.since, this.before, this.tag));
   }
 
-  /** @param {string[]} tags of all windows */
+  /** @param {string[]} tags of windows and chunks */
   offer(tags) {
     const chosen = this.tag.value;
     const names = [...new Set(tags)].sort((a, b) => a.localeCompare(b));

@@ -31,6 +31,7 @@ export class SettingField {
       const options = values.map((value) => h("option", { value, text: value.replaceAll("_", " ") || "default" }));
       return h("select", { id, class: "field", on }, options);
     }
+    if (about.type === "day") return h("input", { id, type: "date", class: "field", on });
     if (about.type === "text") return h("textarea", { id, class: "field", rows: "2", maxlength: about.high, on });
     const range = { min: about.low, max: about.high, step: about.type === "integer" ? 1 : "any" };
     const placeholder = about.optional ? "off" : "";
@@ -41,7 +42,7 @@ export class SettingField {
   #read() {
     const { input, about } = this;
     if (about.type === "boolean") return /** @type {HTMLInputElement} */ (input).checked;
-    if (about.type === "choice") return input.value || null;
+    if (about.type === "choice" || about.type === "day") return input.value || null;
     if (about.type === "text") return input.value;
     return input.value.trim() === "" ? null : Number(input.value);
   }

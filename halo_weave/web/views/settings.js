@@ -52,7 +52,7 @@ export class SettingsView {
   }
 
   get scope() {
-    return this.app.store.current ? this.app.preferences.values.scope : "all";
+    return this.app.store.current && !this.app.store.window?.owner ? this.app.preferences.values.scope : "all";
   }
 
   /** The window whose settings are shown; none if they are those of all. */

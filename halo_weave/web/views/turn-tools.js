@@ -2,6 +2,8 @@
 
 import { h, iconButton } from "../dom.js";
 
+const WRITES = { class: "writes" }; // not for someone who may only read
+
 export class TurnTools {
   #turn = "";
 
@@ -14,11 +16,12 @@ export class TurnTools {
     this.list = list;
     this.find = find;
     const act = (/** @type {(turnId: string) => unknown} */ what) => () => what(this.#turn);
-    this.again = iconButton("again", "Answer again", act((turn) => app.answer(turn)));
-    this.answer = iconButton("send", "Answer this", act((turn) => app.answer(turn)));
-    this.further = iconButton("further", "Continue", act(() => app.goOn()));
-    this.edit = iconButton("edit", "Edit", act((turn) => app.editTurn(turn)));
-    this.branch = iconButton("branch", "Branch off: a new window from here", act((turn) => app.branchOff(turn)));
+    this.again = iconButton("again", "Answer again", act((turn) => app.answer(turn)), WRITES);
+    this.answer = iconButton("send", "Answer this", act((turn) => app.answer(turn)), WRITES);
+    this.further = iconButton("further", "Continue", act(() => app.goOn()), WRITES);
+    this.edit = iconButton("edit", "Edit", act((turn) => app.editTurn(turn)), WRITES);
+    const branch = "Branch off: a new window from here";
+    this.branch = iconButton("branch", branch, act((turn) => app.branchOff(turn)), { class: "owns" });
     this.copy = iconButton("copy", "Copy this turn", act((turn) => app.copyTurn(turn)));
     this.bar = h("div", { class: "turn-tools", role: "toolbar", "aria-label": "Turn", hidden: true },
       this.again, this.answer, this.further, this.edit, this.branch, this.copy);

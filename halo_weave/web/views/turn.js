@@ -45,7 +45,7 @@ export class TurnView {
       turn.document && h("span", { class: "badge", text: "file" }),
       elsewhere && (known ? this.#wayTo(turn) : from(turn.window_name)),
       turn.cut && h("span", { class: "badge", text: "cut off", title: CUT }),
-      !elsewhere && siblings > 1 && this.#versions(turn.turn_id, sibling, siblings));
+      !elsewhere && siblings > 1 && store.writable && this.#versions(turn.turn_id, sibling, siblings));
   }
 
   /** Leaf through the versions of a turn. @param {string} turnId @param {number} at @param {number} of */

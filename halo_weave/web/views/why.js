@@ -2,6 +2,7 @@
 
 import { h, iconButton, sparkline } from "../dom.js";
 import { counted, exactly, fit, happening, number, parts, speakerOf } from "../words.js";
+import { tagChunk, tagged } from "./tags.js";
 
 /** @typedef {Why["history"]} History */
 
@@ -22,6 +23,7 @@ export class WhyView {
       h("p", { text: this.#sentence(why) }),
       why.found && h("p", { class: "quiet", text: `${fit(why.found.similarity, why.found.parts)}.` }),
       levels.length > 1 && sparkline(levels, course),
+      why.tags.length > 0 && h("p", { text: tagged(why.tags) }),
       h("h3", { text: "What happened to it" }),
       h("ol", { class: "history" }, historyOf(why).map((one) => h("li", {},
         h("time", { datetime: one.happened, text: exactly(one.happened) }),
@@ -31,17 +33,21 @@ export class WhyView {
       close();
       why.live ? this.app.sleep(why.key) : this.app.wake(why.key);
     };
+    const tag = () => {
+      close();
+      tagChunk(this.app, why.key);
+    };
     const { close } = this.app.dialogs.sheet("Why?", "wide", ...nodes, h("div", { class: "answers" },
+      iconButton("tag", "Tags…", tag, { text: true }),
       why.live
-        ? iconButton("sleep", "Put to sleep", act, { text: true })
-        : iconButton("wake", "Wake up here, pinned", act, { text: true, class: "primary" })));
+        ? iconButton("sleep", "Put to sleep", act, { text: true, class: "writes" })
+        : iconButton("wake", "Wake up here, pinned", act, { text: true, class: "primary writes" })));
   }
 
   /** @param {Why} why */
   #about(why) {
     const { turn, chunk, role } = parts(why.key);
-    const known = this.app.store.windows.find((one) => one.id === why.window)?.name;
-    const where = `said ${exactly(why.said)} in “${known ?? (why.window_name || "another window")}”`;
+    const where = `said ${exactly(why.said)} in “${why.window_name || "another window"}”`;
     const speaker = speakerOf({ role, speaker: why.speaker });
     return `${speaker} · turn ${turn}, chunk ${chunk} · ${counted(why.tokens, "token")} · ${where}`;
   }

@@ -4,10 +4,13 @@ import { button, fill, h, icon, iconButton } from "../dom.js";
 import { brief, clip, counted, number } from "../words.js";
 import { showExport } from "./exporting.js";
 import { modelNotes } from "./models.js";
+import { showSharing } from "./people.js";
 import { showNewWindow } from "./presets.js";
+import { askTags } from "./tags.js";
 
 const MANY = 6; // windows from which on they can be filtered
 const ARCHIVED = "\0archived"; // chosen as if it were a tag
+const MORE = "Pin, tags, sharing, archive, export";
 const closeRail = () => document.body.classList.remove("rail-open");
 
 export class WindowsView {
@@ -104,9 +107,11 @@ export class WindowsView {
         : `“${clip(one.name, 48)}” is back in the list.`;
       app.toasts.show(said, { label: "Undo", act: () => app.changeWindow(one.id, { archived: one.archived }) });
     };
+    if (one.owner) return showExport(app, one); // the rest is for whoever it belongs to
     const { close } = app.dialogs.sheet(one.name, "small", h("div", { class: "acts" },
       act(one.pinned ? "Unpin" : "Pin to the top", () => app.changeWindow(one.id, { pinned: !one.pinned })),
       act("Tags…", () => this.#tag(one)),
+      app.store.me?.several ? act("Share…", () => showSharing(app, one)) : null,
       act(one.archived ? "Back from the archive" : "Archive", archive),
       act("Export or copy…", () => showExport(app, one)),
       act("Rename…", () => app.renameWindow(one)),
@@ -115,13 +120,8 @@ export class WindowsView {
 
   /** @param {WindowInfo} one */
   async #tag(one) {
-    const { dialogs } = this.app;
-    const about = { title: `Tags of “${clip(one.name, 48)}”`, sentence: "Separated by commas. Empty: none.",
-      label: "Tags", value: one.tags.join(", "), confirm: "Save", empty: true };
-    const text = await dialogs.ask(about);
-    if (text === null) return;
-    const tags = [...new Set(text.split(",").map((tag) => tag.trim()).filter(Boolean))];
-    await this.app.changeWindow(one.id, { tags });
+    const tags = await askTags(this.app, `“${clip(one.name, 48)}”`, one.tags);
+    if (tags) await this.app.changeWindow(one.id, { tags });
   }
 
   #showFoot() {
@@ -173,15 +173,17 @@ export class WindowsView {
         h("span", { class: "window-name" },
           one.pinned && h("span", { class: "window-pin" }, icon("pin"), h("span", { class: "sr", text: "pinned, " })),
           h("span", { class: "name-text", text: one.name }), one.generating && writing),
+        one.owner && h("span", { class: "window-owner",
+          text: `Shared with you by ${one.owner}${one.writable ? "" : ", to read"}` }),
         h("span", { class: "window-last", text: clip(one.last_text, 90) || "Nothing said yet" }),
         h("span", { class: "window-counts" }, counts,
           h("time", { datetime: one.modified, text: brief(one.modified) })),
         one.tags.length ? h("span", { class: "window-tags" },
           one.tags.map((tag) => h("span", { class: "window-tag", text: tag }))) : null),
       h("div", { class: "window-acts" },
-        iconButton("more", `More about ${one.name}`, () => this.#more(one), { hint: "Pin, tags, archive, export" }),
-        iconButton("edit", `Rename ${one.name}`, () => app.renameWindow(one), { hint: "Rename" }),
-        iconButton("delete", `Delete ${one.name}`, () => app.deleteWindow(one), remove)));
+        iconButton("more", `More about ${one.name}`, () => this.#more(one), { hint: one.owner ? "Export" : MORE }),
+        !one.owner && iconButton("edit", `Rename ${one.name}`, () => app.renameWindow(one), { hint: "Rename" }),
+        !one.owner && iconButton("delete", `Delete ${one.name}`, () => app.deleteWindow(one), remove)));
   }
 }
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
+
 from halo_weave.core.tokens import Role
 from halo_weave.engines.llama import LlamaEngine
-from halo_weave.ports import Capture, Engine, Prompt
-from tests.contract.talks import GREEDY, Talk, size
+from halo_weave.ports import UNSENT, Capture, Engine, Prompt, Segment
+from tests.contract.talks import GREEDY, Heard, Talk, down, size
 
 ABILITY = "ahead"
 
@@ -77,3 +80,69 @@ def test_nothing_is_read_ahead_in_a_window_that_speaks(talk: Talk) -> None:
     assert heard.read is not None
     assert heard.read.computed <= 2
     assert len(said) > 3
+
+
+WATCHED = Capture(reading=True, reading_surprisal=True)
+
+
+def typed(talk: Talk, text: str) -> Prompt:
+    """The prompt of a message that is not sent yet, as it would be if it were."""
+    number = talk.add(Role.USER, text)
+    _, first, words = talk.turns[number]
+    whole = talk.prompt(read_from=UNSENT)
+    segments = [
+        Segment("chunk", down(UNSENT, len(words)), one.ids)
+        if one.kind == "chunk" and int(one.labels[0]) == first
+        else one
+        for one in whole.segments
+    ]
+    talk.turns.pop()
+    talk.next = first
+    return replace(whole, segments=segments)
+
+
+def sent(talk: Talk, text: str) -> Heard:
+    number = talk.add(Role.USER, text)
+    heard = talk.hear(capture=WATCHED, read_from=talk.turns[number][1])
+    talk.turns.pop()
+    talk.next -= len(talk.engine.tokenize(text))
+    assert heard.read is not None
+    assert not heard.read.rebuilt
+    return heard
+
+
+def assert_alike(one: Heard, other: Heard, words: int) -> None:
+    """What is known of the words is the same, whether they were read before they were sent or after."""
+    assert one.read is not None
+    assert other.read is not None
+    assert len(one.read.rows) == len(other.read.rows) == words
+    for mine, theirs in zip(one.read.rows, other.read.rows, strict=True):
+        assert mine.tokens == pytest.approx(theirs.tokens, abs=0.02)
+    if one.read.surprisal is None:
+        assert other.read.surprisal is None
+    else:
+        assert one.read.surprisal == pytest.approx(other.read.surprisal, abs=0.3)
+        assert len(one.read.surprisal) == words
+
+
+@pytest.mark.parametrize("before", ["And where does he swim?", "And where does he sleep?"])
+def test_words_that_were_typed_are_read_once_and_as_well_known_as_others(talk: Talk, before: str) -> None:
+    talk.answer()
+    text = "And where does he swim?"
+    fresh = sent(talk, text)
+    talk.engine.forget(talk.window)
+    talk.hear()
+    talk.engine.read_ahead(talk.window, typed(talk, before), room=64, capture=WATCHED)
+    settle(talk.engine)
+    heard = sent(talk, text)
+    tokens, known = (talk.engine.tokenize(one).ids for one in (text, before))
+    most = min(len(tokens), len(known))
+    same = int(np.argmin(np.append(tokens[:most] == known[:most], False)))
+    assert heard.read is not None
+    whole = typed(talk, text)
+    start = next(i for i, one in enumerate(whole.segments) if int(one.labels[0]) == UNSENT)
+    first = sum(len(segment.ids) for segment in whole.segments[:start])
+    expected = 1 if before == text else size(whole) - (first + same - 1)
+    assert heard.read.computed == expected
+    assert_alike(heard, fresh, len(tokens))
+    assert heard.text == fresh.text
