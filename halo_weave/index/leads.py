@@ -59,4 +59,5 @@ def led_to(
                 one[hit.rows] += (odd * hit.scores).astype(np.float32)
         one[place] = 0
         total += one
-    return np.where(evidence > 0, total[rows], 0) / np.float32(sum(worth[word] for word in taken))
+    total /= np.float32(sum(worth[word] for word in taken))
+    return np.where(evidence > 0, total[rows], np.float32(0))
