@@ -11,8 +11,9 @@ from typing import Literal
 
 from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import ReplyPart
+from halo_weave.ports import Engine
 from halo_weave.templates.calls import CallSplitter
-from halo_weave.templates.messages import NativeCall
+from halo_weave.templates.messages import ChatMessage, NativeCall
 from halo_weave.templates.thoughts import ThoughtMarks, ThoughtSplitter
 
 THOUGHT = "thought"  # tag of a chunk that the model thought before it answered
@@ -217,6 +218,11 @@ class ReplyReader:
                 found.append(whole)
                 at += 1
         return found
+
+
+def generation_prompt(engine: Engine, effort: str | None) -> str:
+    """What the template writes before a reply."""
+    return engine.chat([ChatMessage("user", "a")], effort=effort).pieces[-1].text
 
 
 def stored_reply(start: int, tokens: Tokens, marks: ThoughtMarks | None, opening: str) -> ReplyReader:

@@ -10,7 +10,7 @@ from halo_weave.ports import Engine
 from halo_weave.templates.calls import PROBE, CallReader, CallSplitter
 from halo_weave.templates.messages import ChatMessage, NativeCall
 from halo_weave.weave.prompt import Scribe
-from halo_weave.weave.reply import ReplyKind
+from halo_weave.weave.reply import ReplyKind, generation_prompt
 
 Parts = list[tuple[ReplyKind, str]]
 
@@ -27,7 +27,7 @@ class NativeCalling:
         facts = self._engine.facts
         if facts.tools is None or not tools:
             return None
-        prompt = self._engine.chat([ChatMessage("user", "a")], effort=self._effort).pieces[-1].text
+        prompt = generation_prompt(self._engine, self._effort)
         return CallSplitter(facts.tools, tools, header=prompt.strip().rpartition("\n")[2])
 
     def called(self, rest: str) -> None:
