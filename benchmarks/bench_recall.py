@@ -55,7 +55,7 @@ class Way:
 
 
 DEFAULT = Way(Weights(), DEFAULTS.user_weight, DEFAULTS.pairs, floor=DEFAULTS.relevance_floor)
-PLAIN = Weights(speaker=0, time=0, word_reach=(), context=())
+PLAIN = Weights(speaker=0, time=0, leads=0, word_reach=(), context=())
 WAYS = {
     "default": DEFAULT,
     "sliding": Way(None),
@@ -70,12 +70,12 @@ ABLATIONS = {
     "without neighbours' words": replace(DEFAULT, weights=replace(Weights(), word_reach=())),
     "without neighbours' meaning": replace(DEFAULT, weights=replace(Weights(), context=())),
     "without asking": replace(DEFAULT, weights=replace(Weights(), asking=0)),
+    "without leads": replace(DEFAULT, weights=replace(Weights(), leads=0)),
     "without speaker": replace(DEFAULT, weights=replace(Weights(), speaker=0)),
     "without time": replace(DEFAULT, weights=replace(Weights(), time=0)),
     "without floor": replace(DEFAULT, floor=0.0),
-    "floor 2": replace(DEFAULT, floor=2.0),
-    "floor 2.5": replace(DEFAULT, floor=2.5),
-    "floor 3.5": replace(DEFAULT, floor=3.5),
+    "floor 3": replace(DEFAULT, floor=3.0),
+    "floor 5": replace(DEFAULT, floor=5.0),
     "user weight 1": replace(DEFAULT, user_weight=1.0),
     "pairs with": replace(DEFAULT, pairs="with"),
     "pairs off": replace(DEFAULT, pairs="off"),

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from halo_weave.errors import BadSetting
 
@@ -36,10 +37,20 @@ class NamedEngine:
             raise BadSetting("The name of an engine has 1 to 60 letters, digits, spaces or any of . : @ _ -")
         if self.kind not in KINDS:
             raise BadSetting(f"The engine {self.name} is a {self.kind!r}; use one of {', '.join(KINDS)}.")
-        if self.kind != "llama" and not self.url.startswith(("http://", "https://")):
+        if self.kind != "llama" and not _is_address(self.url):
             raise BadSetting(
-                f"The engine {self.name} needs the address of its server, like http://127.0.0.1:5001."
+                f"The engine {self.name} needs the address of its server, like http://127.0.0.1:5001, without name and password."
             )
+
+
+def _is_address(url: str) -> bool:
+    """Of a server, without a name and a password: those would be told with it."""
+    try:
+        parts = urlsplit(url)
+        plain = not (parts.username or parts.password) and parts.port != 0
+    except ValueError:
+        return False
+    return plain and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 class EngineList:

@@ -22,6 +22,7 @@ HaloWeaveError
 │   └── LibraryUnusable    llama.cpp is missing, or its layout is not the one we know
 ├── EngineError            the model stopped in the middle of its work
 │   └── ServerFailed       it runs on a server, which cannot be reached or answers wrongly
+│       └── AnotherModel   the server runs another model now
 ├── StoreError
 │   ├── StoreBusy          another process held the memory for too long
 │   ├── StoreUnreachable   the database does not answer
@@ -117,6 +118,10 @@ class EngineError(HaloWeaveError):
 
 
 class ServerFailed(EngineError):
+    pass
+
+
+class AnotherModel(ServerFailed):
     pass
 
 

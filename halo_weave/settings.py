@@ -156,8 +156,8 @@ class Settings:
         1.5, "How much more your own words count in search than the model's.", low=0.1, high=10
     )
     relevance_floor: float = _remembering(
-        3.0,
-        "How far above small talk a chunk must be in meaning to wake up, unless it holds a rare word of yours; 0 wakes the best there is.",
+        4.0,
+        "How far above small talk the nearest chunk must be in meaning for anything to wake up, unless one holds a rare word of yours; 0 wakes the best there is.",
         low=0,
         high=20,
     )
@@ -196,7 +196,7 @@ class Settings:
     )
     read_ahead: Ahead = _system(
         "compute",
-        "What the model makes ready before you send: nothing, the frame of your message, also what it would wake up from memory or disk, or on an idle machine all of that.",
+        "What the model makes ready before you send: nothing, the frame of your message, also what it would wake up from memory or disk, or also your words while you type and, on an idle machine, what has to be computed.",
         choices=get_args(Ahead),
     )
     timestamps: bool = _system(True, "Show the model when each of your messages was said.")

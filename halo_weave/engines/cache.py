@@ -23,7 +23,7 @@ from halo_weave.errors import EngineError
 from halo_weave.llama import abi
 from halo_weave.llama.footprint import KvType, value_type
 from halo_weave.llama.model import Model
-from halo_weave.ports import UNSENT
+from halo_weave.ports import NAMELESS, UNSENT
 
 if TYPE_CHECKING:
     from halo_weave.engines.apart import Apart
@@ -295,7 +295,8 @@ class Cache:
             keep = keep and not has_any(self.labels[gone], self.erased)
             first, last = int(self.places[gone[0]]), int(self.places[gone[-1]]) + 1
             sent = gone[: _before_unsent(self.labels[gone])]
-            if keep and 0 < len(sent) * self.shape.cell_bytes <= self.shape.graveyard_bytes:
+            named = bool((self.labels[sent] > NAMELESS).any())  # nobody will ask for a frame without its turn
+            if keep and named and len(sent) * self.shape.cell_bytes <= self.shape.graveyard_bytes:
                 self.graves.append(self._saved(sent))
                 self.fresh.append(self.graves[-1])
             for sequence in (LIVE, HELD) if self.shape.sliding else (LIVE,):

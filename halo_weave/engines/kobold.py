@@ -26,7 +26,7 @@ from halo_weave.engines.remote import Refused, RemoteServer
 from halo_weave.engines.rows import RowReader, whole
 from halo_weave.engines.spelling import MARK, PlainTokens
 from halo_weave.engines.stops import Stops
-from halo_weave.errors import BadInput, EngineError, ServerFailed
+from halo_weave.errors import AnotherModel, BadInput, EngineError, ServerFailed
 from halo_weave.ports import (
     Abilities,
     Capture,
@@ -47,6 +47,7 @@ from halo_weave.templates.renderer import TemplateRenderer
 
 MOST_CONTEXT = 1 << 20
 CHATML_END = "<|im_end|>"
+OTHER = "{} runs {} now. Send it again, and that one answers."
 ASKING = 30.0  # seconds for an answer that needs no model
 
 
@@ -57,7 +58,7 @@ class KoboldEngine:
         self, url: str, key: str = "", *, client: str = "", context: int | None = None, plain: bool = False
     ) -> None:
         """`client`: tells this one apart from others that use the server. `plain`: as if it were no Halo Weave."""
-        self.server = RemoteServer(url, key)
+        self.server = RemoteServer(url.rstrip("/ ").removesuffix("/api/v1").removesuffix("/api"), key)
         self.malformed = 0  # rows of attention that could not be used
         self._client = hashlib.sha256(client.encode()).hexdigest()[:16] if client else secrets.token_hex(8)
         self._doubt = False  # whether the server may run another model by now
@@ -321,8 +322,10 @@ class KoboldEngine:
             for event in self._followed(events, flat, prompt.next_label, sampling, seeing, stopped, began):
                 finished = isinstance(event, Done) and event.reason != "abort"
                 yield event
-        except EngineError:
+        except EngineError as error:
             self._doubt = True  # it may have been started again, with another model
+            if isinstance(error, Refused) and error.status == 409:  # it says so itself
+                raise AnotherModel(OTHER.format(self.server.url, "another model")) from None
             raise
         finally:
             events.close()
@@ -336,14 +339,12 @@ class KoboldEngine:
         self.malformed += 1
 
     def _check_model(self) -> None:
-        """After a fault: a server that runs another model now would take our tokens for other words."""
-        if self._doubt:
+        """A server that runs another model now would take our tokens for other words. Another Halo Weave tells by itself."""
+        if self._doubt or not self._lent:
             told = self._asked("GET", "/api/v1/model")
             name = str(told.get("model_name") or told.get("result") or "")
             if name[:200] != self._info.name:
-                raise ServerFailed(
-                    f"{self.server.url} runs {name} now. Choose this engine anew to go on with it."
-                )
+                raise AnotherModel(OTHER.format(self.server.url, name))
             self._doubt = False
 
     def _followed(

@@ -52,8 +52,9 @@ Call one with <tool_call>
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 ABSENT = "[…]"  # what stands for a question that sleeps while its answer is live
-_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-_ANSWER = re.compile(r"<tool_response>\n?(.*)\n?</tool_response>", re.DOTALL)
+_CALL = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+_ANSWER = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>(?=<\|im_end\|>|\Z)", re.DOTALL)
+_FRAME = re.compile(r"\A\s*(<\|im_end\|>\s*)?(<\|im_start\|>assistant\s*)?")
 _THOUGHT = re.compile(r"\A\s*<think>.*?(</think>\s*|\Z)", re.DOTALL)
 
 
@@ -109,27 +110,25 @@ def alternating(messages: Iterable[ChatMessage]) -> list[Message]:
 def with_reply(talk: Sequence[Message], reply: str) -> list[Message]:
     """The conversation with what was written of its last reply: calls and answers of tools as messages of their own."""
     messages, rest, number = list(talk), _THOUGHT.sub("", reply), 0
-    while (call := _CALL.search(rest)) and (made := _call_in(call.group(1))):
-        number += 1
-        id = f"call_{number}"
-        function = {"name": made.name, "arguments": json.dumps(dict(made.arguments))}
-        messages.append(
-            {
-                "role": "assistant",
-                "content": rest[: call.start()].strip() or None,
-                "tool_calls": [{"id": id, "type": "function", "function": function}],
-            }
-        )
-        rest = rest[call.end() :]
-        following = _CALL.search(rest)
-        part = rest[: following.start()] if following else rest
-        answer = _ANSWER.search(part)
-        told = answer.group(1) if answer else part
-        messages.append({"role": "tool", "tool_call_id": id, "content": told.strip("\n")})
-        end = answer.end() if answer else len(part)
-        rest = rest[end:].replace("<|im_end|>", "").replace("<|im_start|>assistant", "").strip()
+    while made := _CALL.search(rest):
+        calls = list[Message]()
+        before, end = rest[: made.start()].strip(), made.start()
+        while (call := _CALL.match(rest, end)) and (one := _call_in(call.group(1))):
+            number, end = number + 1, call.end()
+            function = {"name": one.name, "arguments": json.dumps(dict(one.arguments))}
+            calls.append({"id": f"call_{number}", "type": "function", "function": function})
+        if not calls:
+            break
+        messages.append({"role": "assistant", "content": before or None, "tool_calls": calls})
+        rest = rest[end:]
+        for asked in calls:
+            answer = _ANSWER.search(rest)
+            told, end = (answer.group(1), answer.end()) if answer else (rest, len(rest))
+            messages.append({"role": "tool", "tool_call_id": asked["id"], "content": told.strip("\n")})
+            rest = rest[end:]
+        rest = _THOUGHT.sub("", _FRAME.sub("", rest))
     if rest.strip():
-        messages.append({"role": "assistant", "content": rest})
+        messages.append({"role": "assistant", "content": rest.strip()})
     return messages
 
 

@@ -91,7 +91,7 @@ class OpenAiEngine:
         context: int | None = None,
     ) -> None:
         """`reader` is this engine's own from now on."""
-        url = checked_url(url)
+        url = checked_url(url).removesuffix("/chat/completions")
         self.server = RemoteServer(url if urlsplit(url).path else f"{url}/v1", key)
         self.reader = reader
         self.calibration = HIDDEN if reader is None else None  # else the reader's

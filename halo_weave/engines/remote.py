@@ -42,9 +42,13 @@ class Refused(ServerFailed):
 
 def checked_url(url: str) -> str:
     """An address that can be used, without what a user may have written behind it."""
-    parts = urlsplit(url.strip())
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadInput(f"{url!r} is no address of a server. Write it like http://127.0.0.1:5001.")
+    try:
+        parts = urlsplit(url.strip())
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits:
+        raise BadInput("This is no address of a server. Write it like http://127.0.0.1:5001.")
     if parts.username or parts.password:
         raise BadInput("An address must not hold a name or a password. Give the key on its own.")
     return parts._replace(query="", fragment="").geturl().rstrip("/")
@@ -82,8 +86,8 @@ class RemoteServer:
             answer = self._client.request(
                 method, path, json=body, timeout=httpx.Timeout(patience or self.patience, connect=CONNECT)
             )
-        if answer.status_code >= 400:
-            raise self._refusal(answer.status_code, answer.content)
+        if answer.status_code >= 300:
+            raise self._refusal(answer.status_code, answer.content, answer.headers.get("location", ""))
         try:
             return answer.json()
         except (ValueError, RecursionError):
@@ -126,7 +130,11 @@ class RemoteServer:
             time.sleep(LOOK)
         return True
 
-    def _refusal(self, status: int, content: bytes) -> ServerFailed:
+    def _refusal(self, status: int, content: bytes, location: str) -> ServerFailed:
+        if status < 400:  # neither words nor the key go where the user has not sent them
+            return ServerFailed(
+                f"{self.url} sends on to {self.told(location)}. If that is right, give that address."
+            )
         told = self._words_of(content)
         if status in (401, 403):
             return KeyRefused(
@@ -170,6 +178,8 @@ def _told(url: str) -> Iterator[None]:
 
 
 def _sentence(url: str, error: BaseException) -> str:
+    if "CERTIFICATE" in str(error).upper():
+        return f"{url} shows a certificate that this machine does not trust. Check the address, or the certificate."
     if isinstance(error, httpx.ConnectTimeout | httpx.ConnectError):
         return f"{url} cannot be reached. Is the server running, and the address right?"
     if isinstance(error, httpx.TimeoutException):
@@ -186,7 +196,7 @@ class _Lines:
         path: str,
         body: Any,
         url: str,
-        refusal: Callable[[int, bytes], ServerFailed],
+        refusal: Callable[[int, bytes, str], ServerFailed],
         note: Callable[[int], None],
     ) -> None:
         self._got: queue.SimpleQueue[bytes | BaseException | None] = queue.SimpleQueue()
@@ -242,8 +252,9 @@ class _Lines:
             with _told(self._url), self._client.stream("POST", self._path, json=self._body) as answer:
                 network = answer.extensions.get("network_stream")
                 self._socket = network.get_extra_info("socket") if network is not None else None
-                if answer.status_code >= 400:
-                    raise self._refusal(answer.status_code, answer.read())
+                if answer.status_code >= 300:
+                    location = answer.headers.get("location", "")
+                    raise self._refusal(answer.status_code, answer.read(), location)
                 kind = answer.headers.get("content-type", "")
                 if not kind.startswith("text/event-stream"):
                     what = "a page" if "html" in kind else "something else than a stream"

@@ -35,7 +35,7 @@ def embed_some(store: Store, embedder: Embedder, generation: int, limit: int = A
     texts: list[str] = []
     counts: list[int] = []
     for record in records:
-        parts = passages(record.chunk.text, record.speaker, record.said)
+        parts = passages(record.chunk.text, record.speaker)
         texts.extend(parts)
         counts.append(len(parts))
     found = Wanted(np.array([record.number for record in records], np.int64), wanted.seen)

@@ -27,6 +27,7 @@ class Weights:
     words: float = 5.0  # for the chunk that holds the user's words best
     speaker: float = 1.5  # for a chunk of the one whom the question names
     time: float = 2.0  # for a chunk said in the time that the question names
+    leads: float = 3.0  # for a chunk that holds all the words to which the best hits lead
     asking: float = 5.0  # taken away from a chunk that tells nothing: questions, answers that know nothing
     wrong: float = 20.0  # taken away from what was marked as wrong for such a question: it is no hit any more
     word_reach: tuple[float, ...] = (0.75, 0.5, 0.25)  # of a word that stands 1, 2, 3 chunks away
@@ -43,11 +44,19 @@ class TermHits:
 
 
 def find_terms(
-    store: SearchIndex, outline: Outline, terms: Mapping[str, str], *, window: str | None = None
+    store: SearchIndex,
+    outline: Outline,
+    terms: Mapping[str, str],
+    *,
+    most: int = FREQUENT,
+    window: str | None = None,
 ) -> list[TermHits]:
-    """Each stem is asked of the word index by itself: that tells which of the question's words a chunk holds."""
+    """Each stem is asked of the word index by itself: that tells which of the question's words a chunk holds.
+
+    `most`: a term that more chunks hold is left out.
+    """
     found = []
-    hits = store.search_terms(list(terms), FREQUENT, window=window)
+    hits = store.search_terms(list(terms), most, window=window)
     for term, (numbers, scores) in zip(terms.values(), hits, strict=True):
         rows = outline.rows(numbers)
         known = rows >= 0  # another process may have said something since the outline was read

@@ -1,11 +1,8 @@
-"""What is embedded of a chunk: its passages, each with the name of who said it and the date."""
+"""What is embedded of a chunk: its passages, each with the name of who said it."""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime
-
-from halo_weave.core.words import spoken_date
 
 LEAST_WORDS = 10  # a shorter sentence joins the next: alone it says too little to be found by
 MOST_WORDS = 60  # a longer one is cut: one vector cannot hold it
@@ -22,8 +19,8 @@ def _sentences(text: str) -> list[str]:
     return found
 
 
-def passages(text: str, speaker: str, said: datetime) -> list[str]:
-    """At least one, even of an empty text."""
+def passages(text: str, speaker: str) -> list[str]:
+    """At least one, even of an empty text. A date would take up much of the meaning of a short one."""
     text = text[: MOST_PASSAGES * MOST_WORDS * 16]  # a run without spaces has no words to count
     parts = _sentences(text)
     least = max(LEAST_WORDS, -(-len(text.split()) // MOST_PASSAGES))
@@ -36,5 +33,5 @@ def passages(text: str, speaker: str, said: datetime) -> list[str]:
     if len(joined) > 1 and len(joined[-1].split()) < least:
         last = joined.pop()
         joined[-1] += " " + last
-    who = f"{speaker} ({spoken_date(said)}):" if speaker else f"({spoken_date(said)})"
-    return [f"{who} {part}" for part in (joined or [text.strip()])]
+    who = f"{speaker}: " if speaker else ""
+    return [f"{who}{part}" for part in (joined or [text.strip()])]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
+from halo_weave.core.languages import stems
 from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.tokens import Role
 from halo_weave.core.words import question_terms, terms
@@ -18,6 +19,7 @@ from halo_weave.errors import BadSetting, EngineError, UnknownGeneration
 from halo_weave.index.asking import as_said_by
 from halo_weave.index.embedding import Embedding, Ready
 from halo_weave.index.fusion import Floats, Meaning, TermHits, Weights, find_terms, varied, word_scores
+from halo_weave.index.leads import led_to
 from halo_weave.index.marks import Marks
 from halo_weave.index.narrowing import looked_at, said_in
 from halo_weave.index.ordinary import SMALL_TALK, Ordinary
@@ -30,7 +32,7 @@ from halo_weave.store import Store, VectorSearch
 SHORTLIST = 400  # chunks that each way of searching may put forward
 STRONG = 100  # of the nearest in meaning, whose neighbours are looked at as well
 ORDINARY = 400  # chunks that tell what likeness is ordinary for a question
-RARE = 1_000  # a word that at most one of so many chunks holds says enough by itself
+RARE = 200  # a word that at most one of so many chunks holds says enough by itself
 READ = 4_000  # characters of a question that are embedded
 FEW = 20_000  # chunks that a store is asked to compare one by one
 QUESTIONS = 8  # whose vectors are remembered
@@ -112,6 +114,7 @@ class Recall:
                 for part, meaning in meanings:
                     near[np.searchsorted(rows, part)] = meaning.nearness(query)
             parts = self._parts(query, rows, near, words, named, text, now, user_weight)
+            self._follow_leads(rows, parts, asked, window)
             if near is not None:
                 near = self._ordinary().above_small_talk(near)
             return self._hits(rows, parts, near, index, found, limit, mmr_lambda)
@@ -345,6 +348,18 @@ class Recall:
             )
         return parts
 
+    def _follow_leads(
+        self, rows: Rows, parts: dict[str, Floats], asked: Collection[str], window: str | None
+    ) -> None:
+        """Add what the words of the best hits tell."""
+        if not self.weights.leads or not parts:
+            return
+        names = (terms(name) for name in self._outline.speaker_codes)
+        known = {*asked, *(stem for name in names for stem in stems(name, "english"))}
+        held = led_to(self._store, self._outline, rows, _evidence(parts), known, window)
+        if held is not None and held.any():
+            parts["leads"] = self.weights.leads * held
+
     def _spoken_of(self, text: str) -> list[int]:
         """Codes of the speakers that a question is about: of several that it names, the one it names first."""
         spoken = terms(text[:READ])
@@ -398,9 +413,9 @@ class Recall:
         limit: int,
         mmr_lambda: float | None,
     ) -> list[RecallHit]:
-        evidence = sum(
-            (part for name, part in parts.items() if name != "user"), np.zeros(len(rows), np.float32)
-        )
+        if not parts:
+            return []
+        evidence = _evidence(parts)
         total = evidence + parts.get("user", np.float32(0))
         # What is no better than any other chunk is no hit, whoever said it.
         good = np.flatnonzero(evidence > 0)
@@ -434,3 +449,9 @@ class Recall:
             )
             for i in order.tolist()
         ]
+
+
+def _evidence(parts: Mapping[str, Floats]) -> Floats:
+    """What speaks for each row, whoever said it."""
+    spoken = [part for name, part in parts.items() if name != "user"]
+    return np.asarray(sum(spoken, np.zeros(len(next(iter(parts.values()))), np.float32)), np.float32)

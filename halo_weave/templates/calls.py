@@ -54,15 +54,21 @@ class CallReader:
     """Feed it a reply piece by piece; it tells of each call as soon as it is complete."""
 
     def __init__(
-        self, format: ToolFormat, tools: Sequence[Mapping[str, Any]] = (), *, only_declared: bool = True
+        self,
+        format: ToolFormat,
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        only_declared: bool = True,
+        made: int = 0,
     ) -> None:
-        """`tools`: as they are declared to the template. `only_declared`: calls of other tools are passed over."""
+        """`tools`: as they are declared to the template. `only_declared`: calls of other tools are passed over. `made`:
+        calls before, for their numbers."""
         self._format, self._only_declared = format, only_declared
         self._declared = {function["name"]: function for function in map(_function, tools)}
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._text = ""
         self._at = 0
-        self._made = 0
+        self._made = made
 
     def feed(self, piece: str | bytes) -> tuple[NativeCall, ...]:
         text = self._decoder.decode(piece) if isinstance(piece, bytes) else piece
@@ -135,6 +141,7 @@ class CallSplitter:
         self._names = frozenset(_function(tool).get("name", "") for tool in tools)
         self._found: list[NativeCall] = []
         self._said = False
+        self._made = 0
         self.rest = ""  # what the model has written after its last call
 
     def feed(self, piece: bytes) -> list[tuple[Literal["answer", "mark"], bytes]]:
@@ -172,12 +179,12 @@ class CallSplitter:
             if not self._said and not start:
                 return 0
             if not self._said and start[:1] in (b"{", b"["):
-                self._call = CallReader(self._format, self._tools, only_declared=False)
+                self._call = CallReader(self._format, self._tools, only_declared=False, made=self._made)
                 return 0
             return len(self._held)
         places = [at for at in map(self._held.find, self._opens) if at >= 0]
         if places:
-            self._call = CallReader(self._format, self._tools, only_declared=False)
+            self._call = CallReader(self._format, self._tools, only_declared=False, made=self._made)
             return min(places)
         return len(self._held) - max(beginning(self._held, mark) for mark in self._opens)
 
@@ -187,6 +194,7 @@ class CallSplitter:
         calls = call.feed(piece)
         if calls:
             self._found += calls
+            self._made += len(calls)
             self.rest = call.rest
             held, self._held, self._call = self._held, b"", None
             return [("mark", held)]

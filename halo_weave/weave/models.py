@@ -72,6 +72,7 @@ class WeaveModels:
         self._calibrations: list[Thread] = []
         self._calibrating = Lock()  # one engine after the other
         system.calibrate_later, system.load_again = self._calibrate_later, self.load
+        system.reopen = lambda: self._begin(None)
         self._lock = Lock()
         self._under_way: Thread | None = None
         self._unwanted = Event()

@@ -14,7 +14,7 @@ from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.desk import Desk
 from halo_weave.weave.documents import Document
-from halo_weave.weave.reply import THOUGHT, TOOL, ReplyKind
+from halo_weave.weave.reply import THOUGHT, TOOL, ReplyKind, generation_prompt
 from halo_weave.weave.system import System
 from halo_weave.weave.waking import NO_WISH, WakeWish
 
@@ -130,7 +130,7 @@ def _with_marks(
     marks = engine.facts.marks
     if marks is None:
         return (("answer", kinds["answer"]),) if "answer" in kinds else ()
-    opened = marks.opened_by(system.generation_prompt(engine, effort))
+    opened = marks.opened_by(generation_prompt(engine, effort))
     parts: list[tuple[ReplyKind, Tokens]] = []
     if "thought" in kinds or opened:
         if not opened:

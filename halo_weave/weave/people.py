@@ -126,7 +126,9 @@ class WeavePeople:
         for person in self._store.people():
             if person.name == name:
                 return person.id
-        raise UnknownPerson(f"There is nobody called {name!r}. To see who is: halo-weave people list")
+        raise UnknownPerson(
+            f"There is nobody called {name!r} here. Whoever runs the server knows the names: halo-weave people list"
+        )
 
     def name_of(self, person: str) -> str:
         """How someone is called; the owner is the owner."""

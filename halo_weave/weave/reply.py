@@ -11,8 +11,9 @@ from typing import Literal
 
 from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import ReplyPart
+from halo_weave.ports import Engine
 from halo_weave.templates.calls import CallSplitter
-from halo_weave.templates.messages import NativeCall
+from halo_weave.templates.messages import ChatMessage, NativeCall
 from halo_weave.templates.thoughts import ThoughtMarks, ThoughtSplitter
 
 THOUGHT = "thought"  # tag of a chunk that the model thought before it answered
@@ -50,11 +51,11 @@ class ReplyReader:
         calls: CallSplitter | None = None,
         calls_end: bool = False,
     ) -> None:
-        """`calls` finds tool calls in the model's own format, which are not shown. `calls_end`: nothing is said after one."""
+        """`calls` finds tool calls in the model's own format, which are not shown. `calls_end`: nor is what follows one."""
         self.tokens: list[ReplyToken] = []
         self.calls: list[NativeCall] = []  # those that were found, until somebody takes them
         self._start, self._marks, self._finder = start, marks, calls
-        self._calls_end, self._called = calls_end, False
+        self.calls_end, self._called = calls_end, False
         self._splitter: ThoughtSplitter | None = None
         self._known = 0  # tokens of which it is known what they are
         self._runs: list[tuple[ReplyKind, bytes]] = []  # of the first token that is not known yet
@@ -72,6 +73,10 @@ class ReplyReader:
     def begin(self, opened: bool) -> None:
         """The model goes on after a generation prompt, which may have opened a thought."""
         self._splitter = ThoughtSplitter(self._marks, opened=opened) if self._marks else None
+
+    def answered(self) -> None:
+        """The calls so far have their answers: what follows is said."""
+        self._called = False
 
     def feed(self, id: int, piece: bytes) -> list[ReplyToken]:
         self._add(id, piece)
@@ -140,7 +145,7 @@ class ReplyReader:
         return found
 
     def _after_calls(self, runs: Iterable[tuple[ReplyKind, bytes]]) -> Iterable[tuple[ReplyKind, bytes]]:
-        return [("mark", raw) for _, raw in runs] if self._calls_end and self._called else runs
+        return [("mark", raw) for _, raw in runs] if self.calls_end and self._called else runs
 
     def _settled(self, runs: Iterable[tuple[ReplyKind, bytes]]) -> list[ReplyToken]:
         """Spread what the bytes are over the tokens that they come from."""
@@ -213,6 +218,11 @@ class ReplyReader:
                 found.append(whole)
                 at += 1
         return found
+
+
+def generation_prompt(engine: Engine, effort: str | None) -> str:
+    """What the template writes before a reply."""
+    return engine.chat([ChatMessage("user", "a")], effort=effort).pieces[-1].text
 
 
 def stored_reply(start: int, tokens: Tokens, marks: ThoughtMarks | None, opening: str) -> ReplyReader:

@@ -32,7 +32,6 @@ from halo_weave.ports import Engine, RecallPort, machine_of
 from halo_weave.records import OWNER, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
-from halo_weave.templates.messages import ChatMessage
 from halo_weave.weave.desk import CUT, Desk
 from halo_weave.weave.drafts import DraftWriter
 from halo_weave.weave.effective import stored_settings
@@ -40,7 +39,7 @@ from halo_weave.weave.events import ReplyUnstored, WindowChanged
 from halo_weave.weave.hub import Hubs
 from halo_weave.weave.leaving import check_private, leaving
 from halo_weave.weave.prompt import Scribe, SystemPrompt
-from halo_weave.weave.reply import stored_reply
+from halo_weave.weave.reply import generation_prompt, stored_reply
 from halo_weave.weave.taping import DropTapes, NewTape, TurnTape
 
 log = logging.getLogger(__name__)
@@ -81,6 +80,7 @@ class System:
         self.open_other: OpenOther | None = None
         self.calibrate_later: CalibrateLater = lambda name, engine: None
         self.load_again: Callable[[], None] = lambda: None
+        self.reopen: Callable[[], object] = lambda: None
         self.silent: ModelAtWork | None = None
         self._opening: dict[str, Lock] = {}  # by name: one that does not answer holds up no other
         self.silence: HaloWeaveError | None = None  # why nobody can speak, while there is no model
@@ -476,7 +476,7 @@ class System:
             try:
                 settings = self.settings(self.store.window(draft.window))
                 engine = self.model_of(settings).engine
-                opening = self.generation_prompt(engine, settings.effort)
+                opening = generation_prompt(engine, settings.effort)
                 reply = stored_reply(draft.start, draft.tokens, engine.facts.marks, opening)
                 chunks = chunk_parts(
                     reply.parts(engine.tokenize),
@@ -496,7 +496,3 @@ class System:
                 continue  # it stays a draft, for the next time, or for the server that writes the window now
             except BadInput:
                 self.store.drop_draft(draft.turn_id)  # another process was faster
-
-    def generation_prompt(self, engine: Engine, effort: str | None) -> str:
-        """What the template writes before a reply."""
-        return engine.chat([ChatMessage("user", "a")], effort=effort).pieces[-1].text

@@ -23,7 +23,6 @@ from halo_weave.errors import BadInput
 from halo_weave.keepsakes.calls import ToolCall
 from halo_weave.ports import Done, GenerationEvent, Planned, Read, Reason, Seen, Step
 from halo_weave.records import Reservation
-from halo_weave.templates.calls import CallSplitter
 from halo_weave.templates.messages import NativeCall
 from halo_weave.weave import events
 from halo_weave.weave.clock import TurnClock
@@ -36,7 +35,7 @@ from halo_weave.weave.prompt import declarations
 from halo_weave.weave.readings import About
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.room import fitting, model_room, wake_room
-from halo_weave.weave.roundtrip import round_trip
+from halo_weave.weave.roundtrip import NativeCalling
 from halo_weave.weave.seen import SeenChunk
 from halo_weave.weave.storing import store_reply, store_use
 from halo_weave.weave.system import System
@@ -56,8 +55,8 @@ class Turn:
         self.desk, self.asked, self.text = desk, asked, asked.text
         self.engine, self.store, self.now = desk.engine, system.store, system.now
         self.recall, self.toolbox = system.recall, system.toolbox_in(desk.record)
-        self.scribe, self.system = desk.scribe, system
-        self.settings = desk.settings
+        self.scribe, self.system, self.settings = desk.scribe, system, desk.settings
+        self.calling = NativeCalling(desk.engine, desk.scribe, desk.settings.effort)
         self.flag = Flag()
         self.use = UseTally(desk.calibration)
         self.clock = TurnClock(began)
@@ -91,11 +90,15 @@ class Turn:
         ids = self.store.reserve(len(said) + more)
         yield from self._remember(len(said), ids)
         yield self._hear(said, ids)
+        native = declarations(self.terms.tools) or (self.scribe.tools if self.form == "native" else ())
         with self.desk.guard:
             start = ids.start + len(said)
             self.desk.window.begin_reply(ids.assistant_turn, start, self.asked.question or ids.user_turn)
             self.reply = self.desk.reply = ReplyReader(
-                start, self.engine.facts.marks, calls=self._finder(), calls_end=bool(self.terms.tools)
+                start,
+                self.engine.facts.marks,
+                calls=self.calling.finder(native),
+                calls_end=bool(self.terms.tools),
             )
         self.draft = self.system.drafts.begin(
             self.desk, self.engine.info.tokenizer, self.system.note_unstored
@@ -233,6 +236,7 @@ class Turn:
         while True:
             detector = self.toolbox.detector() if self.toolbox and rounds and self.form == "tags" else None
             calls: list[tuple[ToolCall, NativeCall | None]] = []
+            self.reply.calls_end = bool(self.terms.tools or rounds)
             for step in self._generate(ids, first=not self.stats["tokens"]):
                 got = time.perf_counter()
                 self.clock.model += got - self.clock.handed
@@ -241,6 +245,8 @@ class Turn:
                         yield step
                     case Read():
                         yield self._have_read(step)
+                    case Step() if calls and not self.calling.goes_on(step.piece):
+                        break
                     case Step():
                         settled = self._take(step)
                         yield from self._tell(settled)
@@ -254,9 +260,10 @@ class Turn:
                         self.reason = step.reason
                         if step.cached is not None:
                             self.stats.update(cached=step.cached, prompted=step.prompted or 0)
-                        self.light.end(step.row)
-                        return
-                if calls:
+                        if not calls:
+                            self.light.end(step.row)
+                            return
+                if calls and (detector or not self.calling.several):
                     break
                 self.clock.handed = time.perf_counter()
                 self.clock.per_token += self.clock.handed - got if isinstance(step, Step) else 0.0
@@ -266,8 +273,7 @@ class Turn:
                 return
             self._called |= made
             yield from self._tell(self.reply.finish())
-            for call, native in calls:
-                yield from self._use_tool(call, native, ids)
+            yield from self._use_tools(calls, ids)
             rounds -= 1
 
     def _generate(self, ids: Reservation, *, first: bool) -> Iterator[GenerationEvent]:
@@ -357,15 +363,6 @@ class Turn:
 
     # Tools
 
-    def _finder(self) -> CallSplitter | None:
-        """Finds calls in the template's own format."""
-        facts = self.engine.facts
-        tools = declarations(self.terms.tools) or (self.scribe.tools if self.form == "native" else ())
-        if facts.tools is None or not tools:
-            return None
-        prompt = self.system.generation_prompt(self.engine, self.settings.effort)
-        return CallSplitter(facts.tools, tools, header=prompt.strip().rpartition("\n")[2])
-
     def _calls_for_others(self) -> Iterator[events.TurnEvent]:
         """Calls of tools that another program runs."""
         if self.terms.tools:
@@ -375,22 +372,27 @@ class Turn:
     def _native_calls(self) -> list[tuple[ToolCall, NativeCall | None]]:
         calls, self.reply.calls = self.reply.calls, []
         assert self.toolbox is not None or not calls
+        if calls:
+            self.calling.called(self.reply.rest)
         return [(self.toolbox.native_call(call.name, call.arguments), call) for call in calls if self.toolbox]
 
-    def _use_tool(
-        self, call: ToolCall, native: NativeCall | None, ids: Reservation
+    def _use_tools(
+        self, calls: Sequence[tuple[ToolCall, NativeCall | None]], ids: Reservation
     ) -> Iterator[events.TurnEvent]:
         assert self.toolbox is not None
-        yield events.ToolCalled(call.command)
-        days = self.settings.memory_decay_days
-        answer = self.toolbox.run(call, now=self.now(), within=self.desk.scope, decay_days=days)
-        yield events.ToolAnswered(answer.text, answer.ok)
-        if answer.wake:
-            yield from self._wake_for_tool(answer.wake, ids)
-        effort, written = self.settings.effort, self.reply.rest
-        parts = round_trip(self.engine, self.scribe, effort, native, answer.text, written) if native else None
-        for kind, text in parts or [("answer", f"\n{answer.text}\n")]:
+        days, answers = self.settings.memory_decay_days, list[str]()
+        for call, _ in calls:
+            yield events.ToolCalled(call.command)
+            answer = self.toolbox.run(call, now=self.now(), within=self.desk.scope, decay_days=days)
+            yield events.ToolAnswered(answer.text, answer.ok)
+            answers.append(answer.text)
+            if answer.wake:
+                yield from self._wake_for_tool(answer.wake, ids)
+        made = [native for _, native in calls if native]
+        parts = self.calling.answered(made, answers) if made else None
+        for kind, text in parts or [("answer", f"\n{text}\n") for text in answers]:
             yield from self._say_for_tool(kind, text, ids)
+        self.reply.answered()
         if parts:
             marks = self.engine.facts.marks
             self.reply.begin(marks is not None and marks.opened_by(parts[-1][1]))

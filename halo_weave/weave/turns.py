@@ -6,13 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from threading import Lock, Thread, current_thread
 from typing import Any
 
 from halo_weave.core.tokens import Role, Tokens
-from halo_weave.errors import BadInput, BadSetting, HaloWeaveError, ServerFailed
+from halo_weave.errors import AnotherModel, BadInput, BadSetting, HaloWeaveError, ServerFailed
 from halo_weave.fleet import News
 from halo_weave.ports import Sampling
 from halo_weave.weave.ahead import ReadAhead
@@ -174,7 +175,7 @@ class WeaveTurns(TurnBranches):
         began = time.perf_counter()
         system.open.wait(PATIENCE)
         system.ready(window_id)
-        with system.alone(window_id):
+        with _opened_anew(system.root, window_id), system.alone(window_id):
             system.recover(held=window_id)
             asked = order()
             system.recall.expect(asked.text)
@@ -325,6 +326,21 @@ class WeaveTurns(TurnBranches):
         if previous is not None:
             previous.join()
         return self._system.hubs.of(window_id)
+
+
+@contextmanager
+def _opened_anew(system: System, window_id: str) -> Iterator[None]:
+    """An engine whose server runs another model now is opened again: the next turn speaks with that one."""
+    try:
+        yield
+    except AnotherModel:
+        with suppress(HaloWeaveError):  # another window speaks with it
+            name = system.settings(system.window(window_id)).answered_by
+            if name:
+                system.close_other(name)
+            else:
+                system.reopen()
+        raise
 
 
 def plain(text: str) -> str:

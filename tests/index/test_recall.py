@@ -219,13 +219,39 @@ def test_a_question_about_the_past_wakes_the_best_there_is_and_small_talk_nothin
         assert relevant([replace(hit, rare=False) for hit in found], "Tell me more.", 1e6) == []
 
 
-def test_what_is_far_below_the_best_does_not_wake_up_even_if_there_is_room():
-    def hit(number: int, similarity: float) -> RecallHit:
-        return RecallHit(ChunkKey(number, 0, Role.USER), similarity, nearness=5.0)
+def test_one_relevant_hit_is_reason_enough_for_the_others():
+    def hit(number: int, similarity: float, nearness: float) -> RecallHit:
+        return RecallHit(ChunkKey(number, 0, Role.USER), similarity, nearness=nearness)
 
-    found = [hit(1, 11.0), hit(2, 4.5), hit(3, 3.5)]
-    assert relevant(found, "Who plays the violin?", 3.0) == found[:2]
-    assert relevant(found[1:], "Who plays the violin?", 3.0) == found[1:]
+    found = [hit(1, 11.0, 1.0), hit(2, 4.5, 5.0), hit(3, 3.5, 0.0)]
+    assert relevant(found, "Who plays the violin?", 4.0) == found
+    assert relevant([found[0], found[2]], "Who plays the violin?", 4.0) == []
+
+
+def test_a_word_of_the_best_hit_leads_to_what_else_was_said_of_it(store, window):
+    told = ("Tariq has settled in Porto.", "Lene has settled in Bergen.", "Lene keeps a dog called Rex.")
+    tariq, lene, rex = (
+        ChunkKey(ask(store, window, text, now=NOW + timedelta(days=day)).user_turn, 0, Role.USER)
+        for day, text in enumerate(told)
+    )
+    asked, later = "Rex: where has the owner of Rex settled?", NOW + timedelta(days=9)
+    with recalling(store, None) as recall:
+        assert keys_of(recall.search(asked, now=later)) == [rex, lene, tariq]
+        found = {hit.key: hit.parts for hit in recall.search(asked, now=later)}
+        assert found[lene]["leads"] > 0
+        assert "leads" not in found[tariq]
+        recall.weights = replace(recall.weights, leads=0)
+        without = {hit.key: hit.similarity for hit in recall.search(asked, now=later)}
+        assert without[lene] == without[tariq]
+
+
+def test_leads_make_no_hit_of_what_the_question_does_not_touch(store, window):
+    keys = [
+        ChunkKey(ask(store, window, text, now=NOW + timedelta(days=day)).user_turn, 0, Role.USER)
+        for day, text in enumerate(("Lene keeps a dog called Rex.", "Lene plays chess."))
+    ]
+    with recalling(store, None) as recall:
+        assert keys_of(recall.search("Rex", now=NOW + timedelta(days=9))) == keys[:1]
 
 
 # Bad input

@@ -365,6 +365,13 @@ def test_what_another_process_added_stays(tmp_path):
     assert [(kept.name, kept.key) for kept in EngineList(tmp_path)] == [("cellar", "s3cret")]
 
 
+@pytest.mark.parametrize("url", ["http://[::1", "http://x:99999", "http://ann:s3cret@x", "http://"])
+def test_an_address_that_cannot_be_used_is_not_kept(url):
+    with pytest.raises(BadSetting, match="needs the address") as told:
+        NamedEngine("a", "kobold", url)
+    assert "s3cret" not in str(told.value)
+
+
 @pytest.mark.parametrize("wrong", [{"kind": "x"}, {"url": "ftp://x"}, {"name": ""}, {"name": "a/b"}])
 def test_engines_that_make_no_sense_are_refused(wrong):
     with pytest.raises(BadSetting):

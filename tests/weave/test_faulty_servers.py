@@ -3,6 +3,7 @@
 import logging
 from contextlib import closing
 
+import httpx
 import numpy as np
 import pytest
 
@@ -11,7 +12,7 @@ from halo_weave.engines import calibration, remote
 from halo_weave.engines.absent import AbsentEngine
 from halo_weave.engines.kobold import KoboldEngine
 from halo_weave.engines.openai import OpenAiEngine
-from halo_weave.errors import EngineError, ServerFailed
+from halo_weave.errors import AnotherModel, BadInput, EngineError, ServerFailed
 from halo_weave.records import Subset
 from halo_weave.weave.events import Heard, Spoken, TokenSpoken, TurnEnded
 from tests.engines.faulty import KEY, WORDS, faulty_server
@@ -31,7 +32,6 @@ def engine(request, server, monkeypatch):
     monkeypatch.setattr(remote, "AGAIN", (0.01, 0.02))
     kind = KoboldEngine if request.param == "kobold" else OpenAiEngine
     with closing(kind(server.url, KEY)) as engine:
-        engine.server.patience = 1.0
         yield engine
 
 
@@ -59,9 +59,11 @@ def speak(weave, window, text="What does the cat do?"):
 def test_what_was_said_is_kept_and_the_next_turn_works(assembled, engine, server, fault, kept, sentence):
     weave = assembled(engine)
     window = weave.windows.create("w").id
-    server.fault = fault
+    server.fault, patience = fault, engine.server.patience
+    engine.server.patience = 0.2 if fault == "hangs" else patience
     with pytest.raises(EngineError, match=sentence):
         speak(weave, window)
+    engine.server.patience = patience
     assert said(weave, window) == ["What does the cat do?", *([kept] if kept else [])]
     server.fault = ""
     server.free.set()
@@ -139,6 +141,47 @@ def test_a_window_can_be_looked_at_while_its_server_is_gone(assembled, engine, s
     server.fault = ""
     speak(weave, window, "And now?")
     assert said(weave, window)[-2:] == ["And now?", REPLY]
+
+
+def test_a_server_that_runs_another_model_now_is_told_and_opened_again(assembled, server):
+    with closing(KoboldEngine(server.url, KEY)) as engine:
+        weave = assembled(engine)
+        again = []
+        weave._system.reopen = lambda: again.append("opened")
+        window = weave.windows.create("w").id
+        speak(weave, window)
+        asked, server.model = len(server.asked), "other"
+        with pytest.raises(AnotherModel, match="runs other now"):
+            speak(weave, window, "And then?")
+        assert len(server.asked) == asked  # our tokens would be other words there
+        assert again == ["opened"]
+
+
+def test_words_and_the_key_do_not_follow_where_a_server_sends_on(server):
+    server.fault = "sends on"
+    for kind in (KoboldEngine, OpenAiEngine):
+        with pytest.raises(ServerFailed, match=r"sends on to https://evil\.example") as told:
+            kind(server.url, KEY)
+        assert KEY not in str(told.value)
+
+
+@pytest.mark.parametrize("written", ["{}/", "{}/v1", "{}/v1/", "{}/v1/chat/completions", " {} "])
+def test_an_address_may_be_written_in_several_ways(server, written):
+    with closing(OpenAiEngine(written.format(server.url), KEY)) as engine:
+        assert engine.server.url == f"{server.url}/v1"
+    with closing(KoboldEngine(f"{server.url}/api/", KEY)) as engine:
+        assert engine.server.url == server.url
+
+
+@pytest.mark.parametrize("wrong", ["http://[::1", "http://x:99999", "http://x:y", "http://", "x", ""])
+def test_what_is_no_address_is_told(wrong):
+    with pytest.raises(BadInput, match="no address"):
+        KoboldEngine(wrong)
+
+
+def test_a_certificate_that_is_not_trusted_is_told():
+    error = httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+    assert "certificate" in remote._sentence("https://x", error)
 
 
 def test_a_reply_of_a_hanging_server_can_be_stopped(assembled, engine, server):

@@ -94,6 +94,31 @@ def test_the_round_trip_is_the_templates_own(assembled, toolbox):
     assert seen[1].endswith(CALL + frame)
 
 
+def test_two_calls_of_one_message_are_both_run_and_answered_as_the_template_writes_it(assembled, toolbox):
+    both = f"{CALL}\n</tool_call>\n" + CALL.replace("Cat", "Dog").replace("Mooncake", "Bruno")
+    weave, window = opened(assembled, toolbox, THINKS, f"Sure. {both}\n</tool_call>", "Done.")
+    seen = prompts(weave)
+    turn = list(weave.turns.steps(window, "Remember my cat Mooncake and my dog Bruno."))
+    assert [toolbox.tree.query(path, now=weave.now()).content for path in ("Cat", "Dog")] == [
+        "Mooncake",
+        "Bruno",
+    ]
+    cat, dog = (one.text for one in of(events.ToolAnswered, turn))
+    frame = f"<|im_end|>\n<|im_start|>tool\n{cat}<|im_end|>\n<|im_start|>tool\n{dog}<|im_end|>\n"
+    assert seen[1].endswith(f"{both}\n</tool_call>{frame}<|im_start|>assistant\n")
+    assert len(seen) == 2
+    assert shown(turn, tool=False, thought=False) == "Sure. Done."
+
+
+def test_what_a_model_says_after_its_call_instead_of_waiting_is_not_kept(assembled, toolbox):
+    reply = f"Sure. {CALL}\n</tool_call>\nThe tool says: all is saved."
+    weave, window = opened(assembled, toolbox, THINKS, reply, "Done.")
+    seen = prompts(weave)
+    turn = list(weave.turns.steps(window, "Remember Mooncake."))
+    assert shown(turn, tool=False, thought=False) == "Sure. Done."
+    assert "all is saved" not in seen[1]
+
+
 def test_what_the_tool_said_is_kept_and_sleeps_when_the_turn_is_over(assembled, toolbox, way):
     weave, window = opened(assembled, toolbox, *way)
     turn = list(weave.turns.steps(window, "Remember Mooncake."))

@@ -118,6 +118,37 @@ def test_a_call_and_thoughts_that_come_in_pieces_are_put_together(assembled, too
     assert "tools" in server.asked[0]
 
 
+def test_two_calls_of_one_reply_are_both_run_and_answered(assembled, toolbox):
+    two = {
+        "tool_calls": [
+            {
+                "index": number,
+                "type": "function",
+                "function": {
+                    "name": "save_memory",
+                    "arguments": f'{{"path": "{path}", "content": "{name}"}}',
+                },
+            }
+            for number, (path, name) in enumerate((("Cat", "Mooncake"), ("Dog", "Bruno")))
+        ]
+    }
+    with faulty_server() as server:
+        server.streams = [
+            [*deltas({"content": "Sure."}, two), *ended("tool_calls")],
+            [*deltas({"content": "Done."}), *ended("stop")],
+        ]
+        turn = speak(assembled, toolbox, OpenAiEngine(server.url, KEY))
+        first, second = (body["messages"] for body in server.asked)
+    assert [one.ok for one in of(events.ToolAnswered, turn)] == [True, True]
+    now = of(events.Spoken, turn)[0].said
+    assert [toolbox.tree.query(path, now=now).content for path in ("Cat", "Dog")] == ["Mooncake", "Bruno"]
+    call, *answers = second[len(first) :]
+    assert [one["function"]["name"] for one in call["tool_calls"]] == ["save_memory"] * 2
+    assert [one["tool_call_id"] for one in answers] == [one["id"] for one in call["tool_calls"]]
+    assert [one["content"] for one in answers] == [one.text for one in of(events.ToolAnswered, turn)]
+    assert shown(turn, thought=False).split() == ["Sure.", "Done."]
+
+
 @pytest.mark.model
 def test_a_call_that_llama_cpps_own_server_tells_is_run(assembled, toolbox, tmp_path):
     pieces = (

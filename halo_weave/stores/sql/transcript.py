@@ -134,7 +134,7 @@ class SqlTranscript(SqlPart):
         found = dict(
             db.execute(
                 "SELECT chunk, number FROM chunks WHERE turn = ? AND chunk >= ?",
-                (chunks[0].key.turn_id, chunks[0].key.chunk_id),
+                (chunks[0].key.turn_id, min(one.key.chunk_id for one in chunks)),
             ).fetchall()
         )
         return [int(found[one.key.chunk_id]) for one in chunks]

@@ -12,6 +12,8 @@ const ONCE = "This is shown once: only its hash is kept. Give it to them; they e
 
 export class PeopleView {
   title = "People";
+  /** The windows of others, as they were when all was asked for. */
+  #seen = "";
 
   /** @param {import("../app.js").App} app */
   constructor(app) {
@@ -31,12 +33,14 @@ export class PeopleView {
         h("button", { type: "submit", class: "button", text: "Add" })));
     this.node = h("div", { class: "drawer-body" }, this.who, this.sharing, this.shared, this.keys);
     app.store.on("me", () => this.node.isConnected && this.shown());
+    app.store.on("windows", () => this.node.isConnected && this.#windows() !== this.#seen && this.shown());
   }
 
   async shown() {
     const { api, store } = this.app;
     const { me } = store;
     if (!me) return;
+    this.#seen = this.#windows();
     this.who.textContent = me.runs_it ? `You are the ${me.name}: this server is yours.` : `You are ${me.name}.`;
     this.keys.hidden = !me.runs_it;
     this.sharing.hidden = this.shared.hidden = !me.several;
@@ -51,6 +55,11 @@ export class PeopleView {
     this.#list(this.got, shares.filter((one) => one.person === me.name).map((one) => this.#theirs(one)), "Nothing.");
     this.#list(this.people, people.map((one) => this.#person(one)), "Nobody else.");
     this.first.hidden = me.several;
+  }
+
+  /** What others share now. */
+  #windows() {
+    return JSON.stringify(this.app.store.windows.map((one) => [one.id, one.name, one.owner, one.writable]));
   }
 
   /** @param {HTMLElement} list @param {Node[]} items @param {string} none */
