@@ -250,7 +250,8 @@ class Recall:
         if self._vector_search is None:
             counted = {one.id: one.vectors for one in self._store.generations()}
             index = VectorIndex(ready.embedder.dimension)
-            index.reserve(counted.get(ready.generation, 0))
+            # Room that is not used costs no memory; without it the first new vector would copy all of them.
+            index.reserve(counted.get(ready.generation, 0) * 9 // 8)
             for numbers, vectors in self._store.vectors(ready.generation):
                 index.put(numbers, vectors)
             index.learn()
