@@ -129,7 +129,6 @@ def test_a_window_is_shared_to_read_then_to_write_and_leaves_when_it_is_taken_ba
     expect(ann.locator("#context")).to_contain_text("And mine is a tabby.")
 
     drawer.get_by_role("button", name="Take back").click()
-    toast(bob, "not shared with you any more")
     expect(bob.locator("#context")).not_to_contain_text("Siamese")
     expect(bob.locator(".windows")).to_contain_text("No windows yet.")
 
