@@ -29,7 +29,7 @@ def led_to(
 
     It tells which hits are better than others and makes no hits: without other evidence it is 0. `known`: words that
     say nothing new: the question's own, and names of speakers. A word counts by how likely the hits are that hold it,
-    and by its BM25; no hit leads to itself.
+    and by its BM25; the best do not lead to each other.
     """
     telling = np.flatnonzero((evidence > 0) & (outline["told"][rows] > 0))
     best = telling[np.argsort(-evidence[telling], kind="stable")[:BEST]]
@@ -52,12 +52,9 @@ def led_to(
     if not taken:
         return None
     total = np.zeros(len(outline["number"]), np.float32)
-    for place, held, odd in zip(rows[best].tolist(), words, odds.tolist(), strict=True):
-        one = np.zeros_like(total)
-        for hit in found:
-            if hit.term in taken and hit.term in held:
-                one[hit.rows] += (odd * hit.scores).astype(np.float32)
-        one[place] = 0
-        total += one
+    for hit in found:
+        if hit.term in taken:
+            total[hit.rows] += (shares[hit.term] * hit.scores).astype(np.float32)
+    total[rows[best]] = 0
     total /= np.float32(sum(worth[word] for word in taken))
     return np.where(evidence > 0, total[rows], np.float32(0))
