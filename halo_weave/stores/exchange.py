@@ -177,9 +177,7 @@ class ExportHeader(Element):
     next_position: Annotated[Id, Field(le=FILE_LIMIT)]
 
 
-class PersonIn(Element):
-    """Someone whose memory is in the file. Keys are not in files."""
-
+class PersonIn(Element):  # whose memory is in the file; keys are not in files
     id: Annotated[str, Field(pattern=WINDOW_ID)]
     name: Name
     created: Time
@@ -265,17 +263,14 @@ class ChunkIn(TokensIn):
 
 
 class _OriginIn(Element):
-    """Where it was said first: the memory, its id there, and a mark that tells apart two turns with one id in two
-    copies of that memory."""
+    """Where it was said first, and a mark that tells apart two turns with one id in two copies of a memory."""
 
     memory: Short
     turn: Id
     mark: Short
 
 
-class _UsedIn(Element):
-    """A chunk that a reply took something from."""
-
+class _UsedIn(Element):  # a chunk that a reply took something from
     turn: TurnId
     chunk: Id
     share: Annotated[float, Field(ge=0, le=1)]
@@ -343,9 +338,7 @@ class TurnIn(Element):
         return memory, self.turn, f"{self.role} {self.said}"
 
 
-class _HeldIn(Element):
-    """How a window holds a chunk."""
-
+class _HeldIn(Element):  # how a window holds a chunk
     window: Short
     turn: TurnId
     chunk: Id
