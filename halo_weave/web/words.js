@@ -191,7 +191,8 @@ export function wokenBy(woken, text) {
 
 /** @type {Record<string, string>} */
 const REASONS = {
-  meaning: "meaning", words: "what stands near it", leads: "words of another hit", speaker: "who said it", time: "when it was said",
+  meaning: "meaning", words: "what stands near it", leads: "words of another hit", speaker: "who said it",
+  time: "when it was said",
 };
 /** @type {Record<string, string>} */
 const PARTS = { ...REASONS, words: "words", user: "said by you" };

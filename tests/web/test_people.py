@@ -14,6 +14,8 @@ from tests.web.conftest import Tabs
 from tests.web.house import House
 from tests.web.talk import act, chunk, frame, panel, say, toast
 
+pytestmark = pytest.mark.browser
+
 KEY = "the-key-of-the-owner-1"
 FACT = "My cat Mochi is a Siamese."
 
