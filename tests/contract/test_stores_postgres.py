@@ -114,6 +114,14 @@ def test_what_is_under_way_fails_when_connections_break_and_then_all_goes_on(add
         assert store.verify() == []
 
 
+def test_a_question_whose_connection_the_server_ends_is_asked_again(address, server):
+    database = address.partition("?")[0].rpartition("/")[2]
+    end = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'"
+    with open_store(address) as store, store._db.asking() as db:
+        server.run(end)
+        assert db.execute("SELECT 1").fetchone()[0] == 1
+
+
 def broken_off(store, end) -> None:
     with store._db.writing() as db:
         db.execute("UPDATE memory SET next_turn = 1000")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, cast
@@ -24,6 +24,7 @@ from halo_weave.stores.sql.seam import NOT_COPIED, WORDS, Cursor, Table, Values,
 
 Raw = psycopg.Connection[Any]
 STREAM = 2_000  # rows fetched at a time
+AGAIN = 3  # times that a reading is begun anew when the server ends its connection
 REACH = 800  # candidates that a vector index keeps while it searches
 
 
@@ -60,10 +61,11 @@ class _SumBinaryLoader(NumericBinaryLoader):
 class PostgresConnection:
     """A connection that takes the shared statements, and the steps that PostgreSQL does its own way."""
 
-    def __init__(self, raw: Raw, fleet: PostgresFleet, *, once: bool = False) -> None:
-        """`once`: for one statement only, without a transaction."""
-        self._raw, self._fleet = raw, fleet
-        self._left = 1 if once else -1
+    def __init__(self, raw: Raw, fleet: PostgresFleet, *, another: Callable[[], Raw] | None = None) -> None:
+        """`another`: this is for one statement that only reads, without a transaction; where to ask again if the server
+        ends the connection meanwhile."""
+        self._raw, self._fleet, self._another = raw, fleet, another
+        self._left = -1 if another is None else 1
         self._streams: list[psycopg.ServerCursor[Any]] = []
 
     @property
@@ -75,7 +77,14 @@ class PostgresConnection:
 
     def execute(self, sql: str, values: Values = (), /) -> Cursor:
         statement, given = translated(sql, values)
-        return cast(Cursor, self.raw.execute(statement, given, binary=True))
+        raw, again = self.raw, AGAIN if self._another else 0
+        while True:
+            try:
+                return cast(Cursor, raw.execute(statement, given, binary=True))
+            except psycopg.OperationalError:
+                if self._another is None or not raw.broken or not again:
+                    raise
+                raw, again = self._another(), again - 1
 
     def executemany(self, sql: str, rows: Iterable[Values], /) -> Cursor:
         cursor = self.raw.cursor(binary=True)

@@ -115,16 +115,28 @@ class PostgresDatabase:
     @contextmanager
     def asking(self) -> Iterator[PostgresConnection]:
         """A connection for one statement. A transaction would cost two more ways to the server and back."""
-        with self.translated():
-            raw = self._idle()
-            with self._guard:
-                self._lent.add(raw)
-            try:
-                yield PostgresConnection(raw, self.fleet, once=True)
-            finally:
+        lent: Raw | None = None
+
+        def give_back() -> None:
+            if lent is not None:
                 with self._guard:
-                    self._lent.discard(raw)
-                self._check_pool().putconn(raw)
+                    self._lent.discard(lent)
+                self._check_pool().putconn(lent)
+
+        def another() -> Raw:
+            nonlocal lent
+            give_back()
+            lent = None
+            lent = self._idle()
+            with self._guard:
+                self._lent.add(lent)
+            return lent
+
+        with self.translated():
+            try:
+                yield PostgresConnection(another(), self.fleet, another=another)
+            finally:
+                give_back()
 
     @contextmanager
     def writing(self, *, durable: bool = False, urgent: bool = False) -> Iterator[PostgresConnection]:
