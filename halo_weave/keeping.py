@@ -77,8 +77,8 @@ class People(Protocol):
     def key_hashes(self, start: str) -> list[tuple[str, str]]:
         """Hashes of the keys in use that start like this, each with the id of its person."""
 
-    def is_person(self, person: str) -> bool:
-        """Whether this is the id of the owner, or of someone whose key is in use."""
+    def key_mark(self, person: str) -> str | None:
+        """By which someone's key is told from an earlier one; empty for the owner, None for who has no key."""
 
     def share(self, owner: str, window_id: str, person: str, *, writes: bool, now: datetime) -> Share:
         """Someone may read a window of the owner's, or write there; with an empty id, in all of theirs."""

@@ -64,12 +64,14 @@ class Sessions:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._known: OrderedDict[str, str] = OrderedDict()  # whose each is
+        self._known: OrderedDict[str, tuple[str, str]] = (
+            OrderedDict()
+        )  # whose each is, and the mark of their key
 
-    def begin(self, person: str = OWNER) -> str:
+    def begin(self, person: str = OWNER, mark: str = "") -> str:
         value = secrets.token_urlsafe(32)
         with self._lock:
-            self._known[value] = person
+            self._known[value] = person, mark
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         return value
@@ -78,8 +80,8 @@ class Sessions:
         with self._lock:
             self._known.pop(value, None)
 
-    def person(self, value: str) -> str | None:
-        """Whose session this is; None: nobody's."""
+    def person(self, value: str) -> tuple[str, str] | None:
+        """Whose session this is, and the mark of the key that began it; None: nobody's."""
         with self._lock:
             return self._known.get(value)
 
@@ -163,8 +165,8 @@ class Policy:
         if not guarded or not (self.key or several):
             return None if people or self.key else UNKNOWN
         session = self.sessions.person(self.session_of(headers))
-        if session is not None and (people is None or people.is_known(session)):
-            return session
+        if session is not None and (people is None or people.key_mark(session[0]) == session[1]):
+            return session[0]
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and given.strip():
             if wait := self._guesses.wait(address):
@@ -297,7 +299,7 @@ class Guard:
         before = await to_thread.run_sync(people.reads, who)
 
         def still() -> bool:
-            return people.is_known(who) and before <= people.reads(who)
+            return people.key_mark(who) is not None and before <= people.reads(who)
 
         async with anyio.create_task_group() as group:
 

@@ -75,9 +75,9 @@ class WeavePeople:
                 return person
         return None
 
-    def is_known(self, person: str) -> bool:
-        """Whether this person still has a key, or is the owner."""
-        return self._store.is_person(person)
+    def key_mark(self, person: str) -> str | None:
+        """By which this person's key is told from an earlier one; empty for the owner; None: they have no key."""
+        return self._store.key_mark(person)
 
     def reads(self, person: str) -> frozenset[str]:
         """The windows that someone may read."""

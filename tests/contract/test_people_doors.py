@@ -310,3 +310,5 @@ def test_nothing_is_told_without_a_key_and_a_revoked_one_ends_at_once(house):
         key = owner.post("/api/people", json={"name": "ann"}).json()["key"]
     back = httpx.get(f"{house.address}/api/windows", headers={"authorization": f"Bearer {key}"})
     assert house.ids["window"] in back.text
+    # A session that the old key began is not one of the new key.
+    assert httpx.get(f"{house.address}/api/windows", headers=cookie).status_code == 401

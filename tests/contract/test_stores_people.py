@@ -31,7 +31,7 @@ def test_a_key_is_found_by_its_hash_until_it_is_revoked(store, ann):
     with pytest.raises(BadInput, match="already"):
         store.add_person("ann", "ef" * 32, now=NOW)
     assert store.revoke_person("ann", now=NOW).revoked == NOW
-    assert (store.key_hashes(HASH[:8]), store.is_person(ann), store.is_person(OWNER)) == ([], False, True)
+    assert (store.key_hashes(HASH[:8]), store.key_mark(ann), store.key_mark(OWNER)) == ([], None, "")
     assert store.add_person("ann", "ef" * 32, now=NOW).id == ann  # their memory is there again
     with pytest.raises(UnknownPerson):
         store.revoke_person("cid", now=NOW)
@@ -106,7 +106,7 @@ def test_owners_and_shares_go_along_with_a_file_and_with_a_move(store, memory, a
     assert other.kept_by(next(one for one in names if names[one] == "ann")).notes()[0].content == {
         "said": "hers"
     }
-    assert not any(other.is_person(one) for one in names)  # nobody gets a key by a file
+    assert not any(other.key_mark(one) for one in names)  # nobody gets a key by a file
 
     moved = memory("moved")
     with store._db.reading() as db:

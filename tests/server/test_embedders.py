@@ -68,6 +68,11 @@ def settled(client):
     return now
 
 
+def embedded(client):
+    while client.get("/api/status").json()["embedder"]["wanted"]:
+        time.sleep(0.02)
+
+
 def parts(client):
     hits = client.get("/api/search", params={"q": "Where does the barometer hang?"}).json()["hits"]
     return next(hit["parts"] for hit in hits if hit["text"] == FACT)
@@ -78,6 +83,7 @@ def test_the_old_embedder_serves_until_the_new_one_has_embedded_everything(tmp_p
     with running(options) as client:
         window = client.post("/api/windows", json={"name": "Tower"}).json()["id"]
         say(client, window, FACT)
+        embedded(client)
         assert settled(client)["state"] == "idle"
         begun = client.post("/api/reindex", json={"embedder": "other"})
         assert begun.status_code == 202
@@ -128,6 +134,7 @@ def test_an_embedder_that_cannot_be_had_leaves_everything_as_it_was(tmp_path, sh
     with running(Options(data=tmp_path / "data", engine="scripted")) as client:
         window = client.post("/api/windows", json={"name": "Tower"}).json()["id"]
         say(client, window, FACT)
+        embedded(client)
         client.post("/api/reindex", json={"embedder": "hf:owner/multilingual-GGUF:Q8_0"})
         now = settled(client)
         assert now["state"] == "failed"

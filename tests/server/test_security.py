@@ -203,7 +203,7 @@ def test_sessions_are_bounded():
     for _ in range(5000):
         last = policy.sessions.begin()
     assert policy.sessions.person(first) is None
-    assert policy.sessions.person(last) == OWNER
+    assert policy.sessions.person(last) == (OWNER, "")
 
 
 def test_guesses_are_slowed_down_for_the_address_they_come_from(monkeypatch):

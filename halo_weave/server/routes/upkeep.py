@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from halo_weave.errors import StoreFull
-from halo_weave.records import Imported, Subset
+from halo_weave.records import OWNER, Imported, Subset
 from halo_weave.server import requests, wire
 from halo_weave.server.asking import UNKNOWN, WHO
 from halo_weave.server.requests import Moment, WindowId
@@ -155,7 +155,9 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         who = WHO.get()
         if who not in (None, UNKNOWN):
             policy.sessions.end(policy.session_of(request.headers))
-            answer.set_cookie(policy.cookie, policy.sessions.begin(who), httponly=True, samesite="strict")
+            mark = "" if who == OWNER else service.weave.people.key_mark(who) or ""
+            session = policy.sessions.begin(who, mark)
+            answer.set_cookie(policy.cookie, session, httponly=True, samesite="strict")
         return answer
 
     @router.delete("/api/session", summary="End the session", status_code=204)

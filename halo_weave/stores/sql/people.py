@@ -58,12 +58,12 @@ class SqlPeople(SqlPart):
                 "SELECT key_hash, id FROM people WHERE key_hash >= ?1 AND key_hash < ?1 || 'g'", (start,)
             ).fetchall()
 
-    def is_person(self, person: str) -> bool:
+    def key_mark(self, person: str) -> str | None:
         if person == OWNER:
-            return True
+            return ""
         with self._db.asking() as db:
-            found = db.execute("SELECT 1 FROM people WHERE id = ? AND key_hash IS NOT NULL", (person,))
-            return found.fetchone() is not None
+            row = db.execute("SELECT substr(key_hash, 1, 16) FROM people WHERE id = ?", (person,)).fetchone()
+        return row[0] if row else None
 
     # Sharing
 
