@@ -8,7 +8,7 @@ import { clip, counted, extent } from "./words.js";
 
 const UNNAMED = /^New window( \d+)?$/; // such a window is called after the first words said in it
 const NAME = 48; // characters
-const GONE = "That window does not exist any more, or is not shared with you any more.";
+const GONE = "That window does not exist any more";
 const QUOTED = 3; // chunks in a question
 
 export class App extends Link {
@@ -91,7 +91,9 @@ export class App extends Link {
   windowGone() {
     this.leave();
     const next = newest(this.store.windows);
-    if (next && this.store.current !== this.#deleting) this.toasts.show(GONE);
+    if (next && this.store.current !== this.#deleting) {
+      this.toasts.show(`${GONE}${this.store.me?.several ? ", or is not shared with you any more" : ""}.`);
+    }
     if (next) this.open(next.id);
     else {
       this.store.show("");
