@@ -89,6 +89,7 @@ class _WindowCache:
     clean: int = 0  # tokens at the beginning that are as reading anew would make them
     asleep: list[CachedTokens] = field(default_factory=list)
     foreseen: Capture | None = None  # what was read of words that were not sent yet
+    speaking: bool = False  # nothing is read ahead while a reply grows
 
 
 class ScriptedEngine:
@@ -205,9 +206,13 @@ class ScriptedEngine:
                 raise EngineError("The engine is closed.")
             kept = self.windows.setdefault(window, _WindowCache())
             read = self._read(kept, flat, prompt, sampling, capture, mode)
-        yield Planned(read.reused, read.restored, read.computed)
-        yield replace(read, seconds=time.perf_counter() - began)
-        yield from self._reply(kept, flat, prompt.next_label, sampling, capture, stopped, began)
+            kept.speaking = True
+        try:
+            yield Planned(read.reused, read.restored, read.computed)
+            yield replace(read, seconds=time.perf_counter() - began)
+            yield from self._reply(kept, flat, prompt.next_label, sampling, capture, stopped, began)
+        finally:
+            kept.speaking = False
 
     def read_ahead(
         self,
@@ -224,8 +229,9 @@ class ScriptedEngine:
         with self.lock:
             if self.info.abilities.ahead and not self.closed:
                 kept = self.windows.setdefault(window, _WindowCache())
-                self._read(kept, flat, prompt, Sampling(max_new_tokens=room), capture, mode)
-                kept.foreseen = capture
+                if not kept.speaking:
+                    self._read(kept, flat, prompt, Sampling(max_new_tokens=room), capture, mode)
+                    kept.foreseen = capture
 
     def forget(self, window: str) -> None:
         with self.lock:

@@ -381,14 +381,10 @@ def _why(detail: Mapping[str, Json]) -> str:
 
 def _live_row(db: Connection, window_id: str, key: ChunkKey) -> tuple[int, int, int]:
     """Start, number and live tokens of a live chunk."""
-    row = db.execute(
-        """SELECT c.start, c.number, length(l.brightness) / 4 FROM chunks c JOIN turns t ON t.id = c.turn
-           JOIN live l ON l.window = ? AND l.start = c.start WHERE c.turn = ? AND c.chunk = ? AND t.role = ?""",
-        (window_id, *key),
-    ).fetchone()
-    if row is None:
+    found = _live_rows(db, window_id, [key])
+    if key not in found:
         raise UnknownChunk(f"Chunk {key} is not live in window {window_id}.")
-    return row  # type: ignore[no-any-return]
+    return found[key]
 
 
 def _live_rows(
