@@ -7,8 +7,7 @@ import itertools
 import json
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from benchmarks.cell_kills import drill
 from benchmarks.engine_readings import BUDGET, turns_between_readings
+from benchmarks.engine_speed import capture_ratio, plain_ratio
 from benchmarks.engine_talk import (
     CHUNK,
     CONTINUATION,
@@ -34,8 +34,6 @@ from benchmarks.engine_talk import (
     pieces,
     prompt,
 )
-from halo_weave.core.heads import Calibration
-from halo_weave.core.use import seen_for_use
 from halo_weave.engines.calibration import calibrated
 from halo_weave.engines.llama import Limits, LlamaEngine
 from halo_weave.llama import catalogue
@@ -43,57 +41,13 @@ from halo_weave.llama.footprint import cache_bytes
 from halo_weave.llama.header import read_header
 from halo_weave.llama.inventory import resolve
 from halo_weave.places import calibration_folder
-from halo_weave.ports import Capture, Prompt, Read, Sampling, Step
+from halo_weave.ports import Capture, Read, Sampling, Step
 from halo_weave.settings import Settings
 
-CONTEXTS = (500, 1700, 4000)
 LIVE, PRUNED, RETURNING, QUESTION = 2000, 300, 200, 20
 DIALOGUES, REPEATS, ROUNDS, TURNS = 24, 3, 20, 20  # on a small model; on larger ones fewer
 SMALL = 300_000_000  # weights
 RANDOM_ROUNDS = 50
-
-
-def intervals(times: Iterable[float]) -> list[float]:
-    """Seconds from token to token."""
-    return [b - a for a, b in itertools.pairwise(times)]
-
-
-def arrivals(
-    engine: LlamaEngine, window: str, ask: Prompt, tokens: int, capture: Capture | None
-) -> Iterator[float]:
-    for event in engine.generate(window, ask, Sampling(temperature=0.0, max_new_tokens=tokens), capture):
-        if isinstance(event, Step):
-            yield time.perf_counter()
-
-
-def capture_ratio(
-    engine: LlamaEngine, calibration: Calibration, rounds: int
-) -> dict[str, dict[str, float | None]]:
-    """Decode speed with what the product reads over without, by strategy, interleaved in one window."""
-    product = Settings().strategy
-    kinds: dict[str, Capture | None] = {"without": None}
-    for name in (product, "use_and_surprise", "magnitude_voting"):
-        strategy = Settings().changed({"strategy": name}).brightness_strategy(calibration)
-        kinds[name] = seen_for_use(strategy.capture, calibration)
-    ratios: dict[str, dict[str, float | None]] = {name: {} for name in kinds if name != "without"}
-    for size in CONTEXTS:
-        if size + 64 > engine.info.context:
-            for found in ratios.values():
-                found[str(size)] = None
-            continue
-        ask = prompt(pieces(facts(engine, size), size))
-        list(arrivals(engine, "capture", ask, 4, None))
-        taken: dict[str, list[float]] = {kind: [] for kind in kinds}
-        for number in range(rounds):
-            for kind in sorted(kinds, reverse=bool(number % 2)):
-                taken[kind] += intervals(arrivals(engine, "capture", ask, 12, kinds[kind]))
-        medians = {kind: statistics.median(times) for kind, times in taken.items()}
-        for kind, found in ratios.items():
-            found[str(size)] = round(medians["without"] / medians[kind], 3)
-        told = ", ".join(f"{kind} {value * 1e3:.2f} ms" for kind, value in medians.items())
-        note(f"  {size} tokens, per token: {told}")
-    engine.forget("capture")
-    return ratios
 
 
 def turn_speedup(engine: LlamaEngine, repeats: int) -> dict[str, float]:
@@ -267,54 +221,6 @@ def random_rounds(engine: LlamaEngine, count: int) -> dict[str, int]:
     engine.forget("rounds")
     note(f"  {count} rounds, {rows} rows, {faults} faults")
     return {"rounds": count, "rows": rows, "faults": faults}
-
-
-def plain_ratio(engine: LlamaEngine, rounds: int) -> float | None:
-    """Our decode speed without capture over that of xllamacpp's own server, at the faster of its two settings."""
-    try:
-        import xllamacpp
-    except ImportError:
-        note("  skipped: xllamacpp is not installed")
-        return None
-    ids = facts(engine, 500)
-    text = engine.pieces(ids).text
-    ask = prompt(pieces(ids, len(ids)))
-
-    def server(flash: Any) -> Any:
-        params = xllamacpp.CommonParams()
-        params.model.path = str(engine.model.path)
-        params.n_ctx, params.n_parallel, params.warmup, params.verbosity = 2048, 1, False, -1
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = engine.shape.threads
-        params.flash_attn_type = flash
-        return xllamacpp.Server(params)
-
-    kinds = xllamacpp.llama_flash_attn_type
-    theirs = {
-        "flash attention off": server(kinds.LLAMA_FLASH_ATTN_TYPE_DISABLED),
-        "its default": server(kinds.LLAMA_FLASH_ATTN_TYPE_AUTO),
-    }
-
-    def heard(which: Any) -> Iterator[float]:
-        times: list[float] = []
-        which.handle_completions(
-            {"prompt": text, "max_tokens": 24, "temperature": 0, "ignore_eos": True, "stream": True},
-            lambda _: times.append(time.perf_counter()),
-        )
-        return iter(times[:-1])  # the last message only says that it is over
-
-    taken: dict[str, list[float]] = {"ours": [], **{name: [] for name in theirs}}
-    for number in range(rounds + 1):
-        for name, sampled in taken.items():
-            if name == "ours":
-                found = intervals(arrivals(engine, "plain", ask, 24, None))
-            else:
-                found = intervals(heard(theirs[name]))
-            if number:  # the first round reads the prompt
-                sampled.extend(found)
-    engine.forget("plain")
-    medians = {name: statistics.median(found) for name, found in taken.items()}
-    note("  " + ", ".join(f"{name}: {value * 1e3:.2f} ms per token" for name, value in medians.items()))
-    return round(min(medians[name] for name in theirs) / medians["ours"], 3)
 
 
 def _checked(ok: bool, why: str, measure: Callable[[], Any]) -> Any:
