@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from benchmarks.engine_talk import (
     pieces,
     prompt,
 )
+from halo_weave.core.tokens import Ids
 from halo_weave.engines.llama import Limits, LlamaEngine
 from halo_weave.llama.footprint import cache_bytes
 from halo_weave.llama.header import read_header
@@ -93,37 +95,65 @@ def nll_ahead(engine: LlamaEngine, folder: Path, count: int) -> dict[str, dict[s
     differences: dict[str, dict[str, list[float]]] = {
         case: {way: [] for way in AHEAD} for case in ("nothing_wakes", "chunk_wakes")
     }
-    opening, closing = _frames(engine)
+    frames = _frames(engine)
     for number, ids in enumerate(dialogues(engine, folder, count)):
         prefix, chunk, middle, later, rest = pieces(ids, PREFIX, CHUNK, MIDDLE, LATER, CONTINUATION)
-        words, continuation = (
-            Piece(rest.labels[part], rest.ids[part]) for part in (slice(WORDS), slice(WORDS, None))
-        )
+        before = [prefix, middle, later]
+        first_token(engine, "ahead", prompt([prefix, chunk, middle]), "splice")
         for case, found in differences.items():
-            live = [prefix, chunk, middle, later] if case == "chunk_wakes" else [prefix, middle, later]
-            message = [*live, _named(opening, 1), words, _named(closing, 2)]
-            exact, _ = loss(engine, "exact", message, continuation, "exact")
+            live = [prefix, chunk, middle, later] if case == "chunk_wakes" else before
+            exact = None
             for way in AHEAD:
-                engine.forget("ahead")
-                first_token(engine, "ahead", prompt([prefix, chunk, middle]), "splice")
-                first_token(engine, "ahead", prompt([prefix, middle, later]), "splice")
-                if way != "sent":
-                    _read_ahead(engine, prompt([prefix, middle, later, opening]))
-                if way == "words":
-                    unsent = Piece(UNSENT - np.arange(WORDS), words.ids)
-                    typed = prompt([*live, opening, unsent, closing])
-                    _read_ahead(engine, Prompt(typed.segments, typed.next_label, UNSENT))
+                first_token(engine, "ahead", prompt(before), "splice")
+                message, continuation = _message(live, frames, rest)
+                exact = exact or loss(engine, "exact", message, continuation, "exact")[0]
+                _foresee(engine, before, live, frames, rest, way)
                 asked = prompt(message)
-                sent = Prompt(asked.segments, asked.next_label, int(words.labels[0]))
+                sent = Prompt(asked.segments, asked.next_label, int(message[-2].labels[0]))
                 _, read = first_token(engine, "ahead", sent, "splice", SEEN)
-                assert (
-                    read.computed <= {"sent": 999, "frames": WORDS + len(closing.ids) + 2, "words": 2}[way]
-                ), read
+                new = WORDS + len(frames[1])
+                most = {"sent": len(frames[0]) + new, "frames": new + 1, "words": 1}[way]
+                assert read.computed <= most, f"{way}: {read.computed} computed"
                 found[way].append(loss(engine, "ahead", message, continuation)[0] - exact)
         engine.forget("exact")
+        engine.forget("ahead")
         told = (f"{way} {found[way][-1]:+.4f}" for found in differences.values() for way in AHEAD)
         note(f"  dialogue {number + 1}, nothing and a chunk wakes: {', '.join(told)}")
     return {case: _told(found) for case, found in differences.items()}
+
+
+fresh = itertools.count(
+    10**4, 10**3
+)  # labels that nothing had before: only what was read ahead is there already
+
+
+def _message(live: list[Piece], frames: tuple[Ids, Ids], rest: Piece) -> tuple[list[Piece], Piece]:
+    """What was sent, and what follows it."""
+    opening, closing = (Piece(-next(fresh) - np.arange(len(ids)), ids, "frame") for ids in frames)
+    words, continuation = (
+        Piece(next(fresh) + np.arange(len(ids)), ids) for ids in (rest.ids[:WORDS], rest.ids[WORDS:])
+    )
+    return [*live, opening, words, closing], continuation
+
+
+def _foresee(
+    engine: LlamaEngine,
+    before: list[Piece],
+    live: list[Piece],
+    frames: tuple[Ids, Ids],
+    rest: Piece,
+    way: str,
+) -> None:
+    """What is read before the message is sent: after the last reply its frame, and then what the preview shows."""
+    opening, closing = (
+        Piece(NAMELESS - 1000 * number - np.arange(len(ids)), ids, "frame")
+        for number, ids in enumerate(frames)
+    )
+    if way != "sent":
+        _read_ahead(engine, prompt([*before, opening]))
+    if way == "words":
+        typed = prompt([*live, opening, Piece(UNSENT - np.arange(WORDS), rest.ids[:WORDS]), closing])
+        _read_ahead(engine, Prompt(typed.segments, typed.next_label, UNSENT))
 
 
 SEEN = Capture(reading=True, reading_surprisal=True)
@@ -139,28 +169,18 @@ def _worst(values: list[float]) -> float:
 
 
 def _read_ahead(engine: LlamaEngine, ask: Prompt) -> None:
+    engine.scheduler.settle()  # nothing is read ahead in a window that speaks
     engine.read_ahead("ahead", ask, room=96, capture=SEEN if ask.read_from is not None else None)
     engine.scheduler.settle()
 
 
-def _frames(engine: LlamaEngine) -> tuple[Piece, Piece]:
+def _frames(engine: LlamaEngine) -> tuple[Ids, Ids]:
     """What the template writes between an answer and a message, with a time stamp, and between it and the next answer."""
     talk = [ChatMessage("user", "a"), ChatMessage("assistant", "b"), ChatMessage("user", "c")]
     written = [piece for piece in engine.chat(talk).pieces if not piece.said]
-    opening = (
-        "".join(p.text for p in written if (p.message, p.part) in ((1, "footer"), (2, "header"))) + STAMP
-    )
+    opening = "".join(p.text for p in written if (p.message, p.part) in ((1, "footer"), (2, "header")))
     closing = "".join(p.text for p in written if (p.message, p.part) == (2, "footer") or p.part == "prompt")
-    found = []
-    for number, text in enumerate((opening, closing)):
-        ids = engine.tokenize(text, special=True).ids
-        found.append(Piece(NAMELESS - 1000 * number - np.arange(len(ids)), ids, "frame"))
-    return found[0], found[1]
-
-
-def _named(frame: Piece, number: int) -> Piece:
-    """As it is when the message was sent."""
-    return Piece(-1000 * number - np.arange(len(frame.ids)), frame.ids, "frame")
+    return engine.tokenize(opening + STAMP, special=True).ids, engine.tokenize(closing, special=True).ids
 
 
 # Keys in 8 bits
