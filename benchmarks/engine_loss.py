@@ -98,11 +98,11 @@ def nll_ahead(engine: LlamaEngine, folder: Path, count: int) -> dict[str, dict[s
     frames = _frames(engine)
     for number, ids in enumerate(dialogues(engine, folder, count)):
         prefix, chunk, middle, later, rest = pieces(ids, PREFIX, CHUNK, MIDDLE, LATER, CONTINUATION)
-        before = [prefix, middle, later]
-        first_token(engine, "ahead", prompt([prefix, chunk, middle]), "splice")
+        live = [prefix, chunk, middle, later]
+        exact = None
         for case, found in differences.items():
-            live = [prefix, chunk, middle, later] if case == "chunk_wakes" else before
-            exact = None
+            before = [prefix, middle, later] if case == "chunk_wakes" else live
+            first_token(engine, "ahead", prompt([prefix, chunk, middle]), "splice")
             for way in AHEAD:
                 first_token(engine, "ahead", prompt(before), "splice")
                 message, continuation = _message(live, frames, rest)
@@ -115,16 +115,15 @@ def nll_ahead(engine: LlamaEngine, folder: Path, count: int) -> dict[str, dict[s
                 most = {"sent": len(frames[0]) + new, "frames": new + 1, "words": 1}[way]
                 assert read.computed <= most, f"{way}: {read.computed} computed"
                 found[way].append(loss(engine, "ahead", message, continuation)[0] - exact)
+            engine.forget("ahead")
         engine.forget("exact")
-        engine.forget("ahead")
         told = (f"{way} {found[way][-1]:+.4f}" for found in differences.values() for way in AHEAD)
         note(f"  dialogue {number + 1}, nothing and a chunk wakes: {', '.join(told)}")
     return {case: _told(found) for case, found in differences.items()}
 
 
-fresh = itertools.count(
-    10**4, 10**3
-)  # labels that nothing had before: only what was read ahead is there already
+# Labels that nothing had before: only what was read ahead is there already.
+fresh = itertools.count(10**4, 10**3)
 
 
 def _message(live: list[Piece], frames: tuple[Ids, Ids], rest: Piece) -> tuple[list[Piece], Piece]:
