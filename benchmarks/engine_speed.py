@@ -31,6 +31,7 @@ def capture_ratio(
     names = dict.fromkeys((Settings().strategy, "use_and_surprise", "magnitude_voting"))
     ratios: dict[str, dict[str, float | None]] = {name: {} for name in names}
     for size in CONTEXTS:
+        engine.forget(WINDOWS[1])  # it takes what the first one has read
         fits = size + 64 <= engine.info.context
         ask = prompt(pieces(facts(engine, size), size)) if fits else None
         for name, found in ratios.items():

@@ -35,7 +35,7 @@ FEATURES = {
 REINSTALL = "pip install --force-reinstall --no-deps xllamacpp==2026.10.11549"
 NATIVE = 'CMAKE_ARGS="-DGGML_NATIVE=ON" pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36'
 # Measured with Qwen2.5-Coder (Q4_K_M) and SmolLM2 135M (Q4_1), one core.
-WITH_AVX512 = "With AVX-512 a prompt was read 1.5 times as fast with a model in Q4_K, hardly faster in Q4_1; writing took as long."
+WITH_AVX512 = "With AVX-512 a prompt was read 1.4 to 1.6 times as fast with models in Q4_K, hardly faster in Q4_1; writing took as long."
 ITS_INDEX = "--index-url with the address that the README of xllamacpp gives for"
 ADVICE = {
     "CUDA": f"NVIDIA (CUDA): {REINSTALL} {ITS_INDEX} your version of CUDA",
