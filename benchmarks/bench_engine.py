@@ -7,129 +7,102 @@ import itertools
 import json
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.cell_kills import drill
+from benchmarks.engine_loss import SEEN, kv_types, nll, nll_ahead
 from benchmarks.engine_readings import BUDGET, turns_between_readings
+from benchmarks.engine_speed import capture_ratio, plain_ratio
 from benchmarks.engine_talk import (
-    CHUNK,
-    CONTINUATION,
-    LATER,
-    MIDDLE,
-    PREFIX,
     Piece,
-    dialogues,
     facts,
     first_token,
     forget_asleep,
-    give_way,
     leave_to_disk,
-    loss,
     note,
     pieces,
     prompt,
 )
-from halo_weave.core.heads import Calibration
-from halo_weave.core.use import seen_for_use
 from halo_weave.engines.calibration import calibrated
 from halo_weave.engines.llama import Limits, LlamaEngine
 from halo_weave.llama import catalogue
-from halo_weave.llama.footprint import cache_bytes
-from halo_weave.llama.header import read_header
 from halo_weave.llama.inventory import resolve
 from halo_weave.places import calibration_folder
-from halo_weave.ports import Capture, Prompt, Read, Sampling, Step
-from halo_weave.settings import Settings
+from halo_weave.ports import UNSENT, Capture, Prompt, Read, Sampling, Step
+from halo_weave.settings import KvMode, Settings
 
-CONTEXTS = (500, 1700, 4000)
 LIVE, PRUNED, RETURNING, QUESTION = 2000, 300, 200, 20
 DIALOGUES, REPEATS, ROUNDS, TURNS = 24, 3, 20, 20  # on a small model; on larger ones fewer
 SMALL = 300_000_000  # weights
 RANDOM_ROUNDS = 50
 
 
-def intervals(times: Iterable[float]) -> list[float]:
-    """Seconds from token to token."""
-    return [b - a for a, b in itertools.pairwise(times)]
-
-
-def arrivals(
-    engine: LlamaEngine, window: str, ask: Prompt, tokens: int, capture: Capture | None
-) -> Iterator[float]:
-    for event in engine.generate(window, ask, Sampling(temperature=0.0, max_new_tokens=tokens), capture):
-        if isinstance(event, Step):
-            yield time.perf_counter()
-
-
-def capture_ratio(
-    engine: LlamaEngine, calibration: Calibration, rounds: int
-) -> dict[str, dict[str, float | None]]:
-    """Decode speed with what the product reads over without, by strategy, interleaved in one window."""
-    product = Settings().strategy
-    kinds: dict[str, Capture | None] = {"without": None}
-    for name in (product, "use_and_surprise", "magnitude_voting"):
-        strategy = Settings().changed({"strategy": name}).brightness_strategy(calibration)
-        kinds[name] = seen_for_use(strategy.capture, calibration)
-    ratios: dict[str, dict[str, float | None]] = {name: {} for name in kinds if name != "without"}
-    for size in CONTEXTS:
-        if size + 64 > engine.info.context:
-            for found in ratios.values():
-                found[str(size)] = None
-            continue
-        ask = prompt(pieces(facts(engine, size), size))
-        list(arrivals(engine, "capture", ask, 4, None))
-        taken: dict[str, list[float]] = {kind: [] for kind in kinds}
-        for number in range(rounds):
-            for kind in sorted(kinds, reverse=bool(number % 2)):
-                taken[kind] += intervals(arrivals(engine, "capture", ask, 12, kinds[kind]))
-        medians = {kind: statistics.median(times) for kind, times in taken.items()}
-        for kind, found in ratios.items():
-            found[str(size)] = round(medians["without"] / medians[kind], 3)
-        told = ", ".join(f"{kind} {value * 1e3:.2f} ms" for kind, value in medians.items())
-        note(f"  {size} tokens, per token: {told}")
-    engine.forget("capture")
-    return ratios
-
-
-def turn_speedup(engine: LlamaEngine, repeats: int) -> dict[str, float]:
+def turn_speedup(engine: LlamaEngine, repeats: int) -> dict[str, Any]:
     """Prune and resurrect, then the first token after a question: time of reading anew over time of surgery.
 
-    `ahead`: what returns was computed while the question was typed.
+    `ahead`: what returns was computed while the question was typed. `typed`: and so was the question itself, as the page's
+    preview does it; by where what returns came from.
     """
     size = LIVE + PRUNED
     system, pruned, chunk, rest, asked = pieces(
         facts(engine, size), 40, PRUNED, RETURNING, size - 40 - PRUNED - RETURNING - QUESTION, QUESTION
     )
     before, new = prompt([system, pruned, rest]), itertools.count(size, QUESTION)
-    times: dict[str, list[float]] = {kind: [] for kind in ("resident", "disk", "computed", "ahead", "exact")}
+    sources = ("resident", "disk", "computed")
+    cases = [
+        *((source, "") for source in sources),
+        ("computed", "chunk"),
+        *((source, "all") for source in sources),
+    ]
+    times: dict[tuple[str, str], list[float]] = {case: [] for case in [*cases, ("exact", "")]}
     for _ in range(repeats):
         first_token(engine, "turn", prompt([system, pruned, chunk, rest]), "splice")
-        for kind, sampled in times.items():
+        for (source, ahead), sampled in times.items():
             first_token(engine, "turn", before, "splice")
-            if kind == "disk":
+            if source == "disk":
                 leave_to_disk(engine, "turn")
-            elif kind in ("computed", "ahead"):
+            elif source == "computed":
                 forget_asleep(engine, "turn")
-            if kind == "ahead":
-                engine.read_ahead("turn", prompt([system, chunk, rest]), room=64)
-                engine.scheduler.settle()
             question = Piece(next(new) + np.arange(QUESTION), asked.ids)  # nobody has read it before
-            after = prompt([system, chunk, rest, question])
-            taken, read = first_token(engine, "turn", after, "exact" if kind == "exact" else "splice")
+            if ahead:
+                typed = [Piece(UNSENT - np.arange(QUESTION), asked.ids)] if ahead == "all" else []
+                coming = prompt([system, chunk, rest, *typed])
+                seen = Prompt(coming.segments, coming.next_label, UNSENT) if typed else coming
+                engine.scheduler.settle()  # nothing is read ahead in a window that speaks
+                engine.read_ahead("turn", seen, room=64, capture=SEEN if typed else None)
+                engine.scheduler.settle()
+            after = (
+                prompt([system, chunk, rest], read=question)
+                if ahead == "all"
+                else prompt([system, chunk, rest, question])
+            )
+            mode: KvMode = "exact" if source == "exact" else "splice"
+            taken, read = first_token(engine, "turn", after, mode, SEEN if ahead == "all" else None)
             sampled.append(taken)
             note(
-                f"  {kind}: {taken * 1e3:.0f} ms ({read.reused} reused, {read.restored} restored, {read.computed} computed)"
+                f"  {source}{ahead and f', {ahead} ahead'}: {taken * 1e3:.0f} ms "
+                f"({read.reused} reused, {read.restored} restored, {read.computed} computed)"
             )
-            assert (read.restored >= RETURNING) == (kind in ("resident", "disk")), f"{kind}: {read}"
-            assert (read.computed >= RETURNING) == (kind in ("computed", "exact")), f"{kind}: {read}"
+            new_tokens = {"": QUESTION, "chunk": QUESTION, "all": 1}[ahead]
+            computes = not ahead and source in ("computed", "exact")
+            assert (read.restored >= RETURNING) == (not ahead and source in ("resident", "disk")), (
+                f"{source}: {read}"
+            )
+            assert (read.computed > new_tokens + 1) == computes, (
+                f"{source}, {ahead}: {read.computed} computed"
+            )
         engine.forget("turn")
-    exact = statistics.median(times["exact"])
-    return {kind: round(exact / statistics.median(times[kind]), 1) for kind in times if kind != "exact"}
+    exact = statistics.median(times["exact", ""])
+    speedup = {case: round(exact / statistics.median(times[case]), 1) for case in cases}
+    return {
+        **{source: speedup[source, ""] for source in sources},
+        "ahead": speedup["computed", "chunk"],
+        "typed": {source: speedup[source, "all"] for source in sources},
+    }
 
 
 def restart_speedup(path: Path, folder: Path) -> float:
@@ -162,69 +135,6 @@ def switch_speedup(path: Path, folder: Path) -> float:
         note(f"  back: {taken * 1e3:.0f} ms ({read.reused} from disk); anew: {anew * 1e3:.0f} ms")
         engine.forget("one")
     return round(anew / taken, 1)
-
-
-WAYS = ("resident", "window", "disk", "computed")
-
-
-def nll(engine: LlamaEngine, folder: Path, count: int) -> dict[str, float | int]:
-    """A chunk leaves, the talk goes on without it, it returns: what that costs the continuation and its own copy.
-
-    `window`: it is there again, and the whole window comes back from disk, as after a restart or a switch.
-    """
-    differences: dict[str, list[float]] = {way: [] for way in WAYS}
-    copies: dict[str, list[float]] = {way: [] for way in WAYS}
-    exact: list[float] = []
-    for number, ids in enumerate(dialogues(engine, folder, count)):
-        prefix, chunk, middle, later, continuation = pieces(ids, PREFIX, CHUNK, MIDDLE, LATER, CONTINUATION)
-        again = Piece(np.arange(2 * 10**6, 2 * 10**6 + CHUNK), chunk.ids)
-        whole, without = [prefix, chunk, middle, later], prompt([prefix, middle, later])
-        exact.append(loss(engine, "exact", whole, continuation, "exact")[0])
-        untouched, _ = loss(engine, "exact", whole, again, "exact")
-        engine.forget("exact")
-        first_token(engine, "loss", prompt([prefix, chunk, middle]), "splice")
-        for way in WAYS:
-            first_token(engine, "loss", without, "splice")
-            if way == "window":
-                first_token(engine, "loss", prompt(whole), "splice")
-                give_way(engine, "loss")
-            elif way == "disk":
-                leave_to_disk(engine, "loss")
-            elif way == "computed":
-                forget_asleep(engine, "loss")
-            after, read = loss(engine, "loss", whole, continuation)
-            assert (read.restored >= CHUNK) == (way in ("resident", "disk")), f"{way}: {read}"
-            assert (read.computed >= CONTINUATION + CHUNK) == (way == "computed"), f"{way}: {read}"
-            differences[way].append(after - exact[-1])
-            copies[way].append(loss(engine, "loss", whole, again)[0] - untouched)
-        engine.forget("loss")
-        told = ", ".join(f"{way} {differences[way][-1]:+.4f} {copies[way][-1]:+.4f}" for way in WAYS)
-        note(f"  dialogue {number + 1}, continuation and copy: {told}")
-    found: dict[str, float | int] = {"windows": len(exact), "exact": round(statistics.mean(exact), 4)}
-    for way in WAYS:
-        suffix = "" if way == "resident" else f"_{way}"
-        found[f"difference{suffix}"] = round(statistics.mean(differences[way]), 4)
-        found[f"copy{suffix}"] = round(statistics.mean(copies[way]), 4)
-    return found
-
-
-def kv_types(
-    path: Path, folder: Path, data: Path, count: int, plain: dict[str, float | int]
-) -> dict[str, Any]:
-    """Keys as q8_0: bytes of a token, the loss of reading alone against f16, and of surgery on top of it."""
-    limits = Limits(cells=folder / "cells", kv_type="q8_0")
-    with LlamaEngine(path, limits=limits) as engine:
-        small = nll(engine, data, count)
-        size = engine.shape.cell_bytes
-    header = read_header(path)
-    return {
-        "bytes_per_token": {"f16": cache_bytes(header), "q8_0": size},
-        "difference": round(small["exact"] - plain["exact"], 4),
-        **{
-            f"surgery_{way}": small["difference" if way == "resident" else f"difference_{way}"]
-            for way in WAYS
-        },
-    }
 
 
 def random_rounds(engine: LlamaEngine, count: int) -> dict[str, int]:
@@ -269,54 +179,6 @@ def random_rounds(engine: LlamaEngine, count: int) -> dict[str, int]:
     return {"rounds": count, "rows": rows, "faults": faults}
 
 
-def plain_ratio(engine: LlamaEngine, rounds: int) -> float | None:
-    """Our decode speed without capture over that of xllamacpp's own server, at the faster of its two settings."""
-    try:
-        import xllamacpp
-    except ImportError:
-        note("  skipped: xllamacpp is not installed")
-        return None
-    ids = facts(engine, 500)
-    text = engine.pieces(ids).text
-    ask = prompt(pieces(ids, len(ids)))
-
-    def server(flash: Any) -> Any:
-        params = xllamacpp.CommonParams()
-        params.model.path = str(engine.model.path)
-        params.n_ctx, params.n_parallel, params.warmup, params.verbosity = 2048, 1, False, -1
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = engine.shape.threads
-        params.flash_attn_type = flash
-        return xllamacpp.Server(params)
-
-    kinds = xllamacpp.llama_flash_attn_type
-    theirs = {
-        "flash attention off": server(kinds.LLAMA_FLASH_ATTN_TYPE_DISABLED),
-        "its default": server(kinds.LLAMA_FLASH_ATTN_TYPE_AUTO),
-    }
-
-    def heard(which: Any) -> Iterator[float]:
-        times: list[float] = []
-        which.handle_completions(
-            {"prompt": text, "max_tokens": 24, "temperature": 0, "ignore_eos": True, "stream": True},
-            lambda _: times.append(time.perf_counter()),
-        )
-        return iter(times[:-1])  # the last message only says that it is over
-
-    taken: dict[str, list[float]] = {"ours": [], **{name: [] for name in theirs}}
-    for number in range(rounds + 1):
-        for name, sampled in taken.items():
-            if name == "ours":
-                found = intervals(arrivals(engine, "plain", ask, 24, None))
-            else:
-                found = intervals(heard(theirs[name]))
-            if number:  # the first round reads the prompt
-                sampled.extend(found)
-    engine.forget("plain")
-    medians = {name: statistics.median(found) for name, found in taken.items()}
-    note("  " + ", ".join(f"{name}: {value * 1e3:.2f} ms per token" for name, value in medians.items()))
-    return round(min(medians[name] for name in theirs) / medians["ours"], 3)
-
-
 def _checked(ok: bool, why: str, measure: Callable[[], Any]) -> Any:
     """What does not apply to a model is null."""
     if ok:
@@ -325,7 +187,7 @@ def _checked(ok: bool, why: str, measure: Callable[[], Any]) -> Any:
     return None
 
 
-PARTS = ("capture", "turn", "nll", "kv", "rounds", "plain", "readings", "kills")
+PARTS = ("capture", "turn", "nll", "ahead", "kv", "rounds", "plain", "readings", "kills")
 KILLS = 100
 
 
@@ -368,7 +230,7 @@ def main() -> None:
             result["kv_q8_0"] = _checked(
                 cuts and there,
                 "no dialogues, or a cache that cannot be cut",
-                lambda: kv_types(path, Path(folder), options.data, count, result.pop("kv_f16")),
+                lambda: kv_types(path, Path(folder), options.data, count),
             )
         if "kills" in wanted:
             note("kills: while cells are written")
@@ -419,11 +281,14 @@ def measure(
         there = any(options.data.glob("*.json"))
         why = f"no dialogues in {options.data}; name a folder with --data" if abilities.cuts else cannot_cut
         result["nll"] = _checked(abilities.cuts and there, why, lambda: nll(engine, options.data, count))
-    if "kv" in wanted and abilities.cuts and any(options.data.glob("*.json")):
+    if "ahead" in wanted:
+        note("nll_ahead: what follows a message that was read ahead")
         count = options.dialogues or max(1, round(DIALOGUES * share / 2))
-        found = result.get("nll")
-        same = isinstance(found, dict) and found["windows"] == count
-        result["kv_f16"] = found if same else nll(engine, options.data, count)
+        result["nll_ahead"] = _checked(
+            abilities.ahead and abilities.cuts and any(options.data.glob("*.json")),
+            "no dialogues, or nothing can be read ahead",
+            lambda: nll_ahead(engine, options.data, count),
+        )
     if "rounds" in wanted:
         note("rounds")
         result["rounds"] = _checked(

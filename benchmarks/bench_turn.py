@@ -2,7 +2,7 @@
 
 Between two turns the model has time to read ahead, as while a person reads and types. `typed` is `computed`, and `written`
 is `nothing`, with a preview of the text before it is sent, as the page asks for one. `--against` measures an older version
-in the same run; `written` is compared with its `nothing`.
+in turn with this one; ratios are medians of pairs, and `written` is compared with its `nothing`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,8 @@ from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.engines.llama import LlamaEngine
 from halo_weave.index.recall import Recall
+from halo_weave.llama import catalogue
+from halo_weave.llama.inventory import resolve
 from halo_weave.ports import Engine
 from halo_weave.settings import Settings
 from halo_weave.store import Store
@@ -111,35 +114,55 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, help="chunks in memory; 100,000 by default")
     parser.add_argument("--rounds", type=int, help="turns for each case; 5 by default")
     parser.add_argument("--quick", action="store_true", help="2,000 chunks and 2 rounds")
-    parser.add_argument("--model", type=Path, help="a GGUF file; default: SmolLM2 135M")
+    parser.add_argument("--model", help="a GGUF file or the name of a model; default: SmolLM2 135M")
     parser.add_argument("--against", help="a commit, or the folder of another checkout, to compare with")
+    parser.add_argument("--pairs", type=int, default=3, help="how often both versions run; 3 by default")
     options = parser.parse_args()
     options.chunks = options.chunks or (2_000 if options.quick else 100_000)
     options.rounds = options.rounds or (2 if options.quick else 5)
-    theirs: list[dict[str, float]] = []
+    options.model = resolve(options.model) if options.model else catalogue.ensure(catalogue.CHAT)
     with other_version(options.against) as other:
-        if other:
-            theirs.append(their_first_token(other, options))
-        result = measured(options)
-        if other:  # also after it, since the machine may have become slower or faster
-            theirs.append(their_first_token(other, options))
-            before = {case: statistics.mean(one[case] for one in theirs) for case in theirs[0]}
-            ours = result["first_token_ms"]
-            assert isinstance(ours, dict)
-            result["first_token_ms_before"] = {case: round(value, 1) for case, value in before.items()}
-            before.setdefault("written", before["nothing"])
-            before.setdefault("typed", before["computed"])
-            result["first_token_ratio"] = {case: round(ours[case] / before[case], 3) for case in ours}
+        result = compared(other, options) if other else measured(options)
     if options.json:
         print(json.dumps(result))
 
 
-def measured(options: argparse.Namespace) -> dict[str, object]:
+def compared(other: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Both versions in turn, each in processes of its own, so that a machine that becomes slower is so for both.
+
+    What the other version has no case for is compared with what its users had to wait.
+    """
+    here = Path(__file__).parents[1]
+    ours: list[dict[str, Any]] = []
+    theirs: list[dict[str, Any]] = []
+    for number in range(options.pairs):
+        pair = ((theirs, other), (ours, here))
+        for found, tree in pair if number % 2 else pair[::-1]:
+            print(f"pair {number + 1}: {'this version' if found is ours else tree}", file=sys.stderr)
+            found.append(run_version(tree, options))
+    now, before = ([one["first_token_ms"] for one in found] for found in (ours, theirs))
+    for one in before:
+        one.setdefault("written", one["nothing"])
+        one.setdefault("typed", one["computed"])
+    return ours[-1] | {
+        "pairs": options.pairs,
+        "first_token_ms": {case: round(statistics.median(one[case] for one in now), 1) for case in now[0]},
+        "first_token_ms_before": {
+            case: round(statistics.median(one[case] for one in before), 1) for case in now[0]
+        },
+        "first_token_ratio": {
+            case: round(statistics.median(a[case] / b[case] for a, b in zip(now, before, strict=True)), 3)
+            for case in now[0]
+        },
+    }
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
     rng = np.random.default_rng(7)
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings().changed({"max_context_tokens": LIVE, "max_new_tokens": 24, "temperature": 0})
         weave = assemble(
-            Options(data=Path(folder), model=options.model or "smollm2-135m", settings=settings),
+            Options(data=Path(folder), model=options.model, settings=settings),
             progress=told,
         )
         try:
@@ -167,14 +190,13 @@ def other_version(named: str | None) -> Iterator[Path | None]:
             subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=here, check=True)
 
 
-def their_first_token(tree: Path, options: argparse.Namespace) -> dict[str, float]:
-    """By the other version's own benchmark, which does the same."""
-    model = ["--model", options.model.resolve()] if options.model else []
-    size = ["--chunks", str(options.chunks), "--rounds", str(options.rounds)]
-    command = [sys.executable, "-m", "benchmarks.bench_turn", "--json", *size, *model]
+def run_version(tree: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """By the version's own benchmark."""
+    size = ["--chunks", str(options.chunks), "--rounds", str(options.rounds), "--model", options.model]
+    command = [sys.executable, "-m", "benchmarks.bench_turn", "--json", *size]
     env = {**os.environ, "PYTHONPATH": str(tree)}
     ran = subprocess.run(command, cwd=tree, env=env, check=True, stdout=subprocess.PIPE)
-    found: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])["first_token_ms"]
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     return found
 
 
@@ -183,7 +205,7 @@ def told(what: str, done: int, total: int) -> None:
         print(what, file=sys.stderr)
 
 
-def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) -> dict[str, object]:
+def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) -> dict[str, Any]:
     archive = weave.windows.create("archive").id
     prose = Prose(rng)
     print(f"storing {chunks:,} chunks", file=sys.stderr)

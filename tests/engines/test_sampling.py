@@ -1,0 +1,65 @@
+"""Which token is chosen, and that the likeliest one is found without a copy of the whole vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from halo_weave.core.tokens import Role
+from halo_weave.engines.llama import LlamaEngine
+from halo_weave.engines.sampling import Sampler
+from halo_weave.ports import Sampling
+from tests.contract.talks import Talk
+from tests.engines.tiny import write
+
+LIKELIEST = Sampling(temperature=0.0, max_new_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("models") / "tiny.gguf", "llama")
+
+
+def test_the_likeliest_token_is_the_one_that_llama_cpp_takes(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both: list[tuple[int, int]] = []
+
+    def sampled(self: Sampler, context: int | None, plain=Sampler.sample) -> int:  # type: ignore[no-untyped-def]
+        both.append((plain(self, context), int(self.c.llama_sampler_sample(self.chain, context, -1))))
+        return both[-1][0]
+
+    monkeypatch.setattr(Sampler, "sample", sampled)
+    with LlamaEngine(model) as engine:
+        talk = Talk(engine, "w")
+        talk.add(Role.USER, "Which boat is blue, and who is its captain?")
+        talk.hear(LIKELIEST)
+    assert len(both) > 3
+    assert all(ours == theirs for ours, theirs in both)
+    assert len({ours for ours, _ in both}) > 1
+
+
+@pytest.mark.parametrize(
+    ("sampling", "ours"),
+    [
+        (LIKELIEST, True),
+        (Sampling(temperature=0.7), False),
+        (Sampling(temperature=0.0, repeat_penalty=1.3), False),
+        (Sampling(temperature=0.0, grammar='root ::= "a"'), False),
+    ],
+)
+def test_only_the_likeliest_of_all_is_taken_without_llama_cpps_samplers(
+    model: Path, monkeypatch: pytest.MonkeyPatch, sampling: Sampling, ours: bool
+) -> None:
+    with LlamaEngine(model) as engine:
+        asked: list[int] = []
+        monkeypatch.setattr(Sampler, "_logits", lambda *_: np.array([0.0, 3.0, 1.0], np.float32))
+        with Sampler(engine.model, sampling, np.zeros(0, np.int32)) as sampler:
+            monkeypatch.setattr(
+                sampler, "c", type("C", (), {"llama_sampler_sample": lambda *_: asked.append(1) or 2})()
+            )
+            assert sampler.sample(None) == (1 if ours else 2)
+            monkeypatch.undo()
+        assert bool(asked) != ours
