@@ -400,6 +400,13 @@ class SearchIndex(Protocol):
         """Where the chunks stand that were said or changed after this point of the sequence, in any order, as of one
         moment."""
 
+    def note_image(self, mark: str, generation: int) -> bool:
+        """A file holds what the index of a generation is at this moment, or was before. Its mark stays until the memory
+        is cleared or repaired, or some dozens came after it. False: the generation is gone, so the file is of no use."""
+
+    def knows_image(self, mark: str) -> bool:
+        """Whether this memory is the one that the file was made of, or went on from it. A backup from before is not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Synced:
