@@ -150,6 +150,7 @@ class VectorIndex:
 
         What stands in a row never changes, so only the owners are copied.
         """
+        self.learn()
         frozen = copy(self)
         frozen.owners = self.owners[: self.size].copy()
         return frozen, np.flatnonzero(frozen.owners != GONE)
