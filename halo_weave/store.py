@@ -39,6 +39,7 @@ from halo_weave.records import (
     ReplyMemory,
     Reservation,
     Scores,
+    Serving,
     Similarities,
     Sleeping,
     Stats,
@@ -357,7 +358,12 @@ class SearchIndex(Protocol):
     def vector_search(self, generation: int) -> VectorSearch | None:
         """The store's own index over these vectors; None if it has none, then the process loads them itself."""
 
-    def generations(self) -> list[Generation]: ...
+    def generations(self) -> list[Generation]:
+        """All of them, with the figures of each. Counting takes longer the more there is."""
+
+    def serving(self) -> Serving | None:
+        """The current generation, at once."""
+
     def begin_generation(self, model: str, dimension: int, *, now: datetime) -> Generation:
         """The generation of this embedder: the current one, one half built, or a new one that wants every chunk.
 

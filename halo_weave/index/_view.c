@@ -1,5 +1,5 @@
-/* A product over all rows of the narrow view: numpy has no fast one for whole numbers of one byte. view.py does the same
- * without this module, more slowly. */
+/* The product of all rows of the narrow view with a question: numpy has no fast one for whole numbers of one byte. view.py
+ * does the same without this module, more slowly. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
@@ -12,7 +12,7 @@
 #define FITTED
 #endif
 
-enum { WIDTH = 48 };
+enum { WIDTH = 64 };
 
 FITTED static void multiply(const int8_t *restrict codes, const int16_t *restrict weights, int32_t *restrict out,
                             Py_ssize_t rows) {

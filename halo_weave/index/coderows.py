@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -25,25 +25,17 @@ class ImageDamaged(Exception):
 
 
 class OpenFile:
-    """A file in which any thread reads and writes anywhere. It is closed when nobody has it any more."""
+    """A file that is closed when nobody has it any more."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._guard = threading.Lock()
         weakref.finalize(self, os.close, descriptor)
 
     def read(self, count: int, at: int) -> bytes:
-        if hasattr(os, "pread"):
-            return os.pread(self.descriptor, count, at)
-        with self._guard:  # not every system can read at a place
-            os.lseek(self.descriptor, at, os.SEEK_SET)
-            return os.read(self.descriptor, count)
+        return read_at(self.descriptor, count, at)
 
     def write(self, blob: bytes, at: int) -> None:
-        if hasattr(os, "pwrite"):
-            os.pwrite(self.descriptor, blob, at)
-            return
-        with self._guard:
+        with _seeking:
             os.lseek(self.descriptor, at, os.SEEK_SET)
             os.write(self.descriptor, blob)
 
@@ -61,10 +53,10 @@ class RowFile:
             return np.zeros((0, self._dimension), np.int8), np.zeros(0, np.float32)
         firsts = np.concatenate([[0], np.flatnonzero(np.diff(rows) != 1) + 1])
         counts = np.diff(np.append(firsts, len(rows)))  # rows that follow each other are read at once
-        size, start, read = row_size(self._dimension), self._start, self._file.read
+        size, start, file = row_size(self._dimension), self._start, self._file.descriptor
+        runs = zip(rows[firsts].tolist(), counts.tolist(), strict=True)
         try:
-            runs = zip(rows[firsts].tolist(), counts.tolist(), strict=True)
-            blob = b"".join([read(count * size, start + row * size) for row, count in runs])
+            blob = b"".join([read_at(file, count * size, start + row * size) for row, count in runs])
         except OSError as error:
             raise ImageDamaged(str(error)) from error
         if len(blob) != len(rows) * size:
@@ -173,3 +165,15 @@ def grown(old: npt.NDArray[Kind], size: int, used: int) -> npt.NDArray[Kind]:
     new = np.empty((size, *old.shape[1:]), old.dtype)
     new[:used] = old[:used]
     return new
+
+
+_seeking = threading.Lock()
+
+
+def _seek_and_read(file: int, count: int, at: int) -> bytes:
+    with _seeking:
+        os.lseek(file, at, os.SEEK_SET)
+        return os.read(file, count)
+
+
+read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", _seek_and_read)  # not every system has it

@@ -152,9 +152,10 @@ class Embedding:
 
     def _adopt(self, embedder: Embedder) -> Ready | None:
         """Vectors of two embedders cannot be compared: another one than before needs a new generation."""
-        current = next((one for one in self._store.generations() if one.state == "current"), None)
+        current = self._store.serving()
         if current is None and self._writes:
-            current = self._store.begin_generation(embedder.name, embedder.dimension, now=self._now())
+            self._store.begin_generation(embedder.name, embedder.dimension, now=self._now())
+            current = self._store.serving()
         if current and (current.model, current.dimension) == (embedder.name, embedder.dimension):
             return Ready(embedder, current.id)
         embedder.close()

@@ -250,7 +250,7 @@ class Recall(Contents):
         """Rows of the chunks nearest in meaning, nearest first, out of all or some."""
         if self._vector_search:
             # Of few, each is compared; of many, more are asked for, since those that are left out come back as well.
-            size, some = len(self._outline), int(within.sum())
+            size, some = len(self._outline), int(np.count_nonzero(within))
             among = self._outline["number"][np.flatnonzero(within)] if some <= min(FEW, size - 1) else None
             limit = (
                 SHORTLIST if among is not None or window else SHORTLIST * min(10, -(-size // max(1, some)))
@@ -260,7 +260,7 @@ class Recall(Contents):
             return rows[(rows >= 0) & within[rows]][:SHORTLIST]
         if self._index is None:
             return np.zeros(0, np.int64)
-        if within.sum() == len(self._outline):
+        if np.count_nonzero(within) == len(self._outline):
             return self._outline.rows(self._index.nearest(query, SHORTLIST))
         rows = np.flatnonzero(within)
         rows = rows[self._index.has(self._outline["number"][rows])]

@@ -22,8 +22,8 @@ from halo_weave.records import Numbers
 Floats = npt.NDArray[np.float32]
 
 EXACT_BELOW = 10_000  # vectors; up to here comparing all takes a few milliseconds
-SHORTLIST = 2_000  # at least so many are compared exactly
-SHORTLIST_SHARE = 400  # and one of so many
+SHORTLIST = 1_000  # at least so many are compared exactly
+SHORTLIST_SHARE = 800  # and one of so many
 SAMPLE = 20_000  # vectors from which the directions are learned, and by which a cut is estimated
 BLOCK = 256  # vectors taken out at once: copies of many megabytes cost more in new pages than in copying
 GONE = -1
@@ -146,14 +146,15 @@ class VectorIndex:
         self.learned = self.size
 
     def snapshot(self) -> tuple[VectorIndex, Numbers]:
-        """The index as it is now, while this one changes; and the rows that are not empty.
+        """The index as it is now, while this one changes; and the rows that are not empty, in the order of the chunks.
 
         What stands in a row never changes, so only the owners are copied.
         """
         self.learn()
         frozen = copy(self)
         frozen.owners = self.owners[: self.size].copy()
-        return frozen, np.flatnonzero(frozen.owners != GONE)
+        rows = np.flatnonzero(frozen.owners != GONE)
+        return frozen, rows[np.argsort(frozen.owners[rows], kind="stable")]
 
     def _candidates(self, query: Floats, count: int) -> tuple[Numbers, Floats]:
         """Rows worth a closer look, and how near each is."""

@@ -26,6 +26,10 @@ WORDS = [f"w{i}" for i in range(60)]
 QUESTIONS = ("w1 w2 w3", "w7", "w11 w12 w13 w14 w15", "w59 w1")
 
 
+def embedder() -> HashingEmbedder:
+    return HashingEmbedder(100)  # wider than the narrow view
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Images and the narrow view for memories of any size."""
@@ -55,7 +59,7 @@ def read(monkeypatch) -> list[int]:
 
 @contextmanager
 def recalling(store, path=None, **more):
-    recall = Recall(store, HashingEmbedder, now=lambda: NOW, image=path, **more)
+    recall = Recall(store, embedder, now=lambda: NOW, image=path, **more)
     try:
         recall.embedder(30)
         assert recall.settle(30) or not more.get("writes", True)
@@ -341,7 +345,7 @@ from halo_weave.index import contents, vectors
 from halo_weave.index.recall import Recall
 contents.LARGE = contents.MANY = 1
 vectors.EXACT_BELOW = 20
-recall = Recall(open_store(sys.argv[1]), HashingEmbedder, image=Path(sys.argv[2]))
+recall = Recall(open_store(sys.argv[1]), lambda: HashingEmbedder(100), image=Path(sys.argv[2]))
 recall.embedder()
 print("open", flush=True)
 while True:

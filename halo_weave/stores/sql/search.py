@@ -12,7 +12,7 @@ from halo_weave.core.coding import pack_codes, packed_size, unpack_codes
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, UnknownGeneration
-from halo_weave.records import Changes, Generation, Numbers, Place, Vectors, Wanted
+from halo_weave.records import Changes, Generation, Numbers, Place, Serving, Vectors, Wanted
 from halo_weave.stores.packing import maybe_moment, micros, moment
 from halo_weave.stores.sql.rows import (
     FEW,
@@ -46,6 +46,13 @@ class SqlSearch(SqlPart):
             )
             for number, model, dimension, state, created, completed, vectors, wanted in rows
         ]
+
+    def serving(self) -> Serving | None:
+        with self._db.asking() as db:
+            row = db.execute(
+                "SELECT id, model, dimension FROM generations WHERE state = 'current'"
+            ).fetchone()
+        return Serving(*row) if row else None
 
     def begin_generation(self, model: str, dimension: int, *, now: datetime) -> Generation:
         if dimension < 1:
