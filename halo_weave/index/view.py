@@ -21,7 +21,9 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 
 NARROW = 64  # directions kept: a sixth of what MiniLM has
-WEIGHT = 2_000  # the greatest weight of a direction: a sum of 64 products with a byte is exact even as float32
+WEIGHT = (
+    2_000  # the greatest weight of a direction: a sum of 64 products with a byte is exact even as float32
+)
 BLOCK = 4_096  # rows multiplied at once without the module in C
 if native and native.width != NARROW:  # built from an earlier version
     native = None
