@@ -92,14 +92,16 @@ class Outline:
         return outline
 
     def snapshot(self) -> tuple[dict[str, npt.NDArray[Any]], list[str], list[str]]:
-        """The columns of all rows that are there, closed up, and the names of windows and speakers by code."""
+        """The columns of all rows that are there, in the order of the chunks, and the names of windows and speakers by
+        code. What was said together is then read together."""
         kept = np.flatnonzero(self["present"])
+        kept = kept[np.argsort(self["number"][kept], kind="stable")]
         columns = {name: self[name][kept] for name in COLUMNS}
-        if len(kept) < self._size:
-            moved = np.full(self._size, NONE, np.int32)
-            moved[kept] = np.arange(len(kept))
-            for name in ("before", "after"):
-                columns[name] = np.where(columns[name] >= 0, moved[columns[name]], NONE).astype(np.int32)
+        moved = np.full(self._size, NONE, np.int32)
+        moved[kept] = np.arange(len(kept))
+        for name in ("before", "after"):
+            there = columns[name] >= 0
+            columns[name][there] = moved[columns[name][there]]
         return columns, list(self.window_codes), list(self.speaker_codes)
 
     def __getitem__(self, column: str) -> npt.NDArray[Any]:
