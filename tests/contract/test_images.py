@@ -109,6 +109,10 @@ def left_behind(store, path) -> list:
     return found
 
 
+def head_of(path) -> dict:
+    return image._Image(path, image.OpenFile(os.open(path, os.O_RDONLY)), False).head
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_memory_opened_from_its_image_answers_as_one_read_from_the_store(store, again, path, read, seed):
     rng = random.Random(seed)
@@ -141,7 +145,7 @@ def test_a_vector_is_erased_from_the_file_with_its_chunk(store, window, again, p
         recall.search("w1", now=NOW)
         index, number = recall._index, store.chunk(said[5]).number
         if index is None:  # the store searches: no vector is in the file
-            assert "codes" not in image._Image(path, image.OpenFile(os.open(path, os.O_RDONLY)), False).head
+            assert "codes" not in head_of(path)
             return
         codes = encoded(index.of(np.array([number]))[0])[0].tobytes()
         narrow = index.view.codes[index._first[np.array([number])][0]].tobytes()
@@ -196,10 +200,22 @@ def test_whatever_bit_of_an_image_is_wrong_the_answers_are_right(store, window, 
             assert same(answers(recall), known), place
 
 
+def test_a_wrong_bit_in_any_array_of_an_image_is_noticed(store, window, again, path, read):
+    say(store, window, random.Random(19))
+    left_behind(store, path)
+    blob, head = path.read_bytes(), head_of(path)
+    for start, kind, shape, _ in head["sections"].values():
+        place = start + np.dtype(kind).itemsize * int(np.prod(shape)) - 1  # the last byte in use
+        path.write_bytes(blob[:place] + bytes([blob[place] ^ 1]) + blob[place + 1 :])
+        read.clear()
+        with recalling(again(), path, writes=False):
+            assert read
+
+
 def test_a_vector_that_is_wrong_in_the_file_is_noticed_when_it_is_read(store, window, again, path, read):
     say(store, window, random.Random(5))
     known = left_behind(store, path)
-    head = image._Image(path, image.OpenFile(os.open(path, os.O_RDONLY)), False).head
+    head = head_of(path)
     if "codes" not in head:
         pytest.skip("the store searches the vectors itself")
     blob = bytearray(path.read_bytes())
@@ -216,10 +232,11 @@ def test_an_image_of_another_memory_is_not_used(store, window, elsewhere, path, 
     say(store, window, random.Random(6))
     left_behind(store, path)
     say(elsewhere, elsewhere.create_window("first", now=NOW).id, random.Random(7), turns=9)
+    known = expected(elsewhere)
     read.clear()
     with recalling(elsewhere, path) as recall:
-        assert same(answers(recall), expected(elsewhere))
-    assert len(read) >= 2
+        assert same(answers(recall), known)
+    assert read
 
 
 def test_an_earlier_memory_is_not_served_by_a_later_image(store, window, twin_of, path, read):
