@@ -369,14 +369,6 @@ class Generation:
     wanted: int  # chunks that lack a vector, or whose vector is out of date
 
 
-class Serving(NamedTuple):
-    """The generation that is searched."""
-
-    id: int
-    model: str
-    dimension: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Wanted:
     """Chunks to embed. `seen` says how far the record was read; give it back with the vectors."""

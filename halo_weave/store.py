@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Literal, Protocol, Self
+from typing import IO, Literal, NamedTuple, Protocol, Self
 
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
@@ -39,7 +39,6 @@ from halo_weave.records import (
     ReplyMemory,
     Reservation,
     Scores,
-    Serving,
     Similarities,
     Sleeping,
     Stats,
@@ -332,6 +331,14 @@ class Windows(Protocol):
 
     def life(self, window_id: str) -> Life:
         """A window's current branch without its words, and all that happened to its chunks."""
+
+
+class Serving(NamedTuple):
+    """The generation that is searched."""
+
+    id: int
+    model: str
+    dimension: int
 
 
 class VectorSearch(Protocol):

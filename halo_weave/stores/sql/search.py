@@ -12,7 +12,8 @@ from halo_weave.core.coding import pack_codes, packed_size, unpack_codes
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, UnknownGeneration
-from halo_weave.records import Changes, Generation, Numbers, Place, Serving, Vectors, Wanted
+from halo_weave.records import Changes, Generation, Numbers, Place, Vectors, Wanted
+from halo_weave.store import Serving
 from halo_weave.stores.packing import maybe_moment, micros, moment
 from halo_weave.stores.sql.rows import (
     FEW,
