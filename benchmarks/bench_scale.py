@@ -1,7 +1,8 @@
 """What 100,000 and 1,000,000 chunks cost in a file and in PostgreSQL: a turn, memory, start, search, bytes.
 
 Everything is stored by the product's own calls. A copy of each memory is then opened by a process of its own, as a
-server does it. Filling takes hours: `--keep` leaves the memories in a folder, and takes those that are there.
+server does it, and closed; that leaves an image of the index. A second process opens it again and is measured.
+Filling takes hours: `--keep` leaves the memories in a folder, and takes those that are there.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from halo_weave.index.recall import Recall
 from halo_weave.keepsakes.notes import Notes
 from halo_weave.keepsakes.structured_memory import StructuredMemory
 from halo_weave.keepsakes.tools import Toolbox
+from halo_weave.places import image_file
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.stores.postgres.nearest import EXACT_BELOW, PostgresVectors
@@ -96,14 +98,28 @@ def truth(store: Store, generation: int, queries: Floats) -> list[set[int]]:
     return [set(numbers.tolist()) for numbers, _ in best]
 
 
-def used(place: str, queries: Floats) -> dict[str, Any]:
-    """In a process that opens the memory anew: what it costs to start, to talk, to search; and what is found."""
+def opened(place: str, data: Path) -> tuple[Store, Recall, float]:
+    """A memory as a server opens it, up to the first search; and the seconds that this takes."""
     began = time.perf_counter()
-    store = open_store(place)
-    recall = Recall(store, embedder)
+    store = open_store(place, beside=data)
+    recall = Recall(store, embedder, image=image_file(data))
     recall.embedder()
     recall.search("warm up", now=datetime.now(UTC))
-    start = time.perf_counter() - began
+    return store, recall, time.perf_counter() - began
+
+
+def opened_first(place: str, data: Path) -> dict[str, Any]:
+    """In a process that finds no image, and leaves one."""
+    store, recall, start = opened(place, data)
+    rss = _rss()
+    recall.close()
+    store.close()
+    return {"start_without_image_s": round(start, 2), "rss_without_image_mb": rss}
+
+
+def used(place: str, data: Path, queries: Floats) -> dict[str, Any]:
+    """In a process that opens the memory anew: what it costs to start, to talk, to search; and what is found."""
+    store, recall, start = opened(place, data)
     found = [_nearest(recall, query) for query in queries]  # before anything new is said
     settings = Settings().changed({"max_context_tokens": LIVE, "max_new_tokens": 24})
     engine, tools = ScriptedEngine(context=4 * LIVE), Toolbox(Notes(store), StructuredMemory(store))
@@ -126,13 +142,17 @@ def used(place: str, queries: Floats) -> dict[str, Any]:
         weave.close()
     return {
         "own_ms": round(float(np.median(own[3:])), 2),
-        "rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, 1),
+        "rss_mb": _rss(),
         "start_s": round(start, 2),
         "append_ms": round(float(np.median(appends)), 2),
         "search_p50_ms": round(float(np.percentile(searches, 50)), 2),
         "search_p95_ms": round(float(np.percentile(searches, 95)), 2),
         "found": found,
     }
+
+
+def _rss() -> float:
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, 1)
 
 
 def _nearest(recall: Recall, query: Floats) -> list[int]:
@@ -158,22 +178,22 @@ def filling(kind: str, folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def copied(kind: str, folder: Path) -> Iterator[str]:
-    """A copy of the memory in this folder: what is said while measuring changes nothing for the next time."""
-    if kind == "sqlite":
-        with tempfile.TemporaryDirectory(prefix="copy-", dir=folder) as copy:
-            shutil.copytree(sqlite_memory(folder), copy, dirs_exist_ok=True)
+def copied(kind: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    """A copy of the memory in this folder, and a data folder: what is said while measuring changes nothing for the next time."""
+    with tempfile.TemporaryDirectory(prefix="copy-", dir=folder) as data:
+        if kind == "sqlite":
+            shutil.copytree(sqlite_memory(folder), data, dirs_exist_ok=True)
             os.sync()
-            yield copy
-        return
-    with postgres_server(folder=folder, durable=True) as server:
-        server.run(f"DROP DATABASE IF EXISTS {COPY}")
-        server.run(f"CREATE DATABASE {COPY} TEMPLATE {FILLED} STRATEGY FILE_COPY")
-        server.run("CHECKPOINT")
-        try:
-            yield server.address(COPY)
-        finally:
-            server.drop(COPY)
+            yield data, Path(data)
+            return
+        with postgres_server(folder=folder, durable=True) as server:
+            server.run(f"DROP DATABASE IF EXISTS {COPY}")
+            server.run(f"CREATE DATABASE {COPY} TEMPLATE {FILLED} STRATEGY FILE_COPY")
+            server.run("CHECKPOINT")
+            try:
+                yield server.address(COPY), Path(data)
+            finally:
+                server.drop(COPY)
 
 
 def filled(kind: str, size: int, folder: Path) -> dict[str, Any]:
@@ -205,10 +225,13 @@ def measure(kind: str, size: int, keep: Path) -> dict[str, Any]:
     folder = keep / f"{kind}-{size}"
     known = filled(kind, size, folder)
     print(f"{kind} {size:,}: stored in {known['seconds']} s", file=sys.stderr, flush=True)
-    with copied(kind, folder) as address:
+    result: dict[str, Any] = {}
+    with copied(kind, folder) as (address, data):
         open_store(address).close()  # one that was filled by an earlier version is brought up to date first
-        command = [sys.executable, "-m", __spec__.name, "--use", address, str(folder)]
-        result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        for step in ("--use-first", "--use"):
+            command = [sys.executable, "-m", __spec__.name, step, address, str(data), str(folder)]
+            told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            result |= json.loads(told)
     pairs = zip(known["nearest"], result.pop("found"), strict=True)
     result["recall_at_50"] = round(float(np.mean([len({*a} & {*b}) / len(a) for a, b in pairs])), 4)
     result["bytes_per_chunk"] = known["bytes_per_chunk"]
@@ -224,10 +247,15 @@ def main() -> None:
     )
     parser.add_argument("--keep", type=Path, help="a folder for the filled memories, which stay there")
     parser.add_argument("--fill", action="store_true", help="only fill what is missing in that folder")
-    parser.add_argument("--use", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--use-first", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--use", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.use_first:
+        print(json.dumps(opened_first(asked.use_first[0], Path(asked.use_first[1]))))
+        return
     if asked.use:
-        print(json.dumps(used(asked.use[0], np.load(Path(asked.use[1]) / "queries.npy"))))
+        place, data, folder = asked.use
+        print(json.dumps(used(place, Path(data), np.load(Path(folder) / "queries.npy"))))
         return
     result: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in asked.stores}
     with tempfile.TemporaryDirectory(prefix="halo-weave-") as temporary:

@@ -24,6 +24,11 @@ def memory_file(data: Path) -> Path:
     return data / "memory.sqlite"
 
 
+def image_file(data: Path) -> Path:
+    """What recall has loaded of the memory, to open it sooner."""
+    return data / "memory.index"
+
+
 def cells_folder(data: Path) -> Path:
     """Where keys and values of conversations lie."""
     return data / "cells"

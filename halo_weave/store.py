@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Literal, Protocol, Self
+from typing import IO, Literal, NamedTuple, Protocol, Self
 
 from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
@@ -333,6 +333,14 @@ class Windows(Protocol):
         """A window's current branch without its words, and all that happened to its chunks."""
 
 
+class Serving(NamedTuple):
+    """The generation that is searched."""
+
+    id: int
+    model: str
+    dimension: int
+
+
 class VectorSearch(Protocol):
     """A store's own index over the vectors of one generation."""
 
@@ -357,7 +365,12 @@ class SearchIndex(Protocol):
     def vector_search(self, generation: int) -> VectorSearch | None:
         """The store's own index over these vectors; None if it has none, then the process loads them itself."""
 
-    def generations(self) -> list[Generation]: ...
+    def generations(self) -> list[Generation]:
+        """All of them, with the figures of each. Counting takes longer the more there is."""
+
+    def serving(self) -> Serving | None:
+        """The current generation, at once."""
+
     def begin_generation(self, model: str, dimension: int, *, now: datetime) -> Generation:
         """The generation of this embedder: the current one, one half built, or a new one that wants every chunk.
 
@@ -399,6 +412,13 @@ class SearchIndex(Protocol):
     def outline(self, since: int = 0) -> Iterator[Place]:
         """Where the chunks stand that were said or changed after this point of the sequence, in any order, as of one
         moment."""
+
+    def note_image(self, mark: str, generation: int) -> bool:
+        """A file holds what the index of a generation is at this moment, or was before. Its mark stays until the memory
+        is cleared or repaired, or some dozens came after it. False: the generation is gone, so the file is of no use."""
+
+    def knows_image(self, mark: str) -> bool:
+        """Whether this memory is the one that the file was made of, or went on from it. A backup from before is not."""
 
 
 @dataclass(frozen=True, slots=True)

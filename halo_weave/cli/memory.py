@@ -23,8 +23,9 @@ from halo_weave.cli.starting import Data, Json, Yes, folder_of, memory_place, pr
 from halo_weave.config import read_config
 from halo_weave.engines.disk import clear_disk
 from halo_weave.errors import BadInput, StoreCorrupt
+from halo_weave.index.image import drop_image
 from halo_weave.lab.capture import drop_captures
-from halo_weave.places import captures_folder, cells_folder
+from halo_weave.places import captures_folder, cells_folder, image_file
 from halo_weave.records import Finding, Subset, WindowRecord
 from halo_weave.store import Store
 from halo_weave.weave.exports import ExportFormat, tell
@@ -395,6 +396,7 @@ def clear(data: Data = None, yes: Yes = False, as_json: Json = False) -> None:
             )
         store.clear(confirm=True)
     folder = folder_of(read_config(), data)
+    drop_image(image_file(folder))
     clear_disk(cells_folder(folder))
     drop_captures(captures_folder(folder), None)
     answer(as_json, {"cleared_turns": stats.turns, "cleared_tokens": stats.tokens}, "Cleared.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -23,6 +24,7 @@ from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex as embed_anew
 from halo_weave.lastrun import remember_embedder
 from halo_weave.llama import catalogue
+from halo_weave.places import image_file
 from halo_weave.ports import Only
 from halo_weave.records import OWNER, ChunkRecord
 from halo_weave.store import Store
@@ -37,10 +39,13 @@ EmbedderFile = Annotated[
 
 
 @contextmanager
-def recalling(store: Store, embedder: str | None, *, writes: bool = False) -> Iterator[Recall]:
+def recalling(
+    store: Store, embedder: str | None, *, writes: bool = False, image: Path | None = None
+) -> Iterator[Recall]:
     """Search for one command: it waits until the embedder is open, but not until everything is embedded."""
     chosen = embedder_of(read_config(), embedder, store.folder)
-    recall = Recall(store, None if chosen == "off" else lambda: open_embedder(chosen), writes=writes)
+    opened = None if chosen == "off" else lambda: open_embedder(chosen)
+    recall = Recall(store, opened, writes=writes, image=image)
     try:
         recall.embedder()
         yield recall
@@ -82,7 +87,8 @@ def search(
             only = only.within(frozenset({window}))
         if tag:
             only = only.with_tag(tagged(store, [tag]))
-        with recalling(store, embedder) as recall:
+        image = image_file(folder_of(read_config(), data))
+        with recalling(store, embedder, image=image) as recall:
             told: dict[str, Any] = {}
             if budget is None:
                 found = recall.search(words, window=window, limit=limit, now=now(), only=only)

@@ -62,8 +62,10 @@ class Embedding:
         now: Callable[[], datetime],
         writes: bool = True,
         when_opened: Callable[[], None] = lambda: None,
+        when_idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """`writes`: False leaves the vectors as they are, for a memory that is only read."""
+        """`writes`: False leaves the vectors as they are, for a memory that is only read. `when_idle`: called each time
+        that all is embedded."""
         self._store, self._open, self._now, self._writes = store, open_embedder, now, writes
         self.ready: Ready | None = None
         self.state: State = "loading" if open_embedder else "off"
@@ -72,7 +74,7 @@ class Embedding:
             if open_embedder
             else "The embedder is off: words alone serve. To have one, start without: --embedder off"
         )
-        self._when_opened = when_opened
+        self._when_opened, self._when_idle = when_opened, when_idle
         self._work = threading.Event()
         self._opened = threading.Event()
         self._idle = threading.Condition()
@@ -142,15 +144,18 @@ class Embedding:
             with self._idle:
                 self._busy = self._work.is_set()
                 self._idle.notify_all()
+            with contextlib.suppress(Exception):  # it is tried again; this thread is the only one that embeds
+                self._when_idle()
         with self._idle:
             self._busy = self._serving = False
             self._idle.notify_all()
 
     def _adopt(self, embedder: Embedder) -> Ready | None:
         """Vectors of two embedders cannot be compared: another one than before needs a new generation."""
-        current = next((one for one in self._store.generations() if one.state == "current"), None)
+        current = self._store.serving()
         if current is None and self._writes:
-            current = self._store.begin_generation(embedder.name, embedder.dimension, now=self._now())
+            self._store.begin_generation(embedder.name, embedder.dimension, now=self._now())
+            current = self._store.serving()
         if current and (current.model, current.dimension) == (embedder.name, embedder.dimension):
             return Ready(embedder, current.id)
         embedder.close()

@@ -116,7 +116,8 @@ class Meaning:
                 bounds = np.column_stack([firsts[several], firsts[several] + counts[several]]).ravel()
                 padded = np.concatenate([vectors, np.zeros((1, index.dimension), np.float32)])
                 all_whole[several] = _unit(np.add.reduceat(padded, bounds, axis=0)[::2])
-        whole = all_whole[np.searchsorted(everyone, rows)]
+        places = np.searchsorted(everyone, rows)
+        whole = all_whole[places]
         amid, beside = whole.copy(), np.empty_like(whole)
         for i, near in enumerate(around):
             np.take(all_whole, np.searchsorted(everyone, near), axis=0, out=beside, mode="clip")
@@ -125,7 +126,9 @@ class Meaning:
         amid /= _lengths(amid)[:, None]
         if all_whole is vectors:
             return cls(whole, np.ones(len(rows), np.int64), whole, amid)
-        passages, own = index.of(outline["number"][rows])
+        own = counts[places]
+        firsts = (np.cumsum(counts) - counts)[places] - (np.cumsum(own) - own)
+        passages = vectors[np.repeat(firsts, own) + np.arange(own.sum())]
         return cls(passages, own, whole, amid)
 
     def nearness(self, query: Floats) -> Floats:

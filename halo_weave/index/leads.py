@@ -51,10 +51,11 @@ def led_to(
     taken = sorted(worth, key=lambda word: -worth[word])[:TAKEN]
     if not taken:
         return None
-    total = np.zeros(len(outline["number"]), np.float32)
+    total = np.zeros(len(rows), np.float32)
     for hit in found:
         if hit.term in taken:
-            total[hit.rows] += (shares[hit.term] * hit.scores).astype(np.float32)
-    total[rows[best]] = 0
+            _, place, found_at = np.intersect1d(rows, hit.rows, assume_unique=True, return_indices=True)
+            total[place] += (shares[hit.term] * hit.scores[found_at]).astype(np.float32)
+    total[best] = 0
     total /= np.float32(sum(worth[word] for word in taken))
-    return np.where(evidence > 0, total[rows], np.float32(0))
+    return np.where(evidence > 0, total, np.float32(0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress, islice
 from typing import Any
 
@@ -27,11 +27,11 @@ CODES = {str(role): code for code, role in enumerate(ROLES)}
 COLUMNS: dict[str, type[np.generic]] = {
     "number": np.int64,
     "turn": np.int64,
-    "chunk": np.int64,
+    "chunk": np.int32,
     "start": np.int64,
     "said": np.int64,  # microseconds since 1970
-    "before": np.int64,  # row of the chunk said right before, or NONE
-    "after": np.int64,
+    "before": np.int32,  # row of the chunk said right before, or NONE
+    "after": np.int32,
     "window": np.int32,
     "speaker": np.int32,
     "told": np.float32,  # share of its words that tell something
@@ -43,16 +43,24 @@ COLUMNS: dict[str, type[np.generic]] = {
 class _Line:
     """The chunks of one window in time order."""
 
-    def __init__(self) -> None:
-        self.starts = array("q")
-        self.rows = array("q")
+    def __init__(self, starts: Rows, rows: Rows) -> None:
+        order = np.argsort(starts, kind="stable")
+        self.starts = array("q", starts[order].tobytes())
+        self.rows = array("q", rows[order].tobytes())
 
-    def put(self, starts: Rows, rows: Rows) -> None:
-        """Many at once."""
-        all_starts = np.concatenate([np.array(self.starts, np.int64), starts])
-        order = np.argsort(all_starts, kind="stable")
-        self.rows = array("q", np.concatenate([np.array(self.rows, np.int64), rows])[order].tobytes())
-        self.starts = array("q", all_starts[order].tobytes())
+    def put(self, start: int, row: int) -> None:
+        at = bisect_left(self.starts, start)
+        self.starts.insert(at, start)
+        self.rows.insert(at, row)
+
+    def beside(self, start: int) -> tuple[int, int]:
+        """The rows before and after the one that starts here; NONE where there is none."""
+        at = bisect_left(self.starts, start)
+        return self.rows[at - 1] if at else NONE, self.rows[at + 1] if at + 1 < len(self.rows) else NONE
+
+    def drop(self, start: int) -> None:
+        at = bisect_left(self.starts, start)
+        del self.starts[at], self.rows[at]
 
 
 class Outline:
@@ -65,7 +73,36 @@ class Outline:
         self.window_codes: dict[str, int] = {}
         self.speaker_codes: dict[str, int] = {}
         self._columns = {name: np.zeros(0, kind) for name, kind in COLUMNS.items()}  # with room to grow
-        self._lines: dict[int, _Line] = {}
+        self._lines: dict[int, _Line] = {}  # of the windows in which something changed
+
+    @classmethod
+    def of_image(
+        cls,
+        columns: Mapping[str, npt.NDArray[Any]],
+        size: int,
+        rows: NumberMap,
+        windows: Sequence[str],
+        speakers: Sequence[str],
+    ) -> Outline:
+        """As it was written: every row of it is there. `windows` and `speakers` in the order of their codes."""
+        outline = cls()
+        outline._columns, outline._size, outline._present, outline._row = dict(columns), size, size, rows
+        outline.window_codes = {name: code for code, name in enumerate(windows)}
+        outline.speaker_codes = {name: code for code, name in enumerate(speakers)}
+        return outline
+
+    def snapshot(self) -> tuple[dict[str, npt.NDArray[Any]], list[str], list[str]]:
+        """The columns of all rows that are there, in the order of the chunks, and the names of windows and speakers by
+        code. What was said together is then read together."""
+        kept = np.flatnonzero(self["present"])
+        kept = kept[np.argsort(self["number"][kept], kind="stable")]
+        columns = {name: self[name][kept] for name in COLUMNS}
+        moved = np.full(self._size, NONE, np.int32)
+        moved[kept] = np.arange(len(kept))
+        for name in ("before", "after"):
+            there = columns[name] >= 0
+            columns[name][there] = moved[columns[name][there]]
+        return columns, list(self.window_codes), list(self.speaker_codes)
 
     def __getitem__(self, column: str) -> npt.NDArray[Any]:
         """One value for each row: a column of `COLUMNS`."""
@@ -77,7 +114,7 @@ class Outline:
 
     def put(self, places: Iterable[Place]) -> None:
         """Chunks that are new, or were there and changed; a chunk's place never changes."""
-        first, rest = self._size, iter(places)
+        first, windows_before, rest = self._size, len(self.window_codes), iter(places)
         while block := list(islice(rest, BLOCK)):
             known = self.rows(np.array([place.number for place in block], np.int64)) >= 0
             self._add(list(compress(block, (~known).tolist())) if known.any() else block)
@@ -86,31 +123,19 @@ class Outline:
         windows = self["window"][first:]
         order = np.argsort(windows, kind="stable")
         for rows in np.split(new[order], np.flatnonzero(np.diff(windows[order])) + 1) if len(new) else ():
-            line = self._lines.setdefault(int(self["window"][rows[0]]), _Line())
-            if len(rows) > MANY:
-                line.put(self["start"][rows], rows)
-                self._link_all(np.array(line.rows, np.int64))
-                continue
-            for row in rows.tolist():
-                start = int(self["start"][row])
-                at = bisect_left(line.starts, start)
-                line.starts.insert(at, start)
-                line.rows.insert(at, row)
-                self._link(line.rows[at - 1] if at else NONE, row)
-                self._link(row, line.rows[at + 1] if at + 1 < len(line.rows) else NONE)
+            window = int(self["window"][rows[0]])
+            self._put_in_line(window, rows, alone=window >= windows_before)
 
     def drop(self, numbers: Numbers) -> None:
         rows = self.rows(np.unique(numbers))
         for row in rows[rows >= 0].tolist():
+            line, start = self._line(int(self["window"][row])), int(self["start"][row])
+            earlier, later = line.beside(start)
+            line.drop(start)
             self._row[self["number"][row : row + 1]] = NONE
             self._present -= 1
             self["present"][row] = False
-            line = self._lines[int(self["window"][row])]
-            at = bisect_left(line.starts, int(self["start"][row]))
-            del line.starts[at], line.rows[at]
             self["before"][row] = self["after"][row] = NONE
-            earlier = line.rows[at - 1] if at else NONE
-            later = line.rows[at] if at < len(line.rows) else NONE
             self._link(earlier, later)
 
     def key(self, row: int) -> ChunkKey:
@@ -126,8 +151,8 @@ class Outline:
         found = []
         ahead = back = rows
         for _ in range(reach):
-            ahead = np.where(ahead >= 0, self["after"][ahead], NONE)
-            back = np.where(back >= 0, self["before"][back], NONE)
+            ahead = np.where(ahead >= 0, self["after"][ahead], np.int64(NONE))
+            back = np.where(back >= 0, self["before"][back], np.int64(NONE))
             found += [ahead, back]
         return found
 
@@ -154,6 +179,33 @@ class Outline:
         new["before"][:] = new["after"][:] = NONE
         new["present"][:] = True
         self._row[new["number"]] = np.arange(first, self._size)
+
+    def _put_in_line(self, window: int, rows: Rows, *, alone: bool) -> None:
+        """Link new rows of a window with those around them. `alone`: it has no others."""
+        if alone or len(rows) > MANY:
+            line = self._lines[window] = self._ordered(rows if alone else self._rows_in(window))
+            self._link_all(np.array(line.rows, np.int64))
+            return
+        known, line = window in self._lines, self._line(window)
+        for row in rows.tolist():
+            start = int(self["start"][row])
+            if known:
+                line.put(start, row)
+            earlier, later = line.beside(start)
+            self._link(earlier, row)
+            self._link(row, later)
+
+    def _line(self, window: int) -> _Line:
+        """The chunks of a window in order, put in order when they are first needed."""
+        if window not in self._lines:
+            self._lines[window] = self._ordered(self._rows_in(window))
+        return self._lines[window]
+
+    def _rows_in(self, window: int) -> Rows:
+        return np.flatnonzero((self["window"] == window) & self["present"])
+
+    def _ordered(self, rows: Rows) -> _Line:
+        return _Line(self["start"][rows], rows)
 
     def _link(self, earlier: int, later: int) -> None:
         joined = earlier >= 0 and later >= 0 and abs(self["said"][later] - self["said"][earlier]) <= PAUSE

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,19 +15,20 @@ from halo_weave.core.languages import stems
 from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.tokens import Role
 from halo_weave.core.words import question_terms, terms
-from halo_weave.errors import BadSetting, EngineError, UnknownGeneration
+from halo_weave.errors import BadSetting, EngineError
 from halo_weave.index.asking import as_said_by
+from halo_weave.index.contents import SHARE_AT_CLOSE, Contents
 from halo_weave.index.embedding import Embedding, Ready
 from halo_weave.index.fusion import Floats, Meaning, TermHits, Weights, find_terms, varied, word_scores
+from halo_weave.index.image import drop_image
 from halo_weave.index.leads import led_to
-from halo_weave.index.marks import Marks
 from halo_weave.index.narrowing import looked_at, said_in
 from halo_weave.index.ordinary import SMALL_TALK, Ordinary
-from halo_weave.index.outline import ROLES, Bools, Outline, Rows
+from halo_weave.index.outline import ROLES, Bools, Rows
 from halo_weave.index.times import Span, spans
 from halo_weave.index.vectors import BLOCK, SomeVectors, VectorIndex, likeness
 from halo_weave.ports import EVERYTHING, Embedder, Only
-from halo_weave.store import Store, VectorSearch
+from halo_weave.store import Store
 
 SHORTLIST = 400  # chunks that each way of searching may put forward
 STRONG = 100  # of the nearest in meaning, whose neighbours are looked at as well
@@ -39,7 +40,7 @@ QUESTIONS = 8  # whose vectors are remembered
 MOST_TERMS = 64  # of a question, that the word index is asked for
 
 
-class Recall:
+class Recall(Contents):
     """Meaning and words over one store. Safe from any thread."""
 
     def __init__(
@@ -50,23 +51,15 @@ class Recall:
         weights: Weights | None = None,
         writes: bool = True,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        image: Path | None = None,
     ) -> None:
-        """The embedder is opened in the background. `writes`: False embeds nothing, for a memory that is only read."""
-        self._store, self._open, self._writes, self._now = store, open_embedder, writes, now
+        """`writes`, `now` and `image` are as for `Contents`."""
+        super().__init__(store, open_embedder, writes=writes, now=now, image=image)
         self.weights = weights or Weights()
-        self._lock = threading.Lock()
         self._beside = ThreadPoolExecutor(1, "question")
         self._questions: dict[tuple[str, Embedding], Future[Floats | None]] = {}  # the latest, by text
-        self._outline = Outline()
-        self._index: VectorIndex | None = None  # all vectors, if the store cannot search them itself
-        self._vector_search: VectorSearch | None = None  # the store's own index, if it has one
-        self._generation: int | None = None
         self._usual: Ordinary | None = None
         self._messages: dict[str, Floats] = {}  # vectors of `SMALL_TALK`, by embedder
-        self._marks = Marks()
-        self._changed = 0  # chunks that changed since the usual ones were looked at
-        self._sequence = 0
-        self._embedding = self._new_embedding()
         self._embedding.start()
 
     # What others call
@@ -94,30 +87,12 @@ class Recall:
             return []
         asked = question_terms(text, MOST_TERMS)
         embedding = self._vector_of(text)  # while the words are looked up
+
+        def find() -> list[RecallHit]:
+            return self._find(text, asked, embedding, window, limit, now, user_weight, mmr_lambda, only)
+
         with self._lock:
-            self._refresh()
-            found = find_terms(self._store, self._outline, asked, window=window)
-            words = word_scores(found, self._outline, self.weights.word_reach)
-            named = spans(text[:READ], now)
-            within = looked_at(self._outline, window, only)
-            early = self._early_candidates(words, named, now, within)
-            meanings = self._meanings(early, self._index) if self._index else []
-            query = embedding.result()
-            rows = self._candidates(query, early, window, within)
-            if not len(rows):
-                return []
-            index = None if query is None else self._vectors_around(rows)
-            near = None
-            if query is not None and index:
-                meanings += self._meanings(np.setdiff1d(rows, early) if meanings else rows, index)
-                near = np.full(len(rows), np.nan, np.float32)
-                for part, meaning in meanings:
-                    near[np.searchsorted(rows, part)] = meaning.nearness(query)
-            parts = self._parts(query, rows, near, words, named, text, now, user_weight)
-            self._follow_leads(rows, parts, asked, window)
-            if near is not None:
-                near = self._ordinary().above_small_talk(near)
-            return self._hits(rows, parts, near, index, found, limit, mmr_lambda)
+            return self._trusting(find)
 
     def note_said(self) -> None:
         """New chunks are in the store: embed them when there is time."""
@@ -152,6 +127,8 @@ class Recall:
         """The memory was cleared."""
         with self._lock:
             self._start_anew()
+            if self._image:
+                drop_image(self._image)
 
     def reopen(self) -> None:
         """The memory has the vectors of another embedder now: open that one. The old one serves until it is there."""
@@ -166,13 +143,9 @@ class Recall:
     def close(self) -> None:
         self._beside.shutdown()
         self._embedding.close()
+        self._save(share=SHARE_AT_CLOSE)
 
     # Keeping up
-
-    def _new_embedding(self) -> Embedding:
-        return Embedding(
-            self._store, self._open, now=self._now, writes=self._writes, when_opened=self._load_early
-        )
 
     def _vector_of(self, text: str) -> Future[Floats | None]:
         """A question's vector, which may be known, as from a preview, or on its way. None: words alone serve."""
@@ -196,73 +169,60 @@ class Recall:
             self._embedding.sentence = f"{error} Words alone served the last question."
             return None
 
-    def _refresh(self) -> None:
-        """What changed since the last look. If another process cleared the memory, all of it."""
-        try:
-            self._follow()
-        except UnknownGeneration:
-            self._start_anew()
-            self._follow()
-
     def _start_anew(self) -> None:
-        self._outline = Outline()
-        self._index = self._vector_search = self._usual = self._generation = None
-        self._sequence = 0
-        self._embedding.adopt_anew()
+        super()._start_anew()
+        self._usual = None
 
-    def _follow(self) -> None:
-        """One cheap question when nothing changed, here or in another process."""
-        ready = self._embedding.ready
-        if ready and self._generation != ready.generation:
-            self._load(ready)
-        sequence = self._store.sequence()
-        if sequence == self._sequence:
-            return
-        changes = self._store.changes(self._sequence)
-        self._read_marks()
-        self._outline.drop(changes.gone)
-        self._outline.put(self._store.outline(self._sequence))
-        self._changed += len(changes.present) + len(changes.gone)
-        if self._index is not None and self._generation is not None:
-            self._index.remove(changes.gone)
-            self._index.put(*self._store.vectors_of(self._generation, changes.present.tolist()))
-        if self._index is None or not self._index.has(changes.present).all():
-            self._embedding.note()
-        self._sequence = changes.sequence
-
-    def _read_marks(self) -> None:
-        marks, ready = self._store.wrong_marks(), self._embedding.ready
-        asked = list(dict.fromkeys(question for _, question in marks))
-        vectors = ready.embedder.embed(asked, query=True) if ready and asked else ()
-        self._marks.put(marks, dict(zip(asked, vectors, strict=False)))
+    def _load(self, ready: Ready) -> None:
+        super()._load(ready)
+        self._usual = None
 
     def _load_early(self) -> None:
-        """Before anyone asks: a large memory takes seconds to load."""
-        with self._lock:
+        def load() -> None:
             self._refresh()
             if len(self._outline):
                 self._ordinary()
 
-    def _load(self, ready: Ready) -> None:
-        """All vectors of a generation, unless the store searches them. What changes meanwhile the next refresh sees."""
-        sequence = self._store.sequence()
-        self._vector_search, index = self._store.vector_search(ready.generation), None
-        if self._vector_search is None:
-            counted = {one.id: one.vectors for one in self._store.generations()}
-            index = VectorIndex(ready.embedder.dimension)
-            # Room that is not used costs no memory; without it the first new vector would copy all of them.
-            index.reserve(counted.get(ready.generation, 0) * 9 // 8)
-            for numbers, vectors in self._store.vectors(ready.generation):
-                index.put(numbers, vectors)
-            index.learn()
-        if not self._sequence:
-            self._outline.put(self._store.outline())
-            self._sequence = sequence
-        self._sequence = min(self._sequence, sequence)
-        self._index, self._generation = index, ready.generation
-        self._usual = None
+        with self._lock:
+            self._trusting(load)
 
     # Searching
+
+    def _find(
+        self,
+        text: str,
+        asked: Mapping[str, str],
+        embedding: Future[Floats | None],
+        window: str | None,
+        limit: int,
+        now: datetime,
+        user_weight: float,
+        mmr_lambda: float | None,
+        only: Only,
+    ) -> list[RecallHit]:
+        self._refresh()
+        found = find_terms(self._store, self._outline, asked, window=window)
+        words = word_scores(found, self._outline, self.weights.word_reach)
+        named = spans(text[:READ], now)
+        within = looked_at(self._outline, window, only)
+        early = self._early_candidates(words, named, now, within)
+        meanings = self._meanings(early, self._index) if self._index else []
+        query = embedding.result()
+        rows = self._candidates(query, early, window, within)
+        if not len(rows):
+            return []
+        index = None if query is None else self._vectors_around(rows)
+        near = None
+        if query is not None and index:
+            meanings += self._meanings(np.setdiff1d(rows, early) if meanings else rows, index)
+            near = np.full(len(rows), np.nan, np.float32)
+            for part, meaning in meanings:
+                near[np.searchsorted(rows, part)] = meaning.nearness(query)
+        parts = self._parts(query, rows, near, words, named, text, now, user_weight)
+        self._follow_leads(rows, parts, asked, window)
+        if near is not None:
+            near = self._ordinary().above_small_talk(near)
+        return self._hits(rows, parts, near, index, found, limit, mmr_lambda)
 
     def _early_candidates(self, words: Floats, named: Sequence[Span], now: datetime, within: Bools) -> Rows:
         """Rows worth a closer look whatever the question means: strong in words, of the time that is named."""
@@ -290,7 +250,7 @@ class Recall:
         """Rows of the chunks nearest in meaning, nearest first, out of all or some."""
         if self._vector_search:
             # Of few, each is compared; of many, more are asked for, since those that are left out come back as well.
-            size, some = len(self._outline), int(within.sum())
+            size, some = len(self._outline), int(np.count_nonzero(within))
             among = self._outline["number"][np.flatnonzero(within)] if some <= min(FEW, size - 1) else None
             limit = (
                 SHORTLIST if among is not None or window else SHORTLIST * min(10, -(-size // max(1, some)))
@@ -300,7 +260,7 @@ class Recall:
             return rows[(rows >= 0) & within[rows]][:SHORTLIST]
         if self._index is None:
             return np.zeros(0, np.int64)
-        if within.sum() == len(self._outline):
+        if np.count_nonzero(within) == len(self._outline):
             return self._outline.rows(self._index.nearest(query, SHORTLIST))
         rows = np.flatnonzero(within)
         rows = rows[self._index.has(self._outline["number"][rows])]

@@ -1,32 +1,32 @@
-"""Vectors in memory, one byte for each number. In a small index all are compared; in a large one a narrow view chooses.
+"""Vectors, one byte for each number. In a small index all are compared; in a large one a narrow view chooses.
 
-The narrow view keeps the directions in which the vectors of this memory differ most (principal components): there is
-little of it to read, and reading is what takes the time.
+Those that came out of an image of the index stay in its file, and only the ones that are compared are read.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from copy import copy
 
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.core.coding import decoded, encoded
+from halo_weave.core.coding import decoded
 from halo_weave.errors import BadInput
+from halo_weave.index.coderows import CodeRows, grown, parts_of
 from halo_weave.index.numbers import NumberMap
+from halo_weave.index.view import NARROW, NarrowView
 from halo_weave.ports import Vectors
 from halo_weave.records import Numbers
 
 Floats = npt.NDArray[np.float32]
 
 EXACT_BELOW = 10_000  # vectors; up to here comparing all takes a few milliseconds
-NARROW = 48  # directions kept: an eighth of what MiniLM has
-SHORTLIST = 2_000  # at least so many are compared exactly
-SHORTLIST_SHARE = 400  # and one of so many
+SHORTLIST = 1_000  # at least so many are compared exactly
+SHORTLIST_SHARE = 800  # and one of so many
 SAMPLE = 20_000  # vectors from which the directions are learned, and by which a cut is estimated
 BLOCK = 256  # vectors taken out at once: copies of many megabytes cost more in new pages than in copying
 GONE = -1
-Kind = TypeVar("Kind", bound=np.generic)
 
 
 class VectorIndex:
@@ -34,16 +34,33 @@ class VectorIndex:
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
-        self._size = 0
-        self._codes = np.zeros((0, dimension), np.int8)  # see core/coding.py
-        self._scales = np.zeros(0, np.float32)
-        self._owners = np.zeros(0, np.int64)
+        self.rows = CodeRows(dimension)
+        self.owners = np.zeros(0, np.int64)  # with room to grow
         self._first = NumberMap(GONE)  # row of a chunk's first vector; the others follow it
         self._count = NumberMap(0)
         self._chunks = self._gone = 0
-        self._directions: Floats | None = None  # (dimension, NARROW)
-        self._narrow = np.zeros((0, NARROW), np.float32)
-        self._learned = 0  # size when the directions were found
+        self.view: NarrowView | None = None
+        self.learned = 0  # size when the directions of the view were found
+        self._erase: Callable[[Numbers], None] = lambda rows: None
+
+    @classmethod
+    def of_image(
+        cls,
+        dimension: int,
+        rows: CodeRows,
+        owners: Numbers,
+        firsts: NumberMap,
+        counts: NumberMap,
+        view: NarrowView | None,
+        learned: int,
+        erase: Callable[[Numbers], None],
+    ) -> VectorIndex:
+        """As it was written: no row of it is empty. `erase`: rows that go are erased from the file as well."""
+        index = cls(dimension)
+        index.rows, index.owners, index._first, index._count = rows, owners, firsts, counts
+        index.view, index.learned, index._erase = view, learned, erase
+        index._chunks = int(np.count_nonzero(counts.values))
+        return index
 
     def __len__(self) -> int:
         """Chunks that have a vector."""
@@ -56,15 +73,16 @@ class VectorIndex:
     @property
     def size(self) -> int:
         """Vectors, the empty rows of removed ones included."""
-        return self._size
+        return len(self.rows)
 
     @property
     def bytes(self) -> int:
-        return self._codes.nbytes + self._scales.nbytes + self._owners.nbytes + self._narrow.nbytes
+        """In memory."""
+        return self.rows.bytes + self.owners.nbytes + (self.view.codes.nbytes if self.view else 0)
 
     def reserve(self, vectors: int) -> None:
         """Make room at once for this many more."""
-        self._make_room(self._size + vectors)
+        self._make_room(self.size + vectors)
 
     def put(self, numbers: Numbers, vectors: Vectors) -> None:
         """Vectors of chunks; those of one chunk stand together. They replace what the chunk had."""
@@ -79,39 +97,37 @@ class VectorIndex:
         counts = np.diff(np.append(firsts, len(numbers)))
         owners = numbers[firsts]
         self.remove(owners)
-        start, end = self._size, self._size + len(numbers)
+        start, end = self.size, self.size + len(numbers)
         self._make_room(end)
-        self._codes[start:end], self._scales[start:end] = encoded(vectors)
-        self._owners[start:end] = numbers
-        if self._directions is not None:
-            self._narrow[start:end] = vectors @ self._directions
-        self._size = end
+        self.rows.append(vectors)
+        self.owners[start:end] = numbers
+        if self.view:
+            self.view.put(start, vectors)
         self._first[owners], self._count[owners] = start + firsts, counts
         self._chunks += len(owners)
 
     def remove(self, numbers: Numbers) -> None:
         rows, counts = self._rows_of(np.unique(numbers))
-        there = self._owners[rows]
-        self._owners[rows] = GONE
+        there = self.owners[rows]
+        self.owners[rows] = GONE
         self._count[there] = 0
         self._gone += len(rows)
         self._chunks -= int(np.count_nonzero(counts))
-        if self._gone > 1000 and self._gone > self._size // 4:
+        self._erase(rows)
+        if self._gone > 1000 and self._gone > self.size // 4:
             self._close_up()
 
     def nearest(self, query: Floats, count: int) -> Numbers:
         """Numbers of the chunks with the vectors nearest to the query, nearest first; at most `count`."""
         rows, similarity = self._candidates(query, count)
-        order = rows[np.argsort(-similarity, kind="stable")]
-        owners = self._owners[order]
-        owners = owners[owners != GONE]
+        owners = self.owners[rows[np.argsort(-similarity, kind="stable")]]
         _, first = np.unique(owners, return_index=True)
         return np.asarray(owners[np.sort(first)][:count])
 
     def of(self, numbers: Numbers) -> tuple[Vectors, Numbers]:
         """The vectors of these chunks one after the other, and how many each has (0 if none)."""
         rows, counts = self._rows_of(numbers)
-        return self._decoded(rows), counts
+        return decoded(*self.rows.take(rows)), counts
 
     def _rows_of(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
         counts = self._count[numbers]
@@ -120,67 +136,69 @@ class VectorIndex:
 
     def learn(self) -> None:
         """Find the directions anew, if the index has become large, or half as large again."""
-        narrow = self._size > EXACT_BELOW and self.dimension > NARROW
-        if not narrow or (self._directions is not None and self._size <= 1.5 * self._learned):
+        narrow = self.size > EXACT_BELOW and self.dimension > NARROW
+        if not narrow or (self.view and self.size <= 1.5 * self.learned):
             return
-        sample = self._decoded(slice(0, self._size, max(1, self._size // SAMPLE)))
-        _, directions = np.linalg.eigh(np.cov(sample, rowvar=False))
-        self._directions = np.ascontiguousarray(directions[:, -NARROW:], np.float32)
-        self._narrow = np.zeros((len(self._codes), NARROW), np.float32)
-        for start in range(0, self._size, SAMPLE):
-            end = min(self._size, start + SAMPLE)
-            self._narrow[start:end] = self._decoded(slice(start, end)) @ self._directions
-        self._learned = self._size
+        some = np.flatnonzero(self.owners[: self.size] != GONE)
+        sample = decoded(*self.rows.take(some[:: max(1, len(some) // SAMPLE)]))
+        self.view = NarrowView.learned(sample, len(self.owners))
+        self.view.put_all(decoded(*self.rows.take(part)) for part in parts_of(np.arange(self.size)))
+        self.learned = self.size
+
+    def snapshot(self) -> tuple[VectorIndex, Numbers]:
+        """The index as it is now, while this one changes; and the rows that are not empty, in the order of the chunks.
+
+        What stands in a row never changes, so only the owners are copied.
+        """
+        self.learn()
+        frozen = copy(self)
+        frozen.owners = self.owners[: self.size].copy()
+        rows = np.flatnonzero(frozen.owners != GONE)
+        return frozen, rows[np.argsort(frozen.owners[rows], kind="stable")]
 
     def _candidates(self, query: Floats, count: int) -> tuple[Numbers, Floats]:
+        """Rows worth a closer look, and how near each is."""
         self.learn()
-        if self._directions is None or self._size <= EXACT_BELOW:
-            starts = range(0, self._size, 8 * BLOCK)
-            blocks = [slice(start, min(self._size, start + 8 * BLOCK)) for start in starts]
-            similarity = np.concatenate(
-                [np.zeros(0, np.float32), *(self._alike(one, query) for one in blocks)]
-            )
-            similarity[self._owners[: self._size] == GONE] = -np.inf
-            wanted = min(self._size, 4 * count)  # a chunk may have several among the nearest
-            if wanted < self._size:
-                rows = np.argpartition(similarity, -wanted)[-wanted:]
-                return rows, similarity[rows]
-            return np.arange(self._size), similarity
-        # One thread, as in `likeness`; for rows as short as these einsum is faster.
-        rough = np.einsum("ij,j->i", self._narrow[: self._size], query @ self._directions)
-        wanted = max(SHORTLIST, 4 * count, self._size // SHORTLIST_SHARE)
+        if self.view is None or self.size <= EXACT_BELOW:
+            rows = np.flatnonzero(self.owners[: self.size] != GONE)
+            similarity = self._alike(rows, query, 8 * BLOCK)
+            wanted = min(len(rows), 4 * count)  # a chunk may have several among the nearest
+            chosen = np.argpartition(similarity, -wanted)[-wanted:] if wanted < len(rows) else slice(None)
+            return rows[chosen], similarity[chosen]
+        rough = self.view.products(query, self.size)
+        wanted = max(SHORTLIST, 4 * count, self.size // SHORTLIST_SHARE)
         # The cut is read off a sample: sorting all would take as long as comparing them.
-        sample = rough[:: max(1, self._size // SAMPLE)]
-        place = max(1, min(len(sample) - 1, round(wanted / self._size * len(sample))))
+        sample = rough[:: max(1, self.size // SAMPLE)]
+        place = max(1, min(len(sample) - 1, round(wanted / self.size * len(sample))))
         rows = np.flatnonzero(rough >= np.partition(sample, -place)[-place])
-        parts = (rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK))
-        return rows, np.concatenate([self._alike(part, query) for part in parts])
+        rows = rows[self.owners[rows] != GONE]
+        return rows, self._alike(rows, query, BLOCK)
 
-    def _decoded(self, rows: Numbers | slice) -> Floats:
-        return decoded(self._codes[rows], self._scales[rows])
-
-    def _alike(self, rows: Numbers | slice, query: Floats) -> Floats:
+    def _alike(self, rows: Numbers, query: Floats, at_once: int) -> Floats:
         """(rows,) how near each is. Scaling comes last: it is one number for each."""
-        return likeness(self._codes[rows].astype(np.float32), query) * self._scales[rows]
+        found = np.zeros(len(rows), np.float32)
+        for start in range(0, len(rows), at_once):
+            codes, scales = self.rows.take(rows[start : start + at_once])
+            found[start : start + at_once] = likeness(codes.astype(np.float32), query) * scales
+        return found
 
     def _make_room(self, wanted: int) -> None:
-        if wanted <= len(self._codes):
-            return
-        size = max(wanted, 1024, len(self._codes) * 3 // 2)
-        self._codes = _grown(self._codes, size, self._size)
-        self._scales = _grown(self._scales, size, self._size)
-        self._owners = _grown(self._owners, size, self._size)
-        if self._directions is not None:
-            self._narrow = _grown(self._narrow, size, self._size)
+        self.rows.make_room(wanted)
+        if wanted > len(self.owners):
+            size = max(wanted, 1024, len(self.owners) * 3 // 2)
+            self.owners = grown(self.owners, size, self.size)
+            if self.view:
+                self.view = copy(self.view)
+                self.view.codes = grown(self.view.codes, size, self.size)
 
     def _close_up(self) -> None:
-        kept = np.flatnonzero(self._owners[: self._size] != GONE)
-        self._codes, self._scales = self._codes[kept], self._scales[kept]
-        self._owners = self._owners[kept]
-        if self._directions is not None:
-            self._narrow = self._narrow[kept]
-        self._first[self._owners[::-1]] = np.arange(len(kept))[::-1]  # of several rows the first is set last
-        self._size, self._gone = len(kept), 0
+        kept = np.flatnonzero(self.owners[: self.size] != GONE)
+        self.rows, self.owners = self.rows.kept(kept), self.owners[kept]
+        if self.view:
+            self.view = copy(self.view)
+            self.view.codes = self.view.codes[kept]
+        self._first[self.owners[::-1]] = np.arange(len(kept))[::-1]  # of several rows the first is set last
+        self._gone, self._erase = 0, lambda rows: None
 
 
 class SomeVectors:
@@ -205,9 +223,3 @@ class SomeVectors:
 def likeness(vectors: Floats, query: Floats) -> Floats:
     """Row by row on this thread. A matrix product would wait for a second thread, long if the processor is busy."""
     return np.asarray(np.vecdot(vectors, query), np.float32)
-
-
-def _grown(old: npt.NDArray[Kind], size: int, used: int) -> npt.NDArray[Kind]:
-    new = np.empty((size, *old.shape[1:]), old.dtype)
-    new[:used] = old[:used]
-    return new

@@ -14,7 +14,7 @@ from halo_weave.cli.app import app
 from halo_weave.engines.absent import AbsentEngine
 from halo_weave.engines.cells import CachedTokens
 from halo_weave.engines.disk import CellFiles, Grave
-from halo_weave.places import cells_folder
+from halo_weave.places import cells_folder, image_file
 from halo_weave.stores.sqlite import SqliteStore
 
 assert halo_weave.cli  # registers the commands
@@ -49,10 +49,12 @@ def test_the_cache_is_told_and_deleted(cells: Path) -> None:
     assert json.loads(run("cache", "status", "--data", data, "--json"))["files"] == 0
 
 
-def test_wiping_the_memory_wipes_its_cells(cells: Path) -> None:
+def test_wiping_the_memory_wipes_its_cells_and_the_image_of_its_index(cells: Path) -> None:
     SqliteStore(cells.parent / "memory.sqlite").close()
+    image_file(cells.parent).write_bytes(b"vectors")
     run("clear", "--yes", "--data", str(cells.parent))
     assert not cells.exists()
+    assert not image_file(cells.parent).exists()
 
 
 def test_what_is_deleted_before_a_model_is_there_leaves_no_cells(cells: Path) -> None:

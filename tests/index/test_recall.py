@@ -194,6 +194,16 @@ def test_a_wrong_memory_does_not_come_for_such_a_question_and_still_for_others(s
         assert recall.search(question, now=NOW)[0].key == violin
 
 
+def test_a_wrong_memory_stays_wrong_after_a_restart(store, window):
+    keys = talk(store, window)
+    violin, question = keys[1][0], "Who plays the violin in Lisbon?"
+    with recalling(store) as recall:
+        assert violin in keys_of(recall.search(question, now=NOW))
+    store.mark_wrong(violin, question, now=NOW)
+    with recalling(store) as recall:
+        assert violin not in keys_of(recall.search(question, now=NOW))
+
+
 def test_an_earlier_question_does_not_outrank_the_fact(store, window):
     ids = ask(store, window, "I work at the harbour office.", now=NOW)
     fact = ChunkKey(ids.user_turn, 0, Role.USER)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from halo_weave.core.coding import decoded, encoded
 from halo_weave.errors import BadInput
 from halo_weave.index import vectors as module
+from halo_weave.index import view
 from halo_weave.index.vectors import VectorIndex
 
 
@@ -94,3 +95,19 @@ def test_vectors_of_another_dimension_are_refused_with_what_to_do():
 
 def test_an_empty_index_has_nothing_near():
     assert VectorIndex(8).nearest(np.ones(8, np.float32), 5).tolist() == []
+
+
+def test_the_narrow_view_multiplies_alike_with_and_without_the_module_in_c():
+    rng = np.random.default_rng(5)
+    codes = rng.integers(-127, 128, (10_001, view.NARROW), np.int8)
+    weights = rng.integers(-view.WEIGHT, view.WEIGHT + 1, view.NARROW).astype(np.int16)
+    found, exact = np.empty(10_001, np.int32), codes.astype(np.int64) @ weights.astype(np.int64)
+    view._multiply(codes, weights, found)
+    assert np.array_equal(found, exact)
+    if view.native is None:
+        pytest.skip("there was no compiler")
+    view.native.products(codes, weights, found)
+    assert np.array_equal(found, exact)
+    for wrong in ((codes[:5], weights, found), (codes, weights[:5], found)):
+        with pytest.raises(ValueError, match="do not fit"):
+            view.native.products(*wrong)

@@ -34,7 +34,7 @@ class Table(NamedTuple):
     key: tuple[str, ...]
 
 
-NOT_COPIED = {"memory", "migrations", "leases", "feed"}
+NOT_COPIED = {"memory", "migrations", "leases", "feed", "images"}
 WORDS = Table("words", ("rowid", "terms"), ("rowid",))
 
 

@@ -13,6 +13,7 @@ from halo_weave.core.resurrection import Sleeper
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, UnknownGeneration
 from halo_weave.records import Changes, Generation, Numbers, Place, Vectors, Wanted
+from halo_weave.store import Serving
 from halo_weave.stores.packing import maybe_moment, micros, moment
 from halo_weave.stores.sql.rows import (
     FEW,
@@ -25,6 +26,7 @@ from halo_weave.stores.sql.rows import (
 from halo_weave.stores.sql.seam import Connection
 
 STREAM = 2_000  # vectors read at a time
+IMAGES = 64  # that are known; more than servers that use one memory
 NOT_ASIDE = "chunk NOT IN (SELECT number FROM chunks WHERE aside = 1)"  # a chunk aside keeps its vectors
 
 
@@ -45,6 +47,13 @@ class SqlSearch(SqlPart):
             )
             for number, model, dimension, state, created, completed, vectors, wanted in rows
         ]
+
+    def serving(self) -> Serving | None:
+        with self._db.asking() as db:
+            row = db.execute(
+                "SELECT id, model, dimension FROM generations WHERE state = 'current'"
+            ).fetchone()
+        return Serving(*row) if row else None
 
     def begin_generation(self, model: str, dimension: int, *, now: datetime) -> Generation:
         if dimension < 1:
@@ -197,6 +206,24 @@ class SqlSearch(SqlPart):
                 np.array([number for number, present in rows if present], np.int64),
                 np.array([number for number, present in rows if not present], np.int64),
             )
+
+    # Images of the index
+
+    def note_image(self, mark: str, generation: int) -> bool:
+        schema = self._db.schema()
+        with self._db.writing() as db:
+            db.execute("DELETE FROM images WHERE id <= (SELECT max(id) FROM images) - ?", (IMAGES,))
+            noted = db.execute(
+                "INSERT INTO images (mark, schema) SELECT ?, ? FROM generations WHERE id = ?",
+                (mark, schema, generation),
+            )
+            return noted.rowcount == 1
+
+    def knows_image(self, mark: str) -> bool:
+        schema = self._db.schema()
+        with self._db.asking() as db:
+            sql = "SELECT 1 FROM images WHERE mark = ? AND schema = ?"
+            return db.execute(sql, (mark, schema)).fetchone() is not None
 
     # What belongs together
 

@@ -61,6 +61,7 @@ class SqlUpkeep(SqlSearch):
                 if repair and mend is not None:
                     with self._db.writing(durable=True) as db:
                         mend(db)
+                        db.execute("DELETE FROM images")  # what they hold may be what was mended
                 findings.append(Finding(name, sentence, repair and mend is not None))
         progress(len(checks), len(checks))
         return findings

@@ -1,0 +1,195 @@
+"""What recall has of a memory in the process: loaded from the store or from an image, and kept up with what changes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from halo_weave.errors import HaloWeaveError, UnknownGeneration
+from halo_weave.index.coderows import ImageDamaged
+from halo_weave.index.embedding import Embedding, Ready
+from halo_weave.index.image import Loaded, Snapshot, drop_image, open_image, write_image
+from halo_weave.index.marks import Marks
+from halo_weave.index.outline import Outline
+from halo_weave.index.vectors import VectorIndex
+from halo_weave.ports import Embedder
+from halo_weave.store import Store, VectorSearch
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+LARGE = 20_000  # chunks from which on an image is kept; fewer are read as soon
+MANY = 1_000  # changes since the image was written that are read from the store at a start, whatever the size
+SHARE, SHARE_AT_CLOSE = (
+    8,
+    64,
+)  # one of so many chunks changed: a new image is written behind the turn, or at the end
+
+
+class Contents:
+    """The outline and the vectors of one store. Whoever uses them holds the lock."""
+
+    def __init__(
+        self,
+        store: Store,
+        open_embedder: Callable[[], Embedder] | None,
+        *,
+        writes: bool = True,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        image: Path | None = None,
+    ) -> None:
+        """The embedder is opened in the background. `writes`: False embeds nothing, for a memory that is only read.
+
+        `image`: the file that keeps what was loaded for the next start; None for none.
+        """
+        self._store, self._open, self._writes, self._now = store, open_embedder, writes, now
+        self._lock = threading.Lock()
+        self._outline = Outline()
+        self._index: VectorIndex | None = None  # all vectors, if the store cannot search them itself
+        self._vector_search: VectorSearch | None = None  # the store's own index, if it has one
+        self._generation: int | None = None
+        self._marks = Marks()
+        self._changed = 0  # chunks that changed since the usual ones were looked at
+        self._sequence = 0
+        self._image = image
+        self._saving = threading.Lock()
+        self._unsaved = 0  # chunks of which the image knows nothing or something else
+        self._embedding = self._new_embedding()
+
+    def _new_embedding(self) -> Embedding:
+        return Embedding(
+            self._store,
+            self._open,
+            now=self._now,
+            writes=self._writes,
+            when_opened=self._load_early,
+            when_idle=self._save,
+        )
+
+    def _load_early(self) -> None:
+        """Before anyone asks: a large memory takes seconds to load."""
+        with self._lock:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """What changed since the last look. If another process cleared the memory, all of it."""
+        try:
+            self._follow()
+        except UnknownGeneration:
+            self._start_anew()
+            self._follow()
+
+    def _start_anew(self) -> None:
+        self._outline = Outline()
+        self._index = self._vector_search = self._generation = None
+        self._sequence = self._unsaved = 0
+        self._embedding.adopt_anew()
+
+    def _follow(self) -> None:
+        """One cheap question when nothing changed, here or in another process."""
+        ready = self._embedding.ready
+        if ready and self._generation != ready.generation:
+            self._load(ready)
+        sequence = self._store.sequence()
+        if sequence == self._sequence:
+            return
+        changes = self._store.changes(self._sequence)
+        self._read_marks()
+        self._outline.drop(changes.gone)
+        self._outline.put(self._store.outline(self._sequence))
+        count = len(changes.present) + len(changes.gone)
+        self._changed, self._unsaved = self._changed + count, self._unsaved + count
+        if self._index is not None and self._generation is not None:
+            self._index.remove(changes.gone)
+            self._index.put(*self._store.vectors_of(self._generation, changes.present.tolist()))
+        if self._index is None or not self._index.has(changes.present).all():
+            self._embedding.note()
+        self._sequence = changes.sequence
+
+    def _read_marks(self) -> None:
+        marks, ready = self._store.wrong_marks(), self._embedding.ready
+        asked = list(dict.fromkeys(question for _, question in marks))
+        vectors = ready.embedder.embed(asked, query=True) if ready and asked else ()
+        self._marks.put(marks, dict(zip(asked, vectors, strict=False)))
+
+    def _load(self, ready: Ready) -> None:
+        """All of a generation, but for the vectors if the store searches them. What changes meanwhile the next refresh
+        sees."""
+        self._vector_search = self._store.vector_search(ready.generation)
+        loaded = self._image and open_image(
+            self._image,
+            self._store,
+            ready.generation,
+            vectors=self._vector_search is None,
+            writes=self._writes,
+        )
+        self._unsaved = 0
+        if not loaded:
+            if self._image and self._writes:
+                self._image.unlink(missing_ok=True)  # it may hold what is not in this memory any more
+            loaded = self._from_store(ready)
+            self._unsaved = len(loaded.outline)
+        self._outline, self._index, self._sequence = loaded.outline, loaded.index, loaded.sequence
+        self._generation = ready.generation
+        self._read_marks()
+
+    def _from_store(self, ready: Ready) -> Loaded:
+        sequence, index = self._store.sequence(), None
+        if self._vector_search is None:
+            counted = {one.id: one.vectors for one in self._store.generations()}
+            index = VectorIndex(ready.embedder.dimension)
+            # Room that is not used costs no memory; without it the first new vector would copy all of them.
+            index.reserve(counted.get(ready.generation, 0) * 9 // 8)
+            for numbers, vectors in self._store.vectors(ready.generation):
+                index.put(numbers, vectors)
+            index.learn()
+        outline = self._outline
+        if self._sequence:  # words alone served until now
+            sequence = min(sequence, self._sequence)
+        else:
+            outline.put(self._store.outline())
+        return Loaded(outline, index, sequence)
+
+    # The image
+
+    def _save(self, *, share: int = SHARE) -> None:
+        """Write the image anew if many chunks changed since, and go on with that one: it needs less memory."""
+        with self._saving:
+            with self._lock:
+                generation, size = self._generation, len(self._outline)
+                due = size >= LARGE and self._unsaved >= max(MANY, size // share)
+                if self._image is None or not self._writes or generation is None or not due:
+                    return
+                self._unsaved = 0
+                snapshot = Snapshot(Loaded(self._outline, self._index, self._sequence))
+            try:
+                write_image(self._image, self._store, generation, snapshot)
+            except ImageDamaged:
+                with self._lock:
+                    self._distrust()
+            except (HaloWeaveError, OSError) as error:  # without it a start takes longer, and that is all
+                log.info("%s was not written: %s", self._image, error)
+                return
+            del snapshot
+            with self._lock:
+                self._generation = None
+        if self._embedding.ready:
+            self._load_early()
+
+    def _trusting(self, step: Callable[[], T]) -> T:
+        """A step that reads vectors, repeated without the image if that turns out to be damaged."""
+        try:
+            return step()
+        except ImageDamaged:
+            self._distrust()
+            return step()
+
+    def _distrust(self) -> None:
+        """The image goes, and all is read from the store."""
+        assert self._image is not None
+        log.warning("%s is damaged. It is deleted, and the memory is read from its store.", self._image)
+        drop_image(self._image)
+        self._outline, self._index, self._generation, self._sequence = Outline(), None, None, 0
