@@ -29,7 +29,14 @@ from halo_weave.lastrun import changed_models, note_model, remember_embedder, re
 from halo_weave.llama import catalogue
 from halo_weave.llama.footprint import KvType
 from halo_weave.llama.inventory import resolve
-from halo_weave.places import calibration_folder, captures_folder, cells_folder, memory_file, models_folder
+from halo_weave.places import (
+    akin_folder,
+    calibration_folder,
+    captures_folder,
+    cells_folder,
+    memory_file,
+    models_folder,
+)
 from halo_weave.ports import Embedder, Engine, Only
 from halo_weave.records import Finding, Stats
 from halo_weave.settings import Settings
@@ -339,7 +346,7 @@ def _open_recall(chosen: _EmbedderChoice, store: Store, progress: Progress | Non
             chosen.pull(_silent)
         return chosen.open()
 
-    return Recall(store, opened)
+    return Recall(store, opened, akin=akin_folder())
 
 
 def embedder_file(name: str, progress: Progress = _silent) -> Path:

@@ -23,6 +23,7 @@ from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex as embed_anew
 from halo_weave.lastrun import remember_embedder
 from halo_weave.llama import catalogue
+from halo_weave.places import akin_folder
 from halo_weave.ports import Only
 from halo_weave.records import OWNER, ChunkRecord
 from halo_weave.store import Store
@@ -40,7 +41,9 @@ EmbedderFile = Annotated[
 def recalling(store: Store, embedder: str | None, *, writes: bool = False) -> Iterator[Recall]:
     """Search for one command: it waits until the embedder is open, but not until everything is embedded."""
     chosen = embedder_of(read_config(), embedder, store.folder)
-    recall = Recall(store, None if chosen == "off" else lambda: open_embedder(chosen), writes=writes)
+    recall = Recall(
+        store, None if chosen == "off" else lambda: open_embedder(chosen), writes=writes, akin=akin_folder()
+    )
     try:
         recall.embedder()
         yield recall

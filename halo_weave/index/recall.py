@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.tokens import Role
 from halo_weave.core.words import question_terms, terms
 from halo_weave.errors import BadSetting, EngineError, UnknownGeneration
+from halo_weave.index.akin import with_akin
 from halo_weave.index.asking import as_said_by
 from halo_weave.index.embedding import Embedding, Ready
 from halo_weave.index.fusion import Floats, Meaning, TermHits, Weights, find_terms, varied, word_scores
@@ -36,6 +38,7 @@ RARE = 200  # a word that at most one of so many chunks holds says enough by its
 READ = 4_000  # characters of a question that are embedded
 FEW = 20_000  # chunks that a store is asked to compare one by one
 QUESTIONS = 8  # whose vectors are remembered
+OLDER = "The vectors were made by an earlier version and still serve. To renew them, run: halo-weave reindex"
 MOST_TERMS = 64  # of a question, that the word index is asked for
 
 
@@ -49,9 +52,14 @@ class Recall:
         *,
         weights: Weights | None = None,
         writes: bool = True,
+        akin: Path | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """The embedder is opened in the background. `writes`: False embeds nothing, for a memory that is only read."""
+        """The embedder is opened in the background. `writes`: False embeds nothing, for a memory that is only read.
+
+        `akin`: the folder of the tables of akin words; None: there are none.
+        """
+        self._akin_folder = akin
         self._store, self._open, self._writes, self._now = store, open_embedder, writes, now
         self.weights = weights or Weights()
         self._lock = threading.Lock()
@@ -97,7 +105,7 @@ class Recall:
         with self._lock:
             self._refresh()
             found = find_terms(self._store, self._outline, asked, window=window)
-            words = word_scores(found, self._outline, self.weights.word_reach)
+            words = word_scores(self._with_akin(found, asked, window), self._outline, self.weights.word_reach)
             named = spans(text[:READ], now)
             within = looked_at(self._outline, window, only)
             early = self._early_candidates(words, named, now, within)
@@ -142,7 +150,8 @@ class Recall:
             "state": self._embedding.state,
             "model": ready.embedder.name if ready else "",
             "file": ready.embedder.file if ready else "",
-            "sentence": self._embedding.sentence,
+            "sentence": self._embedding.sentence or (OLDER if ready and ready.older else ""),
+            "older": ready is not None and ready.older,
             "wanted": wanted,
             "vectors": vectors,
             "bytes": self._index.bytes if self._index else 0,
@@ -171,7 +180,12 @@ class Recall:
 
     def _new_embedding(self) -> Embedding:
         return Embedding(
-            self._store, self._open, now=self._now, writes=self._writes, when_opened=self._load_early
+            self._store,
+            self._open,
+            now=self._now,
+            writes=self._writes,
+            akin=self._akin_folder,
+            when_opened=self._load_early,
         )
 
     def _vector_of(self, text: str) -> Future[Floats | None]:
@@ -355,11 +369,32 @@ class Recall:
         """Add what the words of the best hits tell."""
         if not self.weights.leads or not parts:
             return
-        names = (terms(name) for name in self._outline.speaker_codes)
-        known = {*asked, *(stem for name in names for stem in stems(name, "english"))}
-        held = led_to(self._store, self._outline, rows, _evidence(parts), known, window)
+        held = led_to(self._store, self._outline, rows, _evidence(parts), {*asked, *self._names()}, window)
         if held is not None and held.any():
             parts["leads"] = self.weights.leads * held
+
+    def _with_akin(
+        self, found: list[TermHits], asked: Mapping[str, str], window: str | None
+    ) -> list[TermHits]:
+        """Also what holds words akin to those of the question."""
+        table, share = self._embedding.akin, self.weights.akin
+        if table is None or not share:
+            return found
+        return with_akin(
+            found,
+            asked,
+            self._names(),
+            table,
+            share,
+            store=self._store,
+            outline=self._outline,
+            window=window,
+        )
+
+    def _names(self) -> set[str]:
+        """Stems of the names of all who spoke."""
+        spoken = (terms(name) for name in self._outline.speaker_codes)
+        return {stem for name in spoken for stem in stems(name, "english")}
 
     def _spoken_of(self, text: str) -> list[int]:
         """Codes of the speakers that a question is about: of several that it names, the one it names first."""

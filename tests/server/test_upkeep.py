@@ -87,7 +87,7 @@ def test_another_embedder_takes_over_when_it_has_embedded_everything(tmp_path):
             for one in client.get("/api/stats").json()["generations"]
             if one["state"] == "current"
         ]
-        assert serving_now == ["hashing"]
+        assert serving_now == ["hashing, passages 2"]
 
 
 def test_clearing_deletes_everything_and_what_is_said_after_it_is_found(tmp_path):
