@@ -24,12 +24,12 @@ from halo_weave.ports import Embedder, Vectors
 from halo_weave.store import SearchIndex
 
 NEAR = 0.5  # least cosine of two words that are akin
-KEPT = 48  # most words that are kept for one
+KEPT = 128  # most words that are kept for one
 SHORTEST = 3  # letters of a word: shorter ones are mostly abbreviations
 LARGEST = 60_000  # words of a vocabulary; a larger one is of many languages, and would take minutes
 AT_ONCE = 64  # words between two looks at whether to stop
 BLOCK = 512  # words that are compared with all at once
-MOST_ASKED = 96  # akin words of one question that are looked up, the nearest
+MOST_ASKED = 200  # akin words of one question that are looked up, the nearest
 MOST_HELD = 400  # chunks that hold an akin word; one that more of them hold tells little
 
 
@@ -90,7 +90,7 @@ class AkinWords:
     def read(cls, file: Path) -> Self | None:
         """None if it is not there, or is damaged: then it is made again."""
         try:
-            with np.load(file, allow_pickle=False) as stored:
+            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as stored:
                 return cls(
                     stored["words"].tolist(),
                     stored["starts"].astype(np.int64),
@@ -135,8 +135,9 @@ class AkinWords:
 
 
 def akin_file(folder: Path, embedder: Embedder) -> Path:
-    """Where the table of an embedder lies. Its name tells its file from another of the same name."""
-    return folder / f"{hashlib.sha256(embedder.name.encode()).hexdigest()[:16]}.npz"
+    """Where the table of an embedder lies: its name tells its weights, and the table was made with these figures."""
+    made_by = f"{embedder.name} {NEAR} {KEPT}"
+    return folder / f"{hashlib.sha256(made_by.encode()).hexdigest()[:16]}.npz"
 
 
 def _whole_words(vocabulary: Sequence[str]) -> list[str]:
