@@ -26,9 +26,10 @@ from halo_weave.llama import catalogue
 from halo_weave.places import akin_folder
 from halo_weave.ports import Only
 from halo_weave.records import OWNER, ChunkRecord
+from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.effective import stored_settings
-from halo_weave.weave.waking import plan_waking, tagged
+from halo_weave.weave.waking import plan_waking, stands_out, tagged
 from halo_weave.weave.windows import checked_tags, find_window
 
 EmbedderFile = Annotated[
@@ -88,8 +89,17 @@ def search(
         with recalling(store, embedder) as recall:
             told: dict[str, Any] = {}
             if budget is None:
-                found = recall.search(words, window=window, limit=limit, now=now(), only=only)
-                scored = {hit.key: hit for hit in found}
+                settings = _settings(store, window)
+                found = recall.search(
+                    words,
+                    window=window,
+                    limit=limit,
+                    now=now(),
+                    user_weight=settings.user_weight,
+                    mmr_lambda=settings.mmr_lambda,
+                    only=only,
+                )
+                scored = {hit.key: hit for hit in found if stands_out(hit)}
                 shown = dict.fromkeys(scored, "")
             else:
                 scored, plan = _would_wake(store, recall, words, budget, window, only)
@@ -128,6 +138,12 @@ def search(
         typer.echo(f"{told['cost']} of {counted(budget, 'token')}", err=True)
 
 
+def _settings(store: Store, window: str | None) -> Settings:
+    """Those of the memory, or of a window in it."""
+    record = store.window(window) if window else None
+    return stored_settings(store, record, configured_settings(read_config()))
+
+
 def _would_wake(
     store: Store, recall: Recall, words: str, budget: int, window: str | None, only: Only
 ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
@@ -136,7 +152,7 @@ def _would_wake(
     hits, plan, _ = plan_waking(
         words,
         budget,
-        stored_settings(store, record, configured_settings(read_config())),
+        _settings(store, window),
         store=store,
         recall=recall,
         now=now(),

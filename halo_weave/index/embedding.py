@@ -32,6 +32,11 @@ def vectors_by(embedder: Embedder) -> str:
     return f"{embedder.name}, passages {METHOD}"
 
 
+def by_earlier_method(generation: Generation) -> bool:
+    """Whether passages were made otherwise for it than they are now."""
+    return not generation.model.endswith(f", passages {METHOD}")
+
+
 def _same_embedder(generation: Generation, embedder: Embedder) -> bool:
     """Its vectors can be compared with this embedder's, even if passages were made otherwise."""
     name = generation.model.rpartition(", passages ")[0] or generation.model  # the first method had no number
@@ -196,7 +201,7 @@ class Embedding:
         if current is None and self._writes:
             current = self._store.begin_generation(vectors_by(embedder), embedder.dimension, now=self._now())
         if current and _same_embedder(current, embedder):
-            return Ready(embedder, current.id, current.model != vectors_by(embedder))
+            return Ready(embedder, current.id, by_earlier_method(current))
         embedder.close()
         self.sentence = (
             f"The vectors of this memory were made by {current.model}, not by {embedder.name}. "

@@ -142,6 +142,7 @@ class Recall:
 
     def status(self) -> Mapping[str, Any]:
         ready = self._embedding.ready
+        older = ready is not None and ready.older
         wanted = vectors = 0
         for generation in self._store.generations() if ready else ():
             if ready and generation.id == ready.generation:
@@ -150,8 +151,8 @@ class Recall:
             "state": self._embedding.state,
             "model": ready.embedder.name if ready else "",
             "file": ready.embedder.file if ready else "",
-            "sentence": self._embedding.sentence or (OLDER if ready and ready.older else ""),
-            "older": ready is not None and ready.older,
+            "sentence": self._embedding.sentence or (OLDER if older and not wanted else ""),
+            "older": older,
             "wanted": wanted,
             "vectors": vectors,
             "bytes": self._index.bytes if self._index else 0,
