@@ -59,6 +59,8 @@ def find_terms(
     found = []
     hits = store.search_terms(list(terms), most, window=window)
     for term, (numbers, scores) in zip(terms.values(), hits, strict=True):
+        if not len(numbers):
+            continue
         rows = outline.rows(numbers)
         known = rows >= 0  # another process may have said something since the outline was read
         if known.any():
