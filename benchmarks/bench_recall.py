@@ -26,7 +26,7 @@ from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.embedders.standard import open_embedder
 from halo_weave.engines.llama import LlamaEngine
-from halo_weave.index.akin import AkinWords, akin_file
+from halo_weave.index.akin import ensure_akin
 from halo_weave.index.fusion import Weights
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
@@ -352,13 +352,6 @@ def asked(
     }
 
 
-def ensure_akin(embedder: Embedder) -> None:
-    """The table of akin words is made once for each embedder, in the background of the product and here at once."""
-    file = akin_file(akin_folder(), embedder)
-    if not AkinWords.read(file) and (made := AkinWords.made(embedder, [])):
-        made.write(file)
-
-
 def share(values: list[float]) -> float:
     return round(sum(values) / len(values), 4) if values else 0.0
 
@@ -444,7 +437,7 @@ def _run(args: argparse.Namespace) -> None:
         new_stores(args.store) as new_store,
     ):
         remembering = Remembering(embedder, args.vectors)
-        ensure_akin(embedder)
+        ensure_akin(akin_folder(), embedder)
         rows, woken, echoes, cost = measure(args.data, ways, engine, remembering, args.captions, new_store)
         remembering.save()
     result = {name: {**summed(found), "small_talk": small_talk(woken[name])} for name, found in rows.items()}

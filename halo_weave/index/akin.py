@@ -140,6 +140,13 @@ def akin_file(folder: Path, embedder: Embedder) -> Path:
     return folder / f"{hashlib.sha256(made_by.encode()).hexdigest()[:16]}.npz"
 
 
+def ensure_akin(folder: Path, embedder: Embedder) -> None:
+    """Make the table at once if there is none, for measurements: otherwise it would appear in the middle of one."""
+    file = akin_file(folder, embedder)
+    if not AkinWords.read(file) and (made := AkinWords.made(embedder, [])):
+        made.write(file)
+
+
 def _whole_words(vocabulary: Sequence[str]) -> list[str]:
     if len(vocabulary) > LARGEST:
         return []

@@ -13,6 +13,7 @@ import numpy as np
 
 from halo_weave.core.heads import Calibration
 from halo_weave.core.tokens import ChunkKey
+from halo_weave.index.akin import ensure_akin
 from halo_weave.index.recall import Recall
 from halo_weave.lab.dialogues import Dialogue, exchanges_of
 from halo_weave.lab.forced import ForcedEngine
@@ -67,6 +68,7 @@ def said_whole(
     keys: dict[str, list[ChunkKey]] = {}
     with tempfile.TemporaryDirectory() as folder:
         store = SqliteStore(Path(folder) / "memory.sqlite")
+        ensure_akin(akin_folder(), embedder)
         recall = Recall(store, lambda: embedder, akin=akin_folder())
         weave = Weave(
             forced,
