@@ -23,7 +23,8 @@ from halo_weave.index.outline import Outline
 from halo_weave.ports import Embedder, Vectors
 from halo_weave.store import SearchIndex
 
-NEAR = 0.5  # least cosine of two words that are akin
+SPREADS = 4  # above the cosine of any two words: those are akin. With MiniLM that is a cosine of 0.51
+SAMPLE = 1_000  # words that tell what cosine is ordinary
 KEPT = 128  # most words that are kept for one
 SHORTEST = 3  # letters of a word: shorter ones are mostly abbreviations
 LARGEST = 60_000  # words of a vocabulary; a larger one is of many languages, and would take minutes
@@ -68,6 +69,7 @@ class AkinWords:
                 return None
             begun.append(embedder.embed(words[start : start + AT_ONCE]))
         every = np.concatenate([np.zeros((0, embedder.dimension), np.float32), *begun])
+        least = _least_cosine(every)
         counts: list[int] = []
         others, likeness = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
         for start in range(0, len(words), BLOCK):
@@ -78,7 +80,7 @@ class AkinWords:
                 0  # a word is not akin to itself
             )
             for row in near:
-                found = np.flatnonzero(row >= NEAR)
+                found = np.flatnonzero(row >= least)
                 found = found[np.argsort(-row[found], kind="stable")[:KEPT]]
                 counts.append(len(found))
                 others.append(found.astype(np.int32))
@@ -136,7 +138,7 @@ class AkinWords:
 
 def akin_file(folder: Path, embedder: Embedder) -> Path:
     """Where the table of an embedder lies: its name tells its weights, and the table was made with these figures."""
-    made_by = f"{embedder.name} {NEAR} {KEPT}"
+    made_by = f"{embedder.name} {SPREADS} {KEPT}"
     return folder / f"{hashlib.sha256(made_by.encode()).hexdigest()[:16]}.npz"
 
 
@@ -145,6 +147,15 @@ def ensure_akin(folder: Path, embedder: Embedder) -> None:
     file = akin_file(folder, embedder)
     if not AkinWords.read(file) and (made := AkinWords.made(embedder, [])):
         made.write(file)
+
+
+def _least_cosine(vectors: Vectors) -> float:
+    """From which on two words are akin. Cosines have another scale with every embedder."""
+    some = vectors[:: max(1, len(vectors) // SAMPLE)]
+    if len(some) < 2:
+        return 1.0
+    pairs = (some @ some.T)[np.triu_indices(len(some), 1)]
+    return float(pairs.mean() + SPREADS * pairs.std())
 
 
 def _whole_words(vocabulary: Sequence[str]) -> list[str]:
