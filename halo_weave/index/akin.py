@@ -23,7 +23,7 @@ from halo_weave.index.outline import Outline
 from halo_weave.ports import Embedder, Vectors
 from halo_weave.store import SearchIndex
 
-SPREADS = 4  # above the cosine of any two words: those are akin. With MiniLM that is a cosine of 0.51
+SPREADS = 3.9  # above the cosine of any two words: those are akin. With MiniLM that is a cosine of 0.5
 SAMPLE = 1_000  # words that tell what cosine is ordinary
 KEPT = 128  # most words that are kept for one
 SHORTEST = 3  # letters of a word: shorter ones are mostly abbreviations
