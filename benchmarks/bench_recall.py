@@ -26,10 +26,12 @@ from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.embedders.standard import open_embedder
 from halo_weave.engines.llama import LlamaEngine
+from halo_weave.index.akin import ensure_akin
 from halo_weave.index.fusion import Weights
 from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex
 from halo_weave.llama import catalogue
+from halo_weave.places import akin_folder
 from halo_weave.ports import Embedder, Engine, Vectors
 from halo_weave.settings import Settings
 from halo_weave.store import Store
@@ -55,7 +57,7 @@ class Way:
 
 
 DEFAULT = Way(Weights(), DEFAULTS.user_weight, DEFAULTS.pairs, floor=DEFAULTS.relevance_floor)
-PLAIN = Weights(speaker=0, time=0, leads=0, word_reach=(), context=())
+PLAIN = Weights(akin=0, speaker=0, time=0, leads=0, word_reach=(), context=())
 WAYS = {
     "default": DEFAULT,
     "sliding": Way(None),
@@ -70,6 +72,7 @@ ABLATIONS = {
     "without neighbours' words": replace(DEFAULT, weights=replace(Weights(), word_reach=())),
     "without neighbours' meaning": replace(DEFAULT, weights=replace(Weights(), context=())),
     "without asking": replace(DEFAULT, weights=replace(Weights(), asking=0)),
+    "without akin words": replace(DEFAULT, weights=replace(Weights(), akin=0)),
     "without leads": replace(DEFAULT, weights=replace(Weights(), leads=0)),
     "without speaker": replace(DEFAULT, weights=replace(Weights(), speaker=0)),
     "without time": replace(DEFAULT, weights=replace(Weights(), time=0)),
@@ -84,52 +87,16 @@ ABLATIONS = {
 }
 
 # Messages that speak of nothing in any of the conversations: for them, nothing should wake up.
-SMALL_TALK = (
-    *(
-        "thanks",
-        "Thank you!",
-        "ok",
-        "Okay, go on.",
-        "hello",
-        "Hi there!",
-        "Good morning.",
-        "yes",
-        "no",
-        "sure",
-    ),
-    *(
-        "lol",
-        "haha that's funny",
-        "Tell me more.",
-        "Continue.",
-        "What do you think?",
-        "I see.",
-        "Great!",
-        "hmm",
-    ),
-    *(
-        "Can you explain that again?",
-        "That makes sense.",
-        "Interesting.",
-        "Why?",
-        "How so?",
-        "Really?",
-        "wow",
-    ),
-    *("Please go on.", "nice", "Sounds good to me.", "I don't understand.", "Could you repeat that?", "bye"),
-    *(
-        "good night",
-        "see you tomorrow",
-        "Are you there?",
-        "What?",
-        "I agree.",
-        "Let's continue.",
-        "Never mind.",
-    ),
-    *("yes please", "no thanks", "Write a haiku about the ocean.", "What is the capital of Mongolia?"),
-    *("Translate 'cheese' into Finnish.", "How do I reverse a list in Python?", "Why is the sky blue?"),
-    *("Explain how a transistor works.", "What is 17 times 23?", "Give me a recipe for rye bread."),
-    *("Who wrote War and Peace?", "Summarise the theory of plate tectonics."),
+SMALL_TALK = tuple(
+    """thanks | Thank you! | ok | Okay, go on. | hello | Hi there! | Good morning. | yes | no | sure | lol |
+haha that's funny | Tell me more. | Continue. | What do you think? | I see. | Great! | hmm |
+Can you explain that again? | That makes sense. | Interesting. | Why? | How so? | Really? | wow |
+Please go on. | nice | Sounds good to me. | I don't understand. | Could you repeat that? | bye |
+good night | see you tomorrow | Are you there? | What? | I agree. | Let's continue. | Never mind. |
+yes please | no thanks | Write a haiku about the ocean. | What is the capital of Mongolia? |
+Translate 'cheese' into Finnish. | How do I reverse a list in Python? | Why is the sky blue? |
+Explain how a transistor works. | What is 17 times 23? | Give me a recipe for rye bread. |
+Who wrote War and Peace? | Summarise the theory of plate tectonics.""".replace("\n", " ").split(" | ")
 )
 
 
@@ -179,6 +146,9 @@ class Remembering:
             found = self.inner.embed(unknown, query=query)
             self.known.update(zip((f"{query}{text}" for text in unknown), found, strict=True))
         return np.stack([self.known[key] for key in keys])
+
+    def vocabulary(self) -> Sequence[str]:
+        return self.inner.vocabulary()
 
     def save(self) -> None:
         if self._kept:
@@ -316,7 +286,7 @@ def measure(
             generation = reindex(store, embedder, now=lambda: datetime.now(UTC))
             embed_seconds += time.perf_counter() - start
             chunks += generation.vectors
-            recall = Recall(store, lambda: embedder)
+            recall = Recall(store, lambda: embedder, akin=akin_folder())
             recall.settle()
             recall.search("warm up", now=conversation.ended)
             for name, way in ways.items():
@@ -467,6 +437,7 @@ def _run(args: argparse.Namespace) -> None:
         new_stores(args.store) as new_store,
     ):
         remembering = Remembering(embedder, args.vectors)
+        ensure_akin(akin_folder(), embedder)
         rows, woken, echoes, cost = measure(args.data, ways, engine, remembering, args.captions, new_store)
         remembering.save()
     result = {name: {**summed(found), "small_talk": small_talk(woken[name])} for name, found in rows.items()}

@@ -30,6 +30,7 @@ from halo_weave.llama import catalogue
 from halo_weave.llama.footprint import KvType
 from halo_weave.llama.inventory import resolve
 from halo_weave.places import (
+    akin_folder,
     calibration_folder,
     captures_folder,
     cells_folder,
@@ -346,7 +347,7 @@ def _open_recall(chosen: _EmbedderChoice, store: Store, progress: Progress | Non
             chosen.pull(_silent)
         return chosen.open()
 
-    return Recall(store, opened, image=image_file(chosen.options.data))
+    return Recall(store, opened, akin=akin_folder(), image=image_file(chosen.options.data))
 
 
 def embedder_file(name: str, progress: Progress = _silent) -> Path:

@@ -23,6 +23,7 @@ from halo_weave.cli.starting import Data, Json, Yes, folder_of, memory_place, pr
 from halo_weave.config import read_config
 from halo_weave.engines.disk import clear_disk
 from halo_weave.errors import BadInput, StoreCorrupt
+from halo_weave.index.embedding import by_earlier_method
 from halo_weave.index.image import drop_image
 from halo_weave.lab.capture import drop_captures
 from halo_weave.places import captures_folder, cells_folder, image_file
@@ -134,9 +135,13 @@ def status(data: Data = None, as_json: Json = False) -> None:
     for generation in stats.generations:
         if generation.state != "retired":
             left = f", {generation.wanted:,} to do" if generation.wanted else ""
-            table.add_row(
-                f"vectors, {generation.state}", plain(f"{generation.vectors:,} by {generation.model}{left}")
+            old = (
+                ", by an earlier method: halo-weave reindex renews them"
+                if by_earlier_method(generation)
+                else ""
             )
+            made = f"{generation.vectors:,} by {generation.model}{left}{old}"
+            table.add_row(f"vectors, {generation.state}", plain(made))
     Console().print(table)
 
 

@@ -24,12 +24,13 @@ from halo_weave.index.recall import Recall
 from halo_weave.index.reindex import reindex as embed_anew
 from halo_weave.lastrun import remember_embedder
 from halo_weave.llama import catalogue
-from halo_weave.places import image_file
+from halo_weave.places import akin_folder, image_file
 from halo_weave.ports import Only
 from halo_weave.records import OWNER, ChunkRecord
+from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.effective import stored_settings
-from halo_weave.weave.waking import plan_waking, tagged
+from halo_weave.weave.waking import plan_waking, stands_out, tagged
 from halo_weave.weave.windows import checked_tags, find_window
 
 EmbedderFile = Annotated[
@@ -45,7 +46,7 @@ def recalling(
     """Search for one command: it waits until the embedder is open, but not until everything is embedded."""
     chosen = embedder_of(read_config(), embedder, store.folder)
     opened = None if chosen == "off" else lambda: open_embedder(chosen)
-    recall = Recall(store, opened, writes=writes, image=image)
+    recall = Recall(store, opened, writes=writes, akin=akin_folder(), image=image)
     try:
         recall.embedder()
         yield recall
@@ -91,8 +92,17 @@ def search(
         with recalling(store, embedder, image=image) as recall:
             told: dict[str, Any] = {}
             if budget is None:
-                found = recall.search(words, window=window, limit=limit, now=now(), only=only)
-                scored = {hit.key: hit for hit in found}
+                settings = _settings(store, window)
+                found = recall.search(
+                    words,
+                    window=window,
+                    limit=limit,
+                    now=now(),
+                    user_weight=settings.user_weight,
+                    mmr_lambda=settings.mmr_lambda,
+                    only=only,
+                )
+                scored = {hit.key: hit for hit in found if stands_out(hit)}
                 shown = dict.fromkeys(scored, "")
             else:
                 scored, plan = _would_wake(store, recall, words, budget, window, only)
@@ -131,6 +141,12 @@ def search(
         typer.echo(f"{told['cost']} of {counted(budget, 'token')}", err=True)
 
 
+def _settings(store: Store, window: str | None) -> Settings:
+    """Those of the memory, or of a window in it."""
+    record = store.window(window) if window else None
+    return stored_settings(store, record, configured_settings(read_config()))
+
+
 def _would_wake(
     store: Store, recall: Recall, words: str, budget: int, window: str | None, only: Only
 ) -> tuple[dict[ChunkKey, RecallHit], ResurrectionPlan]:
@@ -139,7 +155,7 @@ def _would_wake(
     hits, plan, _ = plan_waking(
         words,
         budget,
-        stored_settings(store, record, configured_settings(read_config())),
+        _settings(store, window),
         store=store,
         recall=recall,
         now=now(),

@@ -24,7 +24,7 @@ class RecallHit:
     key: ChunkKey
     similarity: float
     parts: Mapping[str, float] = field(default_factory=dict)  # of the similarity; they add up to it
-    words: tuple[str, ...] = ()  # of the user's that it holds
+    words: tuple[str, ...] = ()  # of the user's that it holds, then those akin to them: "dogs ≈ puppy"
     nearness: float | None = (
         None  # in meaning: spreads above what small talk reaches here; None if it is not known
     )

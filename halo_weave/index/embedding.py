@@ -8,21 +8,39 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from halo_weave.errors import HaloWeaveError, StoreBusy, UnknownGeneration
-from halo_weave.index.passages import passages
-from halo_weave.ports import Embedder
-from halo_weave.records import Wanted
-from halo_weave.store import Store
+from halo_weave.index.akin import AkinWords, akin_file
+from halo_weave.index.passages import METHOD, passages
+from halo_weave.ports import Embedder, Vectors
+from halo_weave.records import Generation, Wanted
+from halo_weave.store import Serving, Store
 
 AT_ONCE = 16  # chunks between two looks at whether to stop
 RETRY_SECONDS = 1.0
 NICE = 5  # the model's own threads go first
 
 State = Literal["loading", "ready", "off"]
+
+
+def vectors_by(embedder: Embedder) -> str:
+    """What a generation is called: after its embedder, and after how passages were made for it."""
+    return f"{embedder.name}, passages {METHOD}"
+
+
+def by_earlier_method(generation: Generation | Serving) -> bool:
+    """Whether passages were made otherwise for it than they are now."""
+    return not generation.model.endswith(f", passages {METHOD}")
+
+
+def _same_embedder(generation: Serving, embedder: Embedder) -> bool:
+    """Its vectors can be compared with this embedder's, even if passages were made otherwise."""
+    name = generation.model.rpartition(", passages ")[0] or generation.model  # the first method had no number
+    return (name, generation.dimension) == (embedder.name, embedder.dimension)
 
 
 def embed_some(store: Store, embedder: Embedder, generation: int, limit: int = AT_ONCE) -> int:
@@ -49,6 +67,9 @@ class Ready:
 
     embedder: Embedder
     generation: int
+    older: bool = (
+        False  # passages were made otherwise for some of them: they serve, and new ones would serve better
+    )
 
 
 class Embedding:
@@ -61,13 +82,17 @@ class Embedding:
         *,
         now: Callable[[], datetime],
         writes: bool = True,
+        akin: Path | None = None,
         when_opened: Callable[[], None] = lambda: None,
         when_idle: Callable[[], None] = lambda: None,
     ) -> None:
         """`writes`: False leaves the vectors as they are, for a memory that is only read. `when_idle`: called each time
-        that all is embedded."""
+        that all is embedded. `akin`: the folder of the tables of akin words; None: there are none.
+        """
         self._store, self._open, self._now, self._writes = store, open_embedder, now, writes
         self.ready: Ready | None = None
+        self.akin: AkinWords | None = None
+        self._akin_folder, self._akin_begun = akin, list[Vectors]()
         self.state: State = "loading" if open_embedder else "off"
         self.sentence = (
             ""
@@ -134,30 +159,52 @@ class Embedding:
         finally:
             self._opened.set()  # others wait for it
         if self.ready:
+            self._read_akin(self.ready.embedder)
             with contextlib.suppress(Exception):  # the next search meets the same error, and reports it
                 self._when_opened()
         while self.ready and self._writes and not self._stop.is_set():
             self._work.wait()
             self._work.clear()
-            if ready := self.ready:  # the memory may be another one's by now
+            ready = self.ready  # the memory may be another one's by now
+            if ready:
                 self._drain(ready)
             with self._idle:
                 self._busy = self._work.is_set()
                 self._idle.notify_all()
             with contextlib.suppress(Exception):  # it is tried again; this thread is the only one that embeds
                 self._when_idle()
+            if ready and not self._work.is_set():
+                self._make_akin(ready.embedder)
         with self._idle:
             self._busy = self._serving = False
             self._idle.notify_all()
+
+    def _read_akin(self, embedder: Embedder) -> None:
+        if self._akin_folder:
+            self.akin = AkinWords.read(akin_file(self._akin_folder, embedder))
+
+    def _make_akin(self, embedder: Embedder) -> None:
+        """Once for each embedder, when nothing else is to do. What is said meanwhile goes first."""
+        if self._akin_folder is None or self.akin is not None:
+            return
+        with contextlib.suppress(
+            Exception
+        ):  # search goes on without them; it is tried again when more is said
+            self.akin = AkinWords.made(
+                embedder, self._akin_begun, lambda: self._stop.is_set() or self._work.is_set()
+            )
+        if self.akin and self.akin.words:
+            self._akin_begun.clear()
+            self.akin.write(akin_file(self._akin_folder, embedder))
 
     def _adopt(self, embedder: Embedder) -> Ready | None:
         """Vectors of two embedders cannot be compared: another one than before needs a new generation."""
         current = self._store.serving()
         if current is None and self._writes:
-            self._store.begin_generation(embedder.name, embedder.dimension, now=self._now())
+            self._store.begin_generation(vectors_by(embedder), embedder.dimension, now=self._now())
             current = self._store.serving()
-        if current and (current.model, current.dimension) == (embedder.name, embedder.dimension):
-            return Ready(embedder, current.id)
+        if current and _same_embedder(current, embedder):
+            return Ready(embedder, current.id, by_earlier_method(current))
         embedder.close()
         self.sentence = (
             f"The vectors of this memory were made by {current.model}, not by {embedder.name}. "

@@ -25,6 +25,7 @@ class Weights:
 
     meaning: float = 1.0  # for each standard deviation above an ordinary chunk
     words: float = 5.0  # for the chunk that holds the user's words best
+    akin: float = 0.5  # of a word, for one that is akin to it
     speaker: float = 1.5  # for a chunk of the one whom the question names
     time: float = 2.0  # for a chunk said in the time that the question names
     leads: float = 3.0  # for a chunk that holds all the words to which the best hits lead
@@ -58,6 +59,8 @@ def find_terms(
     found = []
     hits = store.search_terms(list(terms), most, window=window)
     for term, (numbers, scores) in zip(terms.values(), hits, strict=True):
+        if not len(numbers):
+            continue
         rows = outline.rows(numbers)
         known = rows >= 0  # another process may have said something since the outline was read
         if known.any():

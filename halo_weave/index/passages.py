@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+METHOD = 2  # of making passages: vectors by another one are older. 1 put the date in front of each passage
 LEAST_WORDS = 10  # a shorter sentence joins the next: alone it says too little to be found by
 MOST_WORDS = 60  # a longer one is cut: one vector cannot hold it
 MOST_PASSAGES = 16  # of one chunk; a chunk of more is cut into larger ones

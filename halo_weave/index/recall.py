@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.tokens import Role
 from halo_weave.core.words import question_terms, terms
 from halo_weave.errors import BadSetting, EngineError
+from halo_weave.index.akin import with_akin
 from halo_weave.index.asking import as_said_by
 from halo_weave.index.contents import SHARE_AT_CLOSE, Contents
 from halo_weave.index.embedding import Embedding, Ready
@@ -37,7 +38,9 @@ RARE = 200  # a word that at most one of so many chunks holds says enough by its
 READ = 4_000  # characters of a question that are embedded
 FEW = 20_000  # chunks that a store is asked to compare one by one
 QUESTIONS = 8  # whose vectors are remembered
+OLDER = "The vectors were made by an earlier version and still serve. To renew them, run: halo-weave reindex"
 MOST_TERMS = 64  # of a question, that the word index is asked for
+MOST_SHOWN = 8  # words that are told with a hit, those akin to the user's included
 
 
 class Recall(Contents):
@@ -50,11 +53,12 @@ class Recall(Contents):
         *,
         weights: Weights | None = None,
         writes: bool = True,
+        akin: Path | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         image: Path | None = None,
     ) -> None:
-        """`writes`, `now` and `image` are as for `Contents`."""
-        super().__init__(store, open_embedder, writes=writes, now=now, image=image)
+        """`writes`, `now`, `akin` and `image` are as for `Contents`."""
+        super().__init__(store, open_embedder, writes=writes, now=now, akin=akin, image=image)
         self.weights = weights or Weights()
         self._beside = ThreadPoolExecutor(1, "question")
         self._questions: dict[tuple[str, Embedding], Future[Floats | None]] = {}  # the latest, by text
@@ -109,6 +113,7 @@ class Recall(Contents):
 
     def status(self) -> Mapping[str, Any]:
         ready = self._embedding.ready
+        older = ready is not None and ready.older
         wanted = vectors = 0
         for generation in self._store.generations() if ready else ():
             if ready and generation.id == ready.generation:
@@ -117,7 +122,8 @@ class Recall(Contents):
             "state": self._embedding.state,
             "model": ready.embedder.name if ready else "",
             "file": ready.embedder.file if ready else "",
-            "sentence": self._embedding.sentence,
+            "sentence": self._embedding.sentence or (OLDER if older and not wanted else ""),
+            "older": older,
             "wanted": wanted,
             "vectors": vectors,
             "bytes": self._index.bytes if self._index else 0,
@@ -202,7 +208,8 @@ class Recall(Contents):
     ) -> list[RecallHit]:
         self._refresh()
         found = find_terms(self._store, self._outline, asked, window=window)
-        words = word_scores(found, self._outline, self.weights.word_reach)
+        widened, akin = self._with_akin(found, asked, window)
+        words = word_scores(widened, self._outline, self.weights.word_reach)
         named = spans(text[:READ], now)
         within = looked_at(self._outline, window, only)
         early = self._early_candidates(words, named, now, within)
@@ -222,7 +229,7 @@ class Recall(Contents):
         self._follow_leads(rows, parts, asked, window)
         if near is not None:
             near = self._ordinary().above_small_talk(near)
-        return self._hits(rows, parts, near, index, found, limit, mmr_lambda)
+        return self._hits(rows, parts, near, index, found, akin, limit, mmr_lambda)
 
     def _early_candidates(self, words: Floats, named: Sequence[Span], now: datetime, within: Bools) -> Rows:
         """Rows worth a closer look whatever the question means: strong in words, of the time that is named."""
@@ -315,11 +322,32 @@ class Recall(Contents):
         """Add what the words of the best hits tell."""
         if not self.weights.leads or not parts:
             return
-        names = (terms(name) for name in self._outline.speaker_codes)
-        known = {*asked, *(stem for name in names for stem in stems(name, "english"))}
-        held = led_to(self._store, self._outline, rows, _evidence(parts), known, window)
+        held = led_to(self._store, self._outline, rows, _evidence(parts), {*asked, *self._names()}, window)
         if held is not None and held.any():
             parts["leads"] = self.weights.leads * held
+
+    def _with_akin(
+        self, found: list[TermHits], asked: Mapping[str, str], window: str | None
+    ) -> tuple[list[TermHits], list[TermHits]]:
+        """The terms widened by words akin to them, and what holds such words."""
+        table, share = self._embedding.akin, self.weights.akin
+        if table is None or not share:
+            return found, []
+        return with_akin(
+            found,
+            asked,
+            self._names(),
+            table,
+            share,
+            store=self._store,
+            outline=self._outline,
+            window=window,
+        )
+
+    def _names(self) -> set[str]:
+        """Stems of the names of all who spoke."""
+        spoken = (terms(name) for name in self._outline.speaker_codes)
+        return {stem for name in spoken for stem in stems(name, "english")}
 
     def _spoken_of(self, text: str) -> list[int]:
         """Codes of the speakers that a question is about: of several that it names, the one it names first."""
@@ -371,6 +399,7 @@ class Recall(Contents):
         near: Floats | None,
         index: VectorIndex | SomeVectors | None,
         found: Sequence[TermHits],
+        akin: Sequence[TermHits],
         limit: int,
         mmr_lambda: float | None,
     ) -> list[RecallHit]:
@@ -398,6 +427,9 @@ class Recall(Contents):
                 holds.setdefault(row, []).append(hit.term)
             if len(hit.rows) <= few:
                 rare.update(holding)
+        for row, term in _holding(akin, rows[order]):
+            if len(holds.setdefault(row, [])) < MOST_SHOWN:
+                holds[row].append(term)
         known = np.full(len(rows), np.nan) if near is None else near
         return [
             RecallHit(
@@ -410,6 +442,15 @@ class Recall(Contents):
             )
             for i in order.tolist()
         ]
+
+
+def _holding(hits: Sequence[TermHits], rows: Rows) -> Iterator[tuple[int, str]]:
+    """Which of these rows hold which of many terms."""
+    if hits:
+        held = np.concatenate([hit.rows for hit in hits])
+        which = np.repeat(np.arange(len(hits)), [len(hit.rows) for hit in hits])
+        for at in np.flatnonzero(np.isin(held, rows)).tolist():
+            yield int(held[at]), hits[which[at]].term
 
 
 def _evidence(parts: Mapping[str, Floats]) -> Floats:

@@ -13,9 +13,11 @@ import numpy as np
 
 from halo_weave.core.heads import Calibration
 from halo_weave.core.tokens import ChunkKey
+from halo_weave.index.akin import ensure_akin
 from halo_weave.index.recall import Recall
 from halo_weave.lab.dialogues import Dialogue, exchanges_of
 from halo_weave.lab.forced import ForcedEngine
+from halo_weave.places import akin_folder
 from halo_weave.ports import Embedder, Engine, Vectors
 from halo_weave.settings import Settings
 from halo_weave.stores.sqlite import SqliteStore
@@ -42,6 +44,9 @@ class RememberedVectors:
         found = [self._known[text, query] for text in texts]
         return np.stack(found) if found else np.zeros((0, self.dimension), np.float32)
 
+    def vocabulary(self) -> Sequence[str]:
+        return self.inner.vocabulary()
+
     def close(self) -> None:
         """The embedder is its owner's to close."""
 
@@ -63,7 +68,8 @@ def said_whole(
     keys: dict[str, list[ChunkKey]] = {}
     with tempfile.TemporaryDirectory() as folder:
         store = SqliteStore(Path(folder) / "memory.sqlite")
-        recall = Recall(store, lambda: embedder)
+        ensure_akin(akin_folder(), embedder)
+        recall = Recall(store, lambda: embedder, akin=akin_folder())
         weave = Weave(
             forced,
             store,

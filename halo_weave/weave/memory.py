@@ -358,7 +358,8 @@ class WeaveMemory:
             )
         if now.state == "running" and embedder is None:
             return now
-        if now.state == "idle" and embedder is None:
+        older = self._system.recall.status().get("older") and self._embed_anew is not None
+        if now.state == "idle" and embedder is None and not older:
             store = self._system.store
             store.want_again([place.number for place in store.outline()])
             self._system.recall.note_said()

@@ -204,3 +204,17 @@ def test_the_embedder_that_reindex_is_given_serves_from_then_on(memory, tmp_path
     answer = found(memory, "violin")
     assert answer["embedder"] == "ready"
     assert "meaning" in answer["hits"][0]["parts"]
+
+
+def test_what_has_nothing_to_do_with_the_text_is_not_found(memory):
+    run("reindex", "--data", str(memory))
+    assert found(memory, "violin")["hits"]
+    for nonsense in ("qkwxzzv", "xvzvvqq"):
+        assert found(memory, nonsense)["hits"] == [], nonsense
+
+
+def test_a_search_heeds_the_stored_settings(memory):
+    with SqliteStore(memory_file(memory)) as store:
+        store.change_settings(SHARED, {"user_weight": 9.0}, now=NOW)
+    hits = found(memory, "violin greyhound rent", "--embedder", "off")["hits"]
+    assert {hit["parts"]["user"] for hit in hits if "user" in hit["parts"]} == {2.1972}

@@ -3,11 +3,13 @@
 import threading
 import time
 from contextlib import closing
+from datetime import UTC, datetime
 
 import httpx
 import numpy as np
 
-from halo_weave.assemble import Options, assemble
+from halo_weave.assemble import Options, assemble, open_store
+from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.server.listening import serving
 from halo_weave.server.service import Service
 from tests.server.talking import following, get_context, refused, say
@@ -87,7 +89,29 @@ def test_another_embedder_takes_over_when_it_has_embedded_everything(tmp_path):
             for one in client.get("/api/stats").json()["generations"]
             if one["state"] == "current"
         ]
-        assert serving_now == ["hashing"]
+        assert serving_now == ["hashing, passages 2"]
+
+
+def test_vectors_of_an_earlier_method_are_renewed_when_asked_for(tmp_path):
+    options = Options(data=tmp_path, engine="scripted")
+    with open_store(tmp_path) as store:
+        store.begin_generation("hashing", HashingEmbedder().dimension, now=datetime.now(UTC))
+    service = Service(lambda progress: assemble(options))
+    service.begin().join()
+    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+        window = client.post("/api/windows", json={"name": "Old"}).json()["id"]
+        say(client, window, "The harbour is closed on Sundays.")
+        while client.get("/api/reindex").json()["state"] != "idle":
+            time.sleep(0.02)
+        status = client.get("/api/status").json()["embedder"]
+        assert (status["state"], status["wanted"]) == ("ready", 0)
+        assert "To renew them" in status["sentence"]
+        assert client.post("/api/reindex").status_code == 202
+        while (now := client.get("/api/reindex").json())["state"] == "running":
+            time.sleep(0.02)
+        assert (now["state"], now["sentence"]) == ("idle", "")
+        stats = client.get("/api/stats").json()["generations"]
+        assert [one["model"] for one in stats if one["state"] == "current"] == ["hashing, passages 2"]
 
 
 def test_clearing_deletes_everything_and_what_is_said_after_it_is_found(tmp_path):

@@ -47,6 +47,15 @@ def test_status_tells_what_there_is(window):
     assert (figures["tokens"], figures["turns"], figures["next_turn"]) == (8, 4, "5")
 
 
+def test_status_says_when_vectors_can_be_renewed(window, data, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    with SqliteStore(data / "memory.sqlite") as store:
+        store.begin_generation("MiniLM", 8, now=NOW)
+        assert "0 by MiniLM, 4 to do, by an earlier method: halo-weave reindex renews them" in run("status")
+        store.begin_generation("MiniLM, passages 2", 8, now=NOW)
+        assert run("status").count("earlier method") == 1
+
+
 def test_windows_are_put_in_order(window, data, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     with SqliteStore(data / "memory.sqlite") as store:

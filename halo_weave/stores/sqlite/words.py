@@ -17,6 +17,7 @@ class SqliteWords(SqlPart):
     ) -> list[tuple[Numbers, Scores]]:
         where = "AND (SELECT c.window FROM chunks c WHERE c.number = words.rowid) = :window" if window else ""
         found = []
+        nothing = np.zeros(0, np.int64), np.zeros(0, np.float64)
         with self._db.reading() as db:
             few = (db.execute("SELECT max(number) FROM chunks").fetchone()[0] or 0) <= limit
             for term in terms:
@@ -24,10 +25,13 @@ class SqliteWords(SqlPart):
                 # Counting is cheap beside ranking, so it tells first whether the term is too common.
                 holding = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH :phrase LIMIT :most)"
                 rows = []
-                if few or db.execute(holding, values).fetchone()[0] <= limit:
+                if few or 0 < db.execute(holding, values).fetchone()[0] <= limit:
                     ranked = f"SELECT rowid, -bm25(words) FROM words WHERE words MATCH :phrase {where}"
                     rows = db.execute(ranked, values).fetchall()
-                numbers, scores = zip(*rows, strict=True) if rows else ((), ())
+                if not rows:
+                    found.append(nothing)
+                    continue
+                numbers, scores = zip(*rows, strict=True)
                 found.append((np.array(numbers, np.int64), np.array(scores, np.float64)))
         return found
 

@@ -209,7 +209,8 @@ export class KeepingView {
 /** @param {Status["embedder"]} embedder */
 function embedderWords({ state, model, wanted, sentence }) {
   if (state !== "ready") return sentence || "No embedding model: search goes by words.";
-  return `${model}. ${wanted ? `${counted(wanted, "chunk")} still to embed.` : "Everything is embedded."}`;
+  const left = wanted ? `${counted(wanted, "chunk")} still to embed.` : "Everything is embedded.";
+  return `${model}. ${left} ${sentence}`.trim();
 }
 
 /** @param {Wire.Answers["POST /api/import"]} brought */
