@@ -15,7 +15,7 @@ from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import LeaseLost, StoreUnreachable, WindowBusy
 from halo_weave.records import Draft, WakeUp
-from halo_weave.weave.events import TurnEnded, TurnFailed, WindowChanged, WindowDeleted
+from halo_weave.weave.events import TokenSpoken, TurnEnded, TurnFailed, WindowChanged, WindowDeleted
 from tests.stores.material import NOW, ask, exchange, sleep, user
 
 
@@ -342,3 +342,92 @@ def _draft(store, window, ids=None) -> Draft:
 def _light(store, window) -> tuple[list, np.ndarray]:
     live: list[Live] = store.live(window)
     return [one.chunk for one in live], np.concatenate([one.brightness for one in live])
+
+
+@pytest.fixture
+def watched(servers):
+    """A window whose reply the first server writes slowly, and what a watcher on the second one is told."""
+    one, other = servers
+    window = one.windows.create("talk").id
+    one.engine.answer = lambda prompt: " ".join(f"word{number}" for number in range(60))
+    one.engine.pause = lambda: time.sleep(0.02)
+    hub = other.turns.hub(window)
+    with hub.watched(lambda: None):
+        yield (
+            one,
+            other,
+            window,
+            lambda kind: [told.event for told in hub.since(0)[0] if isinstance(told.event, kind)],
+        )
+
+
+def test_a_reply_appears_on_other_servers_while_it_is_written(watched):
+    one, other, window, told = watched
+    begun = one.turns.say(window, "Tell me everything.").result()
+    assert until(lambda: len(told(TokenSpoken)) > 5)
+    assert not _ended(one.turns.hub(window))
+    reply = other.windows.context(window).reply
+    assert reply.turn_id == begun.heard.reply_turn
+    assert "".join(reply.text_pieces).startswith("word0 word1")
+    assert until(lambda: _ended(one.turns.hub(window)))
+    changes = len(told(WindowChanged))
+    assert until(lambda: other.windows.context(window).reply is None and changes > 1)
+    (said,) = (turn for turn in other.windows.said(window).turns if turn.turn_id == begun.heard.reply_turn)
+    whole = "".join(piece for chunk in said.chunks for piece in chunk.text_pieces)
+    overheard = told(TokenSpoken)
+    shown = {token.position: token.text for token in overheard}
+    assert len(shown) == len(overheard)  # none is told twice
+    assert "".join(shown[position] for position in sorted(shown)) in whole
+    assert until(lambda: not other.turns.overhearing._followed)
+
+
+def test_a_page_that_is_opened_in_the_middle_of_a_reply_follows_it_too(watched):
+    one, other, window, told = watched
+    one.turns.say(window, "Tell me everything.").result()
+    assert until(lambda: one._system.store.draft_in(window))
+    other._system.hear = lambda news: None  # no news have come
+    other.turns.overhearing._followed.clear()
+    assert until(lambda: other.windows.context(window).reply)
+    assert until(lambda: told(TokenSpoken))
+    assert until(lambda: _ended(one.turns.hub(window)))
+
+
+def test_a_reply_of_a_server_that_falls_silent_becomes_a_turn_for_those_who_watch(watched):
+    one, other, window, told = watched
+    fleet = one._system.store.fleet
+    begun = one.turns.say(window, "Tell me everything.").result()
+    assert until(lambda: len(told(TokenSpoken)) > 5)
+    fleet._renew = lambda raw: None
+    with other._system.store._db.writing() as db:
+        db.raw.execute("UPDATE leases SET expires = 0")
+    assert until(lambda: told(TurnFailed))
+    assert "does not answer any more" in told(TurnFailed)[0].sentence
+    (said,) = (turn for turn in other.windows.said(window).turns if turn.turn_id == begun.heard.reply_turn)
+    assert said.cut
+    shown = "".join(token.text for token in told(TokenSpoken))
+    assert shown in "".join(piece for chunk in said.chunks for piece in chunk.text_pieces)
+
+
+def test_a_server_that_was_late_goes_on_with_its_reply_while_somebody_watches_elsewhere(watched):
+    one, other, window, told = watched
+    one.turns.say(window, "Tell me everything.").result()
+    assert until(lambda: len(told(TokenSpoken)) > 2)
+    with other._system.store._db.writing() as db:
+        db.raw.execute("UPDATE leases SET expires = 0")
+    one._system.store.fleet._renewed = 0.0  # it is heard of again a moment later
+    assert until(lambda: _ended(one.turns.hub(window)))
+    assert not told(TurnFailed)
+    assert not any(turn.cut for turn in other.windows.said(window).turns)
+
+
+def test_nothing_of_a_reply_elsewhere_is_told_among_the_events_of_an_own_turn(watched):
+    one, other, window, told = watched
+    one.turns.say(window, "Tell me everything.").result()
+    assert until(lambda: told(TokenSpoken))
+    with other._system.untouched(window) as free:
+        assert free
+        before = len(told(TokenSpoken))
+        stored = one._system.store.draft_in(window)
+        assert until(lambda: one._system.store.draft_in(window, after=len(stored.tokens) + 5) is not None)
+        time.sleep(0.3)
+        assert len(told(TokenSpoken)) == before
