@@ -26,7 +26,7 @@ from halo_weave.errors import (
 from halo_weave.fleet import News
 from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import Engine, RecallPort, machine_of
-from halo_weave.records import OWNER, WindowRecord
+from halo_weave.records import OWNER, OWNER_NAME, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
 from halo_weave.weave.desk import Desk
@@ -235,9 +235,16 @@ class System:
         """The system itself, whoever uses it."""
         return self
 
+    def people_names(self) -> frozenset[str]:
+        return frozenset({OWNER_NAME, *(one.name for one in self.store.people())})
+
     def access(self, window: WindowRecord) -> tuple[str, bool]:
         """The name of whoever shares a window with the one who asks, empty if it is theirs; whether they may write there."""
         return "", True
+
+    def speaks_as(self, window: WindowRecord) -> str:
+        """The name of the one who asks, if several people write in a window; empty: the window's own for its user."""
+        return ""
 
     def mine(self, windows: Collection[str]) -> list[str]:
         """Those of these windows that may be told."""
@@ -439,6 +446,7 @@ class System:
             calibration=model.calibration,
             is_private=self.is_private,
             reach=reach,
+            people=frozenset() if reach is None else self.people_names(),
         )
 
     def tape(self, window_id: str, settings: Settings) -> TurnTape | None:

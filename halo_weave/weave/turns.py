@@ -165,7 +165,8 @@ class WeaveTurns(TurnBranches):
         text = plain(text)
         if not text.strip():
             raise BadInput("There is nothing to say. Write something first.")
-        return saying(self._system, window_id, text, stop, after)
+        asked = saying(self._system, window_id, text, stop, after)
+        return replace(asked, speaker=self._system.speaks_as(self._system.window(window_id)))
 
     def _steps(
         self, window_id: str, order: Callable[[], Asked], sampling: Mapping[str, Any] | None

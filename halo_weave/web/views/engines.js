@@ -188,7 +188,8 @@ export class WhereBadge {
     this.app = app;
     this.node = h("span", { class: "badge where-badge", hidden: true, role: "status" });
     for (const topic of ["window", "windows", "status"]) app.store.on(topic, () => this.show());
-    app.store.on("engines", () => {
+    // An engine has another address, told here or by the server after a change elsewhere.
+    for (const topic of ["engines", "context"]) app.store.on(topic, () => {
       this.#asked = "";
       this.show();
     });
