@@ -15,6 +15,7 @@ from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import LeaseLost, StoreUnreachable, WindowBusy
 from halo_weave.records import Draft, WakeUp
+from halo_weave.weave import overhearing
 from halo_weave.weave.events import TokenSpoken, TurnEnded, TurnFailed, WindowChanged, WindowDeleted
 from tests.stores.material import NOW, ask, exchange, sleep, user
 
@@ -344,90 +345,113 @@ def _light(store, window) -> tuple[list, np.ndarray]:
     return [one.chunk for one in live], np.concatenate([one.brightness for one in live])
 
 
+class Paced:
+    """A reply that the first server writes, held after so many tokens; and what a watcher on the second one is told."""
+
+    def __init__(self, servers, hub, window) -> None:
+        self.one, self.other = servers
+        self.hub, self.window = hub, window
+        self.spoken, self.allowed = 0, 20
+        self.one.engine.answer = lambda prompt: " ".join(f"word{number}" for number in range(60))
+        self.one.engine.pause = self._pause
+        self.begun = self.one.turns.say(window, "Tell me everything.").result()
+
+    def _pause(self) -> None:
+        self.spoken += 1
+        until(lambda: self.spoken <= self.allowed, 60)
+
+    def told(self, kind: type) -> list:
+        return [told.event for told in self.hub.since(0)[0] if isinstance(told.event, kind)]
+
+    def shown(self) -> list[str]:
+        reply = self.other.windows.context(self.window).reply
+        return reply.text_pieces if reply else []
+
+    def ended(self) -> bool:
+        return bool(_ended(self.one.turns.hub(self.window)))
+
+    def reply(self):
+        turns = self.other.windows.said(self.window).turns
+        (said,) = (turn for turn in turns if turn.turn_id == self.begun.heard.reply_turn)
+        return said, "".join(piece for chunk in said.chunks for piece in chunk.text_pieces)
+
+
 @pytest.fixture
-def watched(servers):
-    """A window whose reply the first server writes slowly, and what a watcher on the second one is told."""
+def paced(servers):
+    window = servers[0].windows.create("talk").id
+    hub = servers[1].turns.hub(window)
+    with hub.watched(lambda: None):
+        talk = Paced(servers, hub, window)
+        yield talk
+        talk.allowed = 1_000
+
+
+def test_a_reply_appears_on_other_servers_while_it_is_written(paced):
+    assert until(lambda: len(paced.shown()) == 20)
+    paced.allowed = 40
+    assert until(lambda: len(paced.told(TokenSpoken)) >= 20)
+    assert "".join(paced.shown()).startswith("word0 word1")
+    assert not paced.ended()
+    paced.allowed = 1_000
+    assert until(paced.ended)
+    assert until(lambda: paced.other.windows.context(paced.window).reply is None)
+    _, whole = paced.reply()
+    shown = [(token.position, token.text) for token in paced.told(TokenSpoken)]
+    assert len(dict(shown)) == len(shown)  # none is told twice
+    assert "".join(text for _, text in sorted(shown)) in whole
+    assert until(lambda: not paced.other.turns.overhearing._followed)
+
+
+def test_a_page_that_is_opened_in_the_middle_of_a_reply_follows_it_too(servers):
     one, other = servers
     window = one.windows.create("talk").id
-    one.engine.answer = lambda prompt: " ".join(f"word{number}" for number in range(60))
-    one.engine.pause = lambda: time.sleep(0.02)
-    hub = other.turns.hub(window)
-    with hub.watched(lambda: None):
-        yield (
-            one,
-            other,
-            window,
-            lambda kind: [told.event for told in hub.since(0)[0] if isinstance(told.event, kind)],
-        )
+    talk = Paced(servers, other.turns.hub(window), window)  # nobody watches when the news come
+    store = one._system.store
+    assert until(lambda: (draft := store.draft_in(window)) and len(draft.tokens) >= 20)
+    assert until(lambda: len(talk.shown()) == 20)
+    talk.allowed = 40
+    assert until(lambda: len(talk.told(TokenSpoken)) >= 20)
+    talk.allowed = 1_000
+    assert until(talk.ended)
 
 
-def test_a_reply_appears_on_other_servers_while_it_is_written(watched):
-    one, other, window, told = watched
-    begun = one.turns.say(window, "Tell me everything.").result()
-    assert until(lambda: len(told(TokenSpoken)) > 5)
-    assert not _ended(one.turns.hub(window))
-    reply = other.windows.context(window).reply
-    assert reply.turn_id == begun.heard.reply_turn
-    assert "".join(reply.text_pieces).startswith("word0 word1")
-    assert until(lambda: _ended(one.turns.hub(window)))
-    changes = len(told(WindowChanged))
-    assert until(lambda: other.windows.context(window).reply is None and changes > 1)
-    (said,) = (turn for turn in other.windows.said(window).turns if turn.turn_id == begun.heard.reply_turn)
-    whole = "".join(piece for chunk in said.chunks for piece in chunk.text_pieces)
-    overheard = told(TokenSpoken)
-    shown = {token.position: token.text for token in overheard}
-    assert len(shown) == len(overheard)  # none is told twice
-    assert "".join(shown[position] for position in sorted(shown)) in whole
-    assert until(lambda: not other.turns.overhearing._followed)
-
-
-def test_a_page_that_is_opened_in_the_middle_of_a_reply_follows_it_too(watched):
-    one, other, window, told = watched
-    one.turns.say(window, "Tell me everything.").result()
-    assert until(lambda: one._system.store.draft_in(window))
-    other._system.hear = lambda news: None  # no news have come
-    other.turns.overhearing._followed.clear()
-    assert until(lambda: other.windows.context(window).reply)
-    assert until(lambda: told(TokenSpoken))
-    assert until(lambda: _ended(one.turns.hub(window)))
-
-
-def test_a_reply_of_a_server_that_falls_silent_becomes_a_turn_for_those_who_watch(watched):
-    one, other, window, told = watched
-    fleet = one._system.store.fleet
-    begun = one.turns.say(window, "Tell me everything.").result()
-    assert until(lambda: len(told(TokenSpoken)) > 5)
-    fleet._renew = lambda raw: None
-    with other._system.store._db.writing() as db:
-        db.raw.execute("UPDATE leases SET expires = 0")
-    assert until(lambda: told(TurnFailed))
-    assert "does not answer any more" in told(TurnFailed)[0].sentence
-    (said,) = (turn for turn in other.windows.said(window).turns if turn.turn_id == begun.heard.reply_turn)
+def test_a_reply_of_a_server_that_falls_silent_becomes_a_turn_for_those_who_watch(paced, monkeypatch):
+    monkeypatch.setattr(overhearing, "PATIENCE", 0.2)
+    assert until(lambda: len(paced.shown()) == 20)
+    shown = "".join(paced.shown())
+    paced.one._system.store.fleet._renew = lambda raw: None
+    _expire(paced.other)
+    assert until(lambda: paced.told(TurnFailed))
+    assert "does not answer any more" in paced.told(TurnFailed)[0].sentence
+    said, whole = paced.reply()
     assert said.cut
-    shown = "".join(token.text for token in told(TokenSpoken))
-    assert shown in "".join(piece for chunk in said.chunks for piece in chunk.text_pieces)
+    assert whole.startswith(shown)
 
 
-def test_a_server_that_was_late_goes_on_with_its_reply_while_somebody_watches_elsewhere(watched):
-    one, other, window, told = watched
-    one.turns.say(window, "Tell me everything.").result()
-    assert until(lambda: len(told(TokenSpoken)) > 2)
-    with other._system.store._db.writing() as db:
-        db.raw.execute("UPDATE leases SET expires = 0")
-    one._system.store.fleet._renewed = 0.0  # it is heard of again a moment later
-    assert until(lambda: _ended(one.turns.hub(window)))
-    assert not told(TurnFailed)
-    assert not any(turn.cut for turn in other.windows.said(window).turns)
+def test_a_server_that_was_late_goes_on_with_its_reply_while_somebody_watches_elsewhere(paced, monkeypatch):
+    monkeypatch.setattr(overhearing, "PATIENCE", 60.0)
+    assert until(lambda: len(paced.shown()) == 20)
+    _expire(paced.other)
+    followed = paced.other.turns.overhearing._followed[paced.window]
+    paced.one._system.store.fleet._renewed = 0.0  # it is heard of again a moment later
+    assert until(lambda: paced.other._system.store.fleet.written(paced.window))
+    assert until(lambda: followed.silent is None)
+    paced.allowed = 1_000
+    assert until(paced.ended)
+    assert not paced.told(TurnFailed)
+    assert not paced.reply()[0].cut
 
 
-def test_nothing_of_a_reply_elsewhere_is_told_among_the_events_of_an_own_turn(watched):
-    one, other, window, told = watched
-    one.turns.say(window, "Tell me everything.").result()
-    assert until(lambda: told(TokenSpoken))
-    with other._system.untouched(window) as free:
+def test_nothing_of_a_reply_elsewhere_is_told_among_the_events_of_an_own_turn(paced):
+    assert until(lambda: len(paced.shown()) == 20)
+    before = len(paced.told(TokenSpoken))
+    with paced.other._system.untouched(paced.window) as free:
         assert free
-        before = len(told(TokenSpoken))
-        stored = one._system.store.draft_in(window)
-        assert until(lambda: one._system.store.draft_in(window, after=len(stored.tokens) + 5) is not None)
-        time.sleep(0.3)
-        assert len(told(TokenSpoken)) == before
+        paced.allowed = 40
+        assert until(lambda: paced.other.turns.overhearing._followed[paced.window].count >= 40)
+        assert len(paced.told(TokenSpoken)) == before
+
+
+def _expire(weave) -> None:
+    with weave._system.store._db.writing() as db:
+        db.raw.execute("UPDATE leases SET expires = 0")
