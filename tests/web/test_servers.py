@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+
 import pytest
 from playwright.sync_api import expect
 
+from tests.contract import conftest as contract
 from tests.web.house import House
 from tests.web.talk import say
 
 pytestmark = pytest.mark.browser
+server, address = contract.server, contract.address  # fixtures
 
 
 @pytest.fixture
@@ -24,21 +29,26 @@ def test_a_page_shows_what_another_server_writes_while_it_is_written(houses, tab
     writing, reading = houses
     window = writing.window()
     writing.replies.append("The lighthouse stands on a rock. " * 8)
-    writing.pace = 0.02
+    spoken, allowed = itertools.count(), [10]
+
+    def pause() -> None:
+        number = next(spoken)
+        while number >= allowed[0]:
+            time.sleep(0.01)
+
+    writing.engine.pause = pause
     page = tabs.open(f"{reading.address}/#/w/{window}")
     page.wait_for_function("() => app.store.live && app.store.connection.state === 'online'")
     writing.ask("POST", f"/windows/{window}/say", json={"text": "Where does it stand?"})
-    page.wait_for_function("() => app.store.live.draft?.pieces.length > 5")
-    writing.held.set()
+    page.wait_for_function("() => app.store.live?.draft?.pieces.length > 5")
     expect(page.get_by_text("The lighthouse stands").first).to_be_visible()
     expect(page.get_by_role("button", name="Stop")).to_be_visible()
-    grown = page.evaluate("() => app.store.live.draft.pieces.length")
-    writing.held.clear()
-    page.wait_for_function("grown => app.store.live.draft?.pieces.length > grown + 5", arg=grown)
-    page.wait_for_function("() => !app.store.live.draft && !app.store.busy")
-    assert writing.text(window) == page.evaluate(
-        "() => app.store.live.chunks.flatMap((one) => one.pieces).join('')"
-    )
+    allowed[0] = 20
+    page.wait_for_function("() => app.store.live?.draft?.pieces.length > 15")
+    allowed[0] = 1_000
+    page.wait_for_function("() => app.store.live && !app.store.live.draft && !app.store.busy")
+    told = page.evaluate("() => app.store.live.chunks.flatMap((one) => one.pieces).join('')")
+    assert writing.text(window) == told
     say(page, "And who lives there?")  # the window is free for this server
     assert "And who lives there?" in writing.text(window)
 
@@ -51,7 +61,7 @@ def test_a_reply_is_stopped_on_the_page_of_another_server(houses, tabs):
     page = tabs.open(f"{reading.address}/#/w/{window}")
     page.wait_for_function("() => app.store.live && app.store.connection.state === 'online'")
     writing.ask("POST", f"/windows/{window}/say", json={"text": "Go on for ever."})
-    page.wait_for_function("() => app.store.live.draft?.pieces.length > 5")
+    page.wait_for_function("() => app.store.live?.draft?.pieces.length > 5")
     page.get_by_role("button", name="Stop").click()
-    page.wait_for_function("() => !app.store.live.draft && !app.store.busy")
+    page.wait_for_function("() => app.store.live && !app.store.live.draft && !app.store.busy")
     assert len(writing.text(window)) < 5 * 300
