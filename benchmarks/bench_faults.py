@@ -34,10 +34,12 @@ Report = dict[str, Any]
 # Kills
 
 
-def kills(servers: Servers, folder: Path, count: int, windows: int, address: str | None = None) -> Report:
+def kills(
+    servers: Servers, folder: Path, count: int, windows: int, address: str | None, grace: float
+) -> Report:
     """Servers killed at a random moment while several windows are replied to, all on one memory."""
     rng = random.Random(7)
-    witness = Witness()
+    witness = Witness(grace=grace)
     unsound = lost = unseen = 0
     for _ in range(count):
         with servers.running(folder, "random", store=address) as server:
@@ -315,14 +317,21 @@ def drill(
     model: str | None = None,
     only: list[str],
     address: str | None = None,
+    grace: float = GRACE,
 ) -> Report:
-    """All of it, in a folder of its own. `address`: of the memory for the kills, if it is not in a file."""
+    """All of it, in a folder of its own.
+
+    `address`: of the memory for the kills, if it is not in a file. `grace`: seconds that what was shown then may be unsaved.
+    """
     with tempfile.TemporaryDirectory(prefix="halo-faults-") as place:
         root = Path(place)
         servers = Servers(engine, model, root / "log")
         try:
             (root / "kills").mkdir()
-            report: Report = {"engine": engine, **kills(servers, root / "kills", count, windows, address)}
+            report: Report = {
+                "engine": engine,
+                **kills(servers, root / "kills", count, windows, address, grace),
+            }
             faults = report["faults"] = {}
             for name, fault in FAULTS.items():
                 if name not in only:

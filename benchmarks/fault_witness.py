@@ -33,11 +33,11 @@ class Reply:
     acknowledged: bool = False  # it was told that all of it is stored
     warned: int | None = None  # from which token on it was told that it is not stored yet
 
-    def due(self, killed: float) -> list[str]:
+    def due(self, killed: float, grace: float) -> list[str]:
         """The tokens that must be stored when the server was killed at this moment."""
         if self.acknowledged:
             return [text for _, text in self.shown]
-        return [text for at, text in self.shown[: self.warned] if at < killed - GRACE]
+        return [text for at, text in self.shown[: self.warned] if at < killed - grace]
 
 
 @dataclass
@@ -48,6 +48,7 @@ class Witness:
     replies: dict[int, Reply] = field(default_factory=dict)
     due: dict[int, list[str]] = field(default_factory=dict)  # by turn: the first tokens, which must be stored
     events: list[tuple[str, Any]] = field(default_factory=list)
+    grace: float = GRACE
 
     def talk(self, address: str, window: str, *, turns: int = 1_000_000) -> None:
         """Speak and listen until the server is gone."""
@@ -92,7 +93,7 @@ class Witness:
         """The server was killed at this moment: what of the replies must be there?"""
         for turn, reply in self.replies.items():
             if turn not in self.due:
-                self.due[turn] = reply.due(killed)
+                self.due[turn] = reply.due(killed, self.grace)
 
     def missing(self, store: Store) -> tuple[int, int]:
         """How much of what was acknowledged, and of what was shown long enough before, is not stored."""

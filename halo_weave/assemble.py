@@ -174,9 +174,11 @@ def open_model(options: Options, name: str | None, progress: Progress = _silent)
     """The engine of a model.
 
     Without a name: the one of the options, else the one chosen in an earlier run, else the default of the catalogue.
+    A model that is named runs here, also where the options name an engine elsewhere.
     """
     if name is not None:
-        engine = open_engine(replace(options, model=name), progress, careful=True)
+        here = "llama" if options.engine in REMOTE else options.engine
+        engine = open_engine(replace(options, engine=here, model=name), progress, careful=True)
     elif options.model is None and options.remembered:
         try:
             engine = open_engine(replace(options, model=options.remembered), progress, careful=True)

@@ -27,6 +27,9 @@ class Fleet(Protocol):
     def tell(self, windows: Iterable[str], event: Literal["changed", "deleted"] = "changed") -> None:
         """Other processes hear of it within a second. Never fails: what is not told is seen when they look again."""
 
+    def written(self, window_id: str) -> bool:
+        """Whether another process, as far as is known a living one, writes the window now."""
+
     def stop(self, window_id: str) -> bool:
         """Ask the process that writes the window to end its reply; False if no other one does."""
 
@@ -42,6 +45,9 @@ class Alone:
 
     def tell(self, windows: Iterable[str], event: Literal["changed", "deleted"] = "changed") -> None:
         pass
+
+    def written(self, window_id: str) -> bool:
+        return False
 
     def stop(self, window_id: str) -> bool:
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -272,12 +272,17 @@ class Engine(Protocol):
         """
 
     def forget(self, window: str) -> None:
-        """Drop a window's KV. It is rebuilt on its next turn."""
+        """Drop a window's KV. It is rebuilt on its next turn. A name that ends with / stands for all that begin with it."""
 
     def erase(self, spans: Sequence[tuple[int, int]]) -> None:
         """Tokens with labels from the first of each span up to the second were deleted: keep nothing of them."""
 
     def close(self) -> None: ...
+
+
+def named_by(name: str, windows: Iterable[str]) -> list[str]:
+    """The windows that a name stands for: one, or with a / at its end all that begin with it."""
+    return [one for one in windows if one == name or (name.endswith("/") and one.startswith(name))]
 
 
 class Embedder(Protocol):

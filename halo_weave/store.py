@@ -97,6 +97,9 @@ class Transcript(Protocol):
         process `held`, its own drafts count too, since nobody is writing there.
         """
 
+    def draft_in(self, window_id: str, *, after: int = 0) -> Draft | None:
+        """The newest reply in a window that was not finished, whoever writes it, without its first `after` tokens."""
+
     def drop_draft(self, turn_id: int) -> None: ...
     def save_use(
         self, turn_id: int, use: ReplyUse | None, woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None

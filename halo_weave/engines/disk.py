@@ -22,7 +22,7 @@ import numpy.typing as npt
 from halo_weave.core.tokens import Positions
 from halo_weave.engines.cells import CachedTokens
 from halo_weave.llama.library import Library
-from halo_weave.ports import NAMELESS
+from halo_weave.ports import NAMELESS, named_by
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,8 @@ class CellFiles:
 
     def discard(self, window: str) -> None:
         """Nothing of the window is wanted any more."""
-        self._shelves.pop(window, None)
+        for one in named_by(window, list(self._shelves)):
+            self._shelves.pop(one)
         self.settle()
         with self._guard:
             discard_window(self.root, window)
@@ -198,9 +199,10 @@ def _sweep(folder: Path) -> None:
 
 
 def discard_window(root: Path, window: str) -> None:
-    """Delete the cells of a window, of every model."""
-    for folder in root.iterdir() if root.is_dir() else ():
-        shutil.rmtree(folder / _folder_name(window), ignore_errors=True)
+    """Delete the cells of a window, of every model. Of a name that stands for several: of all before its first /."""
+    folders = f"*/{_group_name(window)}*" if window.endswith("/") else f"*/{_folder_name(window)}"
+    for folder in root.glob(folders):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def erase_tokens(root: Path, spans: Sequence[Span]) -> None:
@@ -212,7 +214,17 @@ def erase_tokens(root: Path, spans: Sequence[Span]) -> None:
 
 
 def _folder_name(window: str) -> str:
-    return hashlib.blake2b(window.encode(), digest_size=12).hexdigest()
+    """Windows with the same words before a / can be told by their folders."""
+    return f"{_group_name(window)}{_digest(window)}"
+
+
+def _group_name(window: str) -> str:
+    group, slash, _ = window.partition("/")
+    return f"{_digest(group)}-" if slash else ""
+
+
+def _digest(name: str) -> str:
+    return hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
 
 
 def disk_use(root: Path) -> DiskUse:

@@ -45,6 +45,7 @@ from halo_weave.ports import (
     Reason,
     Sampling,
     Step,
+    named_by,
 )
 from halo_weave.templates.facts import TemplateFacts
 from halo_weave.templates.messages import ChatMessage, ChatPrompt
@@ -211,17 +212,18 @@ class LlamaEngine:
         """A window that is generating is dropped when it has finished."""
 
         def drop() -> Generator[GenerationEvent | None]:
-            if window in self.active:
-                self.doomed.add(window)
-            else:
-                self._drop(window)
+            for one in named_by(window, {*self.active, *self.caches}):
+                if one in self.active:
+                    self.doomed.add(one)
+                else:
+                    self._drop(one)
             if self.disk:
                 self.disk.discard(window)
             return
             yield
 
         with contextlib.suppress(EngineError):  # a closed engine has forgotten everything
-            self.scheduler.post(drop(), f"forget {window}")
+            self.scheduler.post(drop(), f"forget {window}", sure=True)
 
     def erase(self, spans: Sequence[Span]) -> None:
         def erase_all() -> Generator[GenerationEvent | None]:
@@ -233,7 +235,7 @@ class LlamaEngine:
             yield
 
         with contextlib.suppress(EngineError):
-            self.scheduler.post(erase_all(), f"erase {spans}")
+            self.scheduler.post(erase_all(), f"erase {spans}", sure=True)
 
     # Everything below runs on the engine's thread.
 
@@ -294,11 +296,11 @@ class LlamaEngine:
             yield
         finally:
             self.active.discard(window)
-            if window in self.caches:
-                keep_fresh(self.disk, window, self.caches[window])
             if window in self.doomed:
                 self.doomed.discard(window)
                 self._drop(window)
+            elif window in self.caches:
+                keep_fresh(self.disk, window, self.caches[window])
 
     def _read(
         self,

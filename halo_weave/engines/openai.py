@@ -43,6 +43,7 @@ from halo_weave.ports import (
     Sampling,
     Seen,
     Step,
+    named_by,
 )
 from halo_weave.templates.facts import TemplateFacts
 from halo_weave.templates.messages import ChatMessage, ChatPrompt
@@ -191,7 +192,8 @@ class OpenAiEngine:
         return self._template.write(messages, tools=tools, now=datetime.now())
 
     def forget(self, window: str) -> None:
-        self._asked.pop(window, None)
+        for one in named_by(window, list(self._asked)):
+            self._asked.pop(one, None)
         if self.reader is not None:
             self.reader.forget(window)
 

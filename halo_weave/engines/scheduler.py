@@ -19,8 +19,8 @@ Work = Generator[T | None, None, None]
 
 
 class _Task(Generic[T]):
-    def __init__(self, work: Work[T], key: str, number: int, patient: bool) -> None:
-        self.work, self.key, self.number, self.patient = work, key, number, patient
+    def __init__(self, work: Work[T], key: str, number: int, patient: bool, sure: bool) -> None:
+        self.work, self.key, self.number, self.patient, self.sure = work, key, number, patient, sure
         self.out: deque[T] = deque()
         self.unwanted = self.over = False
         self.error: BaseException | None = None
@@ -57,13 +57,16 @@ class FairScheduler(Generic[T]):
                 task.unwanted = True
                 self.changed.notify_all()
 
-    def post(self, work: Work[T], key: str, *, patient: bool = False) -> _Task[T]:
-        """Do the work without waiting for it. `patient`: only while there is no other, and never in its place."""
+    def post(self, work: Work[T], key: str, *, patient: bool = False, sure: bool = False) -> _Task[T]:
+        """Do the work without waiting for it. `patient`: only while there is no other, and never in its place.
+
+        `sure`: it is done to its end, also when the scheduler is closed meanwhile.
+        """
         with self.changed:
             if self.closed:
                 raise EngineError("The engine is closed.")
             self.posted += 1
-            task = _Task(work, key, self.posted, patient)
+            task = _Task(work, key, self.posted, patient, sure)
             same = [older for older in self.tasks if older.key == key and not older.over]
             if patient and not all(older.patient for older in same):
                 task.over = True
@@ -83,10 +86,12 @@ class FairScheduler(Generic[T]):
                 self.changed.wait()
 
     def close(self) -> None:
-        """End everything and wait for the thread."""
+        """End everything that is not sure, and wait for the thread."""
         with self.changed:
             self.closed = True
             for task in self.tasks:
+                if task.sure:
+                    continue
                 task.unwanted = True
                 task.error = task.error or EngineError("The engine was closed.")
             self.changed.notify_all()

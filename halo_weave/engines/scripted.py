@@ -36,6 +36,7 @@ from halo_weave.ports import (
     Reason,
     Sampling,
     Step,
+    named_by,
 )
 from halo_weave.templates.facts import TemplateFacts
 from halo_weave.templates.messages import ChatMessage, ChatPrompt, Piece
@@ -235,7 +236,8 @@ class ScriptedEngine:
 
     def forget(self, window: str) -> None:
         with self.lock:
-            self.windows.pop(window, None)
+            for one in named_by(window, list(self.windows)):
+                self.windows.pop(one)
 
     def erase(self, spans: Sequence[tuple[int, int]]) -> None:
         with self.lock:

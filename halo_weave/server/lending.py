@@ -32,7 +32,7 @@ from halo_weave.ports import (
     Step,
 )
 from halo_weave.records import OWNER
-from halo_weave.server.asking import WHO, PerPerson
+from halo_weave.server.asking import WHO
 from halo_weave.server.refusals import Refusal, json_bytes
 from halo_weave.server.schema import WHOLE, Input, Output
 from halo_weave.server.scratch import Scratch
@@ -193,21 +193,15 @@ def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration])
         if asked.spans and WHO.get() in (None, OWNER):
             engine().erase([(first, last) for first, last in asked.spans])
         elif asked.spans:  # labels of others may be the same: all goes that was read for this person
-            for window in _LENT().copy():
-                engine().forget(window)
+            engine().forget(_window(""))
         return LentForgotten()
 
     return router
 
 
-_LENT = PerPerson(lambda who: set[str]())  # the windows that each person used since the server began
-
-
 def _window(name: str) -> str:
-    """A window of the engine, for whoever asks alone."""
-    own = f"lent {WHO.get() or OWNER} {name}"
-    _LENT().add(own)
-    return own
+    """A window of the engine, for whoever asks alone; without a name all of them."""
+    return f"lent {WHO.get() or OWNER}/{name}"
 
 
 def lent(

@@ -52,15 +52,14 @@ class Desk:
     calibration: Calibration
     is_private: Callable[[str], bool]
     reach: frozenset[str] | None = None  # windows whose talk all who read this one may read; None: all
+    people: frozenset[str] = frozenset()  # their names, if there are several
     about: dict[ChunkKey, About] = field(default_factory=dict)
     origins: dict[int, Origin] = field(default_factory=dict)  # of the turns that get a stamp
     foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
     anew: list[Live] = field(default_factory=list)  # of `foreign`, those that the store does not know so yet
     guests: set[ChunkKey] = field(default_factory=set)  # what woke up since others than such fell asleep
     reply: ReplyReader | None = None  # what the tokens of the reply in progress are
-    led: Mapping[int, str] | None = (
-        None  # turns of other windows that led up to this one, once they were asked for
-    )
+    led: Mapping[int, str] | None = None  # turns of other windows that led up to this one, once asked for
     left: frozenset[int] = frozenset()  # turns that go aside when something takes their place
     unstored: str = ""  # why the reply is not stored yet, while that is so
     guard: RLock = field(default_factory=RLock)  # held for each change, so that others see whole states
@@ -79,6 +78,7 @@ class Desk:
         calibration: Calibration,
         is_private: Callable[[str], bool],
         reach: frozenset[str] | None = None,
+        people: frozenset[str] = frozenset(),
     ) -> Desk:
         """Load the working set. Chunks that another model's tokenizer cut are read anew."""
         window = Window(
@@ -86,7 +86,7 @@ class Desk:
             system_tokens=len(system),
             frame_tokens=scribe.frame_tokens(stamps=settings.timestamps),
         )
-        shared = (store, engine, scribe, names, calibration, is_private, reach)
+        shared = (store, engine, scribe, names, calibration, is_private, reach, people)
         desk = cls(record, settings, window, system, *shared)
         live: list[Live] = []
         for one in store.live(record.id):
@@ -128,7 +128,7 @@ class Desk:
         turn, dated = chunk.key.turn_id, self.settings.timestamps
         if not self.stays(about.window, turn) and (origin := self.origin(chunk, about)):
             self.origins[turn] = origin
-            if DOCUMENT in about.tags:
+            if DOCUMENT in about.tags or origin.speaker:
                 self.window.stamps[turn] = self.scribe.origin_tokens(origin, dated=dated)
             else:
                 self.window.stamps[turn] = self._stamp(about.window, chunk.key.role)
@@ -142,8 +142,11 @@ class Desk:
         elsewhere, dated = self._elsewhere(about.window), self.settings.timestamps
         if DOCUMENT in about.tags:
             return Origin(about.said, elsewhere if dated else "", about.speaker, dated)
-        wanted = dated and (elsewhere or chunk.key.role is not Role.ASSISTANT)
-        return Origin(about.said, elsewhere) if wanted else None
+        dated = dated and bool(elsewhere or chunk.key.role is not Role.ASSISTANT)
+        speaker = about.speaker if chunk.key.role is Role.USER and about.speaker in self.people else ""
+        return (
+            Origin(about.said, elsewhere if dated else "", "", dated, speaker) if dated or speaker else None
+        )
 
     def _own_traces(self, traces: Floats | None) -> Floats | None:
         """What was kept of tokens, if by a strategy that keeps the same as this window's."""
@@ -444,8 +447,9 @@ class Desk:
 
     def _gap_before(self, key: ChunkKey) -> Gap | None:
         starts, at = [chunk.start for chunk in self.window.chunks], self.window.at(key).chunk.start
-        place = starts.index(at)
-        chunks, tokens = self.store.count_asleep(self.record.id, starts[place - 1] if place else 0, at)
+        chunks, tokens = self.store.count_asleep(
+            self.record.id, max((one for one in starts if one < at), default=0), at
+        )
         return Gap(chunks, tokens) if chunks else None
 
     def gaps(self) -> Gaps:

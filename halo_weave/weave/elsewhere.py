@@ -8,6 +8,7 @@ from halo_weave.engine_list import EngineList, NamedEngine
 from halo_weave.errors import BadInput
 from halo_weave.ports import ModelInfo, machine_of
 from halo_weave.settings import Leaving
+from halo_weave.weave.events import WindowChanged
 from halo_weave.weave.leaving import leaving
 from halo_weave.weave.system import System
 
@@ -70,6 +71,7 @@ class WeaveEngines:
             raise BadInput("Engines cannot be added here.")
         self._system.close_other(one.name)
         self._listed.add(one)
+        self._system.hubs.publish(WindowChanged())  # pages tell where the words of their window go
 
     def remove(self, name: str) -> None:
         if self._listed is None:
@@ -77,6 +79,7 @@ class WeaveEngines:
         self._listed.get(name)
         self._system.close_other(name)
         self._listed.remove(name)
+        self._system.hubs.publish(WindowChanged())
 
     def where(self, window_id: str) -> WhereWordsGo:
         system = self._system

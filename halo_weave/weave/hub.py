@@ -224,6 +224,11 @@ class Hubs:
         with self._lock:
             return sum(hub.watchers for hub in self._hubs.values())
 
+    def watchers_of(self, window_id: str) -> int:
+        with self._lock:
+            hub = self._hubs.get(window_id)
+        return hub.watchers if hub else 0
+
     def close(self) -> None:
         with self._lock:
             self._closed = True

@@ -23,6 +23,7 @@ from halo_weave.errors import (
 )
 from halo_weave.ports import Engine, ModelInfo
 from halo_weave.weave.events import INTERNAL, ChangeStage, ModelNews, WindowChanged
+from halo_weave.weave.recovery import recover
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import WeaveTurns
 
@@ -227,7 +228,7 @@ class WeaveModels:
             raise
         before.close()
         with suppress(StoreError):  # what a killed process left is looked at again with the next turn
-            self._system.recover()
+            recover(self._system)
         self._system.hubs.publish(WindowChanged())
         if name is not None and self._remember:
             self._remember(name)

@@ -41,6 +41,7 @@ class Asked:
     terms: GuestTerms | None = None
     wish: WakeWish = NO_WISH
     documents: tuple[Document, ...] = ()  # that come with what is said
+    speaker: str = ""  # who says it, if several write in the window
 
     @property
     def tokens(self) -> int:

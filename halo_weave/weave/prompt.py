@@ -35,19 +35,21 @@ _Slot = Literal["header", "footer", "left", "right", "rewritten"]  # parts of a 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """When and where a turn was said, as far as the model is told."""
+    """When and where a turn was said, and by whom, as far as the model is told."""
 
     said: datetime
     window: str = ""  # the name of the window, if it is another one
     document: str = ""  # the name of the file that it is
     dated: bool = True
+    speaker: str = ""  # of several people
 
     @property
     def stamp(self) -> str:
         parts = [self.said.astimezone().strftime("%Y-%m-%d %H:%M")] if self.dated else []
         parts += [f"file {_shortened(self.document)}"] if self.document else []
         parts += [f"in {_shortened(self.window)}"] if self.window else []
-        return f"[{', '.join(parts)}] "
+        stamp = f"[{', '.join(parts)}] " if parts else ""
+        return f"{stamp}{_shortened(self.speaker)}: " if self.speaker else stamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,9 @@ from halo_weave.errors import BadInput, NotYours, UnknownChunk, UnknownWindow
 from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import EVERYTHING, Only, RecallPort
 from halo_weave.records import (
+    OWNER,
     OWNER_NAME,
+    PERSONA,
     ChunkRecord,
     ChunkUse,
     Event,
@@ -357,8 +359,19 @@ class SystemInReach:
         writable = window.id in self._scoped.reach.writable
         if window.owner == self._person:
             return "", writable
-        names = (one.name for one in self.root.store.people() if one.id == window.owner)
-        return next(names, OWNER_NAME), writable
+        return self._name(window.owner), writable
+
+    def _name(self, person: str) -> str:
+        return next((one.name for one in self.root.store.people() if one.id == person), OWNER_NAME)
+
+    def speaks_as(self, window: WindowRecord) -> str:
+        if window.owner == self._person:
+            shared = (one for one in self.root.store.shares() if one.owner == window.owner and one.writes)
+            if not any(one.window in ("", window.id) for one in shared):
+                return ""
+            if self._person == OWNER and window.user_name != PERSONA["user_name"]:
+                return ""
+        return self._name(self._person)
 
     def mine(self, windows: Collection[str]) -> list[str]:
         return [one for one in windows if one in self._scoped.reach.readable]

@@ -12,10 +12,7 @@ from math import inf
 from threading import Event, Lock
 from typing import Literal
 
-import numpy as np
-
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
-from halo_weave.core.window import Live, chunk_parts
 from halo_weave.engine_list import EngineList
 from halo_weave.errors import (
     BadInput,
@@ -29,17 +26,16 @@ from halo_weave.errors import (
 from halo_weave.fleet import News
 from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import Engine, RecallPort, machine_of
-from halo_weave.records import OWNER, WindowRecord
+from halo_weave.records import OWNER, OWNER_NAME, WindowRecord
 from halo_weave.settings import Settings
 from halo_weave.store import Store
-from halo_weave.weave.desk import CUT, Desk
+from halo_weave.weave.desk import Desk
 from halo_weave.weave.drafts import DraftWriter
 from halo_weave.weave.effective import stored_settings
 from halo_weave.weave.events import ReplyUnstored, WindowChanged
 from halo_weave.weave.hub import Hubs
 from halo_weave.weave.leaving import check_private, leaving
 from halo_weave.weave.prompt import Scribe, SystemPrompt
-from halo_weave.weave.reply import generation_prompt, stored_reply
 from halo_weave.weave.taping import DropTapes, NewTape, TurnTape
 
 log = logging.getLogger(__name__)
@@ -239,9 +235,16 @@ class System:
         """The system itself, whoever uses it."""
         return self
 
+    def people_names(self) -> frozenset[str]:
+        return frozenset({OWNER_NAME, *(one.name for one in self.store.people())})
+
     def access(self, window: WindowRecord) -> tuple[str, bool]:
         """The name of whoever shares a window with the one who asks, empty if it is theirs; whether they may write there."""
         return "", True
+
+    def speaks_as(self, window: WindowRecord) -> str:
+        """The name of the one who asks, if several people write in a window; empty: the window's own for its user."""
+        return ""
 
     def mine(self, windows: Collection[str]) -> list[str]:
         """Those of these windows that may be told."""
@@ -320,6 +323,18 @@ class System:
                 yield
         finally:
             lock.release()
+
+    @contextmanager
+    def untouched(self, window_id: str) -> Iterator[bool]:
+        """While the block runs, no turn or change begins here in the window. False if one is under way."""
+        with self._entering:
+            lock = self._locks.setdefault(window_id, Lock())
+            free = lock.acquire(blocking=False)
+        try:
+            yield free
+        finally:
+            if free:
+                lock.release()
 
     @contextmanager
     def _all_alone(self, stop_replies: Callable[[], object]) -> Iterator[None]:
@@ -431,6 +446,7 @@ class System:
             calibration=model.calibration,
             is_private=self.is_private,
             reach=reach,
+            people=frozenset() if reach is None else self.people_names(),
         )
 
     def tape(self, window_id: str, settings: Settings) -> TurnTape | None:
@@ -453,8 +469,6 @@ class System:
         if self.erase_tapes:
             self.erase_tapes(window_id)
 
-    # Replies that were never finished
-
     def divide_long(self) -> None:
         """What sleeps and is too long to wake up whole is cut into parts: then those that fit wake up, at their places."""
         settings = self.settings(None)
@@ -464,35 +478,3 @@ class System:
         with suppress(StoreError):  # another time, if the store is busy or full
             if self.store.divide_long(most, now=self.now()):
                 self.recall.note_said()
-
-    def recover(self, held: str | None = None) -> None:
-        """Replies that a killed process left unfinished become turns, as far as they were stored.
-
-        `held`: also those of this process in a window where nothing is being said, because the store refused the end.
-        """
-        if not self.engine.info.abilities.speaks:  # a model tells its thoughts and its answer apart
-            return
-        for draft in self.store.drafts(now=self.now(), held=held):
-            try:
-                settings = self.settings(self.store.window(draft.window))
-                engine = self.model_of(settings).engine
-                opening = generation_prompt(engine, settings.effort)
-                reply = stored_reply(draft.start, draft.tokens, engine.facts.marks, opening)
-                chunks = chunk_parts(
-                    reply.parts(engine.tokenize),
-                    draft.turn_id,
-                    draft.answers,
-                    min_chunk_tokens=settings.min_chunk_tokens,
-                    max_chunk_tokens=settings.max_chunk_tokens,
-                )
-                if not chunks:
-                    self.store.drop_draft(draft.turn_id)
-                    continue
-                bright = settings.initial_brightness
-                live = [Live(chunk, np.full(len(chunk), bright, np.float32)) for chunk in chunks]
-                cut = {chunk.key: [CUT, *reply.tags(chunk.start, chunk.stop)] for chunk in chunks}
-                self.store.append(draft.window, live, tokenizer=draft.tokenizer, now=draft.saved, tags=cut)
-            except (StoreError, UnknownWindow, WindowBusy):
-                continue  # it stays a draft, for the next time, or for the server that writes the window now
-            except BadInput:
-                self.store.drop_draft(draft.turn_id)  # another process was faster

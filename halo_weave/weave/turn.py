@@ -200,12 +200,14 @@ class Turn:
         )
         live = [window.born(chunk) for chunk in chunks]
         kind, after = self.engine.info.tokenizer, None if self.asked.documents else self.asked.after
-        self.store.append(self.desk.record.id, live, tokenizer=kind, now=now, after=after)
+        record, speaker = self.desk.record, self.asked.speaker or self.desk.record.user_name
+        self.store.append(
+            record.id, live, tokenizer=kind, now=now, after=after, speaker=self.asked.speaker or None
+        )
         with self.desk.guard:
-            self._note(chunks, self.desk.record.user_name, now)
+            self._note(chunks, speaker, now)
             window.add(live)
         frames = self.desk.frames + window.frame_tokens.get(Role.ASSISTANT, 0)
-        speaker = self.desk.record.user_name
         return events.Heard(ids.user_turn, ids.assistant_turn, now, speaker, frames, self._seen(chunks))
 
     def _seen(self, chunks: Iterable[Chunk]) -> tuple[SeenChunk, ...]:

@@ -32,6 +32,8 @@ from halo_weave.weave.events import (
 )
 from halo_weave.weave.hub import Hub
 from halo_weave.weave.orders import Asked, GuestTerms, answering, going_on, saying, step_back
+from halo_weave.weave.overhearing import Overhearing
+from halo_weave.weave.recovery import recover
 from halo_weave.weave.reply import ReplyKind
 from halo_weave.weave.system import System
 from halo_weave.weave.totals import Totals
@@ -62,6 +64,7 @@ class WeaveTurns(TurnBranches):
         self._last: dict[str, Mapping[str, Any]] = {}
         self.totals = Totals()
         self._documents = WeaveDocuments(system)
+        self.overhearing = Overhearing(system)
 
     def within(self, system: System) -> WeaveTurns:
         """The same turns, for someone who reaches only a part of the system."""
@@ -162,7 +165,8 @@ class WeaveTurns(TurnBranches):
         text = plain(text)
         if not text.strip():
             raise BadInput("There is nothing to say. Write something first.")
-        return saying(self._system, window_id, text, stop, after)
+        asked = saying(self._system, window_id, text, stop, after)
+        return replace(asked, speaker=self._system.speaks_as(self._system.window(window_id)))
 
     def _steps(
         self, window_id: str, order: Callable[[], Asked], sampling: Mapping[str, Any] | None
@@ -176,7 +180,7 @@ class WeaveTurns(TurnBranches):
         system.open.wait(PATIENCE)
         system.ready(window_id)
         with _opened_anew(system.root, window_id), system.alone(window_id):
-            system.recover(held=window_id)
+            recover(system.root, held=window_id)
             asked = order()
             system.recall.expect(asked.text)
             desk = system.desk_to_change(window_id)
@@ -240,8 +244,10 @@ class WeaveTurns(TurnBranches):
         """Another server tells something of a window."""
         if news.event == "stop" and news.window is not None:
             self._stop(news.window)
-        else:
-            self._system.hear(news)
+            return
+        self._system.hear(news)
+        if news.event == "changed" and news.window is not None:
+            self.overhearing.hear(news.window)
 
     def generating(self) -> list[str]:
         return self._system.mine(list(self._running))
@@ -258,6 +264,7 @@ class WeaveTurns(TurnBranches):
     def close(self) -> None:
         """Let go of those who watch, stop every reply, and wait until what was said is stored."""
         self._system.hubs.close()
+        self.overhearing.close()
         end = time.monotonic() + PATIENCE
         self._system.give_up = min(self._system.give_up, end - PATIENCE / 4)
         with self._lock:

@@ -24,6 +24,7 @@ from halo_weave.weave.models import Calibrate, OpenModel, Remember, WeaveModels
 from halo_weave.weave.people import WeavePeople
 from halo_weave.weave.presets import WeavePresets
 from halo_weave.weave.reach import SystemInReach
+from halo_weave.weave.recovery import recover
 from halo_weave.weave.system import OpenOther, System
 from halo_weave.weave.taping import DropTapes, NewTape
 from halo_weave.weave.turns import WeaveTurns
@@ -77,7 +78,7 @@ class Weave:
         self.library = WeaveLibrary(self._system)
         self.people = WeavePeople(store, now, changed=self._system.changed)
         self.now = now
-        self._system.recover()
+        recover(self._system)
         self._system.divide_long()
         store.fleet.listen(self.turns.hear)
 

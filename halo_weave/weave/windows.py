@@ -218,6 +218,8 @@ class WeaveWindows:
                     [token.by_tool for token in told],
                     [token.kind == THOUGHT for token in told],
                 )
+        if in_progress is None and window_id not in self._system.at_work:
+            in_progress = self._turns.overhearing.reply(window_id)
         replies = {one.key.turn_id for one in seen if one.key.role is Role.ASSISTANT}
         reminded = remembered(self._system.store, replies, desk.names)
         turns = []

@@ -91,6 +91,11 @@ export class Store extends EventTarget {
     return this.window?.writable ?? true;
   }
 
+  /** Whether one uses the server of somebody else. */
+  get guest() {
+    return this.me?.runs_it === false;
+  }
+
   /** @param {SettingsInfo} settings */
   setSettings(settings) {
     this.settings = settings;

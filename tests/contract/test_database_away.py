@@ -7,6 +7,8 @@ import httpx
 import pytest
 
 from benchmarks import bench_faults, bench_fleet
+from benchmarks.fault_servers import Servers
+from benchmarks.fault_witness import events, rooms
 from halo_weave.assemble import Options, assemble
 from halo_weave.server import service as serving_module
 from halo_weave.server.listening import serving
@@ -108,7 +110,56 @@ def test_servers_killed_and_a_database_restarted_lose_and_double_nothing(server)
 
 
 def test_servers_killed_on_one_database_lose_nothing_acknowledged_or_shown(address):
-    """A short form of `scripts/bench faults --store postgres`."""
-    report = bench_faults.drill(2, windows=2, only=[], address=address)
+    """A short form of `scripts/bench faults --store postgres`. A busy machine saves later than a quiet one."""
+    report = bench_faults.drill(2, windows=2, only=[], address=address, grace=2.0)
     assert not bench_faults.failed(report), str(report)
     assert report["shown_tokens"]
+
+
+def test_a_page_on_another_server_sees_a_reply_grow_and_keeps_what_it_saw_when_its_writer_is_killed(
+    address, folder
+):
+    """Two processes; the one that writes is killed in the middle of a reply."""
+    writers, readers = (Servers("scripted", None, folder / name) for name in ("writing.log", "reading.log"))
+    try:
+        with (
+            writers.running(folder / "a", "words", store=address) as writer,
+            readers.running(folder / "b", store=address) as reader,
+            httpx.Client(base_url=reader.address, timeout=60) as http,
+        ):
+            (window,) = rooms(writer.address, 1)
+            told: list[tuple[str, object]] = []
+
+            def watch() -> None:
+                with http.stream("GET", f"/api/windows/{window}/events") as stream:
+                    for name, data in events(stream.iter_lines()):
+                        told.append((name, data))
+                        if name == "failed":
+                            return
+
+            watching = threading.Thread(target=watch)
+            watching.start()
+            asked = httpx.post(f"{writer.address}/api/windows/{window}/say", json={"text": "A story?"})
+            reply = asked.json()["reply_turn"]
+
+            def seen() -> list[str]:
+                context = httpx.get(f"{reader.address}/api/windows/{window}/context", timeout=60).json()
+                return (context["generating"] or {"text_pieces": []})["text_pieces"]
+
+            assert until(lambda: len(seen()) == 14)  # then the model pauses
+            shown = seen()
+            writer.kill()
+            watching.join(60)
+            assert not watching.is_alive()
+            names = [name for name, _ in told]
+            assert names[-1] == "failed"
+            turns = http.get(f"/api/windows/{window}/turns").json()["turns"]
+            (cut,) = (turn for turn in turns if turn["turn_id"] == reply)
+            assert cut["cut"]
+            kept = "".join(piece for chunk in cut["chunks"] for piece in chunk["text_pieces"])
+            assert kept.startswith("".join(shown))
+            again = http.post(f"/api/windows/{window}/say", json={"text": "Go on."})
+            assert again.status_code == 202
+    finally:
+        writers.close()
+        readers.close()

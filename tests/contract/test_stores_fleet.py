@@ -15,7 +15,8 @@ from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import LeaseLost, StoreUnreachable, WindowBusy
 from halo_weave.records import Draft, WakeUp
-from halo_weave.weave.events import TurnEnded, TurnFailed, WindowChanged, WindowDeleted
+from halo_weave.weave import overhearing
+from halo_weave.weave.events import TokenSpoken, TurnEnded, TurnFailed, WindowChanged, WindowDeleted
 from tests.stores.material import NOW, ask, exchange, sleep, user
 
 
@@ -342,3 +343,115 @@ def _draft(store, window, ids=None) -> Draft:
 def _light(store, window) -> tuple[list, np.ndarray]:
     live: list[Live] = store.live(window)
     return [one.chunk for one in live], np.concatenate([one.brightness for one in live])
+
+
+class Paced:
+    """A reply that the first server writes, held after so many tokens; and what a watcher on the second one is told."""
+
+    def __init__(self, servers, hub, window) -> None:
+        self.one, self.other = servers
+        self.hub, self.window = hub, window
+        self.spoken, self.allowed = 0, 20
+        self.one.engine.answer = lambda prompt: " ".join(f"word{number}" for number in range(60))
+        self.one.engine.pause = self._pause
+        self.begun = self.one.turns.say(window, "Tell me everything.").result()
+
+    def _pause(self) -> None:
+        self.spoken += 1
+        until(lambda: self.spoken <= self.allowed, 60)
+
+    def told(self, kind: type) -> list:
+        return [told.event for told in self.hub.since(0)[0] if isinstance(told.event, kind)]
+
+    def shown(self) -> list[str]:
+        reply = self.other.windows.context(self.window).reply
+        return reply.text_pieces if reply else []
+
+    def ended(self) -> bool:
+        return bool(_ended(self.one.turns.hub(self.window)))
+
+    def reply(self):
+        turns = self.other.windows.said(self.window).turns
+        (said,) = (turn for turn in turns if turn.turn_id == self.begun.heard.reply_turn)
+        return said, "".join(piece for chunk in said.chunks for piece in chunk.text_pieces)
+
+
+@pytest.fixture
+def paced(servers):
+    window = servers[0].windows.create("talk").id
+    hub = servers[1].turns.hub(window)
+    with hub.watched(lambda: None):
+        talk = Paced(servers, hub, window)
+        yield talk
+        talk.allowed = 1_000
+
+
+def test_a_reply_appears_on_other_servers_while_it_is_written(paced):
+    assert until(lambda: len(paced.shown()) == 20)
+    paced.allowed = 40
+    assert until(lambda: len(paced.told(TokenSpoken)) >= 20)
+    assert "".join(paced.shown()).startswith("word0 word1")
+    assert not paced.ended()
+    paced.allowed = 1_000
+    assert until(paced.ended)
+    assert until(lambda: paced.other.windows.context(paced.window).reply is None)
+    _, whole = paced.reply()
+    shown = [(token.position, token.text) for token in paced.told(TokenSpoken)]
+    assert len(dict(shown)) == len(shown)  # none is told twice
+    assert "".join(text for _, text in sorted(shown)) in whole
+    assert until(lambda: not paced.other.turns.overhearing._followed)
+
+
+def test_a_page_that_is_opened_in_the_middle_of_a_reply_follows_it_too(servers):
+    one, other = servers
+    window = one.windows.create("talk").id
+    talk = Paced(servers, other.turns.hub(window), window)  # nobody watches when the news come
+    store = one._system.store
+    assert until(lambda: (draft := store.draft_in(window)) and len(draft.tokens) >= 20)
+    assert until(lambda: len(talk.shown()) == 20)
+    talk.allowed = 40
+    assert until(lambda: len(talk.told(TokenSpoken)) >= 20)
+    talk.allowed = 1_000
+    assert until(talk.ended)
+
+
+def test_a_reply_of_a_server_that_falls_silent_becomes_a_turn_for_those_who_watch(paced, monkeypatch):
+    monkeypatch.setattr(overhearing, "PATIENCE", 0.2)
+    assert until(lambda: len(paced.shown()) == 20)
+    shown = "".join(paced.shown())
+    paced.one._system.store.fleet._renew = lambda raw: None
+    _expire(paced.other)
+    assert until(lambda: paced.told(TurnFailed))
+    assert "does not answer any more" in paced.told(TurnFailed)[0].sentence
+    said, whole = paced.reply()
+    assert said.cut
+    assert whole.startswith(shown)
+
+
+def test_a_server_that_was_late_goes_on_with_its_reply_while_somebody_watches_elsewhere(paced, monkeypatch):
+    monkeypatch.setattr(overhearing, "PATIENCE", 60.0)
+    assert until(lambda: len(paced.shown()) == 20)
+    _expire(paced.other)
+    followed = paced.other.turns.overhearing._followed[paced.window]
+    paced.one._system.store.fleet._renewed = 0.0  # it is heard of again a moment later
+    assert until(lambda: paced.other._system.store.fleet.written(paced.window))
+    assert until(lambda: followed.silent is None)
+    paced.allowed = 1_000
+    assert until(paced.ended)
+    assert not paced.told(TurnFailed)
+    assert not paced.reply()[0].cut
+
+
+def test_nothing_of_a_reply_elsewhere_is_told_among_the_events_of_an_own_turn(paced):
+    assert until(lambda: len(paced.shown()) == 20)
+    before = len(paced.told(TokenSpoken))
+    with paced.other._system.untouched(paced.window) as free:
+        assert free
+        paced.allowed = 40
+        assert until(lambda: paced.other.turns.overhearing._followed[paced.window].count >= 40)
+        assert len(paced.told(TokenSpoken)) == before
+
+
+def _expire(weave) -> None:
+    with weave._system.store._db.writing() as db:
+        db.raw.execute("UPDATE leases SET expires = 0")

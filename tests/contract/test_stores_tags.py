@@ -70,3 +70,22 @@ def test_nobody_has_the_tags_of_somebody_else(store, elsewhere, window, tmp_path
     (there,) = elsewhere.people()
     assert elsewhere.chunk_tags([user(1)]) == {user(1): ("mine",)}
     assert elsewhere.chunk_tags([user(1)], owner=there.id) == {user(1): ("hers",)}
+
+
+def test_a_wrong_memory_stays_one_when_it_is_merged_or_divided(store, window):
+    ask(store, window, "one", " two")
+    store.mark_wrong(user(1), "which?", now=NOW)
+    store.mark_wrong(user(1, 1), "which?", now=NOW)
+    store.mark_wrong(user(1, 1), "what else?", now=NOW)
+    store.merge(window, user(1, 1), now=NOW)
+    number = store.chunk(user(1)).number
+    assert sorted(store.wrong_marks()) == [(number, "what else?"), (number, "which?")]
+    store.mark_wrong(user(1), None, now=NOW)
+    assert store.wrong_marks() == []
+    ask(store, window, " ".join(f"word {i}." for i in range(300)), asleep=True, room=1_000)
+    store.mark_wrong(user(3), "which word?", now=NOW)
+    store.divide_long(100, now=NOW)
+    parts = {one.number for one in store.turn(3)}
+    assert len(parts) > 2
+    assert {marked for marked, _ in store.wrong_marks()} == parts
+    assert store.verify() == []

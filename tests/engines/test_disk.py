@@ -190,6 +190,25 @@ def test_nothing_of_a_deleted_chunk_or_window_stays(model: Path, cells: Path) ->
     assert len(list(cells.glob("*/*"))) == 1
 
 
+def test_after_a_restart_all_windows_of_someone_are_forgotten_and_those_of_others_stay(
+    model: Path, cells: Path
+) -> None:
+    names = ["lent ann/one", "lent ann/two", "lent ann", "lent bob/one"]
+    with engine_on(model, cells) as engine:
+        for name in names:
+            talk_in(engine, name, LINES[:2]).hear(ONE)
+    assert len(list(cells.glob("*/*"))) == 4
+    with engine_on(model, cells) as engine:
+        talk_in(engine, "lent ann/one", LINES[:2]).hear(ONE)
+        engine.forget("lent ann/")
+    assert len(list(cells.glob("*/*"))) == 2
+    with engine_on(model, cells) as engine:
+        for name in names[2:]:
+            heard = talk_in(engine, name, LINES[:2]).hear(ONE)
+            assert heard.read is not None
+            assert heard.read.reused
+
+
 def test_files_are_for_the_owner_only_and_stay_within_the_quota(model: Path, cells: Path) -> None:
     speak(model, cells, set(), {2}, {2, 4}, {2, 4, 6})
     use = disk_use(cells)

@@ -159,3 +159,22 @@ def test_work_of_a_window_ends_patient_work_in_it(scheduler: FairScheduler[str])
     assert begun.wait(WAIT)
     assert list(scheduler.run(count("x", 1), "a")) == ["x0"]
     assert done == ["ended"]
+
+
+def test_what_is_sure_is_done_although_the_scheduler_is_closed(scheduler: FairScheduler[str]) -> None:
+    gate, seen = threading.Event(), list[str]()
+
+    def wait() -> Generator[str | None]:
+        gate.wait(WAIT)
+        yield None
+
+    scheduler.post(wait(), "first")
+    scheduler.post(count("dropped", 3, seen), "second")
+    scheduler.post(count("done", 3, seen), "third", sure=True)
+    closing = threading.Thread(target=scheduler.close)
+    closing.start()
+    while not scheduler.closed:
+        pass
+    gate.set()
+    closing.join(WAIT)
+    assert seen == ["done"] * 3

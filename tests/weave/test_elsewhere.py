@@ -8,14 +8,16 @@ from datetime import UTC, datetime
 
 import pytest
 
+from halo_weave.assemble import Options, open_model
 from halo_weave.core.heads import NOT_CALIBRATED, PENDING, Calibration, RetrievalHead
 from halo_weave.core.pruning import SleepReason
 from halo_weave.engine_list import EngineList, NamedEngine
 from halo_weave.engines.absent import AbsentEngine
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.errors import BadInput, BadSetting, EngineError
+from halo_weave.errors import BadInput, BadSetting, EngineError, ServerFailed
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave, events
+from tests.engines.tiny import write
 from tests.weave.conftest import SMALL, WordRecall, of, spoken
 
 FOUND = Calibration((RetrievalHead(0, 1, 0.5, 0.5, 1.0),), "Light comes from one head.")
@@ -380,3 +382,19 @@ def test_engines_that_make_no_sense_are_refused(wrong):
 
 def test_the_key_is_not_in_what_is_printed_or_told(weave):
     assert "s3cret" not in repr(weave.engines.list())
+
+
+@pytest.mark.parametrize("engine", ["kobold", "openai"])
+def test_a_model_that_is_chosen_by_name_runs_here_where_the_program_was_started_with_an_engine_elsewhere(
+    tmp_path, engine
+):
+    path = write(tmp_path / "tiny.gguf", "llama")
+    options = Options(tmp_path, engine=engine, url="http://127.0.0.1:1", model_name="any", context=256)
+    chosen = open_model(options, str(path))
+    try:
+        assert chosen.info.file == str(path)
+        assert not chosen.info.url
+    finally:
+        chosen.close()
+    with pytest.raises(ServerFailed):  # without a name it is still the server that was named
+        open_model(options, None)

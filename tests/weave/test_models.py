@@ -14,6 +14,7 @@ from halo_weave.errors import BadInput, ModelLoading, ModelNotFound, WindowBusy
 from halo_weave.records import Draft
 from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import Weave, events
+from halo_weave.weave.recovery import recover
 from tests.templates.samples import THINKS
 from tests.weave.conftest import SMALL, WordRecall, of, spoken
 
@@ -181,11 +182,11 @@ def test_what_a_killed_process_left_waits_for_a_model_that_can_read_it(made, she
     ids = store.reserve(400)
     tokens = ScriptedEngine().tokenize("<think>\nHm.</think>\n\nYes.")
     store.save_drafts([Draft(window, ids.assistant_turn, ids.start, None, tokens, "scripted", NOW, NOW)])
-    weave._system.recover(held=window)
+    recover(weave._system, held=window)
     assert not store.turn(ids.assistant_turn)
     shelf.next = [ScriptedEngine(template=THINKS)]
     weave.models.load()
-    weave._system.recover(held=window)
+    recover(weave._system, held=window)
     found = {one.tags: one.chunk.text.strip() for one in store.turn(ids.assistant_turn)}
     assert found == {("cut", "thought"): "Hm.", ("cut",): "Yes."}
 

@@ -184,3 +184,48 @@ def test_a_window_tells_who_shares_it_and_whether_one_may_write_there(weave, peo
         assert (state.owner, state.writable) == ("ann", writes)
     (state,) = people("ann").windows.list()
     assert (state.owner, state.writable) == ("", True)
+
+
+def test_in_a_window_that_several_write_in_it_is_known_whose_words_they_are(weave, people):
+    trip = window_of(people("ann"), "Trip", timestamps=False)
+    talk(people("ann"), trip, "We leave on Monday.")
+    people("ann").people.share(trip, "bob", writes=True)
+    heard = of(events.Heard, talk(people("bob"), trip, "I bring the tent."))
+    assert [one.speaker for one in heard] == ["bob"]
+    talk(people("ann"), trip, "And I the stove.")
+    users = [turn for turn in weave.windows.said(trip).turns if turn.role == "user"]
+    assert [turn.speaker for turn in users] == ["User", "bob", "ann"]
+    assert [turn.speaker for turn in people("bob").windows.context(trip).turns][::2] == ["User", "bob", "ann"]
+    talk(people("bob"), trip, "Who brings what?")
+    prompt = spoken_prompt(weave, trip)
+    for words in ("bob: I bring the tent.", "ann: And I the stove.", "bob: Who brings what?"):
+        assert words in prompt
+    assert "We leave on Monday." in prompt
+    assert "User: We" not in prompt
+    desk = weave._system.desk(trip)
+    assert desk.window.stamps  # the names are counted
+    people("ann").people.unshare(trip, "bob")
+    talk(people("ann"), trip, "Alone again.")
+    assert "ann: Alone again." not in spoken_prompt(weave, trip)
+    assert "bob: I bring the tent." in spoken_prompt(weave, trip)  # what was said by whom stays so
+
+
+def test_a_window_with_one_writer_names_nobody(weave, people):
+    own = window_of(people("ann"), "Own", timestamps=False)
+    people("ann").people.share(own, "bob")
+    talk(people("ann"), own, CAT)
+    assert [turn.speaker for turn in weave.windows.said(own).turns] == ["User", "AI"]
+    assert "ann:" not in spoken_prompt(weave, own)
+    other = window_of(people("owner"), "Of the owner", timestamps=False)
+    talk(people("owner"), other, CAT)
+    assert "owner:" not in spoken_prompt(weave, other)
+
+
+def test_whose_words_they_are_goes_along_in_an_export(weave, people, assembled):
+    trip = window_of(people("ann"), "Trip")
+    people("ann").people.share(trip, "bob", writes=True)
+    talk(people("bob"), trip, "I bring the tent.")
+    written: list[str] = []
+    weave._system.store.export(written.append, now=weave.now())
+    turns = json.loads("".join(written))["turns"]
+    assert [turn["speaker"] for turn in turns] == ["bob", "AI"]

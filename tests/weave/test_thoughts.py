@@ -15,6 +15,7 @@ from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.templates.thoughts import ThoughtMarks
 from halo_weave.weave import events
 from halo_weave.weave.hub import Numbered
+from halo_weave.weave.recovery import recover
 from halo_weave.weave.reply import ReplyReader
 from halo_weave.weave.seen import Gap
 from tests.templates.samples import CHANNELS, OPENS_THOUGHT, THINKS
@@ -194,7 +195,7 @@ def test_a_reply_that_a_killed_process_left_is_split_too(assembled, way):
     list(weave.turns.steps(window, "Hello."))
     tokens = engine.tokenize(reply)
     store.save_drafts([Draft(window, ids.assistant_turn, ids.start, None, tokens, "scripted", NOW, NOW)])
-    weave._system.recover(held=window)
+    recover(weave._system, held=window)
     found = {one.tags: one.chunk.text.strip() for one in store.turn(ids.assistant_turn)}
     assert found == {("cut", "thought"): THOUGHT, ("cut",): ANSWER}
 

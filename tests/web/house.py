@@ -36,9 +36,10 @@ class House:
         *,
         key: str = "",
         embedder: Literal["off"] | None = "off",
+        store: str | None = None,
         assemble: Callable[..., Weave] | None = None,
     ) -> None:
-        self.folder, self.key, self.embedder = folder, key, embedder
+        self.folder, self.key, self.embedder, self.store = folder, key, embedder, store
         self.assemble = assemble or self.scripted
         self.pace = 0.0  # seconds before each token
         self.held = threading.Event()  # while it is set, no further token comes
@@ -87,7 +88,8 @@ class House:
         self.server = None
 
     def scripted(self, progress: Any) -> Weave:
-        weave = assemble(Options(self.folder, engine="scripted", embedder=self.embedder), progress)
+        options = Options(self.folder, store=self.store, engine="scripted", embedder=self.embedder)
+        weave = assemble(options, progress)
         assert isinstance(weave.engine, ScriptedEngine)
         self.engine = weave.engine
         self.engine.pause, self.engine.replies = self._pause, self.replies

@@ -170,3 +170,17 @@ def test_a_server_that_fails_is_told_on_the_page_and_the_next_turn_works(house, 
         say(page, "And then?")
         assert shown(page).endswith("And then?" + "".join(WORDS))
         assert KEY not in page.content()
+
+
+def test_another_tab_tells_the_new_address_when_an_engine_changes(house, tabs):
+    window = house.window()
+    far = {"kind": "openai", "model_name": "large"}
+    house.ask("PUT", "/engines/hosted", json={**far, "url": "https://far.example/v1"})
+    house.ask("PATCH", f"/windows/{window}", json={"settings": {"answered_by": "hosted"}})
+    page = tabs.open(f"{house.address}/#/w/{window}")
+    badge = page.locator(".where-badge")
+    expect(badge).to_have_text("→ far.example")
+    house.ask("PUT", "/engines/hosted", json={**far, "url": "https://farther.example/v1"})
+    expect(badge).to_have_text("→ farther.example")
+    house.ask("DELETE", "/engines/hosted")
+    expect(badge).to_have_text("no hosted")

@@ -135,6 +135,56 @@ def test_a_window_is_shared_to_read_then_to_write_and_leaves_when_it_is_taken_ba
     expect(bob.locator(".windows")).to_contain_text("No windows yet.")
 
 
+def test_someone_who_may_only_read_is_shown_nothing_that_the_server_refuses(house, enter):
+    ann_key, bob_key = add(house, "Ann"), add(house, "Bob")
+    window = talked(house, ann_key)
+    as_person(house, ann_key, "POST", f"/windows/{window}/chunks/1.0.user/sleep")
+    house.replies.append("Mochi is a Siamese.")
+    as_person(house, ann_key, "POST", f"/windows/{window}/say", json={"text": "Which cat is a Siamese?"})
+    while as_person(house, ann_key, "GET", f"/windows/{window}").json()["generating"]:
+        pass
+    as_person(house, ann_key, "POST", f"/windows/{window}/chunks/2.0.assistant/sleep")
+    as_person(house, ann_key, "PUT", "/shares", json={"window": window, "person": "Bob"})
+    as_person(
+        house, bob_key, "PUT", "/memory/entry", json={"path": "Cats/Mochi", "content": {"kind": "tabby"}}
+    )
+    bob = enter(bob_key, window)
+    refused: list[str] = []
+    bob.on("response", lambda answer: answer.status == 403 and refused.append(answer.url))
+
+    drawer = panel(bob, "Graveyard")
+    expect(drawer.locator(".grave")).to_have_count(1)
+    expect(drawer.get_by_role("button", name="Wake up here, pinned")).to_have_count(0)
+    drawer.locator(".row-open").click()
+    expect(bob.locator("dialog").get_by_role("button", name="Why?")).to_be_visible()
+    expect(bob.locator("dialog").get_by_role("button", name="Wake up here, pinned")).to_have_count(0)
+    bob.keyboard.press("Escape")
+
+    bob.locator(".remembered summary").first.click()
+    expect(bob.locator(".remembered").get_by_role("button", name="Open").first).to_be_visible()
+    for name in ("Pin", "Wrong memory"):
+        expect(bob.locator(".remembered").get_by_role("button", name=name, exact=True)).to_have_count(0)
+
+    chunk(bob, "3.0.user").focus()
+    for key in ("p", "m", "s", "Delete", "Escape"):
+        bob.keyboard.press(key)
+    expect(bob.locator("dialog[open]")).to_have_count(0)
+
+    drawer = panel(bob, "Lab")
+    expect(drawer.get_by_label("Capture this window")).to_be_hidden()
+    drawer = panel(bob, "Settings")
+    expect(drawer.get_by_role("radio", name="This window")).to_be_disabled()
+    expect(drawer.get_by_role("button", name="Export")).to_be_visible()
+    for name in ("Import…", "Clear…", "Embed everything anew"):
+        expect(drawer.get_by_role("button", name=name)).to_have_count(0)
+    drawer = panel(bob, "Models")
+    expect(drawer).to_contain_text("In use")
+    expect(drawer.get_by_role("button", name="Use")).to_have_count(0)
+    expect(drawer.get_by_role("button", name="Add", exact=True)).to_have_count(0)
+    assert not refused
+    assert as_person(house, bob_key, "POST", f"/windows/{window}/chunks/1.0.user/wake").status_code == 403
+
+
 def test_a_memory_of_somebody_else_tells_whose_it_is(house, enter):
     ann_key, bob_key = add(house, "Ann"), add(house, "Bob")
     window = talked(house, ann_key)

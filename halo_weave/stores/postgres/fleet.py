@@ -78,7 +78,7 @@ class PostgresFleet:
         free = f"WHERE leases.owner IS NULL OR leases.owner = excluded.owner OR leases.expires <= {_NOW}"
         with self._db.asking() as db:  # who is refused does not make writers wait
             owner, left = self._holder(db.raw, window_id)
-        if owner not in ("", self.owner) and left > 0 and alive(owner) is not False:
+        if self._writes(owner, left):
             raise WindowBusy(_busy(owner, left))
         with self._db.writing() as db:
             row = db.raw.execute(f"{take} {free} RETURNING token", given).fetchone()
@@ -95,6 +95,14 @@ class PostgresFleet:
             f'SELECT owner, (expires - {_NOW}) / 1e6::float8 FROM leases WHERE "window" = %s', (window_id,)
         ).fetchone()
         return (row[0] or "", row[1]) if row else ("", 0.0)
+
+    def _writes(self, owner: str, left: float) -> bool:
+        """Whether a holder is another process that still writes."""
+        return owner not in ("", self.owner) and left > 0 and alive(owner) is not False
+
+    def written(self, window_id: str) -> bool:
+        with self._db.asking() as db:
+            return self._writes(*self._holder(db.raw, window_id))
 
     def check(self, raw: Raw, window_id: str) -> None:
         """Within a transaction: this process may write the window. One that has no lease takes it from whoever lost it."""

@@ -37,7 +37,7 @@ from halo_weave.stores.sql.rows import (
     write_words,
 )
 from halo_weave.stores.sql.seam import Connection
-from halo_weave.stores.sql.tags import copy_tags
+from halo_weave.stores.sql.tags import copy_marks
 from halo_weave.stores.sql.wording import told_of
 
 
@@ -101,8 +101,9 @@ class SqlCorrections(SqlPart):
             db.execute(
                 "UPDATE chunks SET merged = ?, merged_into = ? WHERE number = ?", (when, first, second)
             )
-            copy_tags(db, second, [first])
-            db.execute("DELETE FROM chunk_tags WHERE chunk = ?", (second,))
+            copy_marks(db, second, [first])
+            for table in ("chunk_tags", "wrong"):
+                db.execute(f"DELETE FROM {table} WHERE chunk = ?", (second,))
             forget(db, [second])
             write_words(db, [first])
             db.note_changed([first, second])
@@ -243,7 +244,7 @@ def _divide(db: Connection, number: int, most: int, when: int) -> bool:
                     *(pack_floats(lit), pack_traces(known)),
                 ),
             )
-    copy_tags(db, number, numbers[1:])
+    copy_marks(db, number, numbers[1:])
     write_words(db, numbers)
     db.note_changed(numbers)
     want_vectors(db, numbers)

@@ -211,16 +211,16 @@ def _marks_in(db: Connection, turn: int, about: str) -> dict[int, dict[str, int]
     return found
 
 
-def _own(rows: list[_Row], about: str) -> dict[int, _Row]:
-    """The chunks that have marks, by their offsets. The tags of a merged chunk are those of the one that holds it."""
-    return {row.at: row for row in rows if not (row.merged and about == "tags")}
+def _own(rows: list[_Row]) -> dict[int, _Row]:
+    """The chunks that have marks, by their offsets. Those of a merged chunk are with the one that holds it."""
+    return {row.at: row for row in rows if not row.merged}
 
 
 def _told_marks(
     rows: list[_Row], known: Registers, about: str, held: dict[int, dict[str, int]], stamps: dict[Path, int]
 ) -> dict[str, Any]:
     """The marks as a document; when each was set goes to `stamps`."""
-    own, before = _own(rows, about), document_of(known).get(about, {})
+    own, before = _own(rows), document_of(known).get(about, {})
     told: dict[str, Any] = {}
     for at in sorted(own.keys() | _offsets(known, about)):
         row = own.get(at) or _holder(rows, at)
@@ -279,7 +279,7 @@ def _take_marks(
     db: Connection, turn: int, rows: list[_Row], registers: Registers, about: str
 ) -> Iterator[int]:
     """The chunks have the marks that the registers say. Gives the numbers of those that changed."""
-    own, held = _own(rows, about), _marks_in(db, turn, about)
+    own, held = _own(rows), _marks_in(db, turn, about)
     wanted: dict[int, dict[str, int]] = {}
     for path, (stamp, set_) in registers.items():
         if path[0] == about and len(path) == 3 and path[1].isdecimal() and set_ == (True,):

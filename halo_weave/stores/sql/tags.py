@@ -78,11 +78,16 @@ def add_tags(db: Connection, number: int, tags: Iterable[tuple[str, str, int]]) 
     )
 
 
-def copy_tags(db: Connection, number: int, others: Iterable[int]) -> None:
-    """These chunks have the tags of that one, too."""
+def copy_marks(db: Connection, number: int, others: Iterable[int]) -> None:
+    """These chunks have the tags of that one, too, and are wrong for the same questions."""
     tags = db.execute("SELECT owner, tag, made FROM chunk_tags WHERE chunk = ?", (number,)).fetchall()
+    wrong = db.execute("SELECT question, made FROM wrong WHERE chunk = ?", (number,)).fetchall()
     for other in others:
         add_tags(db, other, tags)
+        db.executemany(
+            "INSERT INTO wrong (chunk, question, made) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            [(other, question, made) for question, made in wrong],
+        )
 
 
 def bring_tags(db: Connection, number: int, tags: Iterable[TagIn], owner: Callable[[str], str]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from halo_weave.core.marks import mark_of
-from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.core.tokens import ChunkKey, Role, Tokens
 from halo_weave.core.window import Live
 from halo_weave.errors import BadInput, StoreFull, UnknownChunk
 from halo_weave.records import ChunkRecord, Draft, Reservation, TurnPage
@@ -33,6 +34,8 @@ from halo_weave.stores.sql.wording import word_terms
 
 LIMIT = 2**63 - 1
 PATIENCE = timedelta(minutes=1)
+_DRAFTS = """SELECT d.window, d.turn, d.start, d.answers, k.fingerprint, d.begun, d.saved, d.owner
+             FROM drafts d JOIN tokenizers k ON k.id = d.tokenizer"""
 
 
 class SqlTranscript(SqlPart):
@@ -189,28 +192,28 @@ class SqlTranscript(SqlPart):
         )
 
     def drafts(self, *, now: datetime, abandoned: bool = True, held: str | None = None) -> list[Draft]:
-        found: list[Draft] = []
         with self._db.asking() as db:
-            rows = db.execute(
-                """SELECT d.window, d.turn, d.start, d.answers, k.fingerprint, d.begun, d.saved, d.owner
-                   FROM drafts d JOIN tokenizers k ON k.id = d.tokenizer ORDER BY d.turn"""
-            ).fetchall()
+            rows = db.execute(f"{_DRAFTS} ORDER BY d.turn").fetchall()
         if not rows:
-            return found
+            return []
+        found: list[Draft] = []
         with self._db.reading() as db:
-            for window, turn, start, answers, fingerprint, begun, saved, owner in rows:
+            for row in rows:
+                window, saved, owner = row[0], row[6], row[7]
                 living = db.writes(owner, window) and not (window == held and owner == this_process())
                 if abandoned and (now - moment(saved) < PATIENCE if living is None else living):
                     continue
-                parts = db.execute(
-                    "SELECT ids, lengths, raw, span FROM draft_parts WHERE turn = ? ORDER BY at", (turn,)
-                ).fetchall()
-                if parts:
-                    tokens = sum(unpack_runs(parts)[1:], unpack_runs(parts)[0])
-                    found.append(
-                        Draft(window, turn, start, answers, tokens, fingerprint, moment(begun), moment(saved))
-                    )
+                draft = _draft(db, row)
+                if len(draft.tokens):
+                    found.append(draft)
         return found
+
+    def draft_in(self, window_id: str, *, after: int = 0) -> Draft | None:
+        with self._db.reading() as db:
+            row = db.execute(
+                f"{_DRAFTS} WHERE d.window = ? ORDER BY d.turn DESC LIMIT 1", (window_id,)
+            ).fetchone()
+            return _draft(db, row, after) if row else None
 
     def drop_draft(self, turn_id: int) -> None:
         with self._db.writing() as db:
@@ -336,3 +339,13 @@ def _check_pair(db: Connection, turn: int, role: Role, answers: int | None) -> N
         raise BadInput(
             f"Turn {turn} cannot answer turn {answers}: an answer follows a stored turn of the user."
         )
+
+
+def _draft(db: Connection, row: Sequence[Any], after: int = 0) -> Draft:
+    window, turn, start, answers, fingerprint, begun, saved, _ = row
+    parts = db.execute(
+        "SELECT ids, lengths, raw, span FROM draft_parts WHERE turn = ? AND at >= ? ORDER BY at",
+        (turn, after),
+    ).fetchall()
+    tokens = sum(unpack_runs(parts), Tokens.of([], []))
+    return Draft(window, turn, start, answers, tokens, fingerprint, moment(begun), moment(saved))

@@ -42,13 +42,17 @@ export class ChunkTools {
   /** What can be done with a chunk, by key. @param {LiveChunk} chunk @returns {Record<string, () => unknown>} */
   #acts(chunk) {
     const { app } = this;
-    return {
-      p: () => (chunk.pinned ? app.unpin(chunk.key) : app.pin(chunk.key)),
-      m: () => this.#canMerge(chunk) && app.merge(chunk.key),
-      s: () => app.sleep(chunk.key),
+    const reads = {
       t: () => tagChunk(app, chunk.key),
       c: () => app.copy(chunk.pieces.join("")),
       w: () => app.why(chunk.key),
+    };
+    if (!app.store.writable) return reads;
+    return {
+      ...reads,
+      p: () => (chunk.pinned ? app.unpin(chunk.key) : app.pin(chunk.key)),
+      m: () => this.#canMerge(chunk) && app.merge(chunk.key),
+      s: () => app.sleep(chunk.key),
       Delete: () => app.delete(chunk.key),
     };
   }

@@ -45,7 +45,7 @@ export class EnginesPart {
       h("option", { value: "", text: USUAL }),
       Object.entries(RULES).map(([value, text]) => h("option", { value, text })));
     this.private = h("input", { type: "checkbox", on: { change: () => this.#set({ private: this.private.checked }) } });
-    this.own = h("div", { class: "engine-rules", hidden: true },
+    this.own = h("div", { class: "engine-rules owns", hidden: true },
       h("label", {}, "It may read ", this.rule),
       h("label", {}, this.private, " Private: what is said here is never sent to another machine"));
     this.notice = h("p", { role: "status", hidden: true });
@@ -57,12 +57,12 @@ export class EnginesPart {
     };
     this.kind = h("select", { class: "field", "aria-label": "Kind", on: { change: () => this.#showFields() } },
       KINDS.map(([value, text]) => h("option", { value, text: `${value}: ${text}` })));
-    const form = h("form", { class: "engine-form", on: onSubmit(() => this.#add()) },
+    const form = h("form", { class: "engine-form runs", on: onSubmit(() => this.#add()) },
       this.fields.name, this.kind, this.fields.url, this.fields.model_name, this.fields.key,
       this.fields.reader,
       h("button", { type: "submit", class: "button", text: "Add" }));
     this.node = h("section", { class: "group engines" }, h("h3", { text: "On other machines" }),
-      this.where, this.light, this.own, h("p", { class: "quiet", text: ABOUT }), this.notice, this.list, form);
+      this.where, this.light, this.own, h("p", { class: "quiet runs", text: ABOUT }), this.notice, this.list, form);
     this.#showFields();
     app.store.on("window", () => this.node.isConnected && this.load());
     app.store.on("model", () => this.#calibrated());
@@ -71,7 +71,8 @@ export class EnginesPart {
   async load() {
     const { api, store } = this.app;
     const asked = ++this.#asked;
-    const told = await this.app.attempt(() => api.json("GET", "/api/engines"));
+    const none = { engines: [], notice: "" }; // which there are is told to whoever runs the server
+    const told = store.guest ? none : await this.app.attempt(() => api.json("GET", "/api/engines"));
     const window = store.window;
     const where = window && await this.app.attempt(() => api.json("GET", `/api/windows/${window.id}/engine`));
     if (!told || asked !== this.#asked) return;
@@ -110,8 +111,8 @@ export class EnginesPart {
     return h("li", { class: used ? "model-item used" : "model-item", data: { name: one.name } },
       h("div", { class: "model-head" }, h("span", { class: "model-title", text: one.name }),
         used ? h("span", { class: "badge", text: "answers here" }) : this.#use(one.name, one.name),
-        !one.configured && button("Change", () => this.#change(one), "small"),
-        !one.configured && button("Remove", () => this.#remove(one.name), "small")),
+        !one.configured && button("Change", () => this.#change(one), "small runs"),
+        !one.configured && button("Remove", () => this.#remove(one.name), "small runs")),
       h("p", { class: "quiet", text: about.filter(Boolean).join(" · ") }),
       one.light && h("p", { class: "quiet", text: one.light }));
   }
@@ -119,7 +120,7 @@ export class EnginesPart {
   /** @param {string} name @param {string} title */
   #use(name, title) {
     const label = { "aria-label": `Use in this window: ${title}`, disabled: !this.app.store.window };
-    return h("button", { type: "button", class: "button small", ...label, text: "Use in this window",
+    return h("button", { type: "button", class: "button small owns", ...label, text: "Use in this window",
       on: { click: () => this.#choose(name) } });
   }
 
@@ -187,7 +188,8 @@ export class WhereBadge {
     this.app = app;
     this.node = h("span", { class: "badge where-badge", hidden: true, role: "status" });
     for (const topic of ["window", "windows", "status"]) app.store.on(topic, () => this.show());
-    app.store.on("engines", () => {
+    // An engine has another address, told here or by the server after a change elsewhere.
+    for (const topic of ["engines", "context"]) app.store.on(topic, () => {
       this.#asked = "";
       this.show();
     });

@@ -29,7 +29,7 @@ export class EntryView {
     this.tree.chosen(path);
     const { version, modified, accessed } = entry;
     const about = `Version ${version} · changed ${moment(modified)} · read ${moment(accessed)}`;
-    const inject = { text: true, class: "small", disabled: !this.app.store.current };
+    const inject = { text: true, class: "small writes", disabled: !this.app.store.current };
     fill(this.node,
       h("h3", { class: "path", text: path }),
       h("p", { class: "quiet", text: about }),

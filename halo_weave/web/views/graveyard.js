@@ -123,7 +123,7 @@ export class GraveyardView {
       h("button", { type: "button", class: "row-open", title, on },
         h("span", { class: "row-head" }, h("span", { class: "row-about", text: about }), this.#time(item)),
         h("span", { class: "row-text" }, this.#words(item.text))),
-      iconButton(icon, label, act, { class: "small" }));
+      iconButton(icon, label, act, { class: "small writes" }));
   }
 
   /** @param {string} text */
@@ -152,7 +152,7 @@ export class GraveyardView {
       h("div", { class: "answers" },
         iconButton("copy", "Copy", () => this.app.copy(item.text), { text: true }),
         ...(this.#deleted ? [] : [iconButton("why", "Why?", done(() => this.app.why(item.key)), { text: true })]),
-        iconButton(icon, label, done(act), { text: true, class: "primary" })));
+        iconButton(icon, label, done(act), { text: true, class: "primary writes" })));
   }
 
   /** When it fell asleep if the list is sorted by that, else when it was said. @param {Sleeping} item */

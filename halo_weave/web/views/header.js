@@ -38,7 +38,8 @@ export class HeaderView {
         this.heat, theme, iconButton("keys", "Keys", acts.keys, { class: "wide-only" })));
     place.after(this.banner);
     preferences.addEventListener("change", () => this.show());
-    for (const topic of ["windows", "window", "live", "connection", "status"]) app.store.on(topic, () => this.show());
+    const topics = ["windows", "window", "live", "connection", "status", "me"];
+    for (const topic of topics) app.store.on(topic, () => this.show());
     app.store.on("brightness", () => this.#scale());
     this.show();
   }
@@ -75,6 +76,7 @@ export class HeaderView {
     this.shared.title = `${owner} shares this window with you to ${writable ? "read and write" : "read"}`;
     document.body.classList.toggle("read-only", !writable);
     document.body.classList.toggle("anothers", Boolean(owner));
+    document.body.classList.toggle("guest", store.guest);
     const off = preferences.values.heat === "off";
     this.heat.setAttribute("aria-pressed", String(!off));
     this.heat.classList.toggle("on", !off);

@@ -42,8 +42,8 @@ export class KeepingView {
       h("label", { class: "check" }, this.embeddings, h("span", { text: "With embeddings (larger, ready to search)" })),
       h("div", { class: "answers start" },
         iconButton("download", "Export", () => this.#export(), { text: true }),
-        iconButton("upload", "Import…", () => this.file.click(), { text: true }),
-        iconButton("delete", "Clear…", () => this.#clear(), { text: true, class: "danger-hover" }), this.file),
+        iconButton("upload", "Import…", () => this.file.click(), { text: true, class: "runs" }),
+        iconButton("delete", "Clear…", () => this.#clear(), { text: true, class: "danger-hover runs" }), this.file),
       this.progress, h("h3", { text: "Search by meaning" }), this.meaning);
     app.store.on("status", () => this.show());
   }
@@ -65,13 +65,13 @@ export class KeepingView {
     if (this.#timer) return; // how far embedding is stands there
     const ready = embedder.state === "ready" || this.#embedders.length > 0;
     fill(this.meaning, h("p", { class: "quiet", text: embedderWords(embedder) }),
-      this.#embedders.length > 0 && [this.choice, this.about],
-      ready && iconButton("wake", "Embed everything anew", () => this.#reindex(), { text: true, hint: ANEW }));
+      h("div", { class: "runs" }, this.#embedders.length > 0 && [this.choice, this.about],
+        ready && iconButton("wake", "Embed everything anew", () => this.#reindex(), { text: true, hint: ANEW })));
   }
 
   /** Which embedding models there are: those of the catalogue and of this machine, then some of the hub. */
   async #load() {
-    const listed = await this.app.api.models().catch(() => null);
+    const listed = this.app.store.guest ? null : await this.app.api.models().catch(() => null);
     if (!listed) return;
     const known = listed.models.filter((one) => one.kind === "embedder");
     this.#embedders = [

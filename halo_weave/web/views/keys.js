@@ -62,7 +62,8 @@ export class KeysView {
 
   /** @param {KeyboardEvent} event */
   #escape(event) {
-    if (this.app.store.busy) {
+    const { busy, writable } = this.app.store;
+    if (busy && writable) {
       event.preventDefault();
       this.app.abort();
     } else document.body.classList.remove("rail-open");

@@ -34,8 +34,10 @@ export class ModelsView {
       this.input, h("button", { type: "submit", class: "button", text: "Use" }));
     this.node = h("div", { class: "drawer-body" },
       group("In use", this.used, this.change),
-      group("To choose from", h("p", { class: "quiet", text: ABOUT }), this.list),
-      group("Another one", other, this.hint, this.advised), this.engines.node);
+      h("div", { class: "runs" }, // only whoever runs the server
+        group("To choose from", h("p", { class: "quiet", text: ABOUT }), this.list),
+        group("Another one", other, this.hint, this.advised)),
+      this.engines.node);
     for (const topic of ["status", "model"]) app.store.on(topic, () => this.node.isConnected && this.show());
   }
 
@@ -46,7 +48,7 @@ export class ModelsView {
   }
 
   async #load() {
-    if (this.#loading) return;
+    if (this.#loading || this.app.store.guest) return;
     this.#loading = true;
     const listed = await this.app.attempt(() => this.app.api.models());
     this.#loading = false;
@@ -90,7 +92,7 @@ export class ModelsView {
         !working && model.state === "ready" && ` ${model.name} stays.`),
       change.state === "calibrating" && h("p", { class: "quiet", text: CALIBRATING }),
       working && h("div", { class: "model-bar" },
-        bar, loading && button("Stop", () => this.app.stopModel(), "small")));
+        bar, loading && button("Stop", () => this.app.stopModel(), "small runs")));
   }
 
   /** @param {Status["model"]} model */
@@ -112,7 +114,8 @@ export class ModelsView {
   /** @param {string} name @param {string} title @param {boolean} busy @param {string} text */
   #use(name, title, busy, text) {
     const about = { "aria-label": `${text}: ${title}`, disabled: busy, data: { model: name }, text };
-    return h("button", { type: "button", class: "button small", ...about, on: { click: () => this.#choose(name) } });
+    const on = { click: () => this.#choose(name) };
+    return h("button", { type: "button", class: "button small", ...about, on });
   }
 
   /** @param {Models["models"][number]} one @param {boolean} busy */

@@ -109,7 +109,7 @@ export async function showNewWindow(app) {
     on: { change: chosen } });
   const { close } = app.dialogs.sheet("New window", "small",
     h("ul", { class: "offers" },
-      h("li", { class: "offer" },
+      h("li", { class: "offer runs" },
         h("div", {}, h("p", { class: "label", text: "From a character card" }),
           h("p", { class: "quiet", text: CARD })),
         h("div", { class: "answers" }, button("Choose a card…", () => file.click(), "primary"), file)),

@@ -55,9 +55,9 @@ export class RememberedView {
       h("div", { class: "answers start" },
         iconButton("search", "Open", () => this.#open(one), { text: true, class: "small" }),
         live?.pinned ? null : iconButton("pin", "Pin", () => (live ? app.pin(one.key) : app.wake(one.key)),
-          { text: true, class: "small" }),
+          { text: true, class: "small writes" }),
         one.woken && iconButton("sleep", "Wrong memory", () => app.wrongMemory(one.key, turnId),
-          { text: true, class: "small", hint: "Puts it to sleep, and lowers it for questions like this one" })));
+          { text: true, class: "small writes", hint: "Puts it to sleep, and lowers it for questions like this one" })));
   }
 
   /** Where it is live, else where it was said. @param {Reminder} one */

@@ -123,7 +123,7 @@ export class SettingsView {
         preferences.set(name, /** @type {any} */ (value));
         this.#build();
       };
-      const disabled = value === "window" && !store.current;
+      const disabled = value === "window" && (!store.current || Boolean(store.window?.owner));
       const input = h("input", { type: "radio", name, value, disabled, on: { change } });
       input.checked = now === value;
       return h("label", {}, input, h("span", { text }));

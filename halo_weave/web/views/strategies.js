@@ -30,7 +30,7 @@ export class StrategiesView {
   constructor(app, watch) {
     this.app = app;
     this.watch = watch;
-    this.capture = h("select", { class: "field", "aria-label": "Capture this window", on: {
+    this.capture = h("select", { class: "field owns", "aria-label": "Capture this window", on: {
       change: () => this.#setCapture(),
     } });
     this.captured = h("p", { class: "quiet", role: "status" });

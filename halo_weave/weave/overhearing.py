@@ -1,0 +1,164 @@
+"""Replies that other servers write: followed in the store while somebody watches their window here."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+
+import numpy as np
+
+from halo_weave.errors import HaloWeaveError, StoreError
+from halo_weave.records import Draft
+from halo_weave.weave.events import TokenSpoken, TurnFailed
+from halo_weave.weave.recovery import read_draft, recover
+from halo_weave.weave.reply import THOUGHT, ReplyReader, ReplyToken
+from halo_weave.weave.seen import SeenReply
+from halo_weave.weave.system import System
+
+log = logging.getLogger(__name__)
+LOOK = 0.1  # seconds between two looks at a reply
+PATIENCE = 2.0  # seconds that a server which was late gets to go on, before its reply is taken for abandoned
+GONE = "The server that wrote this reply does not answer any more. What was shown of it is kept."
+
+
+@dataclass
+class Followed:
+    """A window that another server writes, and what is known of the reply there."""
+
+    draft: Draft | None = None  # as it was when it was first seen
+    reader: ReplyReader | None = None
+    silent: float | None = None  # by the monotonic clock: since when nobody writes it
+
+    @property
+    def count(self) -> int:
+        return len(self.reader.tokens) if self.reader else 0
+
+
+class Overhearing:
+    """Publishes the tokens of replies that other servers write. What was shown of one whose server is gone becomes a turn.
+
+    The store has them within a moment, so the writing server does nothing for those who watch elsewhere.
+    """
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._lock = Lock()
+        self._followed: dict[str, Followed] = {}
+        self._thread: Thread | None = None
+        self._ending = Event()
+
+    def hear(self, window_id: str) -> None:
+        """Another server has changed a window: if somebody watches it here and a reply comes, it is followed."""
+        if self._system.hubs.watchers_of(window_id):
+            with suppress(StoreError):
+                self.reply(window_id)
+
+    def reply(self, window_id: str) -> SeenReply | None:
+        """The reply that another server writes in a window, as far as it is stored. From now on it is followed."""
+        with self._lock:
+            followed = self._followed.get(window_id)
+            if followed is None:
+                if self._ending.is_set() or not self._system.store.fleet.written(window_id):
+                    return None
+                followed = self._followed[window_id] = Followed()
+                self._start()
+            if followed.reader is None:
+                with suppress(HaloWeaveError):  # what cannot be read now is seen later
+                    self._grow(window_id, followed)
+            return _seen(followed, self._system.settings().initial_brightness)
+
+    def close(self) -> None:
+        self._ending.set()
+        with self._lock:
+            self._followed.clear()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="halo-weave-overhearing", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        """Until nothing is left to follow."""
+        while not self._ending.wait(LOOK):
+            with self._lock:
+                for window_id, followed in list(self._followed.items()):
+                    if self._ended(window_id, followed):
+                        del self._followed[window_id]
+                if not self._followed:
+                    self._thread = None
+                    return
+
+    def _ended(self, window_id: str, followed: Followed) -> bool:
+        try:
+            return self._look(window_id, followed)
+        except StoreError:
+            return False  # the database is away for now
+        except HaloWeaveError:
+            return True  # the window is gone
+        except Exception:
+            log.exception("A reply of another server cannot be followed.")
+            return True
+
+    def _look(self, window_id: str, followed: Followed) -> bool:
+        """Tell what is new. Whether the reply has ended; that itself is told by the server that wrote it."""
+        written = self._system.store.fleet.written(window_id)  # before: what was written by its end is stored
+        fresh = self._grow(window_id, followed)
+        self._publish(window_id, *map(_told, fresh))
+        if written:
+            followed.silent = None
+            return False
+        if followed.draft is None or window_id in self._system.at_work:
+            return True
+        followed.silent = followed.silent or time.monotonic()
+        if time.monotonic() - followed.silent < PATIENCE:
+            return False
+        self._system.changed(recover(self._system))
+        self._publish(window_id, TurnFailed(GONE))
+        return True
+
+    def _publish(self, window_id: str, *events: TokenSpoken | TurnFailed) -> None:
+        """Never among the events of a turn that this server has begun meanwhile."""
+        with self._system.untouched(window_id) as free:
+            for event in events if free else ():
+                self._system.hubs.publish(event, window_id)
+
+    def _grow(self, window_id: str, followed: Followed) -> Sequence[ReplyToken]:
+        """What has come of the reply since the last look."""
+        draft = self._system.store.draft_in(window_id, after=followed.count)
+        if draft is None:
+            followed.draft = followed.reader = None
+            return ()
+        if followed.draft and followed.reader and followed.draft.turn_id == draft.turn_id:
+            feed = followed.reader.feed
+            pairs = zip(draft.tokens.ids.tolist(), draft.tokens.pieces(), strict=True)
+            return [token for id, piece in pairs for token in feed(id, piece)]
+        if followed.reader:  # another reply, of which only the end was asked for
+            followed.draft = followed.reader = None
+            return self._grow(window_id, followed)
+        followed.reader = read_draft(self._system, draft)
+        followed.draft = draft
+        return followed.reader.known
+
+
+def _told(token: ReplyToken) -> TokenSpoken:
+    return TokenSpoken(
+        token.id, token.position, token.piece, token.text, token.by_tool, token.kind == THOUGHT
+    )
+
+
+def _seen(followed: Followed, bright: float) -> SeenReply | None:
+    if followed.draft is None or followed.reader is None:
+        return None
+    known = followed.reader.known
+    return SeenReply(
+        followed.draft.turn_id,
+        followed.draft.start,
+        [token.text for token in known],
+        np.full(len(known), bright, np.float32),
+        [token.by_tool for token in known],
+        [token.kind == THOUGHT for token in known],
+    )
