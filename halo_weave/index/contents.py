@@ -60,6 +60,7 @@ class Contents:
         self._image = image
         self._saving = threading.Lock()
         self._unsaved = 0  # chunks of which the image knows nothing or something else
+        self._unproven = False  # the image was just opened, and may be of a later state than the memory
         self._embedding = self._new_embedding()
 
     def _new_embedding(self) -> Embedding:
@@ -93,6 +94,19 @@ class Contents:
         self._embedding.adopt_anew()
 
     def _follow(self) -> None:
+        """What changed since. A backup that was put back may have chunks that were erased from the image after it."""
+        self._catch_up()
+        if self._unproven:
+            self._unproven = False
+            try:
+                lacking = self._index is not None and self._index.lacks_vectors()
+            except ImageDamaged:
+                lacking = True
+            if lacking:
+                self._distrust()
+                self._catch_up()
+
+    def _catch_up(self) -> None:
         """One cheap question when nothing changed, here or in another process."""
         ready = self._embedding.ready
         if ready and self._generation != ready.generation:
@@ -130,10 +144,10 @@ class Contents:
             vectors=self._vector_search is None,
             writes=self._writes,
         )
-        self._unsaved = 0
+        self._unsaved, self._unproven = 0, bool(loaded)
         if not loaded:
             if self._image and self._writes:
-                self._image.unlink(missing_ok=True)  # it may hold what is not in this memory any more
+                drop_image(self._image)  # it may hold what is not in this memory any more
             loaded = self._from_store(ready)
             self._unsaved = len(loaded.outline)
         self._outline, self._index, self._sequence = loaded.outline, loaded.index, loaded.sequence
@@ -167,7 +181,7 @@ class Contents:
                 due = size >= LARGE and self._unsaved >= max(MANY, size // share)
                 if self._image is None or not self._writes or generation is None or not due:
                     return
-                self._unsaved = 0
+                unsaved, self._unsaved = self._unsaved, 0
                 snapshot = Snapshot(Loaded(self._outline, self._index, self._sequence))
             try:
                 write_image(self._image, self._store, generation, snapshot)
@@ -176,6 +190,7 @@ class Contents:
                     self._distrust()
             except (HaloWeaveError, OSError) as error:  # without it a start takes longer, and that is all
                 log.info("%s was not written: %s", self._image, error)
+                self._unsaved += unsaved  # the next time
                 return
             del snapshot
             with self._lock:
@@ -192,8 +207,11 @@ class Contents:
             return step()
 
     def _distrust(self) -> None:
-        """The image goes, and all is read from the store."""
+        """All is read from the store; the image goes, or is not used here if this process may not delete it."""
         assert self._image is not None
-        log.warning("%s is damaged. It is deleted, and the memory is read from its store.", self._image)
-        drop_image(self._image)
+        log.warning("%s does not fit the memory, which is read from its store.", self._image)
+        if self._writes:
+            drop_image(self._image)
+        if self._image.exists():
+            self._image = None
         self._outline, self._index, self._generation, self._sequence = Outline(), None, None, 0

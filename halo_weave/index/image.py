@@ -75,9 +75,11 @@ def open_image(path: Path, store: Store, generation: int, *, vectors: bool, writ
 
 def drop_image(path: Path) -> None:
     """Delete the file, and what killed processes left of such ones."""
-    path.unlink(missing_ok=True)
-    for partial in path.parent.glob(f"{path.name}.*.partial"):
-        partial.unlink(missing_ok=True)
+    for one in (path, *path.parent.glob(f"{path.name}.*.partial")):
+        try:
+            one.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s cannot be deleted: %s", one, error)
 
 
 class Snapshot:
@@ -189,10 +191,15 @@ class _Image:
         )
         return Loaded(outline, index, head["sequence"])
 
-    def _erase(self, rows: Numbers) -> None:
-        """The vectors of these rows go out of the file."""
+    def _erase(self, rows: Numbers | None) -> None:
+        """The vectors of these rows go out of the file; None: it is of no use any more."""
+        if not self._writes:
+            return
+        if rows is None:
+            drop_image(self._path)
+            return
         rows = rows[rows < self._codes.count]
-        if not self._writes or not len(rows):
+        if not len(rows):
             return
         try:
             self._codes.erase(rows)

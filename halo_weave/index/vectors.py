@@ -41,7 +41,7 @@ class VectorIndex:
         self._chunks = self._gone = 0
         self.view: NarrowView | None = None
         self.learned = 0  # size when the directions of the view were found
-        self._erase: Callable[[Numbers], None] = lambda rows: None
+        self._erase: Callable[[Numbers | None], None] = lambda rows: None
 
     @classmethod
     def of_image(
@@ -53,9 +53,9 @@ class VectorIndex:
         counts: NumberMap,
         view: NarrowView | None,
         learned: int,
-        erase: Callable[[Numbers], None],
+        erase: Callable[[Numbers | None], None],
     ) -> VectorIndex:
-        """As it was written: no row of it is empty. `erase`: rows that go are erased from the file as well."""
+        """As it was written: no row of it is empty. `erase`: rows that go are erased from the file as well; None: all."""
         index = cls(dimension)
         index.rows, index.owners, index._first, index._count = rows, owners, firsts, counts
         index.view, index.learned, index._erase = view, learned, erase
@@ -116,6 +116,18 @@ class VectorIndex:
         self._erase(rows)
         if self._gone > 1000 and self._gone > self.size // 4:
             self._close_up()
+
+    def lacks_vectors(self) -> bool:
+        """Whether the vector of a chunk that is there was erased: then it is of a later state of the memory.
+
+        Raises `ImageDamaged`.
+        """
+        there = self.owners[: self.size] != GONE
+        if self.view:  # it tells which ones to look at
+            there &= ~self.view.codes[: self.size].view(np.uint64).any(axis=1)
+        return any(
+            not codes.any(axis=1).all() for codes, _ in map(self.rows.take, parts_of(np.flatnonzero(there)))
+        )
 
     def nearest(self, query: Floats, count: int) -> Numbers:
         """Numbers of the chunks with the vectors nearest to the query, nearest first; at most `count`."""
@@ -198,6 +210,7 @@ class VectorIndex:
             self.view = copy(self.view)
             self.view.codes = self.view.codes[kept]
         self._first[self.owners[::-1]] = np.arange(len(kept))[::-1]  # of several rows the first is set last
+        self._erase(None)
         self._gone, self._erase = 0, lambda rows: None
 
 

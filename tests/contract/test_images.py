@@ -256,6 +256,45 @@ def test_an_earlier_memory_is_not_served_by_a_later_image(store, window, twin_of
     assert read
 
 
+def test_what_was_erased_after_a_backup_is_found_when_the_backup_is_put_back(
+    store, window, twin_of, path, monkeypatch
+):
+    said = say(store, window, random.Random(14))
+    left_behind(store, path)
+    backup = twin_of(store, "backup")
+    known = expected(backup)
+    monkeypatch.setattr(contents, "MANY", 1000)  # the image is not written anew
+    with recalling(store, path) as recall:
+        store.delete(said[:1], now=NOW)
+        answers(recall)
+    with recalling(backup, path) as recall:
+        assert same(answers(recall), known)
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_damaged_image_that_cannot_be_deleted_is_passed_over(
+    store, window, again, path, monkeypatch, writes
+):
+    say(store, window, random.Random(15))
+    known = left_behind(store, path)
+    if "codes" not in (head := head_of(path)):
+        pytest.skip("the store searches the vectors itself")
+    blob = bytearray(path.read_bytes())
+    for place in range(head["codes"], len(blob), row_size(head["dimension"])):
+        blob[place] ^= 4
+    path.write_bytes(bytes(blob))
+    if writes:
+
+        def refused(self, missing_ok=False):
+            raise PermissionError(f"{self} must stay")
+
+        monkeypatch.setattr(Path, "unlink", refused)
+    with recalling(again(), path, writes=writes) as recall:
+        assert same(answers(recall), known)
+        assert same(answers(recall), known)
+    assert path.read_bytes() == bytes(blob) or writes
+
+
 def test_a_cleared_memory_leaves_no_image_and_takes_none_from_before(store, window, again, path, read):
     say(store, window, random.Random(10))
     left_behind(store, path)

@@ -67,6 +67,15 @@ def test_a_damaged_table_is_none(tmp_path, harm):
     assert AkinWords.read(file) is None
 
 
+def test_whatever_bit_of_a_table_is_wrong_reading_it_raises_nothing(tmp_path):
+    file = tmp_path / "table.npz"
+    AkinWords.made(Knowing(), []).write(file)
+    whole = file.read_bytes()
+    for at in range(len(whole)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
+        AkinWords.read(file)
+
+
 def test_what_was_stopped_goes_on_where_it_was(monkeypatch):
     monkeypatch.setattr(akin, "AT_ONCE", 2)
     embedder, begun = Knowing(), []

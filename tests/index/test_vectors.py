@@ -57,6 +57,17 @@ def test_the_nearest_are_those_of_comparing_all(data):
     assert index.bytes < 1024 * 1.5 * (8 + 4 + 8) + 100
 
 
+def test_closing_the_gaps_ends_the_image_whose_rows_have_other_places():
+    index, told = VectorIndex(8), []
+    index.put(np.arange(1500), np.ones((1500, 8), np.float32))
+    index._erase = told.append
+    index.remove(np.arange(1200))
+    assert told[-1] is None
+    index.remove(np.arange(1200, 1210))
+    assert told[-1] is None, "nothing is erased by places that are not the file's"
+    assert len(told) == 2
+
+
 def test_removing_much_closes_the_gaps():
     rng = np.random.default_rng(1)
     index = VectorIndex(8)
