@@ -272,7 +272,10 @@ class Engine(Protocol):
         """
 
     def forget(self, window: str) -> None:
-        """Drop a window's KV. It is rebuilt on its next turn. A name that ends with / stands for all that begin with it."""
+        """Drop a window's KV. It is rebuilt on its next turn.
+
+        Windows form a group by what is before the first / of their names: that with the / stands for all of them.
+        """
 
     def erase(self, spans: Sequence[tuple[int, int]]) -> None:
         """Tokens with labels from the first of each span up to the second were deleted: keep nothing of them."""
@@ -281,7 +284,7 @@ class Engine(Protocol):
 
 
 def named_by(name: str, windows: Iterable[str]) -> list[str]:
-    """The windows that a name stands for: one, or with a / at its end all that begin with it."""
+    """The windows that a name stands for: one, or all of a group, which is all before the first /, with it."""
     return [one for one in windows if one == name or (name.endswith("/") and one.startswith(name))]
 
 

@@ -189,6 +189,8 @@ def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration])
     @router.post("/api/extra/lending/forget", summary="Drop a lent window's cache, or what was deleted")
     def post_forget(asked: ForgetLent) -> LentForgotten:
         if asked.window is not None:
+            if asked.window.endswith("/"):
+                raise BadInput("The name of a window does not end with a /. Send the name of one window.")
             engine().forget(_window(asked.window))
         if asked.spans and WHO.get() in (None, OWNER):
             engine().erase([(first, last) for first, last in asked.spans])

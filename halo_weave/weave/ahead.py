@@ -29,8 +29,9 @@ GLANCE = 0.1  # seconds of looking at them
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """What is known of the next message: what would wake up for it, and the words as far as they are typed."""
+    """What is known of the next message: who says it, what would wake up for it, and the words as far as they are typed."""
 
+    speaker: str = ""  # of several people
     wakes: tuple[ChunkKey, ...] = ()
     text: str = ""
 
@@ -45,15 +46,18 @@ class ReadAhead:
         self._thread: Thread | None = None
         self._busy = self._closed = False
 
-    def wish(self, window_id: str, text: str = "", wakes: Iterable[ChunkKey] = ()) -> None:
-        """This window will be spoken to; `text` was typed so far, and would wake these chunks up. Returns at once."""
+    def wish(self, window_id: str, text: str = "", wakes: Iterable[ChunkKey] = (), speaker: str = "") -> None:
+        """This window will be spoken to; `text` was typed so far, and would wake these chunks up. Returns at once.
+
+        `speaker`: the name that is told of who speaks, where several people do.
+        """
         if not self._system.engine.info.abilities.ahead:
             return
         with self._changed:
             if self._closed:
                 return
             self._wishes.pop(window_id, None)
-            self._wishes[window_id] = _Wish(tuple(wakes), text)
+            self._wishes[window_id] = _Wish(speaker, tuple(wakes), text)
             if self._thread is None:
                 self._thread = Thread(target=self._loop, name="halo-weave ahead", daemon=True)
                 self._thread.start()
@@ -95,11 +99,11 @@ class ReadAhead:
             return
         how = system.desk(window_id).settings.read_ahead
         if how in ("off", "frames"):
-            wish = _Wish()
+            wish = _Wish(wish.speaker)
         elif how == "load":
-            wish = _Wish(wish.wakes)
+            wish = _Wish(wish.speaker, wish.wakes)
         # Frames are few and wait for nothing. How busy the machine is takes a while to see.
-        most = None if how == "compute" and wish != _Wish() and _idle() else FRAMES
+        most = None if how == "compute" and (wish.wakes or wish.text) and _idle() else FRAMES
         for _ in range(TRIES):
             version = system.store.version()
             desk = system.desk(window_id)
@@ -136,7 +140,7 @@ def _prompt_of(desk: Desk, wish: _Wish, now: datetime) -> Prompt:
         desk.system,
         origins,
         frozenset(foreign),
-        stamp=Origin(now).stamp if desk.settings.timestamps else "",
+        stamp=Origin(now, dated=desk.settings.timestamps, speaker=wish.speaker).stamp,
         effort=desk.settings.effort,
         words=desk.engine.tokenize(wish.text) if wish.text else None,
     )

@@ -221,14 +221,15 @@ class WeaveMemory:
         text, desk = plain(text), self._system.desk(window_id)
         tokens = len(desk.engine.tokenize(text))
         room = wake_room(desk, tokens, given=wish.room)
+        speaker = self._system.speaks_as(desk.record) if ahead else ""
         if ahead and room <= 0 and text.strip():
-            self._ahead.wish(window_id, text)
+            self._ahead.wish(window_id, text, speaker=speaker)
         if room <= 0 or not text.strip():
             return Preview(ResurrectionPlan(max(0, room), 0, ()), {}, {}, tokens)
         system = self._system
         hits, plan, near = desk.plan_recall(text, room, recall=system.recall, now=system.now(), wish=wish)
         if ahead:
-            self._ahead.wish(window_id, text, plan.keys)
+            self._ahead.wish(window_id, text, plan.keys, speaker)
         told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
         texts = {one.key: one.chunk.text for one in system.store.chunks_by_key(told)}
         over = max(0, tokens + plan.cost - model_room(desk, desk.window.size))

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
 
 import numpy as np
@@ -29,6 +29,8 @@ GONE = "The server that wrote this reply does not answer any more. What was show
 class Followed:
     """A window that another server writes, and what is known of the reply there."""
 
+    guard: Lock = field(default_factory=Lock)  # of what is known
+    wanted: bool = True  # since the last look somebody has asked for it
     draft: Draft | None = None  # as it was when it was first seen
     reader: ReplyReader | None = None
     silent: float | None = None  # by the monotonic clock: since when nobody writes it
@@ -42,30 +44,31 @@ class Overhearing:
     """Publishes the tokens of replies that other servers write. What was shown of one whose server is gone becomes a turn.
 
     The store has them within a moment, so the writing server does nothing for those who watch elsewhere.
+    A reply of a model with another tokenizer is left alone: only its own marks tell thoughts and answer apart.
     """
 
     def __init__(self, system: System) -> None:
         self._system = system
-        self._lock = Lock()
+        self._lock = Lock()  # never held while the store is asked
         self._followed: dict[str, Followed] = {}
         self._thread: Thread | None = None
         self._ending = Event()
 
     def hear(self, window_id: str) -> None:
-        """Another server has changed a window: if somebody watches it here and a reply comes, it is followed."""
+        """Another server has changed a window: if somebody watches it here and a reply comes, it is followed.
+
+        Asks the store nothing: the thread that hears this also renews leases.
+        """
         if self._system.hubs.watchers_of(window_id):
-            with suppress(StoreError):
-                self.reply(window_id)
+            self._follow(window_id)
 
     def reply(self, window_id: str) -> SeenReply | None:
         """The reply that another server writes in a window, as far as it is stored. From now on it is followed."""
-        with self._lock:
-            followed = self._followed.get(window_id)
-            if followed is None:
-                if self._ending.is_set() or not self._system.store.fleet.written(window_id):
-                    return None
-                followed = self._followed[window_id] = Followed()
-                self._start()
+        known = window_id in self._followed
+        if self._ending.is_set() or not (known or self._system.store.fleet.written(window_id)):
+            return None
+        followed = self._follow(window_id)
+        with followed.guard:
             if followed.reader is None:
                 with suppress(HaloWeaveError):  # what cannot be read now is seen later
                     self._grow(window_id, followed)
@@ -73,33 +76,43 @@ class Overhearing:
 
     def close(self) -> None:
         self._ending.set()
-        with self._lock:
-            self._followed.clear()
 
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = Thread(target=self._run, name="halo-weave-overhearing", daemon=True)
-            self._thread.start()
+    def _follow(self, window_id: str) -> Followed:
+        with self._lock:
+            followed = self._followed.setdefault(window_id, Followed())
+            followed.wanted = True
+            if self._thread is None and not self._ending.is_set():
+                self._thread = Thread(target=self._run, name="halo-weave-overhearing", daemon=True)
+                self._thread.start()
+        return followed
 
     def _run(self) -> None:
         """Until nothing is left to follow."""
         while not self._ending.wait(LOOK):
             with self._lock:
-                for window_id, followed in list(self._followed.items()):
-                    if self._ended(window_id, followed):
+                each = list(self._followed.items())
+            for window_id, followed in each:
+                followed.wanted = False
+                ended = self._ended(window_id, followed)
+                with self._lock:
+                    if ended and not followed.wanted:
                         del self._followed[window_id]
+            with self._lock:
                 if not self._followed:
                     self._thread = None
                     return
 
     def _ended(self, window_id: str, followed: Followed) -> bool:
         try:
-            return self._look(window_id, followed)
+            with followed.guard:
+                return self._look(window_id, followed)
         except StoreError:
             return False  # the database is away for now
         except HaloWeaveError:
             return True  # the window is gone
         except Exception:
+            if self._ending.is_set():  # the store was closed meanwhile
+                return True
             log.exception("A reply of another server cannot be followed.")
             return True
 
@@ -108,20 +121,30 @@ class Overhearing:
         written = self._system.store.fleet.written(window_id)  # before: what was written by its end is stored
         fresh = self._grow(window_id, followed)
         self._publish(window_id, *map(_told, fresh))
+        if followed.draft and not followed.reader:  # of a model that is not here
+            return True
         if written:
             followed.silent = None
             return False
-        if followed.draft is None or window_id in self._system.at_work:
+        if followed.draft is None or window_id in self._system.at_work or self._ending.is_set():
             return True
         followed.silent = followed.silent or time.monotonic()
         if time.monotonic() - followed.silent < PATIENCE:
             return False
-        self._system.changed(recover(self._system))
+        if not self._readable(followed.draft):  # the model was changed meanwhile
+            return True
+        stored = recover(self._system, only=window_id)
+        if not stored and self._system.store.draft_in(window_id, after=followed.count):
+            followed.silent = None  # it could not be stored now: once more
+            return False
+        self._system.changed(stored)
         self._publish(window_id, TurnFailed(GONE))
         return True
 
     def _publish(self, window_id: str, *events: TokenSpoken | TurnFailed) -> None:
         """Never among the events of a turn that this server has begun meanwhile."""
+        if not events:
+            return
         with self._system.untouched(window_id) as free:
             for event in events if free else ():
                 self._system.hubs.publish(event, window_id)
@@ -139,9 +162,15 @@ class Overhearing:
         if followed.reader:  # another reply, of which only the end was asked for
             followed.draft = followed.reader = None
             return self._grow(window_id, followed)
-        followed.reader = read_draft(self._system, draft)
         followed.draft = draft
+        if not self._readable(draft):
+            return ()
+        followed.reader = read_draft(self._system, draft)
         return followed.reader.known
+
+    def _readable(self, draft: Draft) -> bool:
+        """Whether it was written with the tokenizer of the model that answers in its window here."""
+        return draft.tokenizer == self._system.model_in(draft.window).engine.info.tokenizer
 
 
 def _told(token: ReplyToken) -> TokenSpoken:

@@ -13,22 +13,28 @@ from halo_weave.weave.system import System
 
 
 def read_draft(system: System, draft: Draft) -> ReplyReader:
-    """What the reply says so far, told apart by the marks of the model that answers in its window."""
+    """What the reply says so far, told apart by the marks of the model that answers in its window here and now.
+
+    That may be another one than wrote it; then its thoughts may be taken for its answer.
+    """
     settings = system.settings(system.store.window(draft.window))
     engine = system.model_of(settings).engine
     opening = generation_prompt(engine, settings.effort)
     return stored_reply(draft.start, draft.tokens, engine.facts.marks, opening)
 
 
-def recover(system: System, held: str | None = None) -> list[str]:
+def recover(system: System, held: str | None = None, only: str | None = None) -> list[str]:
     """Replies that a killed process left unfinished become turns, as far as they were stored. Returns their windows.
 
     `held`: also those of this process in a window where nothing is being said, because the store refused the end.
+    `only`: of this window alone.
     """
     if not system.engine.info.abilities.speaks:  # a model tells its thoughts and its answer apart
         return []
     found = []
     for draft in system.store.drafts(now=system.now(), held=held):
+        if only not in (None, draft.window):
+            continue
         try:
             if _stored(system, draft):
                 found.append(draft.window)

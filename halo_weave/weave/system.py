@@ -45,6 +45,7 @@ LARGE = 7_000_000_000  # and from which on it knows by itself when to
 # The engine of a name. Its calibration is pending if that was not made before.
 OpenOther = Callable[[str], tuple[Engine, Calibration]]
 CalibrateLater = Callable[[str, Engine], None]
+MOMENT = 0.05  # seconds that whoever enters a window waits, since it may be held only to tell something (`untouched`)
 PATIENCE = 30.0  # seconds that replies get to end when the model changes
 
 
@@ -312,8 +313,7 @@ class System:
             if not self.open.is_set():
                 raise WindowBusy("The model is being changed. Try again in a moment.")
             lock = self._locks.setdefault(window_id, Lock())
-            taken = lock.acquire(blocking=False)
-        if not taken:
+        if not lock.acquire(timeout=MOMENT):
             desk = self.at_work.get(window_id)
             if desk is not None and desk.unstored and desk.window.reply is None:
                 raise WindowBusy(desk.unstored)

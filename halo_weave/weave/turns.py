@@ -193,7 +193,7 @@ class WeaveTurns(TurnBranches):
             finally:
                 del system.at_work[window_id], self._running[window_id]
         if asked.terms is None:  # what another program will send begins as it likes
-            self._ahead.wish(window_id)
+            self._ahead.wish(window_id, speaker=asked.speaker)
 
     def follow(self, window_id: str, after: str | None = None) -> Iterator[WindowEvent]:
         """The events after one, then those that come, up to the end of a turn."""

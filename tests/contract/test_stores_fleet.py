@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from halo_weave.core.window import Live
 from halo_weave.errors import LeaseLost, StoreUnreachable, WindowBusy
 from halo_weave.records import Draft, WakeUp
 from halo_weave.weave import overhearing
+from halo_weave.weave import system as system_module
 from halo_weave.weave.events import TokenSpoken, TurnEnded, TurnFailed, WindowChanged, WindowDeleted
 from tests.stores.material import NOW, ask, exchange, sleep, user
 
@@ -444,12 +446,86 @@ def test_a_server_that_was_late_goes_on_with_its_reply_while_somebody_watches_el
 
 def test_nothing_of_a_reply_elsewhere_is_told_among_the_events_of_an_own_turn(paced):
     assert until(lambda: len(paced.shown()) == 20)
+    followed = paced.other.turns.overhearing._followed[paced.window]
     before = len(paced.told(TokenSpoken))
     with paced.other._system.untouched(paced.window) as free:
         assert free
         paced.allowed = 40
-        assert until(lambda: paced.other.turns.overhearing._followed[paced.window].count >= 40)
-        assert len(paced.told(TokenSpoken)) == before
+        assert until(lambda: followed.count >= 40)
+        with followed.guard:  # that look has ended
+            assert len(paced.told(TokenSpoken)) == before
+
+
+def test_who_speaks_while_something_is_told_is_not_refused(servers, monkeypatch):
+    monkeypatch.setattr(system_module, "MOMENT", 20.0)
+    system, inside = servers[0]._system, threading.Event()
+    window = servers[0].windows.create("talk").id
+
+    def tell() -> None:
+        with system.untouched(window):
+            inside.set()
+            time.sleep(0.05)
+
+    telling = threading.Thread(target=tell)
+    telling.start()
+    assert inside.wait(20)
+    with system.alone(window):
+        pass
+    telling.join()
+
+
+def test_news_are_heard_and_a_server_is_closed_while_a_look_waits_for_the_database(paced, monkeypatch):
+    assert until(lambda: len(paced.shown()) == 20)
+    here, store = paced.other.turns.overhearing, paced.other._system.store
+    asked, go_on, written = threading.Event(), threading.Event(), store.fleet.written
+
+    def slow(window: str) -> bool:
+        asked.set()
+        go_on.wait(60)
+        return written(window)
+
+    monkeypatch.setattr(store.fleet, "written", slow)
+    try:
+        assert asked.wait(20)
+        heard = threading.Thread(target=lambda: (here.hear(paced.window), here.close()))
+        heard.start()
+        heard.join(20)
+        assert not heard.is_alive()
+    finally:
+        go_on.set()
+
+
+def test_a_reply_of_a_model_with_another_tokenizer_is_left_alone(paced, monkeypatch):
+    monkeypatch.setattr(overhearing, "PATIENCE", 0.1)
+    here, engine = paced.other.turns.overhearing, paced.other.engine
+    assert until(lambda: len(paced.shown()) == 20)
+    monkeypatch.setattr(engine, "_info", replace(engine.info, tokenizer="another"))
+    fleet = paced.one._system.store.fleet
+    renew, fleet._renew = fleet._renew, lambda raw: None
+    _expire(paced.other)
+    assert until(lambda: not here._followed)
+    assert paced.other._system.store.draft_in(paced.window)
+    assert not paced.told(TurnFailed)
+    fleet._renew, fleet._renewed = renew, 0.0
+    assert until(lambda: paced.other._system.store.fleet.written(paced.window))
+    assert paced.shown() == []
+
+
+def test_an_end_is_told_only_when_what_was_shown_is_stored(paced, monkeypatch):
+    monkeypatch.setattr(overhearing, "PATIENCE", 0.1)
+    tries, recovered = [], overhearing.recover
+
+    def refused_twice(system, only):
+        tries.append(len(paced.told(TurnFailed)))
+        return [] if len(tries) < 3 else recovered(system, only=only)
+
+    monkeypatch.setattr(overhearing, "recover", refused_twice)
+    assert until(lambda: len(paced.shown()) == 20)
+    paced.one._system.store.fleet._renew = lambda raw: None
+    _expire(paced.other)
+    assert until(lambda: paced.told(TurnFailed))
+    assert tries == [0, 0, 0]
+    assert paced.reply()[0].cut
 
 
 def _expire(weave) -> None:

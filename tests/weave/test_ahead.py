@@ -139,3 +139,19 @@ def test_nothing_is_read_ahead_if_it_is_off_or_the_engine_cannot(assembled, monk
     window = weave.windows.create("one", settings={**SMALL, "read_ahead": how}).id
     read(weave, window, "Hello.")
     assert not asked
+
+
+def test_where_several_people_write_their_names_are_read_ahead(weave, monkeypatch):
+    prompts = []
+    monkeypatch.setattr(weave.engine, "read_ahead", lambda window, prompt, **_: prompts.append(prompt))
+    ann = weave.people.add("ann")[0].id
+    weave.people.add("bob")
+    window = weave.of(ann).windows.create("one", settings={**SMALL, "read_ahead": "frames"}).id
+    weave.of(ann).people.share(window, "bob", writes=True)
+    list(weave.of(ann).turns.steps(window, "Good morning."))
+    weave._ahead.settle()
+    weave.of(ann).memory.preview(window, "And now?", ahead=True)
+    weave._ahead.settle()
+    for prompt in (prompts[0], prompts[-1]):
+        read = "".join(weave.engine.pieces(segment.ids).text for segment in prompt.segments)
+        assert read.endswith("ann: ")
