@@ -13,7 +13,7 @@ import numpy as np
 
 from halo_weave.errors import HaloWeaveError, StoreError
 from halo_weave.records import Draft
-from halo_weave.weave.events import TokenSpoken, TurnFailed
+from halo_weave.weave.events import TokenSpoken, TurnFailed, WindowChanged
 from halo_weave.weave.recovery import read_draft, recover
 from halo_weave.weave.reply import THOUGHT, ReplyReader, ReplyToken
 from halo_weave.weave.seen import SeenReply
@@ -34,6 +34,7 @@ class Followed:
     draft: Draft | None = None  # as it was when it was first seen
     reader: ReplyReader | None = None
     silent: float | None = None  # by the monotonic clock: since when nobody writes it
+    shown: bool = False  # somebody was told of the reply here
 
     @property
     def count(self) -> int:
@@ -72,7 +73,9 @@ class Overhearing:
             if followed.reader is None:
                 with suppress(HaloWeaveError):  # what cannot be read now is seen later
                     self._grow(window_id, followed)
-            return _seen(followed, self._system.settings().initial_brightness)
+            seen = _seen(followed, self._system.settings().initial_brightness)
+            followed.shown |= seen is not None
+            return seen
 
     def close(self) -> None:
         self._ending.set()
@@ -95,8 +98,11 @@ class Overhearing:
                 followed.wanted = False
                 ended = self._ended(window_id, followed)
                 with self._lock:
-                    if ended and not followed.wanted:
+                    over = ended and not followed.wanted
+                    if over:
                         del self._followed[window_id]
+                if over and followed.shown:  # whoever was told of the reply right before its end looks again
+                    self._system.hubs.publish(WindowChanged(), window_id)
             with self._lock:
                 if not self._followed:
                     self._thread = None
@@ -120,6 +126,7 @@ class Overhearing:
         """Tell what is new. Whether the reply has ended; that itself is told by the server that wrote it."""
         written = self._system.store.fleet.written(window_id)  # before: what was written by its end is stored
         fresh = self._grow(window_id, followed)
+        followed.shown |= bool(fresh)
         self._publish(window_id, *map(_told, fresh))
         if followed.draft and not followed.reader:  # of a model that is not here
             return True

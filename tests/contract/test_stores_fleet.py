@@ -404,6 +404,15 @@ def test_a_reply_appears_on_other_servers_while_it_is_written(paced):
     assert until(lambda: not paced.other.turns.overhearing._followed)
 
 
+def test_who_saw_a_reply_right_before_its_end_is_told_to_look_again(paced, monkeypatch):
+    here = paced.other.turns.overhearing
+    assert until(lambda: len(paced.shown()) == 20)
+    before = len(paced.told(WindowChanged))
+    monkeypatch.setattr(here, "_look", lambda *window: True)
+    assert until(lambda: not here._followed)
+    assert until(lambda: len(paced.told(WindowChanged)) == before + 1)
+
+
 def test_a_page_that_is_opened_in_the_middle_of_a_reply_follows_it_too(servers):
     one, other = servers
     window = one.windows.create("talk").id
