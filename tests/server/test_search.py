@@ -65,7 +65,7 @@ def test_a_search_is_narrowed_to_windows_with_a_tag(client, window):
 
 def test_what_a_preview_would_wake_is_made_ready_for(client, window, monkeypatch):
     wished = []
-    monkeypatch.setattr(ReadAhead, "wish", lambda _, *asked: wished.append(asked))
+    monkeypatch.setattr(ReadAhead, "wish", lambda _, *asked, **more: wished.append(asked))
     say(client, window, "The ferry leaves at noon from Ushuaia.")
     for chunk in chunks_of(get_context(client, window)):
         client.post(f"/api/windows/{window}/chunks/{chunk['key']}/sleep")
@@ -73,7 +73,8 @@ def test_what_a_preview_would_wake_is_made_ready_for(client, window, monkeypatch
     told = client.get(
         f"/api/windows/{window}/preview", params={"q": "When does the ferry to Ushuaia leave?"}
     ).json()
-    ((where, text, keys),) = wished
+    ((where, text, keys, speaker),) = wished
+    assert speaker == "", "nobody else writes here"
     assert where == window
     assert text == "When does the ferry to Ushuaia leave?"
     assert [str(key) for key in keys] == [one["key"] for one in told["wakes"]] != []
