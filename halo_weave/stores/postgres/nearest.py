@@ -15,7 +15,6 @@ from halo_weave.stores.postgres.connection import PostgresConnection
 from halo_weave.stores.postgres.database import PostgresDatabase
 
 EXACT_BELOW = 50_000  # vectors; up to here comparing all takes some ten milliseconds
-CARE = 128  # candidates for the neighbours of a vector while the index is built: with 64 some builds find too few
 LOOK = 60.0  # seconds after which the size is looked at again
 SEVERAL = 2  # a chunk may have several among the nearest
 MOST_DIMENSIONS = 4000  # that an index of pgvector takes
@@ -152,6 +151,5 @@ class PostgresVectors:
         raw.execute(
             f"""CREATE INDEX CONCURRENTLY {self._index} ON embeddings
                 USING hnsw ((embedding::halfvec({self._dimension})) halfvec_cosine_ops)
-                WITH (ef_construction = {CARE})
                 WHERE generation = {self._generation}"""
         )
