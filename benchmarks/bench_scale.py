@@ -33,6 +33,7 @@ from halo_weave.core.tokens import Role
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.engines.scripted import ScriptedEngine
+from halo_weave.index.embedding import vectors_by
 from halo_weave.index.recall import Recall
 from halo_weave.keepsakes.notes import Notes
 from halo_weave.keepsakes.structured_memory import StructuredMemory
@@ -75,7 +76,7 @@ def make(store: Store, size: int, topics: Topics, prose: Prose) -> int:
     made = 0
     while made < size:
         made += say(store, archive, prose, min(TURN_CHUNKS, size - made), asleep=True)
-    generation = store.begin_generation(embedder().name, DIMENSION, now=datetime.now(UTC)).id
+    generation = store.begin_generation(vectors_by(embedder()), DIMENSION, now=datetime.now(UTC)).id
     while len((wanted := store.wanted(generation, BATCH)).numbers):
         store.add_vectors(generation, wanted, topics.vectors(len(wanted.numbers)))
     talk = store.create_window("talk", now=datetime.now(UTC)).id

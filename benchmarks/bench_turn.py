@@ -29,6 +29,7 @@ from halo_weave.assemble import Options, assemble
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.window import Live, chunk_turn
 from halo_weave.engines.llama import LlamaEngine
+from halo_weave.index.embedding import vectors_by
 from halo_weave.index.recall import Recall
 from halo_weave.llama import catalogue
 from halo_weave.llama.inventory import resolve
@@ -289,7 +290,7 @@ def give_vectors(weave: Weave, rng: np.random.Generator) -> None:
     if embedder is None:
         print("no embedder: words alone are searched", file=sys.stderr)
         return
-    generation = store.begin_generation(embedder.name, embedder.dimension, now=datetime.now(UTC))
+    generation = store.begin_generation(vectors_by(embedder), embedder.dimension, now=datetime.now(UTC))
     topics = rng.normal(size=(300, embedder.dimension))
     while len((wanted := store.wanted(generation.id, 5_000)).numbers):
         vectors = topics[rng.integers(0, 300, len(wanted.numbers))]

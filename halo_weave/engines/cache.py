@@ -16,7 +16,7 @@ from halo_weave.core.brightness import AttentionRow, Floats
 from halo_weave.core.tokens import Ids, Positions
 from halo_weave.engines.batch import TokenBatch
 from halo_weave.engines.capture import AttentionReader
-from halo_weave.engines.cells import BringBack, CachedTokens, Cells, Places, Plan, runs
+from halo_weave.engines.cells import BringBack, CachedTokens, Cells, Places, Plan, pieces, runs
 from halo_weave.engines.disk import Grave, SavedWindow, Span, has_any
 from halo_weave.engines.prompts import CHUNK, NEVER, FlatPrompt, Kinds, Observation, attention_row
 from halo_weave.errors import EngineError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LIVE, SCRATCH, HELD = 0, 1, 2  # sequence ids
 EVERYTHING = (-1, -1)  # all places of a sequence
+PIECE = 128  # tokens that are kept aside as one: to bring back a part, all of them are copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,14 +292,17 @@ class Cache:
 
     def _remove(self, index: npt.NDArray[np.intp], *, keep: bool) -> None:
         """Live tokens leave; their keys and values are kept aside while there is room."""
+        room = self.shape.graveyard_bytes // self.shape.cell_bytes  # tokens
         for gone in self._stretches(index):
             keep = keep and not has_any(self.labels[gone], self.erased)
             first, last = int(self.places[gone[0]]), int(self.places[gone[-1]]) + 1
             sent = gone[: _before_unsent(self.labels[gone])]
             named = bool((self.labels[sent] > NAMELESS).any())  # nobody will ask for a frame without its turn
-            if keep and named and len(sent) * self.shape.cell_bytes <= self.shape.graveyard_bytes:
-                self.graves.append(self._saved(sent))
-                self.fresh.append(self.graves[-1])
+            for piece in pieces(self.labels[sent], PIECE) if keep and named else ():
+                if len(sent[piece]) <= room:
+                    self.graves.append(self._saved(sent[piece]))
+                    self.fresh.append(self.graves[-1])
+                    room -= len(sent[piece])
             for sequence in (LIVE, HELD) if self.shape.sliding else (LIVE,):
                 self.c.llama_memory_seq_rm(self.memory, sequence, first, last)
             self.cells.give_back(self.columns[gone])

@@ -86,6 +86,21 @@ def runs(values: npt.NDArray[np.integer], step: int = 1) -> Iterator[tuple[int, 
         yield from itertools.pairwise(edges)
 
 
+def pieces(labels: Positions, most: int) -> Iterator[slice]:
+    """Stretches of about so many tokens at most, cut only inside of what was said: a frame stays with the words next to it."""
+    inside = np.flatnonzero((labels[1:] >= 0) & (labels[:-1] >= 0)) + 1
+    start = 0
+    while len(labels) - start > most:
+        later = inside[inside > start]
+        fits = later[later <= start + most]
+        if not len(later):
+            break
+        end = int(fits[-1] if len(fits) else later[0])
+        yield slice(start, end)
+        start = end
+    yield slice(start, len(labels))
+
+
 def plan_reading(
     live: CachedTokens,
     asleep: Sequence[CachedTokens],

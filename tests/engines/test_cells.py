@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halo_weave.engines.cells import BringBack, CachedTokens, Cells, Compute, Plan, plan_reading
+from halo_weave.engines.cells import BringBack, CachedTokens, Cells, Compute, Plan, pieces, plan_reading
 from halo_weave.errors import BadInput
 
 LIMIT = 120
@@ -202,6 +202,24 @@ def test_exact_mode_keeps_only_a_clean_beginning() -> None:
 def test_what_is_to_be_looked_at_is_computed_even_if_it_is_there() -> None:
     live, _, _ = conversation(50)
     assert plan_for(live, [], np.arange(50), anew_from=40).computed == 10
+
+
+@given(st.lists(st.integers(1, 40), max_size=20), st.integers(1, 60))
+def test_what_sleeps_is_kept_in_pieces_that_leave_frames_with_their_words(turns: list[int], most: int) -> None:
+    """Turns of so many words, each in a frame of two tokens before and one after it."""
+    labels = np.concatenate(
+        [np.zeros(0, np.int64), *(np.r_[-1, -1, np.arange(said), -1] for said in turns)]
+    ).astype(np.int64)
+    parts = list(pieces(labels, most))
+    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+    assert parts[-1].stop == len(labels)
+    for part in parts[:-1]:
+        assert labels[part.stop - 1] >= 0
+        assert labels[part.stop] >= 0
+    for part in parts:  # longer only where it could not be cut
+        rest = labels[part][most - 1 :] if part.stop - part.start > most else labels[:0]
+        inside = (rest[1:] >= 0) & (rest[:-1] >= 0)
+        assert not inside[:-1].any()
 
 
 def test_an_empty_prompt_is_refused() -> None:

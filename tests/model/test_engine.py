@@ -427,6 +427,26 @@ def test_what_sleeps_is_bounded_oldest_out_first(model_file: Path) -> None:
         assert read.computed > len(talk.turns[0][2])
 
 
+def test_one_of_many_that_fell_asleep_together_returns_although_there_is_no_room_for_all(
+    model_file: Path,
+) -> None:
+    with LlamaEngine(model_file, limits=Limits(context=1024)) as engine:
+        said = [f"{number}. {' '.join(SAID[:2])}" for number in range(33)]
+        talk = long_talk(engine, "w", said)
+        talk.asleep = {*range(12, 33)}
+        talk.hear(THREE)
+        talk.asleep = {*range(12)}  # they leave together
+        talk.hear(THREE)
+        talk.asleep = {*range(12)} - {5}
+        read = talk.hear(THREE).read
+        assert read is not None
+        cache = engine.caches["w"]
+        together = sum(len(tokens) for _, _, tokens in talk.turns[:12])
+        assert len(cache.cells) - cache.count < together - len(talk.turns[5][2])
+        assert read.restored >= len(talk.turns[5][2])
+        assert read.computed < len(talk.turns[-1][2]) + 10
+
+
 def test_a_window_that_begins_anew_ends_what_it_was_saying(engine: LlamaEngine, window: str) -> None:
     talk = long_talk(engine, window)
     older = engine.generate(window, talk.prompt(), dataclasses.replace(THREE, max_new_tokens=500), None)
