@@ -77,7 +77,7 @@ ABLATIONS = {
     "without speaker": replace(DEFAULT, weights=replace(Weights(), speaker=0)),
     "without time": replace(DEFAULT, weights=replace(Weights(), time=0)),
     "without floor": replace(DEFAULT, floor=0.0),
-    "floor 3": replace(DEFAULT, floor=3.0),
+    "floor 4": replace(DEFAULT, floor=4.0),
     "floor 5": replace(DEFAULT, floor=5.0),
     "user weight 1": replace(DEFAULT, user_weight=1.0),
     "pairs with": replace(DEFAULT, pairs="with"),

@@ -156,8 +156,8 @@ class Settings:
         1.5, "How much more your own words count in search than the model's.", low=0.1, high=10
     )
     relevance_floor: float = _remembering(
-        4.0,
-        "How far above small talk the nearest chunk must be in meaning for anything to wake up, unless one holds a rare word of yours; 0 wakes the best there is.",
+        4.5,
+        "How near in meaning a chunk must be for anything to wake up, unless one holds a rare word of yours: small talk reaches 3 at its nearest; 0 wakes the best there is.",
         low=0,
         high=20,
     )

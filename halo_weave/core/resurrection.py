@@ -25,9 +25,7 @@ class RecallHit:
     similarity: float
     parts: Mapping[str, float] = field(default_factory=dict)  # of the similarity; they add up to it
     words: tuple[str, ...] = ()  # of the user's that it holds, then those akin to them: "dogs ≈ puppy"
-    nearness: float | None = (
-        None  # in meaning: spreads above what small talk reaches here; None if it is not known
-    )
+    nearness: float | None = None  # in meaning: small talk reaches 3 at its nearest; None if it is not known
     rare: bool = False  # it holds a word of the user's that hardly any other chunk holds
 
     def matters(self, floor: float) -> bool:

@@ -25,7 +25,7 @@ from halo_weave.store import Store
 
 MOST_HITS = 200  # what a search gives the plan to choose from
 MOST_NEAR = 5  # near misses that are told
-HALFWAY = 1.5  # nearness that nonsense does not reach: see docs/decisions/0017-page.md
+HALFWAY = 2.0  # nearness that nonsense does not reach: see docs/decisions/0017-page.md
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,6 @@ def test_a_slight_likeness_does_not_outweigh_words_in_a_memory_that_is_mostly_on
     for memory in (np.stack([REPEATED] * 400), np.stack([*[REPEATED] * 399, FACT])):
         ordinary = Ordinary(meaning(memory), MESSAGES)
         near = meaning(FACT[None]).nearness(question)
-        small = ordinary.above_small_talk(near)
-        assert small is not None
-        assert 0 < small[0] < Weights().words
         assert 0 < ordinary.above(question, near)[0] < Weights().words
 
 
@@ -39,6 +36,15 @@ def test_the_spread_of_a_memory_of_many_texts_counts_as_it_is():
     assert np.allclose(
         Ordinary(chunks, MESSAGES).above(question, near), (near - near.mean()) / near.std(), atol=1e-4
     )
+
+
+def test_small_talk_reaches_three_with_the_nearest_chunk_and_nothing_with_an_ordinary_one():
+    chunks = meaning(units(100, seed=2))
+    ordinary = Ordinary(chunks, MESSAGES)
+    reached = [ordinary.above_small_talk(chunks.nearness(message)) for message in MESSAGES]
+    assert all(one is not None for one in reached)
+    assert np.isclose(np.mean([one.max() for one in reached if one is not None]), 3, atol=1e-4)
+    assert np.isclose(np.mean([one.mean() for one in reached if one is not None]), 0, atol=1e-4)
 
 
 def test_without_an_embedder_nothing_is_known_of_small_talk():
