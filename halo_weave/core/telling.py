@@ -21,6 +21,21 @@ _ASKING = re.compile(
     )[^.!]*$""",
     re.I | re.X,
 )
+# Who asks for something to be shown or told tells nothing. "Remind me to …" does: it is to be kept.
+_REQUESTED = re.compile(
+    r"""^\W*(?:(?:so|and|but|hey|hi|ok|okay|well|please|now|then|also|can\s+you|could\s+you)\W+)*(?:
+      (?:show|tell|read|find)\s+(?:me|us)\b
+    | give\s+(?:me|us)\s+(?:the|all|every|an?\s+(?:list|overview|summary|example))\b
+    | (?:list|name|show|repeat|describe|explain|compare|summari[sz]e)\s+(?:again\s+)?
+        (?:all|every|the|my|our|what|when|where|which|who|why|how|everything)\b
+    | (?:zeige?|sage?|nenne?|erzähle?|erkläre?)\s+(?:mir|uns)\b
+    | (?:montre|dis|raconte|explique|rappelle|donne)-(?:moi|nous)\b
+    | (?:muéstrame|dime|dame|cuéntame|explícame|recuérdame)\b
+    | (?:покажи|скажи|расскажи|объясни|напомни)(?:те)?\s
+    | أخبرني | أرني | اشرح
+    ) | (?:教えて|見せて|説明して)(?:ください|下さい)?[。!！]?$ | ^\W*(?:请|請)?(?:告诉我|告訴我|给我看|給我看)""",
+    re.I | re.X,
+)
 _EMPTY = re.compile(
     r"""\b(?:not\s+(?:really\s+)?sure|(?:do\s+not|don['’]?t|cannot|can['’]?t|can\s+not|didn['’]?t|couldn['’]?t)\s+
         (?:actually\s+|really\s+|seem\s+to\s+|quite\s+)*(?:know|remember|recall|find|have\s+(?:any|that|this|access|enough|the|a\s+record))
@@ -58,7 +73,7 @@ def told_share(text: str) -> float:
         if not sentence.strip():
             continue
         total += size
-        asks = _ASKED.search(sentence) or _ASKING.search(sentence)
+        asks = _ASKED.search(sentence) or _ASKING.search(sentence) or _REQUESTED.search(sentence)
         knows_nothing = size <= _SHORT and _EMPTY.search(sentence)
         told += 0 if asks or knows_nothing else size
     return told / total if total else 1.0

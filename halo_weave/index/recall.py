@@ -425,7 +425,8 @@ class Recall(Contents):
             holding = np.intersect1d(hit.rows, rows[order]).tolist()
             for row in holding:
                 holds.setdefault(row, []).append(hit.term)
-            if len(hit.rows) <= few:
+            # Who asked for it before did not make it frequent.
+            if np.count_nonzero(self._outline["told"][hit.rows] > 0) <= few:
                 rare.update(holding)
         for row, term in _holding(akin, rows[order]):
             if len(holds.setdefault(row, [])) < MOST_SHOWN:
