@@ -469,8 +469,7 @@ class Cache:
 
     def surprisal(self, index: int, id: int) -> float:
         """Negative log-probability of a token under the model's own distribution, in nats."""
-        pointer = self.c.llama_get_logits_ith(self.context, index)
-        logits = np.ctypeslib.as_array(pointer, shape=(self.model.size,))
+        logits = self.model.logits(self.context, index)
         peak = logits.max()
         np.subtract(logits, peak, out=self.powers)
         np.exp(self.powers, out=self.powers)

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import ctypes
 import secrets
 from typing import Self
 
 import numpy as np
 
-from halo_weave.core.brightness import Floats
 from halo_weave.core.tokens import Ids
 from halo_weave.errors import BadInput
+from halo_weave.llama import abi
 from halo_weave.llama.model import Model
 from halo_weave.ports import Sampling
 
 PENALTY_REACH = 64  # how many tokens back a repetition is punished
+FAR = 20.0  # a logit so much below the largest one's: such a token is 500 million times less likely, and is left out
+CHOICE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # as abi.TokenChoice
 
 
 class Sampler:
-    """Owns a chain of samplers; `with` frees it. The likeliest token of all is taken without them."""
+    """Owns a chain of samplers; `with` frees it.
+
+    llama.cpp's samplers copy the whole vocabulary for every token, and sort much of it. So the likeliest token of all is
+    taken without them, and otherwise they are shown only those that can be chosen.
+    """
 
     def __init__(self, model: Model, sampling: Sampling, before: Ids) -> None:
         self.model, self.c = model, model.c
-        # llama.cpp's samplers copy the whole vocabulary for every token, which takes twenty times as long.
-        self.plain = sampling.temperature == 0 and sampling.repeat_penalty == 1 and not sampling.grammar
+        as_they_are = sampling.repeat_penalty == 1 and not sampling.grammar  # otherwise any token may be chosen
+        self.plain = sampling.temperature == 0 and as_they_are
+        self.far = FAR * max(1.0, sampling.temperature) if as_they_are else None
         c = model.c
         self.chain: int | None = c.llama_sampler_chain_init(c.llama_sampler_chain_default_params())
         links = []
@@ -63,18 +71,25 @@ class Sampler:
 
     def sample(self, context: int | None) -> int:
         """Choose a token from the last logits, and remember it."""
+        if self.far is None:
+            return int(self.c.llama_sampler_sample(self.chain, context, -1))
+        logits = self.model.logits(context)
         if self.plain:
-            return int(self._logits(context).argmax())
-        return int(self.c.llama_sampler_sample(self.chain, context, -1))
+            return int(logits.argmax())
+        near = np.flatnonzero(logits >= logits.max() - np.float32(self.far))
+        choices = np.empty(len(near), CHOICE)
+        choices["id"], choices["logit"], choices["p"] = near, logits[near], 0
+        shown = abi.TokenChoices(choices.ctypes.data, len(near), -1, False)
+        self.c.llama_sampler_apply(self.chain, ctypes.byref(shown))
+        if shown.selected < 0:  # no logit is a number
+            return int(self.c.llama_sampler_sample(self.chain, context, -1))
+        chosen = shown.data + shown.selected * ctypes.sizeof(abi.TokenChoice)
+        return int(abi.TokenChoice.from_address(chosen).id)
 
     def likeliest(self, context: int | None, count: int) -> list[tuple[bytes, float]]:
         """Pieces of the tokens that the model expected most, the most likely first, with their log-probabilities."""
-        logits = self._logits(context).astype(np.float64)
+        logits = self.model.logits(context).astype(np.float64)
         whole = np.logaddexp.reduce(logits)
         best = np.argpartition(logits, -count)[-count:]
         ids = best[np.argsort(-logits[best])].tolist()
         return [(self.model.piece(id), float(logits[id] - whole)) for id in ids]
-
-    def _logits(self, context: int | None) -> Floats:
-        pointer = self.c.llama_get_logits_ith(context, -1)
-        return np.ctypeslib.as_array(pointer, shape=(self.model.size,))

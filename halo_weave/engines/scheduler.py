@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator
+from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from halo_weave.errors import EngineError
@@ -21,7 +22,8 @@ Work = Generator[T | None, None, None]
 class _Task(Generic[T]):
     def __init__(self, work: Work[T], key: str, number: int, patient: bool, sure: bool) -> None:
         self.work, self.key, self.number, self.patient, self.sure = work, key, number, patient, sure
-        self.out: deque[T] = deque()
+        self.out: SimpleQueue[T | None] = SimpleQueue()  # None: it is over
+        self.given = self.taken = 0  # values, by the scheduler and by who reads them
         self.unwanted = self.over = False
         self.error: BaseException | None = None
 
@@ -33,6 +35,7 @@ class FairScheduler(Generic[T]):
         self.changed = threading.Condition()
         self.tasks: deque[_Task[T]] = deque()
         self.closed = False
+        self.waiting = False  # for room, or for work
         self.posted = 0
         self.thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self.thread.start()
@@ -41,14 +44,11 @@ class FairScheduler(Generic[T]):
         """The values of the work, as they come. Dropping the iterator ends the work."""
         task = self.post(work, key)
         try:
-            while True:
-                with self.changed:
-                    while not task.out and not task.over:
-                        self.changed.wait()
-                    if not task.out:
-                        break
-                    value = task.out.popleft()
-                    self.changed.notify_all()
+            while (value := task.out.get()) is not None:
+                task.taken += 1  # before it is asked who waits: the scheduler says that it waits before it counts
+                if self.waiting:
+                    with self.changed:
+                        self.changed.notify_all()
                 yield value
             if task.error:
                 raise task.error
@@ -101,10 +101,12 @@ class FairScheduler(Generic[T]):
     def _loop(self) -> None:
         while True:
             with self.changed:
+                self.waiting = True
                 while (task := self._next()) is None:
                     if self.closed and not self.tasks:
                         return
                     self.changed.wait()
+                self.waiting = False
             value: T | None = None
             try:
                 if task.unwanted:
@@ -116,12 +118,14 @@ class FairScheduler(Generic[T]):
                 task.over = True
             except BaseException as error:  # handed to the reader
                 task.error, task.over = error, True
-            with self.changed:
-                if task.over:
+            if task.over:
+                with self.changed:
                     self.tasks.remove(task)
-                elif value is not None:
-                    task.out.append(value)
-                self.changed.notify_all()
+                    self.changed.notify_all()
+            elif value is not None:
+                task.given += 1
+            if task.over or value is not None:
+                task.out.put(value)
 
     def _next(self) -> _Task[T] | None:
         """The next task in the round that can go on: its reader keeps up, and no older one has its key."""
@@ -132,7 +136,7 @@ class FairScheduler(Generic[T]):
         for task in self.tasks:
             if task.number != oldest[task.key] or (task.patient and busy and not task.unwanted):
                 continue
-            if task.unwanted or len(task.out) < ROOM:
+            if task.unwanted or task.given - task.taken < ROOM:
                 self.tasks.remove(task)
                 self.tasks.append(task)
                 return task

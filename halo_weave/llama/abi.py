@@ -119,6 +119,23 @@ class Batch(c.Structure):
     )
 
 
+class TokenChoice(c.Structure):
+    """A token that a sampler may choose (llama_token_data)."""
+
+    _fields_ = (("id", c.c_int32), ("logit", c.c_float), ("p", c.c_float))
+
+
+class TokenChoices(c.Structure):
+    """llama_token_data_array."""
+
+    _fields_ = (
+        ("data", c.c_void_p),
+        ("size", c.c_size_t),
+        ("selected", c.c_int64),  # place in `data`
+        ("sorted", c.c_bool),
+    )
+
+
 FLOATS = c.POINTER(c.c_float)
 H = c.c_void_p  # a handle: model, vocabulary, context, memory, sampler or tensor
 
@@ -197,6 +214,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_sampler_init_penalties": (H, (c.c_int32, c.c_int32, c.c_float, c.c_float, c.c_float)),
     "llama_sampler_init_grammar": (H, (H, c.c_char_p, c.c_char_p)),
     "llama_sampler_sample": (c.c_int32, (H, H, c.c_int32)),
+    "llama_sampler_apply": (None, (H, c.POINTER(TokenChoices))),
     "llama_sampler_accept": (None, (H, c.c_int32)),
     "llama_sampler_free": (None, (H,)),
     # Tensors, seen by the attention callback

@@ -43,6 +43,7 @@ class Model:
         self.c = library.c
         self.known: dict[int, bytes] = {}
         self.control: dict[int, bool] = {}
+        self.seen: tuple[int, npt.NDArray[np.float32]] = 0, np.zeros(0, np.float32)
         self.lock = threading.Lock()  # the vocabulary is not read while it is freed
         params = self.c.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
@@ -95,6 +96,14 @@ class Model:
                 "Set a smaller context, or free some memory."
             )
         return int(context)
+
+    def logits(self, context: int | None, index: int = -1) -> npt.NDArray[np.float32]:
+        """(vocabulary,), of a token of the last decode; by default the last. It holds until the next one."""
+        pointer = self.c.llama_get_logits_ith(context, index)
+        address = ctypes.addressof(pointer.contents)
+        if address != self.seen[0]:  # making a view takes longer than looking through it
+            self.seen = address, np.ctypeslib.as_array(pointer, shape=(self.size,))
+        return self.seen[1]
 
     def tokenize_ids(self, text: str, *, special: bool = False, around: bool = False) -> Ids:
         """Token ids. `special`: control tokens in the text are recognised; `around`: BOS, EOS and the like too."""

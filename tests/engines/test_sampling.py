@@ -42,24 +42,35 @@ def test_the_likeliest_token_is_the_one_that_llama_cpp_takes(
 
 
 @pytest.mark.parametrize(
-    ("sampling", "ours"),
+    ("sampling", "whole"),
     [
-        (LIKELIEST, True),
+        (LIKELIEST, False),
         (Sampling(temperature=0.7), False),
-        (Sampling(temperature=0.0, repeat_penalty=1.3), False),
-        (Sampling(temperature=0.0, grammar='root ::= "a"'), False),
+        (Sampling(temperature=1.5, top_p=1.0), False),
+        (Sampling(temperature=0.0, repeat_penalty=1.3), True),
+        (Sampling(temperature=0.0, grammar='root ::= "a"'), True),
     ],
 )
-def test_only_the_likeliest_of_all_is_taken_without_llama_cpps_samplers(
-    model: Path, monkeypatch: pytest.MonkeyPatch, sampling: Sampling, ours: bool
+def test_the_whole_vocabulary_is_copied_only_where_any_token_may_be_chosen(
+    model: Path, monkeypatch: pytest.MonkeyPatch, sampling: Sampling, whole: bool
 ) -> None:
     with LlamaEngine(model) as engine:
-        asked: list[int] = []
-        monkeypatch.setattr(Sampler, "_logits", lambda *_: np.array([0.0, 3.0, 1.0], np.float32))
+        monkeypatch.setattr(engine.model, "logits", lambda *_: np.array([0.0, 3.0, -60.0], np.float32))
+        shown: list[int] = []
+
+        class Samplers:
+            def llama_sampler_sample(self, *_: object) -> int:
+                shown.append(engine.model.size)
+                return 1
+
+            def llama_sampler_apply(self, chain: int, choices: object) -> None:
+                array = choices._obj  # type: ignore[attr-defined]
+                shown.append(array.size)
+                array.selected = 1
+
         with Sampler(engine.model, sampling, np.zeros(0, np.int32)) as sampler:
-            monkeypatch.setattr(
-                sampler, "c", type("C", (), {"llama_sampler_sample": lambda *_: asked.append(1) or 2})()
-            )
-            assert sampler.sample(None) == (1 if ours else 2)
+            monkeypatch.setattr(sampler, "c", Samplers())
+            assert sampler.sample(None) == 1
             monkeypatch.undo()
-        assert bool(asked) != ours
+        # The third token is far less likely than the first, and is not shown.
+        assert shown == ([engine.model.size] if whole else [2] if sampling.temperature else [])

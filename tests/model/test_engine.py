@@ -18,6 +18,7 @@ from halo_weave.engines import llama
 from halo_weave.engines.cache import Cache
 from halo_weave.engines.capture import AttentionReader
 from halo_weave.engines.llama import Limits, LlamaEngine
+from halo_weave.engines.sampling import Sampler
 from halo_weave.errors import EngineError
 from halo_weave.ports import Abilities, Capture, Sampling, Step
 from tests.contract.talks import Heard, Talk
@@ -67,6 +68,35 @@ def test_characters_across_tokens_stream_as_bytes(engine: LlamaEngine) -> None:
     assert len(tokens) > len("日本語 🎉")
     assert any("\ufffd" in piece.decode(errors="replace") for piece in tokens.pieces())
     assert tokens.text == "日本語 🎉"
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=1.4, top_p=1.0),
+        Sampling(temperature=1.0, top_k=40, top_p=0.95, min_p=0.05),
+        Sampling(temperature=3.0, top_p=0.99),
+    ],
+    ids=["default", "hot", "all", "hottest"],
+)
+def test_the_same_seed_chooses_what_llama_cpp_chooses_from_the_whole_vocabulary(
+    engine: LlamaEngine, window: str, sampling: Sampling
+) -> None:
+    long_talk(engine, window).hear(THREE)
+    context = engine.caches[window].context
+    before = np.zeros(0, np.int32)
+    chosen = []
+    for seed in range(60):
+        seeded = dataclasses.replace(sampling, seed=seed)
+        with (
+            Sampler(engine.model, seeded, before) as ours,
+            Sampler(engine.model, seeded, before) as theirs,
+        ):
+            chosen.append((ours.sample(context), int(theirs.c.llama_sampler_sample(theirs.chain, context, -1))))
+    assert len({one for one, _ in chosen}) > 3
+    # A difference in the last digit of a sum may move the boundary between two tokens.
+    assert sum(one != other for one, other in chosen) <= 1
 
 
 # Attention
