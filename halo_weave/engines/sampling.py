@@ -28,7 +28,9 @@ class Sampler:
 
     def __init__(self, model: Model, sampling: Sampling, before: Ids) -> None:
         self.model, self.c = model, model.c
-        as_they_are = sampling.repeat_penalty == 1 and not sampling.grammar  # otherwise any token may be chosen
+        as_they_are = (
+            sampling.repeat_penalty == 1 and not sampling.grammar
+        )  # otherwise any token may be chosen
         self.plain = sampling.temperature == 0 and as_they_are
         self.far = FAR * max(1.0, sampling.temperature) if as_they_are else None
         c = model.c

@@ -205,7 +205,9 @@ def test_what_is_to_be_looked_at_is_computed_even_if_it_is_there() -> None:
 
 
 @given(st.lists(st.integers(1, 40), max_size=20), st.integers(1, 60))
-def test_what_sleeps_is_kept_in_pieces_that_leave_frames_with_their_words(turns: list[int], most: int) -> None:
+def test_what_sleeps_is_kept_in_pieces_that_leave_frames_with_their_words(
+    turns: list[int], most: int
+) -> None:
     """Turns of so many words, each in a frame of two tokens before and one after it."""
     labels = np.concatenate(
         [np.zeros(0, np.int64), *(np.r_[-1, -1, np.arange(said), -1] for said in turns)]

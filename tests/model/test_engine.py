@@ -93,7 +93,9 @@ def test_the_same_seed_chooses_what_llama_cpp_chooses_from_the_whole_vocabulary(
             Sampler(engine.model, seeded, before) as ours,
             Sampler(engine.model, seeded, before) as theirs,
         ):
-            chosen.append((ours.sample(context), int(theirs.c.llama_sampler_sample(theirs.chain, context, -1))))
+            chosen.append(
+                (ours.sample(context), int(theirs.c.llama_sampler_sample(theirs.chain, context, -1)))
+            )
     assert len({one for one, _ in chosen}) > 3
     # A difference in the last digit of a sum may move the boundary between two tokens.
     assert sum(one != other for one, other in chosen) <= 1
