@@ -128,7 +128,7 @@ def plan_reading(
         source = np.full(count, -1, dtype=np.intp)
         source[:same] = np.arange(same)
         return _lay_out(live, (), source, {}, limit=limit, reserve=reserve)
-    source = _match(live, labels, ids, anew_from)
+    source = _match(live, asleep, labels, ids, anew_from)
     returning: dict[int, tuple[int, int]] = {}
     if asleep:
         where = {
@@ -151,13 +151,23 @@ def _common_prefix(a: Ids, b: Ids) -> int:
     return int(different[0]) if len(different) else size
 
 
-def _match(live: CachedTokens, labels: Positions, ids: Ids, anew_from: int) -> npt.NDArray[np.intp]:
+def _match(
+    live: CachedTokens, asleep: Sequence[CachedTokens], labels: Positions, ids: Ids, anew_from: int
+) -> npt.NDArray[np.intp]:
     """For each token of the prompt the index of the same live token, or -1. Both stay in time order.
 
-    A common beginning is matched by its text alone: what stands first and says the same is the same.
+    A common beginning is matched by its text alone, up to a token that is known by its label: the frames of two turns of
+    one day begin alike, and one whose tokens are taken for the other's would be read anew.
     """
     source = np.full(len(labels), -1, dtype=np.intp)
     same = _common_prefix(live.ids, ids[:anew_from])
+    other = np.flatnonzero(live.labels[:same] != labels[:same])
+    if len(other):
+        named = {pair for held in (live, *asleep) for pair in _named(held.labels, held.ids)}
+        asked = set(_named(labels, ids))
+        here = zip(labels[other].tolist(), live.labels[other].tolist(), ids[other].tolist(), strict=True)
+        known = [(label, id) in named or (taken, id) in asked for label, taken, id in here]
+        same = int(other[known.index(True)]) if any(known) else same
     source[:same] = np.arange(same)
     where = {label: i for i, label in enumerate(live.labels[same:].tolist(), start=same)}
     last = same - 1
@@ -168,6 +178,12 @@ def _match(live: CachedTokens, labels: Positions, ids: Ids, anew_from: int) -> n
     if bool((live.labels <= NAMELESS).any()):
         _take_neighbours(live, labels, ids, source, anew_from)
     return source
+
+
+def _named(labels: Positions, ids: Ids) -> Iterator[tuple[int, int]]:
+    """Label and id of each token whose label names it."""
+    some = labels > NAMELESS
+    return zip(labels[some].tolist(), ids[some].tolist(), strict=True)
 
 
 def _take_neighbours(

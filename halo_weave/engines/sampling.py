@@ -28,9 +28,8 @@ class Sampler:
 
     def __init__(self, model: Model, sampling: Sampling, before: Ids) -> None:
         self.model, self.c = model, model.c
-        as_they_are = (
-            sampling.repeat_penalty == 1 and not sampling.grammar
-        )  # otherwise any token may be chosen
+        # With a penalty or a grammar, any token may be chosen.
+        as_they_are = sampling.repeat_penalty == 1 and not sampling.grammar
         self.plain = sampling.temperature == 0 and as_they_are
         self.far = FAR * max(1.0, sampling.temperature) if as_they_are else None
         c = model.c
@@ -79,14 +78,15 @@ class Sampler:
         if self.plain:
             return int(logits.argmax())
         near = np.flatnonzero(logits >= logits.max() - np.float32(self.far))
-        choices = np.empty(len(near), CHOICE)
-        choices["id"], choices["logit"], choices["p"] = near, logits[near], 0
-        shown = abi.TokenChoices(choices.ctypes.data, len(near), -1, False)
-        self.c.llama_sampler_apply(self.chain, ctypes.byref(shown))
-        if shown.selected < 0:  # no logit is a number
-            return int(self.c.llama_sampler_sample(self.chain, context, -1))
-        chosen = shown.data + shown.selected * ctypes.sizeof(abi.TokenChoice)
-        return int(abi.TokenChoice.from_address(chosen).id)
+        if len(near):
+            choices = np.empty(len(near), CHOICE)
+            choices["id"], choices["logit"], choices["p"] = near, logits[near], 0
+            shown = abi.TokenChoices(choices.ctypes.data, len(near), -1, False)
+            self.c.llama_sampler_apply(self.chain, ctypes.byref(shown))
+            if shown.selected >= 0:
+                chosen = shown.data + shown.selected * ctypes.sizeof(abi.TokenChoice)
+                return int(abi.TokenChoice.from_address(chosen).id)
+        return int(self.c.llama_sampler_sample(self.chain, context, -1))  # no logit is a number
 
     def likeliest(self, context: int | None, count: int) -> list[tuple[bytes, float]]:
         """Pieces of the tokens that the model expected most, the most likely first, with their log-probabilities."""

@@ -45,9 +45,8 @@ class FairScheduler(Generic[T]):
         task = self.post(work, key)
         try:
             while (value := task.out.get()) is not None:
-                task.taken += (
-                    1  # before it is asked who waits: the scheduler says that it waits before it counts
-                )
+                # First counted, then asked who waits: the scheduler says that it waits before it counts.
+                task.taken += 1
                 if self.waiting:
                     with self.changed:
                         self.changed.notify_all()

@@ -101,9 +101,11 @@ class Model:
         """(vocabulary,), of a token of the last decode; by default the last. It holds until the next one."""
         pointer = self.c.llama_get_logits_ith(context, index)
         address = ctypes.addressof(pointer.contents)
-        if address != self.seen[0]:  # making a view takes longer than looking through it
-            self.seen = address, np.ctypeslib.as_array(pointer, shape=(self.size,))
-        return self.seen[1]
+        seen, view = self.seen
+        if address != seen:  # making a view takes longer than looking through it
+            view = np.ctypeslib.as_array(pointer, shape=(self.size,))
+            self.seen = address, view
+        return view
 
     def tokenize_ids(self, text: str, *, special: bool = False, around: bool = False) -> Ids:
         """Token ids. `special`: control tokens in the text are recognised; `around`: BOS, EOS and the like too."""

@@ -204,6 +204,25 @@ def test_what_is_to_be_looked_at_is_computed_even_if_it_is_there() -> None:
     assert plan_for(live, [], np.arange(50), anew_from=40).computed == 10
 
 
+def test_of_turns_whose_frames_begin_alike_each_keeps_its_own() -> None:
+    """Frames of three tokens with the same text. Turns leave and return: nothing is read twice but the last token."""
+    turns = [[*range(-3 * turn - 3, -3 * turn), *range(10 * turn, 10 * turn + 5)] for turn in range(6)]
+
+    def labels_of(*numbers: int) -> np.ndarray:
+        return np.array([label for number in numbers for label in turns[number]], np.int64)
+
+    def ids_of(labels: np.ndarray) -> np.ndarray:
+        return np.where(labels < 0, 7, labels + 100).astype(np.int32)
+
+    live, asleep = held([]), list[CachedTokens]()
+    for numbers, computed in ((range(5), 40), ([0, 2, 4, 5], 8), ([0, 2, 3, 4, 5], 1), (range(6), 1)):
+        labels = labels_of(*numbers)
+        plan = plan_reading(live, asleep, labels, ids_of(labels), limit=1000, reserve=10, anew_from=10**9)
+        assert plan.computed == computed, numbers
+        asleep += [live.part(plan.removed)] if len(plan.removed) else []
+        live = carry_out(plan, live, asleep, labels, ids_of(labels))
+
+
 @given(st.lists(st.integers(1, 40), max_size=20), st.integers(1, 60))
 def test_what_sleeps_is_kept_in_pieces_that_leave_frames_with_their_words(
     turns: list[int], most: int

@@ -74,3 +74,22 @@ def test_the_whole_vocabulary_is_copied_only_where_any_token_may_be_chosen(
             monkeypatch.undo()
         # The third token is far less likely than the first, and is not shown.
         assert shown == ([engine.model.size] if whole else [2] if sampling.temperature else [])
+
+
+def test_logits_that_are_no_numbers_are_left_to_llama_cpp(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LlamaEngine(model) as engine:
+        monkeypatch.setattr(engine.model, "logits", lambda *_: np.full(3, np.nan, np.float32))
+
+        class Samplers:
+            def llama_sampler_sample(self, *_: object) -> int:
+                return 2
+
+            def llama_sampler_apply(self, *_: object) -> None:
+                raise AssertionError("An empty list of choices ends the process.")
+
+        with Sampler(engine.model, Sampling(), np.zeros(0, np.int32)) as sampler:
+            monkeypatch.setattr(sampler, "c", Samplers())
+            assert sampler.sample(None) == 2
+            monkeypatch.undo()
