@@ -286,9 +286,8 @@ class Cache:
                 self._shift()
         if only_tail:
             self.clean = self.count
-        self.graves = [
-            grave for grave in self.graves if not np.isin(grave.tokens.labels, prompt.labels).all()
-        ]
+        live = set(zip(prompt.labels.tolist(), prompt.ids.tolist(), strict=True))
+        self.graves = [grave for grave in self.graves if not live.issuperset(grave.tokens)]
 
     def _remove(self, index: npt.NDArray[np.intp], *, keep: bool) -> None:
         """Live tokens leave; their keys and values are kept aside while there is room."""

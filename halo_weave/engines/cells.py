@@ -32,6 +32,10 @@ class CachedTokens:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Label and id of each."""
+        return zip(self.labels.tolist(), self.ids.tolist(), strict=True)
+
     def part(self, index: npt.NDArray[np.intp] | slice) -> CachedTokens:
         return CachedTokens(self.labels[index], self.ids[index], self.places[index])
 
@@ -131,15 +135,16 @@ def plan_reading(
     source = _match(live, asleep, labels, ids, anew_from)
     returning: dict[int, tuple[int, int]] = {}
     if asleep:
+        # By its id, too: system prompts with and without tools have the same labels.
         where = {
-            int(label): (run, at)
+            token: (run, at)
             for run, held in enumerate(asleep)
-            for at, label in enumerate(held.labels.tolist())
+            for at, token in enumerate(held)
         }
         for i in np.flatnonzero(source[:anew_from] < 0).tolist():
-            found = where.get(int(labels[i]))
+            found = where.get((int(labels[i]), int(ids[i])))
             # The first token of all gathers attention as no other does: it must be computed as the first.
-            if i and found and asleep[found[0]].ids[found[1]] == ids[i]:
+            if i and found:
                 returning[i] = found
         _bring_neighbours(asleep, labels, ids, source, returning, anew_from)
     return _lay_out(live, asleep, source, returning, limit=limit, reserve=reserve)
@@ -163,8 +168,8 @@ def _match(
     same = _common_prefix(live.ids, ids[:anew_from])
     other = np.flatnonzero(live.labels[:same] != labels[:same])
     if len(other):
-        named = {pair for held in (live, *asleep) for pair in _named(held.labels, held.ids)}
-        asked = set(_named(labels, ids))
+        named = {token for held in (live, *asleep) for token in held if token[0] > NAMELESS}
+        asked = {token for token in zip(labels.tolist(), ids.tolist(), strict=True) if token[0] > NAMELESS}
         here = zip(labels[other].tolist(), live.labels[other].tolist(), ids[other].tolist(), strict=True)
         known = [(label, id) in named or (taken, id) in asked for label, taken, id in here]
         same = int(other[known.index(True)]) if any(known) else same
@@ -178,12 +183,6 @@ def _match(
     if bool((live.labels <= NAMELESS).any()):
         _take_neighbours(live, labels, ids, source, anew_from)
     return source
-
-
-def _named(labels: Positions, ids: Ids) -> Iterator[tuple[int, int]]:
-    """Label and id of each token whose label names it."""
-    some = labels > NAMELESS
-    return zip(labels[some].tolist(), ids[some].tolist(), strict=True)
 
 
 def _take_neighbours(

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from threading import Condition, Thread
 
 from halo_weave.core.tokens import ChunkKey
@@ -109,7 +108,7 @@ class ReadAhead:
             desk = system.desk(window_id)
             if how == "off" or not desk.engine.info.abilities.cuts or not len(desk.window):
                 return
-            prompt = _prompt_of(desk, wish, system.now())
+            prompt = _prompt_of(desk, wish, system)
             if system.store.version() == version and window_id not in system.at_work:
                 desk.engine.read_ahead(
                     window_id,
@@ -124,7 +123,7 @@ class ReadAhead:
                 return
 
 
-def _prompt_of(desk: Desk, wish: _Wish, now: datetime) -> Prompt:
+def _prompt_of(desk: Desk, wish: _Wish, system: System) -> Prompt:
     """What the next prompt begins with if these chunks wake up and these words are sent."""
     readings = list(desk.readings(wish.wakes).values())
     with desk.guard:
@@ -137,10 +136,10 @@ def _prompt_of(desk: Desk, wish: _Wish, now: datetime) -> Prompt:
             foreign.add(one.chunk.start)
     return desk.scribe.ahead(
         sorted(chunks, key=lambda chunk: chunk.start),
-        desk.system,
+        system.prompt_for(desk, wish.text),
         origins,
         frozenset(foreign),
-        stamp=Origin(now, dated=desk.settings.timestamps, speaker=wish.speaker).stamp,
+        stamp=Origin(system.now(), dated=desk.settings.timestamps, speaker=wish.speaker).stamp,
         effort=desk.settings.effort,
         words=desk.engine.tokenize(wish.text) if wish.text else None,
     )

@@ -306,6 +306,11 @@ class System:
             prompt = f"{prompt}\n\n{told}".strip()
         return scribe.system(prompt, scribe.declared if form == "native" else "")
 
+    def prompt_for(self, desk: Desk, text: str) -> SystemPrompt:
+        """The system prompt of a turn in which the user says this: it may declare tools."""
+        form = self.tool_form(desk.settings, text, desk.record)
+        return self.system_prompt(desk.scribe, desk.record, desk.settings, form)
+
     @contextmanager
     def alone(self, window_id: str) -> Iterator[None]:
         """Only one turn or change at a time in a window, among all servers: a second one is refused with WindowBusy."""

@@ -66,6 +66,21 @@ def test_a_new_window_takes_the_system_prompt_from_another_one(model: Path) -> N
         )
 
 
+def test_system_prompts_that_take_turns_are_read_once_each(model: Path) -> None:
+    """As those with and without tools do."""
+    with engine_on(model, None) as engine:
+        talk = talk_in(engine)
+        computed = {}
+        for number, kind in enumerate(("plain", "tools", "plain", "tools", "plain")):
+            talk.system = f"You are a sailor. {f'You have {kind}. ' * (12 if kind == 'tools' else 3)}"
+            read = talk.hear(SIX).read
+            assert read is not None
+            computed[number] = read.computed
+        told = len(engine.tokenize("You have tools. " * 12))
+        assert computed[1] > told // 2
+        assert max(computed[2], computed[3], computed[4]) < 8
+
+
 def stopped_in_the_middle(engine: LlamaEngine) -> None:
     """A stretch in the middle is computed in part, and then somebody speaks."""
     talk = talk_in(engine)
