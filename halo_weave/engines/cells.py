@@ -136,11 +136,7 @@ def plan_reading(
     returning: dict[int, tuple[int, int]] = {}
     if asleep:
         # By its id, too: system prompts with and without tools have the same labels.
-        where = {
-            token: (run, at)
-            for run, held in enumerate(asleep)
-            for at, token in enumerate(held)
-        }
+        where = {token: (run, at) for run, held in enumerate(asleep) for at, token in enumerate(held)}
         for i in np.flatnonzero(source[:anew_from] < 0).tolist():
             found = where.get((int(labels[i]), int(ids[i])))
             # The first token of all gathers attention as no other does: it must be computed as the first.
