@@ -107,6 +107,9 @@ class Sampling:
                 raise BadSetting(f"{name} is {getattr(self, name)}; it takes {range}.")
 
 
+# What has no position is labelled below zero. Labels from here on down are given in the order in which something is first
+# read, so that another process gives them otherwise.
+GIVEN = -(1 << 24)
 # Labels from here on down name nothing: frames of an earlier process, or of a message that was not said yet. Such a token
 # is known again by what it says and by the one next to it.
 NAMELESS = -(1 << 60)

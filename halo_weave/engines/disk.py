@@ -19,14 +19,14 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.core.tokens import Positions
+from halo_weave.core.tokens import Ids, Positions
 from halo_weave.engines.cells import CachedTokens
 from halo_weave.llama.library import Library
-from halo_weave.ports import NAMELESS, named_by
+from halo_weave.ports import GIVEN, NAMELESS, named_by
 
 log = logging.getLogger(__name__)
 
-MAGIC = b"HWCELLS1"
+MAGIC = b"HWCELLS2"
 LIVE_FILE = "live.cells"
 SAMPLES, BLOCK = 16, 1 << 20  # blocks of a model file that tell it from others
 LONGEST_HEAD = 1 << 24
@@ -66,7 +66,7 @@ class CellFiles:
 
     def __init__(self, root: Path, key: str, quota: int) -> None:
         self.root, self.folder, self.quota = root, root / key, quota
-        self._shelves: dict[str, dict[int, str]] = {}  # of each window: which file has a token
+        self._shelves: dict[str, dict[int, str]] = {}  # of each window: which file has a token, by `names_of`
         self._waiting: SimpleQueue[_Job | threading.Event | None] = SimpleQueue()
         self._guard = threading.Lock()  # a file is not written while its window is forgotten
         _sweep(self.folder)
@@ -86,14 +86,12 @@ class CellFiles:
 
     def keep(self, window: str, grave: Grave) -> None:
         """What fell asleep is written when there is time, unless its file is there already."""
-        known = grave.tokens.labels >= 0
-        if not known.any():
+        known = names_of(grave.tokens.labels, grave.tokens.ids)
+        if not len(known):
             return
-        digest = hashlib.blake2b(
-            grave.tokens.labels[known].tobytes() + grave.tokens.ids.tobytes(), digest_size=12
-        )
+        digest = hashlib.blake2b(known.tobytes() + grave.tokens.ids.tobytes(), digest_size=12)
         name = f"{digest.hexdigest()}.cells"
-        self._shelf(window).update(dict.fromkeys(grave.tokens.labels[known].tolist(), name))
+        self._shelf(window).update(dict.fromkeys(known.tolist(), name))
         if not (path := self._place(window) / name).exists():
             self._waiting.put((path, [grave], 0))
 
@@ -104,9 +102,9 @@ class CellFiles:
         return self._read(self._place(window) / LIVE_FILE)
 
     def asleep(self, window: str, wanted: Positions) -> list[Grave]:
-        """What the files hold of these tokens."""
+        """What the files hold of these tokens, which are told by `names_of`."""
         shelf = self._shelf(window)
-        names = {shelf[label] for label in wanted.tolist() if label in shelf}
+        names = {shelf[token] for token in wanted.tolist() if token in shelf}
         found: list[Grave] = []
         for name in sorted(names):
             saved = self._read(self._place(window) / name)
@@ -136,7 +134,7 @@ class CellFiles:
             shelf = self._shelves[window] = {}
             for path in self._place(window).glob("*.cells"):
                 if path.name != LIVE_FILE and (head := _head(path)) is not None:
-                    shelf.update(dict.fromkeys(head[1][head[1] >= 0].tolist(), path.name))
+                    shelf.update(dict.fromkeys(names_of(head[1], head[2]).tolist(), path.name))
         return shelf
 
     def _read(self, path: Path) -> SavedWindow | None:
@@ -148,7 +146,7 @@ class CellFiles:
             return saved
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        except (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
             log.info("%s is not used and computed anew: %s", path, error)
             with suppress(OSError):
                 path.unlink()
@@ -251,6 +249,13 @@ def key_of(model: Path, library: Library, *facts: object) -> str:
     return digest.hexdigest()
 
 
+def names_of(labels: Positions, ids: Ids) -> Positions:
+    """Of those tokens that another process knows, too: positions, and of a template's own words label and id in one."""
+    same = labels > GIVEN
+    named, ids = labels[same], ids[same].astype(np.int64)
+    return np.where(named >= 0, named, named + (ids + 1) * GIVEN)
+
+
 def has_any(labels: Positions, spans: Iterable[Span]) -> bool:
     """Whether one of the labels lies in one of the spans."""
     return any(bool(((labels >= first) & (labels < last)).any()) for first, last in spans)
@@ -291,13 +296,15 @@ def _write(path: Path, parts: Sequence[Grave], clean: int) -> None:
     partial.replace(path)
 
 
-def _head(path: Path) -> tuple[dict[str, Any], Positions] | None:
-    """The head of a file and the labels in it. Not checked: that needs the whole file."""
+def _head(path: Path) -> tuple[dict[str, Any], Positions, Ids] | None:
+    """The head of a file, and the labels and ids in it. Not checked: that needs the whole file."""
     try:
         with path.open("rb") as file:
             head = _parsed_head(file)
-        return head, np.array([label for part in head["parts"] for label in part["labels"]], np.int64)
-    except (OSError, ValueError, KeyError, TypeError):
+        labels = np.array([label for part in head["parts"] for label in part["labels"]], np.int64)
+        ids = np.array([id for part in head["parts"] for id in part["ids"]], np.int32)
+        return (head, labels, ids) if len(labels) == len(ids) else None
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
@@ -324,8 +331,8 @@ def _unpacked(content: bytes) -> SavedWindow:
     at, parts, nameless = start + 4 + length, [], NAMELESS
     for part in head["parts"]:
         labels = np.array(part["labels"], np.int64)
-        # Labels below zero are of the process that wrote them: here they name nothing.
-        below = labels < 0
+        # Labels that the process gave which wrote them name nothing here.
+        below = labels <= GIVEN
         labels[below] = np.arange(nameless, nameless - below.sum(), -1)
         nameless -= int(below.sum())
         tokens = CachedTokens(labels, np.array(part["ids"], np.int32), np.array(part["places"], np.int32))

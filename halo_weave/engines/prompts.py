@@ -57,9 +57,9 @@ class FlatPrompt:
         return flat
 
     def agrees(self, tokens: CachedTokens) -> bool:
-        """Whether tokens with the same label are the same: those on disk may be of another conversation."""
+        """Whether tokens at the same position are the same: those on disk may be of another conversation."""
         _, here, there = np.intersect1d(self.labels, tokens.labels, assume_unique=True, return_indices=True)
-        return bool((self.ids[here] == tokens.ids[there]).all())
+        return bool(((self.ids[here] == tokens.ids[there]) | (self.labels[here] < 0)).all())
 
     def index_of(self, label: int) -> int:
         found = np.flatnonzero(self.labels == label)

@@ -9,7 +9,7 @@ import numpy as np
 
 from halo_weave.core.tokens import Ids
 from halo_weave.engines.cache import Cache
-from halo_weave.engines.disk import CellFiles
+from halo_weave.engines.disk import CellFiles, names_of
 from halo_weave.engines.prompts import FlatPrompt
 from halo_weave.errors import EngineError
 from halo_weave.ports import NAMELESS
@@ -23,8 +23,8 @@ def fetch(disk: CellFiles, window: str, cache: Cache, prompt: FlatPrompt, *, asl
         cache.new = False
         _take_live(disk, window, cache, prompt)
     if asleep:
-        here = [cache.live.labels, *(grave.tokens.labels for grave in cache.graves)]
-        wanted = np.setdiff1d(prompt.labels[prompt.labels >= 0], np.concatenate(here))
+        here = [names_of(held.labels, held.ids) for held in (cache.live, *(g.tokens for g in cache.graves))]
+        wanted = np.setdiff1d(names_of(prompt.labels, prompt.ids), np.concatenate(here))
         found = disk.asleep(window, wanted) if len(wanted) else []
         cache.graves += [grave for grave in found if prompt.agrees(grave.tokens)]
 

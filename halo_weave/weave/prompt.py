@@ -17,14 +17,16 @@ import numpy.typing as npt
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Chunk, ChunkKey, Ids, Positions, Role, Tokens
 from halo_weave.core.window import Window
-from halo_weave.ports import NAMELESS, UNSENT, Engine, Prompt, Segment
+from halo_weave.ports import GIVEN, NAMELESS, UNSENT, Engine, Prompt, Segment
 from halo_weave.templates.messages import ChatMessage, Piece
 
-# What has no position is labelled below zero: the system prompt from -1 on; from -2^24 on, in the order in which they are
-# first read, frames and chunks that this window reads with other tokens than they were said with. So no label depends on
-# how far the ids of a memory have advanced.
+# What has no position is labelled below zero: the template's own words around the system prompt, such as its tools, from -1
+# on; from `GIVEN` on the system prompt itself, frames, and chunks that this window reads with other tokens than they were
+# said with. So no label depends on how far the ids of a memory have advanced.
 SYSTEM_LABELS = -1
-GIVEN_LABELS = -(2**24)
+SYSTEM_PIECE = (
+    1 << 18
+)  # labels for each piece of the template's words, so that none depends on how long another one is
 MOST_GIVEN = 1 << 16  # parts whose labels are remembered; one that is forgotten is read anew
 NAMELESS_LABELS = NAMELESS - (1 << 59)  # apart from those that a cache on disk has
 _COMING = -1  # id of a turn that was not said yet
@@ -111,7 +113,7 @@ class Scribe:
         self._plain = lru_cache(4096)(engine.tokenize)
         self.system = lru_cache(64)(self._system)
         self.given = lru_cache(MOST_GIVEN)(self._given)
-        self._next_given, self._next_nameless, self._guard = GIVEN_LABELS, NAMELESS_LABELS, Lock()
+        self._next_given, self._next_nameless, self._guard = GIVEN, NAMELESS_LABELS, Lock()
         self.controls = lru_cache(4096)(self._controls)
         self._agree = lru_cache(4096)(self._agreed)
         self._sizes: dict[Role, int] = {}
@@ -318,7 +320,7 @@ class _Writer:
         self.scribe, self.live = scribe, live  # the labels of the live chunks, by their start
         self.segments: list[Segment] = []
         self.firsts: list[tuple[int, int]] = []  # the first label that is read of each turn's chunks
-        self._system = 0
+        self._system = 0  # pieces so far
         self._used: dict[tuple[int, _Slot], int] = {}
 
     def write(self, piece: Piece, turns: Sequence[_LiveTurn], after_system: bool) -> None:
@@ -332,9 +334,13 @@ class _Writer:
             self.frame(piece.text, turns[number].id, "footer" if piece.part == "footer" else "header")
 
     def system(self, piece: Piece) -> None:
+        """The template's own words have the same labels in every process, and other words have others."""
+        first = SYSTEM_LABELS - self._system * SYSTEM_PIECE
         ids = self.scribe.said_ids(piece.text) if piece.said else self.scribe.frame_ids(piece.text)
-        self._add("system", SYSTEM_LABELS - self._system, ids)
-        self._system += len(ids)
+        if piece.said or len(ids) > SYSTEM_PIECE or first - SYSTEM_PIECE < GIVEN:
+            first = self.scribe.given(("system", self._system, piece.text), len(ids))
+        self._system += 1
+        self._add("system", first, ids)
 
     def frame(self, text: str, turn_id: int, slot: _Slot) -> None:
         self._add_part(self.scribe.frame_ids(text), turn_id, slot)

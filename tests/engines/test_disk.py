@@ -68,6 +68,22 @@ def read_again(
     return heard
 
 
+def test_a_system_prompt_that_slept_is_not_read_again_by_the_next_process(model: Path, cells: Path) -> None:
+    """As that with tools does, which only some messages ask for."""
+    plain, tools = "You are a sailor.", f"You are a sailor. {'You have tools. ' * 12}"
+    for computes in (True, False):
+        with engine_on(model, cells) as engine:
+            talk = talk_in(engine)
+            told = len(engine.tokenize(tools)) // 2
+            for system in (plain, tools, plain):
+                talk.system = system
+                read = talk.hear(ONE).read
+                assert read is not None
+                if system is tools:
+                    assert (read.computed > told) is computes
+                    assert (read.restored > told) is not computes
+
+
 def speak(model: Path, cells: Path, *asleep: set[int]) -> None:
     with engine_on(model, cells) as engine:
         talk = talk_in(engine)

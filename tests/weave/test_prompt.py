@@ -11,7 +11,7 @@ import pytest
 from halo_weave.core.tokens import Chunk, Role
 from halo_weave.core.window import Window, chunk_turn
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.ports import Capture, Read, Sampling, Step
+from halo_weave.ports import GIVEN, Capture, Read, Sampling, Step
 from halo_weave.templates.chat import CHATML
 from halo_weave.templates.messages import ChatMessage, ChatPrompt
 from halo_weave.templates.model import ModelTemplate
@@ -147,6 +147,26 @@ def test_a_turn_is_read_from_the_cache_when_another_one_sleeps(
     window.remove([chunk.key for chunk in window.chunks if chunk.key.turn_id == 1])
     for segment in scribe.prompt(window, system, {}).segments:
         assert labels.issuperset(zip(segment.labels.tolist(), segment.ids.tolist(), strict=True))
+
+
+def test_the_words_after_the_system_prompt_keep_their_labels_when_it_changes(
+    open_engine: Callable[[str], TemplatedEngine],
+) -> None:
+    """What is declared of tools stands there: it need not be read again when the memory's headings change."""
+    twice = CHATML.replace("message['content']", "message['content'] + message['content']")
+    after = []
+    for template, system in ((CHATML, "Be kind."), (CHATML, "Be kind, and brief."), (twice, "Be kind.")):
+        engine = open_engine(template)
+        scribe = Scribe(engine)
+        window = filled(engine, scribe, [(Role.USER, "Hello.")])
+        written = scribe.prompt(window, scribe.system(system), {})
+        of_system = [one for one in written.segments if one.kind == "system"]
+        labels = np.concatenate([one.labels for one in of_system])
+        assert len(np.unique(labels)) == len(labels)
+        after.append(of_system[-1])
+    assert after[0].ids.tolist() == after[1].ids.tolist()
+    assert after[0].labels.tolist() == after[1].labels.tolist()
+    assert after[0].labels[0] > GIVEN
 
 
 def test_the_estimate_of_frames_is_what_the_prompt_takes(
