@@ -1,4 +1,4 @@
-"""How much of a text tells something. Questions and answers that know nothing do not, and must not be taken for facts."""
+"""How much of a text tells something. Questions, courtesies and answers that know nothing do not: they are no facts."""
 
 from __future__ import annotations
 
@@ -50,6 +50,25 @@ _EMPTY = re.compile(
     )\b | わかりません | 分かりません | 覚えていません | 不知道 | 不记得 | 不清楚 | لا\s+أعرف | لا\s+أتذكر""",
     re.I | re.X,
 )
+# Thanks, greetings and offers to help, if a sentence is nothing else. "Yes" and "no" are not among them: they may be answers.
+_POLITE = re.compile(
+    r"""^\W*(?:(?:oh|ah|aha|ok|okay|well|great|perfect|cool|nice|wow|alright|yes|no|sure|and|so|hi|hey|hello)\b\W*)*(?:
+      (?<!\w)(?:ok|okay|great|perfect|cool|nice|wow|alright|hi|hey|hello)
+    | (?:many\s+)?thanks(?:\s+(?:a\s+lot|so\s+much|again))* | thank\s+you(?:\s+(?:so|very)\s+much)?
+    | you(?:['’]re|\s+are)\s+(?:very\s+|most\s+)?welcome | no\s+problem | my\s+pleasure | got\s+it | i\s+see | (?:please\s+)?go\s+on | never\s+mind
+    | good\s+(?:morning|afternoon|evening|night|bye) | goodbye | bye | see\s+you(?:\s+(?:later|soon|tomorrow|then))?
+    | (?:if\s+(?:you\s+(?:have|need)|there(?:['’]s|\s+is)\s+)\s*(?:any|more|some)[^.!?]*?,?\s*)?(?:please\s+)?(?:feel\s+free\s+to\s+(?:ask|reach\s+out|let\s+me\s+know)|(?:just\s+)?let\s+me\s+know(?:\s+if\s+(?:you|there))?)\b[^.!?,]*
+    | i(?:['’]m|\s+am|['’]d\s+be|\s+would\s+be)\s+(?:(?:always|just)\s+)?(?:here|happy|glad)\s+to\s+(?:help|assist|continue)\b[^.!?]*
+    | (?:i(?:['’]m|\s+am)\s+)?sorry,?\s+(?:but\s+)?i\s+(?:can['’]?t|cannot|am\s+unable\s+to)\s+(?:assist|help)\b[^.!?]*
+    | (?:vielen\s+|herzlichen\s+)?dank(?:e)?(?:\s+(?:schön|sehr|dir|ihnen))? | bitte(?:\s+(?:schön|sehr))? | gern(?:e)?(?:\s+geschehen)? | alles\s+klar | verstanden
+    | hallo | guten\s+(?:morgen|tag|abend) | gute\s+nacht | tschüss
+    | merci(?:\s+(?:beaucoup|bien))? | de\s+rien | d['’]accord | bonjour | bonsoir | au\s+revoir
+    | (?:muchas\s+)?gracias | de\s+nada | vale | hola | buen[oa]s\s+(?:días|tardes|noches) | adiós
+    | (?:большое\s+)?спасибо(?:\s+большое)? | пожалуйста | привет | ладно
+    | ありがとう(?:ございます|ございました)? | どういたしまして | こんにちは | おはよう(?:ございます)? | 谢谢(?:你|您)? | 謝謝 | 不客气 | 你好 | شكرا | شكراً | عفوا | مرحبا
+    )(?:,?\s+\w+)?\W*$""",
+    re.I | re.X,
+)
 _SHORT = 25  # words; a longer sentence may say that it does not know one thing and tell another
 _BACK = re.compile(
     r"""\b(?:do|did|can|could|would)\s+you\s+(?:still\s+|even\s+|perhaps\s+)?(?:remember|recall)\b
@@ -74,8 +93,8 @@ def told_share(text: str) -> float:
             continue
         total += size
         asks = _ASKED.search(sentence) or _ASKING.search(sentence) or _REQUESTED.search(sentence)
-        knows_nothing = size <= _SHORT and _EMPTY.search(sentence)
-        told += 0 if asks or knows_nothing else size
+        empty = size <= _SHORT and (_EMPTY.search(sentence) or _POLITE.search(sentence))
+        told += 0 if asks or empty else size
     return told / total if total else 1.0
 
 
