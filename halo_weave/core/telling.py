@@ -56,7 +56,7 @@ _POLITE = re.compile(
       (?<!\w)(?:ok|okay|great|perfect|cool|nice|wow|alright|hi|hey|hello)
     | (?:many\s+)?thanks(?:\s+(?:a\s+lot|so\s+much|again))* | thank\s+you(?:\s+(?:so|very)\s+much)?
     | you(?:['’]re|\s+are)\s+(?:very\s+|most\s+)?welcome | no\s+problem | my\s+pleasure | got\s+it | i\s+see | (?:please\s+)?go\s+on | never\s+mind
-    | good\s+(?:morning|afternoon|evening|night|bye) | goodbye | bye | see\s+you(?:\s+(?:later|soon|tomorrow|then))?
+    | good\s+(?:morning|afternoon|evening|night|bye) | goodbye | bye | see\s+you\s+(?:later|soon|then)
     | (?:if\s+(?:you\s+(?:have|need)|there(?:['’]s|\s+is)\s+)\s*(?:any|more|some)[^.!?]*?,?\s*)?(?:please\s+)?(?:feel\s+free\s+to\s+(?:ask|reach\s+out|let\s+me\s+know)|(?:just\s+)?let\s+me\s+know(?:\s+if\s+(?:you|there))?)\b[^.!?,]*
     | i(?:['’]m|\s+am|['’]d\s+be|\s+would\s+be)\s+(?:(?:always|just)\s+)?(?:here|happy|glad)\s+to\s+(?:help|assist|continue)\b[^.!?]*
     | (?:i(?:['’]m|\s+am)\s+)?sorry,?\s+(?:but\s+)?i\s+(?:can['’]?t|cannot|am\s+unable\s+to)\s+(?:assist|help)\b[^.!?]*

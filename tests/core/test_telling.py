@@ -71,6 +71,7 @@ def test_questions_and_empty_answers_tell_nothing(text):
         "Good Morning is the name of our boat.",
         "You're welcome at our house in Bremen on Friday.",
         "Hello Kitty is her favourite.",
+        "Alright, see you tomorrow!",
         "Great Yarmouth is where I grew up.",
         "Danke für die Blumen aus dem Garten.",
         "Let me know when the ship arrives, I pick up my aunt.",
