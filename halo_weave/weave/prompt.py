@@ -24,9 +24,7 @@ from halo_weave.templates.messages import ChatMessage, Piece
 # on; from `GIVEN` on the system prompt itself, frames, and chunks that this window reads with other tokens than they were
 # said with. So no label depends on how far the ids of a memory have advanced.
 SYSTEM_LABELS = -1
-SYSTEM_PIECE = (
-    1 << 18
-)  # labels for each piece of the template's words, so that none depends on how long another one is
+SYSTEM_PIECE = 1 << 18  # labels for each piece: none depends on how long another one is
 MOST_GIVEN = 1 << 16  # parts whose labels are remembered; one that is forgotten is read anew
 NAMELESS_LABELS = NAMELESS - (1 << 59)  # apart from those that a cache on disk has
 _COMING = -1  # id of a turn that was not said yet
