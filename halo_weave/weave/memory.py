@@ -304,6 +304,7 @@ class WeaveMemory:
         finally:
             self._importing = None
         self._system.divide_long()
+        self._system.remove_stamps()
         self._system.recall.note_said()
         return brought
 

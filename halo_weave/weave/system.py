@@ -474,6 +474,12 @@ class System:
         if self.erase_tapes:
             self.erase_tapes(window_id)
 
+    def remove_stamps(self) -> None:
+        """Replies that earlier versions stored with a time stamp lose it."""
+        with suppress(StoreError):  # at the next start, if the store is busy or full
+            if self.store.remove_stamps(now=self.now()):
+                self.recall.note_said()
+
     def divide_long(self) -> None:
         """What sleeps and is too long to wake up whole is cut into parts: then those that fit wake up, at their places."""
         settings = self.settings(None)

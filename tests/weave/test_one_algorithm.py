@@ -72,7 +72,7 @@ def test_an_answer_from_another_window_has_its_date_and_origin(weave):
     for one in answers:
         assert one.window_name == "Dogs"
         assert f"{one.said:%Y}" in prompt
-    assert "in Dogs]" in prompt
+    assert 'in the chat "Dogs", you answered: "' in prompt
 
 
 def test_a_search_can_be_limited_to_windows_with_a_tag(weave):
