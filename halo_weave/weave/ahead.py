@@ -135,7 +135,7 @@ def _prompt_of(desk: Desk, wish: _Wish, system: System) -> Prompt:
             foreign.add(one.chunk.start)
     return desk.scribe.ahead(
         sorted(chunks, key=lambda chunk: chunk.start),
-        system.prompt_for(desk, wish.text),
+        desk.system,
         origins,
         frozenset(foreign),
         origin=desk.coming_origin(wish.speaker, system.now()),

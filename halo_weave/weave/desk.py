@@ -151,6 +151,14 @@ class Desk:
             return None
         return Origin.said(named, about.said if self._begins_a_day(about.said) else None)
 
+    def tell_with(self, turn_id: int, before: str, after: str) -> None:
+        """The model reads these words around a message of this chat."""
+        known = self.origins.get(turn_id) or Origin("")
+        origin = Origin(known.before + before, known.after + after, known.quoted)
+        with self.guard:
+            self.origins[turn_id] = origin
+            self.window.stamps[turn_id] = self.scribe.origin_tokens(origin)
+
     def coming_origin(self, speaker: str, now: datetime) -> Origin | None:
         """What the model will be told of the user's next message, if it is sent now."""
         named = speaker if speaker in self.people else ""

@@ -49,11 +49,12 @@ def test_the_model_is_told_where_a_memory_comes_from(assembled):
     weave = assembled()
     cats = weave.windows.create("Cats", settings=SMALL)
     halo = weave.windows.create("Halo", settings={**SMALL, "timestamps": True})
+    weave.engine.replies = ["A Siamese often answers when it is called, and its eyes shine red at night."]
     list(weave.turns.steps(cats.id, "My cat is a Siamese with blue eyes."))
     list(weave.turns.steps(halo.id, "What colour are the eyes of the Siamese?"))
     prompt = spoken_prompt(weave, halo.id)
     assert 'in the chat "Cats", I said: "My cat is a Siamese with blue eyes."\n' in prompt
-    assert 'in the chat "Cats", you answered: "You said: My cat is a Siamese' in prompt
+    assert 'in the chat "Cats", you answered: "A Siamese often answers' in prompt
     assert prompt.count("<|turn|>assistant") == 1  # of the answer here: nothing of another chat poses as dialogue
     list(weave.turns.steps(cats.id, "What colour are the eyes of the Siamese?"))
     assert "in the chat" not in spoken_prompt(weave, cats.id)  # in its own chat it stands as it was said
