@@ -144,7 +144,11 @@ class Desk:
         if DOCUMENT in about.tags:
             return Origin.quotation(said, role, chat=self._elsewhere(about.window), document=about.speaker)
         if not self._own(about.window, chunk.key.turn_id):
-            if self.people and role is Role.USER and self.store.window(about.window).owner != self.record.owner:
+            if (
+                self.people
+                and role is Role.USER
+                and self.store.window(about.window).owner != self.record.owner
+            ):
                 named = about.speaker
             return Origin.quotation(said, role, chat=self._elsewhere(about.window), speaker=named)
         if role is Role.ASSISTANT:

@@ -30,7 +30,9 @@ NAMELESS_LABELS = NAMELESS - (1 << 59)  # apart from those that a cache on disk 
 _COMING = -1  # id of a turn that was not said yet
 LONGEST_NAME = 48  # bytes of a window's name that the model is told
 
-_Slot = Literal["header", "footer", "before", "after", "between", "left", "right", "rewritten"]  # parts of a frame with labels of their own
+_Slot = Literal[
+    "header", "footer", "before", "after", "between", "left", "right", "rewritten"
+]  # parts of a frame with labels of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,9 @@ class Scribe:
             labels = np.arange(reply.start, reply.start + len(reply.ids), dtype=np.int64)
             writer.segments.append(Segment("chunk", labels, np.array(reply.ids, np.int32)))
         read_from = next((first for turn_id, first in writer.firsts if turn_id == reply.answers), None)
-        before = sum(len(chunk) for turn in turns for chunk in turn.chunks if chunk.key.turn_id != reply.answers)
+        before = sum(
+            len(chunk) for turn in turns for chunk in turn.chunks if chunk.key.turn_id != reply.answers
+        )
         said = _messages(turns, system)
         return WindowPrompt(
             writer.segments,
@@ -272,9 +276,7 @@ class Scribe:
         read_from = next((first for turn_id, first in writer.firsts if turn_id == _COMING), None)
         return Prompt(writer.segments, 0, read_from)
 
-    def _pieces(
-        self, turns: Sequence[_Message], system: SystemPrompt, effort: str | None
-    ) -> Sequence[Piece]:
+    def _pieces(self, turns: Sequence[_Message], system: SystemPrompt, effort: str | None) -> Sequence[Piece]:
         tools = declarations(system.tools)
         return self._engine.chat(_messages(turns, system), effort=effort, tools=tools).pieces
 

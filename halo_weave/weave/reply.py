@@ -62,7 +62,9 @@ class ReplyReader:
         self._known = 0  # tokens of which it is known what they are
         self._runs: list[tuple[ReplyKind, bytes]] = []  # of the first token that is not known yet
         self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._opening: bytes | None = b""  # of the answer, while it may be a time stamp; None: that is decided
+        self._opening: bytes | None = (
+            b""  # of the answer, while it may be a time stamp; None: that is decided
+        )
 
     @property
     def known(self) -> Sequence[ReplyToken]:

@@ -55,6 +55,7 @@ CONFIRM = {
     "forgotten": "\n\n(This is deleted from your memory now. Confirm that in one short sentence.)",
 }
 NOTHING_SAVED = "\n\n(Nothing like this was saved in your memory. Say that in one short sentence.)"
+NOTHING_ADDED = "I have used my memory, and have nothing to add."
 FRAME = 0.1  # seconds between two reports of brightness
 
 
@@ -322,7 +323,7 @@ class Turn:
                         self.reason = step.reason
                         if step.cached is not None:
                             self.stats.update(cached=step.cached, prompted=step.prompted or 0)
-                        if not calls:
+                        if not calls and (not self.stats["called"] or self._has_answer()):
                             self.light.end(step.row)
                             return
                 if calls and (detector or not self.calling.several):
@@ -330,13 +331,36 @@ class Turn:
                 self.clock.handed = time.perf_counter()
                 self.clock.per_token += self.clock.handed - got if isinstance(step, Step) else 0.0
             made = {call.command for call, native in calls if native}
+            if not calls and self.stats["called"] and self.reason == "eos" and not self._has_answer():
+                if not self.stats["retried"]:
+                    self._without_tools()
+                    rounds = 0
+                    continue
+                yield from self._say_for_tool("answer", NOTHING_ADDED, ids)
+                return
             if not calls or (made and made <= self._called):
                 self.reason = "eos" if calls else self.reason  # small models repeat a call that was answered
                 return
             self._called |= made
+            self.stats["called"] += len(calls)
             yield from self._tell(self.reply.finish())
             yield from self._use_tools(calls, ids)
             rounds -= 1
+
+    def _has_answer(self) -> bool:
+        """Whether the model has said something after its last tool."""
+        for token in reversed(self.reply.tokens):
+            if token.by_tool:
+                return False
+            if token.kind == "answer" and token.shown.strip():
+                return True
+        return False
+
+    def _without_tools(self) -> None:
+        """The model is asked once more, and no tools are declared to it any more."""
+        self.stats["retried"] = 1
+        self.form = "off"
+        self.desk.system = self.system.system_prompt(self.scribe, self.desk.record, self.settings, "off")
 
     def _generate(self, ids: Reservation, *, first: bool) -> Iterator[GenerationEvent]:
         """The model's steps to the end of the reply, or of what there is room for."""
