@@ -38,6 +38,8 @@ export class Store extends EventTarget {
   light = new Map();
   /** Replies of which it is not known what they used, since the model was not calibrated yet. @type {Set<string>} */
   unlit = new Set();
+  /** What was saved or taken out because the user asked for it, by reply. @type {Map<string, Wire.Events["memory"][]>} */
+  kept = new Map();
   /** The reply whose light is shown, "" for the newest. */
   pointed = "";
   /** @type {Connection} */
@@ -217,6 +219,7 @@ export class Store extends EventTarget {
       case "brightened": return this.#brightened(event.data);
       case "tool_called": return this.#phase("tool", { command: event.data.command, tools: this.turn.tools + 1 });
       case "tool_answered": return this.#phase("writing", { command: "" });
+      case "memory": return this.#kept(event.data);
       case "spoken": return this.#spoken(event.data);
       case "done": return this.#done(event.data);
       case "unstored": return this.#unstored(event.data);
@@ -328,6 +331,14 @@ export class Store extends EventTarget {
   #brightened({ data, attention }) {
     if (this.live?.draft) this.live.attention = decodeFloats(attention);
     if (this.live?.brighten(decodeFloats(data))) this.tell("brightness");
+    return false;
+  }
+
+  /** @param {Wire.Events["memory"]} data */
+  #kept(data) {
+    const reply = this.newestReply;
+    this.kept.set(reply, [...(this.kept.get(reply) ?? []), data]);
+    this.tell("live");
     return false;
   }
 

@@ -2,6 +2,7 @@
 
 import { fill, h, icon, iconButton } from "../dom.js";
 import { moment, speakerOf } from "../words.js";
+import { KeptView } from "./kept.js";
 import { RememberedView } from "./remembered.js";
 
 const CUT = "The program ended before this reply did. What was stored of it is here.";
@@ -20,8 +21,9 @@ export class TurnView {
     const fold = { role: "group", tabindex: "0", "aria-label": `Text of ${turn.speaker}` };
     if (turn.document) for (const [name, value] of Object.entries(fold)) this.body.setAttribute(name, value);
     this.remembered = new RememberedView(app);
+    this.kept = new KeptView(app);
     const about = { class: `turn ${turn.document ? "document" : turn.role}`, data: { turn: turn.turn_id } };
-    this.node = h("section", about, this.head, this.body, this.remembered.node);
+    this.node = h("section", about, this.head, this.body, this.kept.node, this.remembered.node);
     this.show(turn);
   }
 
@@ -29,6 +31,7 @@ export class TurnView {
   show(turn) {
     this.turn = turn;
     this.remembered.show(turn);
+    this.kept.show(turn);
     const { store } = this.app;
     const speaker = speakerOf(turn);
     const elsewhere = turn.window !== "" && turn.window !== store.current;
