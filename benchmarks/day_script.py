@@ -129,11 +129,11 @@ def _message(found: Any, place: str) -> Message:
     if unknown := found.keys() - _KINDS.keys():
         raise BadDay(f"{place} has an unknown key: {min(unknown)}.")
     for key, kind in _KINDS.items():
-        value = found.get(key)
-        good = isinstance(value, kind) and (
-            kind is not list or all(isinstance(one, str) and one for one in value)
-        )
-        if key in found and not good:
+        if key not in found:
+            continue
+        value: Any = found[key]
+        texts = value if isinstance(value, list) else []
+        if not isinstance(value, kind) or not all(isinstance(one, str) and one for one in texts):
             raise BadDay(f"{place}: {key} must be {_NAMES[kind]}.")
     for key in ("window", "say"):
         if not found.get(key, "").strip():
