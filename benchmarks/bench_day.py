@@ -39,6 +39,7 @@ from benchmarks.day_script import (
 from benchmarks.peer_server import ROOT, PeerServer, llama_server, running
 from halo_weave.errors import HaloWeaveError
 from halo_weave.llama.inventory import chosen_weights
+from halo_weave.llama.library import SPINS
 
 DAYS = Path(__file__).parent / "days"
 USUAL = "chat,rag,oracle"
@@ -237,7 +238,8 @@ def run_day(day: Day, model: Path, ways: Sequence[str]) -> Ran:
         lines = log.read_text(errors="replace").splitlines()
         logged = [line for line in lines if line.startswith("Traceback")]
     plain: dict[str, list[PlainReply]] = {}
-    with llama_server(model, context=CONTEXT) as url:
+    env = {"GOMP_SPINCOUNT": SPINS}  # its threads wait for work as the product's do
+    with llama_server(model, context=CONTEXT, env=env) as url:
         other = Plain(url, system, settings)
         try:
             readings = [one for said in heard for one in said.readings]

@@ -61,7 +61,8 @@ class Plain:
     _counted: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._http = httpx.Client(base_url=self.url, timeout=LONGEST_TURN)
+        # It closes connections that are not used for some seconds, so each request has its own.
+        self._http = httpx.Client(base_url=self.url, timeout=LONGEST_TURN, headers={"connection": "close"})
 
     def close(self) -> None:
         self._http.close()

@@ -78,10 +78,12 @@ def running(server: PeerServer) -> Iterator[PeerServer]:
 
 
 @contextmanager
-def llama_server(model: Path, *, context: int = 2048, key: str = "") -> Iterator[str]:
+def llama_server(
+    model: Path, *, context: int = 2048, key: str = "", env: dict[str, str] | None = None
+) -> Iterator[str]:
     """Its address, until the block ends."""
     command = ["-m", "benchmarks.peer_server", str(model), "{port}", str(context), key]
-    with running(PeerServer(command, "/health")) as server:
+    with running(PeerServer(command, "/health", env)) as server:
         yield server.url
 
 
