@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,9 @@ class Product:
         while time.monotonic() < end and quiet < 4:
             status = self.get("/api/status")
             change = status["model"].get("change") or {}
-            busy = change.get("state") in ("loading", "calibrating") or status["embedder"]["state"] == "loading"
+            busy = (
+                change.get("state") in ("loading", "calibrating") or status["embedder"]["state"] == "loading"
+            )
             quiet = 0 if busy else quiet + 1
             time.sleep(0.5)
 
@@ -220,7 +222,17 @@ def run_day(day: Day, model: Path, ways: Sequence[str]) -> Ran:
         data.mkdir()
         (data / "config.toml").touch()
         env = {"HALO_WEAVE_CONFIG": str(data / "config.toml")}  # not the user's
-        command = ["-m", "halo_weave", "serve", "--port", "{port}", "--data", str(data), "--model", str(model)]
+        command = [
+            "-m",
+            "halo_weave",
+            "serve",
+            "--port",
+            "{port}",
+            "--data",
+            str(data),
+            "--model",
+            str(model),
+        ]
         note(f"{day.name}: {len(day.messages)} messages")
         with running(PeerServer(command, "/readyz", env, log)) as server:
             product = Product(server.url)
@@ -288,69 +300,74 @@ def _line(day: Day, number: int, heard: Heard) -> str:
 # Reports
 
 
+# Which messages a share is of, and how a reply to one is judged.
+_JUDGED: dict[str, tuple[Callable[[Message], bool], Callable[[Message, str], bool]]] = {
+    "answers": (lambda one: one.asks_memory, is_right),
+    "updates": (lambda one: one.asks_memory and one.update, is_right),
+    "general": (lambda one: bool(one.answers) and not one.needs and one.told, is_right),
+    "abstained": (lambda one: not one.told, abstains),
+}
+
+
 def report(ran: Sequence[Ran], promised: float | None) -> dict[str, Any]:
-    """The figures of one day or of several."""
+    """The figures of one day or of several. `counts` has [good, of all] for each share."""
     heard = [one for day in ran for one in day.heard]
-    asked = [one for one in heard if one.message.asks_memory]
+    messages = [one.message for one in heard]
     plain = {way: [one for day in ran for one in day.plain[way]] for way in ran[0].plain}
+    texts = {"product": [one.reply for one in heard]}
+    texts |= {way: [one.text for one in replies] for way, replies in plain.items()}
+    judged = {
+        name: {
+            way: counted(good(one, text) for one, text in zip(messages, said, strict=True) if applies(one))
+            for way, said in texts.items()
+        }
+        for name, (applies, good) in _JUDGED.items()
+    }
     requests = [one for one in heard if one.message.remember]
+    counts: dict[str, Any] = {
+        **judged,
+        "needed": counted(label in one.found for one in heard for label in one.message.needs),
+        "remember": counted(one.kept and one.confirmed for one in requests),
+        "stored": counted(one.kept for one in requests),
+        "confirmed": counted(one.confirmed for one in requests),
+    }
     marked = [one for one in heard if one.scaffolding]
-    needed = sum(len(one.message.needs) for one in heard)
     faults = [fault for one in heard for fault in one.faults]
     faults += [line for day in ran for line in day.logged]
-    never_told = [one for one in heard if not one.message.told]
-    general = [one for one in heard if one.message.answers and not one.message.needs and one.message.told]
-    resident = [day.rss for day in ran if day.rss is not None]
-    messages = [one.message for one in heard]
-    result: dict[str, Any] = {
+    resident = max((day.rss for day in ran if day.rss is not None), default=None)
+    return {
         "messages": len(heard),
         "scaffolding": len(marked),
-        "scaffolding_replies": [one.reply[:120] or one.stored[:120] for one in marked],
         "stamps": sum(has_leading_stamp(one.reply) or has_leading_stamp(one.stored) for one in heard),
-        "refusals": {"product": sum(refuses(one.reply) for one in heard)}
-        | {way: sum(refuses(one.text) for one in replies) for way, replies in plain.items()},
-        "answers": {"product": share(is_right(one.message, one.reply) for one in asked)},
-        "general": {"product": share(is_right(one.message, one.reply) for one in general)},
-        "updates": {"product": share(is_right(one.message, one.reply) for one in asked if one.message.update)},
-        "abstained": {"product": share(abstains(one.message, one.reply) for one in never_told)},
-        "needed": {
-            "share": ratio(sum(len(one.found) for one in heard), needed),
-            "found": sum(len(one.found) for one in heard),
-            "of": needed,
-        },
+        "refusals": {way: sum(map(refuses, said)) for way, said in texts.items()},
+        **{name: {way: ratio(*found) for way, found in by_way.items()} for name, by_way in judged.items()},
+        "needed": ratio(*counts["needed"]),
         "needless": mean([one.tokens for one in heard if one.message.needs_nothing]),
-        "needless_never_told": mean([one.tokens for one in never_told]),
+        "needless_never_told": mean([one.tokens for one in heard if not one.message.told]),
         "tokens": mean([one.tokens for one in heard]),
-        "remember": share(one.kept and one.confirmed for one in requests)
-        | {"stored": sum(one.kept for one in requests)},
+        "remember": ratio(*counts["remember"]),
         "overwritten": sum(len(one.overwritten) for one in heard),
         "first_token": _first_token(heard),
         "faults": len(faults),
-        "fault_list": faults[:20],
         "rss_mb": {
-            "resident": rounded(max(resident, default=None)),
+            "resident": rounded(resident),
             "promised": rounded(promised),
-            "ratio": ratio(max(resident), promised) if resident and promised else None,
+            "ratio": ratio(resident, promised) if resident and promised else None,
         },
-        "plain": {},
+        "plain": {way: _plain_figures(replies) for way, replies in plain.items()},
+        "counts": counts,
+        "scaffolding_replies": [(one.reply or one.stored)[:120] for one in marked],
+        "fault_list": faults[:20],
     }
-    for way, replies in plain.items():
-        pairs = list(zip(messages, [one.text for one in replies], strict=True))
-        result["answers"][way] = share(is_right(one, text) for one, text in pairs if one.asks_memory)
-        result["updates"][way] = share(
-            is_right(one, text) for one, text in pairs if one.asks_memory and one.update
-        )
-        result["abstained"][way] = share(abstains(one, text) for one, text in pairs if not one.told)
-        result["general"][way] = share(
-            is_right(one, text) for one, text in pairs if one.answers and not one.needs and one.told
-        )
-        waits = [one.first_token for one in replies if one.first_token is not None]
-        result["plain"][way] = {
-            "first_token": {"p50": percentile(waits, 50), "p90": percentile(waits, 90)},
-            "read": mean([one.read for one in replies]),
-            "failed": sum(bool(one.failed) for one in replies),
-        }
-    return result
+
+
+def _plain_figures(replies: list[PlainReply]) -> dict[str, Any]:
+    waits = [one.first_token for one in replies if one.first_token is not None]
+    return {
+        "first_token": {"p50": percentile(waits, 50), "p90": percentile(waits, 90)},
+        "read": mean([one.read for one in replies]),
+        "failed": sum(bool(one.failed) for one in replies),
+    }
 
 
 def _first_token(heard: list[Heard]) -> dict[str, float | None]:
@@ -368,9 +385,10 @@ def _first_token(heard: list[Heard]) -> dict[str, float | None]:
     }
 
 
-def share(good: Any) -> dict[str, float | None]:
-    found = [bool(one) for one in good]
-    return {"share": ratio(sum(found), len(found)), "right": sum(found), "of": len(found)}
+def counted(good: Iterable[bool]) -> tuple[int, int]:
+    """How many of them are good, and of how many."""
+    found = list(good)
+    return sum(found), len(found)
 
 
 def ratio(part: float, whole: float) -> float | None:
@@ -444,42 +462,39 @@ def write_transcript(ran: Ran, folder: Path) -> None:
 
 
 def print_table(by_day: dict[str, dict[str, Any]]) -> None:
-    columns: dict[str, Callable[[dict[str, Any]], object]] = {
-        "answers": lambda one: _counted(one["answers"]["product"]),
-        "updates": lambda one: _counted(one["updates"]["product"]),
-        "needed": lambda one: f"{one['needed']['found']}/{one['needed']['of']}",
-        "remember": lambda one: _counted(one["remember"]),
-        "abstained": lambda one: _counted(one["abstained"]["product"]),
-        "scaffold": lambda one: one["scaffolding"],
-        "refusals": lambda one: one["refusals"]["product"],
-        "needless": lambda one: one["needless"],
-        "first p50/p90": lambda one: f"{one['first_token']['p50']}/{one['first_token']['p90']} s",
-        "ratio": lambda one: f"{one['first_token']['ratio_p50']}/{one['first_token']['ratio_p90']}",
-        "faults": lambda one: one["faults"],
-        "rss": lambda one: one["rss_mb"]["ratio"],
-    }
+    names = ("answers", "updates", "abstained", "needed", "remember")
+    columns = [*names, "scaffold", "refusals", "needless", "first p50/p90", "ratio p50/p90", "faults", "rss"]
     wide = max(len(name) for name in by_day) + 1
     print(" " * wide + "  ".join(f"{name:>13}" for name in columns))
     for name, one in by_day.items():
-        print(f"{name:{wide}}" + "  ".join(f"{value(one)!s:>13}" for value in columns.values()))
-    for way, about in by_day["total"]["plain"].items():
-        one, first = by_day["total"], about["first_token"]
+        first = one["first_token"]
+        cells = [_of(one["counts"][kind]) for kind in names]
+        cells += [one["scaffolding"], one["refusals"]["product"], one["needless"]]
+        cells += [f"{first['p50']}/{first['p90']} s", f"{first['ratio_p50']}/{first['ratio_p90']}"]
+        cells += [one["faults"], one["rss_mb"]["ratio"]]
+        print(f"{name:{wide}}" + "  ".join(f"{cell!s:>13}" for cell in cells))
+    total = by_day["total"]
+    for way, about in total["plain"].items():
+        shares = ", ".join(f"{kind} {_of(total['counts'][kind], way)}" for kind in names[:3])
+        first = about["first_token"]
         print(
-            f"{way}: answers {_counted(one['answers'][way])}, updates {_counted(one['updates'][way])}, "
-            f"abstained {_counted(one['abstained'][way])}, refusals {one['refusals'][way]}, "
-            f"first token {first['p50']}/{first['p90']} s, {about['read']} tokens read"
+            f"{way}: {shares}, refusals {total['refusals'][way]}, "
+            f"first token {first['p50']}/{first['p90']} s, {about['read']} tokens read for each message"
         )
 
 
-def _counted(share: dict[str, Any]) -> str:
-    return f"{share['right']}/{share['of']}"
+def _of(counts: Any, way: str = "product") -> str:
+    good, every = counts[way] if isinstance(counts, dict) else counts
+    return f"{good}/{every}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench day", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     parser.add_argument("--model", help="a GGUF file or the name of a model; default: that of the product")
-    parser.add_argument("--days", type=Path, default=DAYS, help="a folder with days; default: benchmarks/days")
+    parser.add_argument(
+        "--days", type=Path, default=DAYS, help="a folder with days; default: benchmarks/days"
+    )
     parser.add_argument("--only", help="the name of one day")
     parser.add_argument("--messages", type=int, help="only so many messages of each day")
     parser.add_argument(
@@ -506,7 +521,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ran: list[Ran] = []
     by_day: dict[str, dict[str, Any]] = {}
     for day in days:
-        ran.append(run_day(day, model, ways))
+        try:
+            ran.append(run_day(day, model, ways))
+        except (RuntimeError, httpx.HTTPError) as error:  # a server that does not start, or went away
+            print(f"halo-weave: {day.name} could not be run: {error}", file=sys.stderr)
+            return 1
         by_day[day.name] = report(ran[-1:], promised) | {"failures": failures(ran[-1])}
         if options.transcripts:
             write_transcript(ran[-1], options.transcripts)

@@ -120,7 +120,10 @@ class Plain:
             "stream": True,
             "stream_options": {"include_usage": True},
             "max_tokens": self.settings["max_new_tokens"],
-            **{name: self.settings[name] for name in ("temperature", "top_p", "top_k", "min_p", "repeat_penalty")},
+            **{
+                name: self.settings[name]
+                for name in ("temperature", "top_p", "top_k", "min_p", "repeat_penalty")
+            },
         }
         text, first, read = "", None, 0
         began = time.perf_counter()
@@ -159,9 +162,13 @@ class Plain:
 
         Those with the longest cached prefix come first: then each shorter prefix is in the cache already.
         """
-        text = "".join(f"Boat number {i} is blue, has {i % 9 + 2} sails and left at {i % 24}. " for i in range(900))
+        text = "".join(
+            f"Boat number {i} is blue, has {i % 9 + 2} sails and left at {i % 24}. " for i in range(900)
+        )
         filler = self._tokens(text)[:CONTEXT]
-        other = self._tokens("What is new here is read after it, once for each message of the day. " * 600)[:CONTEXT]
+        other = self._tokens("What is new here is read after it, once for each message of the day. " * 600)[
+            :CONTEXT
+        ]
         order = sorted(range(len(readings)), key=lambda one: readings[one], reverse=True)
         seconds = [0.0] * len(readings)
         for one in order:
@@ -179,7 +186,9 @@ class Plain:
 
     def _complete(self, ids: list[int], count: int) -> dict[str, float]:
         asked = {"prompt": ids, "n_predict": count, "cache_prompt": True, "temperature": 0}
-        timings: dict[str, float] = self._http.post("/completion", json=asked).raise_for_status().json()["timings"]
+        timings: dict[str, float] = (
+            self._http.post("/completion", json=asked).raise_for_status().json()["timings"]
+        )
         return timings
 
 

@@ -118,7 +118,9 @@ def read_day(file: Path) -> Day:
         raise BadDay(f"{file.name}: about must be a text.")
     if not isinstance(messages, list) or not messages:
         raise BadDay(f"{file.name} has no messages.")
-    day = Day(name, about, tuple(_message(one, f"{file.name}, message {i}") for i, one in enumerate(messages, 1)))
+    day = Day(
+        name, about, tuple(_message(one, f"{file.name}, message {i}") for i, one in enumerate(messages, 1))
+    )
     _check_labels(day, file.name)
     return day
 
@@ -180,7 +182,9 @@ _LEADING_STAMP = re.compile(r"\s*[\[(]\s*(?:\d{4}-\d\d-\d\d|in [^\]\n]{1,60}\])"
 _SCAFFOLDING = (
     _STAMP,
     # Marks of templates.
-    re.compile(r"<\|[^|>\n]{1,40}\|>|<｜[^>\n]{1,40}>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|</s>|</?think>"),
+    re.compile(
+        r"<\|[^|>\n]{1,40}\|>|<｜[^>\n]{1,40}>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|</s>|</?think>"
+    ),
     # Calls of tools and what they answer.
     re.compile(
         r"</?tool[\w-]*>|</?function[\w=-]*>|\"arguments\"\s*:\s*\{|"
