@@ -248,7 +248,7 @@ def run_day(day: Day, model: Path, ways: Sequence[str]) -> Ran:
             finally:
                 product.close()
         lines = log.read_text(errors="replace").splitlines()
-        logged = [line for line in lines if line.startswith("Traceback")]
+        logged = [line for line in lines if "Traceback (most recent call last)" in line]
     plain: dict[str, list[PlainReply]] = {}
     env = {"GOMP_SPINCOUNT": SPINS}  # its threads wait for work as the product's do
     with llama_server(model, context=CONTEXT, env=env) as url:

@@ -192,10 +192,10 @@ _SCAFFOLDING = (
         re.IGNORECASE,
     ),
 )
-# What counts as saying that one does not know: a negation and, soon after it, a word for knowing or being told;
+# What counts as saying that one does not know: a negation and, in the same clause, a word for knowing or being told;
 # a question back for it; and the same in German, Spanish and French.
 ABSTAINED = re.compile(
-    r"\b(?:not|never|no|none|without|unable|cannot|\w+n't)\b[^.!?\n]{0,60}?\b(?:know|known|told|tell|said|say|says|"
+    r"\b(?:not|never|no|none|without|unable|cannot|\w+n't)\b[^.,;:!?\n]{0,60}?\b(?:know|known|told|tell|said|say|says|"
     r"mention\w*|information|info|record\w*|access|memory|aware|sure|certain|provide\w*|specif\w+|details?|shared?|"
     r"given|find|found|recall|remember|idea|context|data|stated|discussed|talked|have (?:that|this|your))\b"
     r"|\b(?:could|can|would) you (?:please |kindly )?(?:tell|provide|share|give|let me know|remind|clarify|specify)\b"

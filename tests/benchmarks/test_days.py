@@ -120,7 +120,7 @@ def test_saying_that_one_does_not_know_is_abstaining(reply):
     assert abstains(question(told=False), reply)
 
 
-@pytest.mark.parametrize("reply", ["Your dog is called Rex.", "It costs 40 euros, I think.", "Yes!"])
+@pytest.mark.parametrize("reply", ["Your dog is called Rex.", "Don't worry, I remember: Rex.", "Yes!"])
 def test_a_made_up_answer_is_not_abstaining(reply):
     assert not abstains(question(told=False), reply)
 
