@@ -254,9 +254,9 @@ def run_day(day: Day, model: Path, ways: Sequence[str]) -> Ran:
     with llama_server(model, context=CONTEXT, env=env) as url:
         other = Plain(url, system, settings)
         try:
-            readings = [one for said in heard for one in said.readings]
-            seconds = iter(other.reading_seconds(readings))
-            for said in heard:
+            timed = [said for said in heard if said.wait is not None]
+            seconds = iter(other.reading_seconds([one for said in timed for one in said.readings]))
+            for said in timed:
                 said.read_by_llama = sum(next(seconds) for _ in said.readings)
             for way in ways:
                 note(f"{day.name}: {way}")
