@@ -441,6 +441,21 @@ def failures(ran: Ran) -> list[dict[str, Any]]:
     return found
 
 
+def timings(ran: Ran) -> list[dict[str, Any]]:
+    """How long each message waited for its first token, and what was read before it."""
+    return [
+        {
+            "message": number,
+            "seconds": round(one.wait, 3),
+            "llama": round(one.read_by_llama, 3),
+            "cached": sum(cached for cached, _ in one.readings),
+            "computed": sum(new for _, new in one.readings),
+        }
+        for number, one in enumerate(ran.heard, 1)
+        if one.wait is not None
+    ]
+
+
 def write_transcript(ran: Ran, folder: Path) -> None:
     """What was said, exactly as it was, and what was resurrected for it."""
     lines = [f"# {ran.day.name}", "", ran.day.about, ""]
@@ -526,7 +541,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (RuntimeError, httpx.HTTPError) as error:  # a server that does not start, or went away
             print(f"halo-weave: {day.name} could not be run: {error}", file=sys.stderr)
             return 1
-        by_day[day.name] = report(ran[-1:], promised) | {"failures": failures(ran[-1])}
+        by_day[day.name] = report(ran[-1:], promised)
+        by_day[day.name] |= {"failures": failures(ran[-1]), "timings": timings(ran[-1])}
         if options.transcripts:
             write_transcript(ran[-1], options.transcripts)
     total = report(ran, promised)
