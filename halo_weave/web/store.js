@@ -38,7 +38,7 @@ export class Store extends EventTarget {
   light = new Map();
   /** Replies of which it is not known what they used, since the model was not calibrated yet. @type {Set<string>} */
   unlit = new Set();
-  /** What was saved or taken out because the user asked for it, by reply. @type {Map<string, Wire.Events["memory"][]>} */
+  /** What was saved or forgotten on request, by reply. @type {Map<string, import("./views/kept.js").Kept[]>} */
   kept = new Map();
   /** The reply whose light is shown, "" for the newest. */
   pointed = "";

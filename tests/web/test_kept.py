@@ -41,6 +41,7 @@ def test_a_forgotten_memory_is_told_and_can_be_kept(house, show):
     window = house.window(tools="auto")
     house.replies.append("Done.")
     page = show(window)
+    page.evaluate("app.preferences.set('view', 'conversation')")
     say(page, "Forget the code of the store room.")
     line = page.locator("#conversation .kept")
     expect(line.get_by_text("Forgotten: Code")).to_be_visible()

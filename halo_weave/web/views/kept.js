@@ -29,9 +29,12 @@ export class KeptView {
   async #undo(one) {
     const { api } = this.app;
     const saved = one.change === "saved";
-    const done = await this.app.attempt(() =>
-      saved ? api.deleteEntry(one.path, false) : api.saveEntry(one.path, one.content));
-    if (!done) return;
+    const undo = async () => {
+      if (saved) await api.deleteEntry(one.path, false);
+      else await api.saveEntry(one.path, one.content);
+      return true;
+    };
+    if (!(await this.app.attempt(undo))) return;
     one.undone = true;
     this.app.store.tell("live");
   }
