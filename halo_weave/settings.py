@@ -199,7 +199,7 @@ class Settings:
         "What the model makes ready before you send: nothing, the frame of your message, also what it would wake up from memory or disk, or also your words while you type and, on an idle machine, what has to be computed.",
         choices=get_args(Ahead),
     )
-    timestamps: bool = _system(True, "Show the model when each of your messages was said.")
+    timestamps: bool = _system(True, "Tell the model the day of your first message of each day, and the date of what it reads from other chats.")
     memory_tree_in_prompt: bool = _system(
         True, "Tell the model of its notes and structured memory in the system prompt."
     )
