@@ -67,7 +67,7 @@ class Settings:
         None, "The same seed gives the same reply; empty is random.", low=0, high=2**32 - 2, optional=True
     )
     max_new_tokens: int = _generation(
-        256, "A reply ends after this many tokens at the latest.", low=1, high=32_768, common=True
+        1_024, "A reply ends after this many tokens at the latest.", low=1, high=32_768, common=True
     )
     stop: str = _generation(
         "",

@@ -487,11 +487,19 @@ class Desk:
         """Tokens of all frames."""
         return self.window.size - self.window.system_tokens - len(self.window)
 
+    @property
+    def reply_room(self) -> int:
+        """Tokens of the model's context that are kept free for the reply: as long as it may be, at most a quarter.
+
+        A reply that may be longer goes on while there is room.
+        """
+        return min(self.settings.max_new_tokens, self.engine.info.context // 4)
+
     def budget(self) -> Budget:
         """Where the tokens of the context go."""
         window, settings, context = self.window, self.settings, self.engine.info.context
         pinned = sum(len(chunk) for chunk in window.chunks if chunk.key in window.pinned)
-        most = min(settings.max_context_tokens or context, context - settings.max_new_tokens)
+        most = min(settings.max_context_tokens or context, context - self.reply_room)
         return Budget(
             settings.max_context_tokens,
             context,
@@ -499,6 +507,6 @@ class Desk:
             pinned,
             len(window) - pinned,
             self.frames,
-            settings.max_new_tokens,
+            self.reply_room,
             max(0, most - window.size),
         )

@@ -45,6 +45,6 @@ class WeaveKeepsakes:
             wanted = desk.plan_snapshot(keys, budget // 2).cost
             prunes = choose_prunes(desk.window, budget - wanted, pairs=desk.settings.pairs_asleep)
             slept = desk.prune(prunes, now=system.now()) if wanted and prunes.goes else ()
-            room = min(budget, context - desk.settings.max_new_tokens) - desk.window.size
+            room = min(budget, context - desk.reply_room) - desk.window.size
             woken = desk.wake(desk.plan_snapshot(keys, max(0, room)), {}, now=system.now(), by="memory")
         return woken, slept

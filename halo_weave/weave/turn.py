@@ -33,7 +33,7 @@ from halo_weave.weave.lighting import TurnLight
 from halo_weave.weave.orders import Asked, GuestTerms
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.readings import About
-from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
+from halo_weave.weave.reply import THOUGHT, TOOL, UNFINISHED, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.room import fitting, model_room, wake_room
 from halo_weave.weave.roundtrip import NativeCalling
 from halo_weave.weave.seen import SeenChunk
@@ -446,7 +446,8 @@ class Turn:
             chunks = window.end_reply(
                 self.settings.min_chunk_tokens, parts, max_chunk_tokens=self.settings.max_chunk_tokens
             )
-            tags = {chunk.key: self.reply.tags(chunk.start, chunk.stop) for chunk in chunks}
+            ended = (UNFINISHED,) if self.reason in ("length", "context") else ()
+            tags = {chunk.key: (*self.reply.tags(chunk.start, chunk.stop), *ended) for chunk in chunks}
             self._tags = {key: own for key, own in tags.items() if own}
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
             self._note(chunks, self.desk.record.ai_name, now)
@@ -454,20 +455,22 @@ class Turn:
         store_reply(self.system, self.desk, turn_id, live, self._tags, now)
         use = None if self.use.calibration.pending else self.use.whole(start)
         reminders = store_use(self.desk, turn_id, use, self._woken) if chunks else ()
-        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use, reminders)
+        seen, name = self._seen(chunks), self.desk.record.ai_name
+        return events.Spoken(turn_id, now, name, seen, use, reminders, unfinished=bool(ended))
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """First thoughts and a tool's words between frames, which templates do not write of past turns; then the dimmest."""
         window, budget = self.desk.window, self.settings.max_context_tokens
-        asides = [key for key, tags in self._tags.items() if THOUGHT in tags or self.form == "native"]
+        aside = {THOUGHT, TOOL} if self.form == "native" else {THOUGHT}
+        asides = [key for key, tags in self._tags.items() if aside.intersection(tags)]
         goes = [
             Prune(key, len(live.chunk), live.peak, SleepReason.TURN_OVER, 0)
             for key, live in ((key, window.at(key)) for key in asides if key in window)
         ]
         if goes:
-            aside = PrunePlan(budget, 0, tuple(goes))
-            self.tape.note("prune", aside)
-            yield self._put_to_sleep(aside, before_turn=False)
+            over = PrunePlan(budget, 0, tuple(goes))
+            self.tape.note("prune", over)
+            yield self._put_to_sleep(over, before_turn=False)
         plan = self._plan_sleep(budget, self.desk.last_exchanges() | {ids.user_turn, ids.assistant_turn})
         self.tape.note("prune", plan)
         if plan.goes or plan.over:

@@ -31,7 +31,7 @@ from halo_weave.weave.desk import CUT
 from halo_weave.weave.digest import Excerpt, digest
 from halo_weave.weave.events import ChunksSlept
 from halo_weave.weave.life import WindowLife, life_of
-from halo_weave.weave.reply import THOUGHT
+from halo_weave.weave.reply import THOUGHT, UNFINISHED
 from halo_weave.weave.seen import Context, Gap, SaidPage, SeenReply, SeenTurn
 from halo_weave.weave.system import System
 from halo_weave.weave.transcript import remembered, said
@@ -244,6 +244,7 @@ class WeaveWindows:
                     len(alike),
                     alike.index(turn_id) + 1,
                     DOCUMENT in its.tags,
+                    UNFINISHED in its.tags,
                 )
             )
         return Context(

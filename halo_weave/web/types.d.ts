@@ -1034,6 +1034,7 @@ declare namespace Wire {
     window_name: string;
     speaker: string;
     cut: boolean;
+    unfinished: boolean;
     siblings: number;
     sibling: number;
     document: boolean;
@@ -1214,6 +1215,7 @@ declare namespace Wire {
     chunks: ChunkTold[];
     use: UseTold | null;
     remembered: RememberedTold[] | null;
+    unfinished: boolean;
   }
 
   interface StatsTold {
@@ -1345,6 +1347,7 @@ declare namespace Wire {
     window_name: string;
     speaker: string;
     cut: boolean;
+    unfinished: boolean;
     siblings: number;
     sibling: number;
     document: boolean;
