@@ -35,6 +35,10 @@ _documents = partial(setting, group="Documents")
 _system = partial(setting, group="System")
 _elsewhere = partial(setting, group="Elsewhere")
 
+AUTO_MOST = (
+    16_384  # a window's budget is not larger by itself: what is live is read, and paid for where a server is
+)
+
 OWN = settings_of(STRATEGIES)  # the strategies' own settings
 
 
@@ -83,11 +87,12 @@ class Settings:
         common=True,
     )
 
-    max_context_tokens: int = _forgetting(
-        2_000,
-        "Above this many live tokens the dimmest chunks fall asleep; 0 never prunes.",
+    max_context_tokens: int | None = _forgetting(
+        None,
+        "Above this many live tokens the dimmest chunks fall asleep; 0 never prunes; empty is the model's context less room for a reply and for what wakes up, at most 16,384.",
         low=0,
         high=1_000_000,
+        optional=True,
         common=True,
     )
     prune_to: float | None = _forgetting(
@@ -272,6 +277,23 @@ class Settings:
 
     def as_mapping(self) -> dict[str, Any]:
         return {name: self[name] for name in FIELDS}
+
+    def reply_room(self, context: int) -> int:
+        """Tokens of a model's context that are kept free for the reply: as long as it may be, at most a quarter.
+
+        A reply that may be longer goes on while there is room.
+        """
+        return min(self.max_new_tokens, context // 4)
+
+    def live_limit(self, context: int) -> int:
+        """Above so many live tokens the dimmest chunks fall asleep; 0: never.
+
+        If nobody chose a number: a model's context less room for the reply and for what wakes up, at most `AUTO_MOST`.
+        """
+        if self.max_context_tokens is not None:
+            return self.max_context_tokens
+        recalled = context if self.resurrection_budget is None else self.resurrection_budget
+        return min(context - self.reply_room(context) - min(recalled, context // 8), AUTO_MOST)
 
     def prune_goal(self, budget: int, *, cuts: bool, token_ids: bool = True) -> int:
         """How many tokens one forgetting leaves.

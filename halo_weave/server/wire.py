@@ -59,6 +59,9 @@ class Described(Output):
 class SettingsTold(Output):
     described: list[Described]
     values: dict[str, SettingValue]
+    auto: dict[str, int] = Field(
+        description="What settings that are empty come to with the model of all windows; nothing while there is none."
+    )
 
 
 # Status

@@ -28,7 +28,7 @@ def wake_room(desk: Desk, user: int, *, given: bool = False, more: int = 0) -> i
         live=window.size + more + sum(window.frame_tokens.values()),
         user=user,
         max_new=desk.reply_room,
-        max_context=settings.max_context_tokens,
+        max_context=desk.live_limit,
         quota=settings.resurrection_budget,
     )
 

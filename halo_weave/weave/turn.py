@@ -85,7 +85,7 @@ class Turn:
         if self.asked.after is not None or self.asked.question is not None:
             yield events.WindowChanged()
         if held := hold_back(self.desk, now=self.now()):
-            yield events.ChunksSlept(held, self.settings.max_context_tokens, 0, before_turn=True)
+            yield events.ChunksSlept(held, self.desk.live_limit, 0, before_turn=True)
         yield from self._attach(len(said)) if self.asked.documents else self._make_room(len(said))
         ids = self.store.reserve(len(said) + more)
         yield from self._remember(len(said), ids)
@@ -416,7 +416,7 @@ class Turn:
 
     def _wake_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> Iterator[events.TurnEvent]:
         """A memory's snapshot returns to its place. The dimmest make room for it, on at most half of the budget."""
-        budget = self.settings.max_context_tokens or model_room(self.desk, 0)
+        budget = self.desk.live_limit or model_room(self.desk, 0)
         wanted = self.desk.plan_snapshot(keys, budget // 2, before=ids.start).cost
         turns = (ids.user_turn, ids.assistant_turn)
         prunes = choose_prunes(
@@ -460,7 +460,7 @@ class Turn:
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """First thoughts and a tool's words between frames, which templates do not write of past turns; then the dimmest."""
-        window, budget = self.desk.window, self.settings.max_context_tokens
+        window, budget = self.desk.window, self.desk.live_limit
         aside = {THOUGHT, TOOL} if self.form == "native" else {THOUGHT}
         asides = [key for key, tags in self._tags.items() if aside.intersection(tags)]
         goes = [

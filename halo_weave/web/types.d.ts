@@ -1091,7 +1091,7 @@ declare namespace Wire {
     max_new_tokens?: number;
     stop?: string;
     effort?: "off" | "low" | "high" | null;
-    max_context_tokens?: number;
+    max_context_tokens?: number | null;
     prune_to?: number | null;
     min_chunk_tokens?: number;
     max_chunk_tokens?: number;
@@ -1141,6 +1141,7 @@ declare namespace Wire {
   interface SettingsTold {
     described: Described[];
     values: Record<string, boolean | number | string | null>;
+    auto: Record<string, number>;
   }
 
   interface ShareChange {

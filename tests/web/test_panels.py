@@ -365,3 +365,22 @@ def test_the_theme_is_kept(house, show):
     assert light != dark
     page.reload()
     assert page.evaluate(ground) == light
+
+
+def test_the_budget_that_follows_the_model_is_shown_with_its_number(house, show):
+    window = house.window()
+    page = show(window)
+    drawer = panel(page, "Settings")
+    field = drawer.get_by_role("spinbutton", name="Max context tokens")
+    expect(field).to_have_value("")
+    expect(field).to_have_attribute("placeholder", "auto: 6,656")
+    setting = drawer.locator(".setting", has=page.locator("#setting-max_context_tokens"))
+    expect(setting).to_contain_text("all windows: auto: 6,656")
+    house.ask("PATCH", f"/windows/{window}", json={"settings": {"max_new_tokens": 100}})
+    page.evaluate("() => app.refresh()")
+    expect(field).to_have_attribute("placeholder", "auto: 7,580")
+    field.fill("700")
+    field.press("Tab")
+    page.wait_for_function("() => app.store.budget.max_context_tokens === 700")
+    drawer.get_by_role("button", name="Reset Max context tokens").click()
+    page.wait_for_function("() => app.store.budget.max_context_tokens === 7580")

@@ -68,8 +68,11 @@ export class SettingField {
     else this.input.removeAttribute("aria-invalid");
   }
 
-  /** @param {SettingValue} value @param {boolean} changed @param {SettingValue} fallback @param {boolean} forWindow */
-  show(value, changed, fallback, forWindow) {
+  /**
+   * @param {SettingValue} value @param {boolean} changed @param {SettingValue} fallback @param {boolean} forWindow
+   * @param {{now: SettingValue | undefined, fallback: SettingValue | undefined}} [auto] what an empty value comes to
+   */
+  show(value, changed, fallback, forWindow, auto) {
     const { input, about } = this;
     const typing = about.type !== "boolean" && about.type !== "choice" && document.activeElement === input;
     if (!typing && !this.problem.textContent) {
@@ -81,8 +84,15 @@ export class SettingField {
     this.reset.hidden = !changed;
     const bounded = about.low !== null && about.high !== null;
     const range = bounded ? `${figure(about.low ?? 0)} to ${figure(about.high ?? 0)}; ` : "";
-    this.from.textContent = `(${range}${forWindow ? "all windows" : "default"}: ${valueWords(fallback)})`;
+    const words = fallback === null && auto ? autoWords(auto.fallback) : valueWords(fallback);
+    this.from.textContent = `(${range}${forWindow ? "all windows" : "default"}: ${words})`;
+    if (auto) input.setAttribute("placeholder", autoWords(auto.now));
   }
+}
+
+/** @param {SettingValue | undefined} value */
+function autoWords(value) {
+  return typeof value === "number" ? `auto: ${figure(value)}` : "auto";
 }
 
 /** @param {SettingValue} value */
