@@ -134,7 +134,7 @@ def test_until_the_model_is_there_all_but_speaking_works(options, tmp_path, tabs
         page = tabs.open(f"{house.address}/#/w/{window}")
         expect(page.locator("#context")).to_contain_text("My cat is called Mochi.")
         expect(page.locator(".status")).to_contain_text("Downloading Anna…")
-        expect(page.get_by_role("button", name="Send", exact=True)).to_be_disabled()
+        expect(page.get_by_role("button", name="Send", exact=True)).to_be_enabled()
         expect(panel(page, "Models").locator(".model-used")).to_contain_text("25 %")
         page.keyboard.press("Control+k")
         page.get_by_label("Search the whole memory").fill("Mochi")
