@@ -49,6 +49,13 @@ def test_another_model_is_chosen_and_every_tab_is_told(options, tmp_path, tabs):
         expect(item(drawer, "Anna-1B-Q8_0")).to_contain_text("in use")
         expect(item(drawer, "smollm2-135m")).to_contain_text("often wrong")
         expect(item(drawer, "qwen2.5-coder-1.5b")).to_contain_text("1.1 GB to download")
+        of_hub = [one for one in house.ask("GET", "/models")["models"] if one["source"] == "hub"]
+        assert of_hub
+        for one in of_hub:
+            line = item(drawer, one["name"])
+            expect(line).to_contain_text(one["title"])
+            expect(line).to_contain_text("fits this machine" if one["fits"] else "too large for this machine")
+            expect(line.get_by_role("button", name=f"Pull and use: {one['title']}")).to_be_visible()
         item(drawer, "Boris-2B-Q8_0").get_by_role("button", name="Use").click()
         toast(page, "Boris 2B is ready.")
         toast(second, "Boris 2B is ready.")
