@@ -349,6 +349,14 @@ def usable(stored: object) -> dict[str, Any]:
     return found
 
 
+def no_effect(name: str) -> dict[str, str]:
+    """Why a setting changes nothing, by each strategy under which that is so."""
+    if name in OWN:
+        users = [one for one, kind in STRATEGIES.items() if any(name == own.name for own in fields(kind))]
+        return {one: f"only {' and '.join(users)} uses it." for one in STRATEGIES if one not in users}
+    return {one: kind.ignores[name] for one, kind in STRATEGIES.items() if name in kind.ignores}
+
+
 def described() -> list[dict[str, Any]]:
-    """All settings for a page or a document: name, group, default, range, meaning."""
-    return [description(one) for one in FIELDS.values()]
+    """All settings for a page or a document: name, group, default, range, meaning, and where it changes nothing."""
+    return [{**description(one), "no_effect": no_effect(one.name)} for one in FIELDS.values()]

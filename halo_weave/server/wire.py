@@ -54,6 +54,9 @@ class Described(Output):
     optional: bool
     common: bool = Field(description="One of the few that most people change.")
     meaning: str
+    no_effect: dict[str, str] = Field(
+        description="By strategy: why the setting changes nothing while that strategy is chosen."
+    )
 
 
 class SettingsTold(Output):

@@ -385,6 +385,7 @@ declare namespace Wire {
     optional: boolean;
     common: boolean;
     meaning: string;
+    no_effect: Record<string, string>;
   }
 
   interface DigestTold {

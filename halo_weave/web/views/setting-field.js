@@ -13,12 +13,14 @@ export class SettingField {
     const back = { class: "small", hint: "Back to the default" };
     this.reset = iconButton("undo", `Reset ${label(about.name)}`, () => this.#set(undefined), back);
     this.from = h("span", {});
+    this.idle = h("p", { class: "no-effect", id: `${id}-idle`, hidden: true });
     this.problem = h("p", { class: "problem", id: `${id}-problem`, role: "alert" });
     this.node = h("div", { class: `setting ${about.type === "text" ? "lines" : about.type}` },
       h("div", { class: "setting-head" },
         h("label", { for: id, class: "label", text: label(about.name) }), this.reset, this.input),
-      h("p", { class: "quiet", id: `${id}-about` }, h("span", { text: `${about.meaning} ` }), this.from), this.problem);
-    this.input.setAttribute("aria-describedby", `${id}-about ${id}-problem`);
+      h("p", { class: "quiet", id: `${id}-about` }, h("span", { text: `${about.meaning} ` }), this.from), this.idle,
+      this.problem);
+    this.input.setAttribute("aria-describedby", `${id}-about ${id}-idle ${id}-problem`);
   }
 
   /** @param {string} id @returns {HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement} */
@@ -59,6 +61,13 @@ export class SettingField {
     } catch (error) {
       this.#mark(/** @type {Error} */ (error).message);
     }
+  }
+
+  /** A setting that changes nothing says so. @param {string} strategy that is chosen */
+  showEffect(strategy) {
+    const why = this.about.no_effect[strategy];
+    this.idle.hidden = !why;
+    this.idle.textContent = why ? `No effect with the strategy ${strategy.replaceAll("_", " ")}: ${why}` : "";
   }
 
   /** @param {string} problem "" if there is none */

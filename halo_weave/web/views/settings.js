@@ -208,6 +208,7 @@ export class SettingsView {
       const value = own ? window.settings[name] : all;
       const now = window && value === null ? window.effective[name] : settings?.auto[name];
       const auto = AUTOMATIC.has(name) ? { now, fallback: settings?.auto[name] } : undefined;
+      field.showEffect(String((window ? window.effective : settings?.values)?.strategy ?? ""));
       field.show(value, changed, window ? all : field.about.default, Boolean(window), auto);
     }
   }
