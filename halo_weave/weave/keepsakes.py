@@ -41,10 +41,10 @@ class WeaveKeepsakes:
         with system.changing(window_id):
             desk = system.desk_to_change(window_id)
             context = desk.engine.info.context
-            budget = desk.settings.max_context_tokens or context
+            budget = desk.live_limit or context
             wanted = desk.plan_snapshot(keys, budget // 2).cost
             prunes = choose_prunes(desk.window, budget - wanted, pairs=desk.settings.pairs_asleep)
             slept = desk.prune(prunes, now=system.now()) if wanted and prunes.goes else ()
-            room = min(budget, context - desk.settings.max_new_tokens) - desk.window.size
+            room = min(budget, context - desk.reply_room) - desk.window.size
             woken = desk.wake(desk.plan_snapshot(keys, max(0, room)), {}, now=system.now(), by="memory")
         return woken, slept

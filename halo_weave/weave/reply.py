@@ -19,6 +19,7 @@ from halo_weave.templates.thoughts import ThoughtMarks, ThoughtSplitter
 
 THOUGHT = "thought"  # tag of a chunk that the model thought before it answered
 TOOL = "tool"  # tag of a chunk that holds the answer of a tool
+UNFINISHED = "unfinished"  # tag of a reply that reached its longest length, or filled the model's context
 
 ReplyKind = Literal["answer", "thought", "tool", "mark"]
 

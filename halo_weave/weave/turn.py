@@ -36,7 +36,7 @@ from halo_weave.weave.orders import Asked, GuestTerms
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.readings import About
 from halo_weave.weave.remembering import file_away, forget, keep, told
-from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
+from halo_weave.weave.reply import THOUGHT, TOOL, UNFINISHED, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.room import fitting, model_room, wake_room
 from halo_weave.weave.roundtrip import NativeCalling
 from halo_weave.weave.seen import SeenChunk
@@ -99,7 +99,7 @@ class Turn:
         if self.asked.after is not None or self.asked.question is not None:
             yield events.WindowChanged()
         if held := hold_back(self.desk, now=self.now()):
-            yield events.ChunksSlept(held, self.settings.max_context_tokens, 0, before_turn=True)
+            yield events.ChunksSlept(held, self.desk.live_limit, 0, before_turn=True)
         yield from self._attach(len(said)) if self.asked.documents else self._make_room(len(said))
         ids = self.store.reserve(len(said) + more)
         yield from self._remember(len(said), ids)
@@ -501,7 +501,7 @@ class Turn:
 
     def _wake_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> Iterator[events.TurnEvent]:
         """A memory's snapshot returns to its place. The dimmest make room for it, on at most half of the budget."""
-        budget = self.settings.max_context_tokens or model_room(self.desk, 0)
+        budget = self.desk.live_limit or model_room(self.desk, 0)
         wanted = self.desk.plan_snapshot(keys, budget // 2, before=ids.start).cost
         turns = (ids.user_turn, ids.assistant_turn)
         prunes = choose_prunes(
@@ -531,7 +531,8 @@ class Turn:
             chunks = window.end_reply(
                 self.settings.min_chunk_tokens, parts, max_chunk_tokens=self.settings.max_chunk_tokens
             )
-            tags = {chunk.key: self.reply.tags(chunk.start, chunk.stop) for chunk in chunks}
+            ended = (UNFINISHED,) if self.reason in ("length", "context") else ()
+            tags = {chunk.key: (*self.reply.tags(chunk.start, chunk.stop), *ended) for chunk in chunks}
             self._tags = {key: own for key, own in tags.items() if own}
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
             self._note(chunks, self.desk.record.ai_name, now)
@@ -539,20 +540,22 @@ class Turn:
         store_reply(self.system, self.desk, turn_id, live, self._tags, now)
         use = None if self.use.calibration.pending else self.use.whole(start)
         reminders = store_use(self.desk, turn_id, use, self._woken) if chunks else ()
-        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use, reminders)
+        seen, name = self._seen(chunks), self.desk.record.ai_name
+        return events.Spoken(turn_id, now, name, seen, use, reminders, unfinished=bool(ended))
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """First thoughts and a tool's words between frames, which templates do not write of past turns; then the dimmest."""
-        window, budget = self.desk.window, self.settings.max_context_tokens
-        asides = [key for key, tags in self._tags.items() if THOUGHT in tags or self.form == "native"]
+        window, budget = self.desk.window, self.desk.live_limit
+        aside = {THOUGHT, TOOL} if self.form == "native" else {THOUGHT}
+        asides = [key for key, tags in self._tags.items() if aside.intersection(tags)]
         goes = [
             Prune(key, len(live.chunk), live.peak, SleepReason.TURN_OVER, 0)
             for key, live in ((key, window.at(key)) for key in asides if key in window)
         ]
         if goes:
-            aside = PrunePlan(budget, 0, tuple(goes))
-            self.tape.note("prune", aside)
-            yield self._put_to_sleep(aside, before_turn=False)
+            over = PrunePlan(budget, 0, tuple(goes))
+            self.tape.note("prune", over)
+            yield self._put_to_sleep(over, before_turn=False)
         plan = self._plan_sleep(budget, self.desk.last_exchanges() | {ids.user_turn, ids.assistant_turn})
         self.tape.note("prune", plan)
         if plan.goes or plan.over:

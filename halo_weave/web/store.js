@@ -165,6 +165,11 @@ export class Store extends EventTarget {
     return own?.turn.turn_id ?? "";
   }
 
+  /** The last turn that was said in this window. */
+  get lastTurn() {
+    return this.live?.chunks.findLast((one) => one.turn.window === this.current)?.turn.turn_id ?? "";
+  }
+
   /** What the reply in progress, or the one that is shown, took from each chunk's tokens. */
   get lit() {
     const { live } = this;
@@ -417,7 +422,7 @@ export class Store extends EventTarget {
     const speaker = told.speaker || this.nameOf(known, window);
     const { remembered = null } = told;
     const more = { cut: false, remembered, siblings: told.siblings ?? 1, sibling: told.sibling ?? 1,
-      document: told.document ?? false };
+      document: told.document ?? false, unfinished: told.unfinished ?? false };
     return { turn_id: turn, role: known, said, window, window_name, speaker, ...more };
   }
 }

@@ -386,6 +386,7 @@ declare namespace Wire {
     optional: boolean;
     common: boolean;
     meaning: string;
+    no_effect: Record<string, string>;
   }
 
   interface DigestTold {
@@ -1041,6 +1042,7 @@ declare namespace Wire {
     window_name: string;
     speaker: string;
     cut: boolean;
+    unfinished: boolean;
     siblings: number;
     sibling: number;
     document: boolean;
@@ -1097,7 +1099,7 @@ declare namespace Wire {
     max_new_tokens?: number;
     stop?: string;
     effort?: "off" | "low" | "high" | null;
-    max_context_tokens?: number;
+    max_context_tokens?: number | null;
     prune_to?: number | null;
     min_chunk_tokens?: number;
     max_chunk_tokens?: number;
@@ -1147,6 +1149,7 @@ declare namespace Wire {
   interface SettingsTold {
     described: Described[];
     values: Record<string, boolean | number | string | null>;
+    auto: Record<string, number>;
   }
 
   interface ShareChange {
@@ -1221,6 +1224,7 @@ declare namespace Wire {
     chunks: ChunkTold[];
     use: UseTold | null;
     remembered: RememberedTold[] | null;
+    unfinished: boolean;
   }
 
   interface StatsTold {
@@ -1352,6 +1356,7 @@ declare namespace Wire {
     window_name: string;
     speaker: string;
     cut: boolean;
+    unfinished: boolean;
     siblings: number;
     sibling: number;
     document: boolean;
