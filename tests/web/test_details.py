@@ -67,7 +67,7 @@ def test_a_refused_setting_is_marked_and_says_what_to_use(house, show):
     expect(drawer.locator("#setting-seed-problem")).to_have_text("Use a whole number.")
     expect(seed).to_have_attribute("aria-invalid", "true")
     expect(drawer.locator(".setting", has_text="Max context tokens")).to_contain_text(
-        re.compile(r"\b2,000\b")
+        re.compile(r"\b6,656\b")
     )
 
 

@@ -251,3 +251,23 @@ def test_a_message_that_waits_for_the_model_can_be_taken_back_and_outlives_a_rel
     page.wait_for_function("() => app.store.status?.model.state === 'ready' && app.store.live")
     expect(box).to_have_value("Hello. It is me.")
     assert house.text(window) == ""
+
+
+def test_a_message_that_is_sent_before_its_window_is_loaded_goes_there_and_not_to_a_new_one(house, tabs):
+    window = house.window(timestamps=False)
+    profile = tabs.profile()
+    held = []
+    profile.route("**/api/windows", lambda route: held.append(route))
+    page = tabs.open(f"{house.address}/#/w/{window}", profile=profile)
+    page.wait_for_function("() => app.store.status?.model.state === 'ready'")
+    page.wait_for_function("() => app.store.connection.state === 'online'")
+    box = page.get_by_label("Your message")
+    box.fill("Hello.")
+    box.press("Enter")
+    expect(page.locator(".queued")).to_contain_text("when the conversation is loaded.")
+    for route in held:
+        route.continue_()
+    profile.unroute("**/api/windows")
+    settled(page, "Hello.")
+    assert len(house.ask("GET", "/windows")["windows"]) == 1
+    assert house.text(window).startswith("Hello.")

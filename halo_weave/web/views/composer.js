@@ -39,8 +39,8 @@ export class ComposerView {
       h("div", { class: "box" }, this.input, this.count, this.send, this.stop));
     this.closed = h("p", { class: "closed", hidden: true });
     const takeBack = { type: "button", class: "button bare", text: "Take back", on: { click: () => this.#takeBack() } };
-    this.queued = h("p", { class: "queued", role: "status", hidden: true },
-      h("span", { text: "Your message will be sent when the model is ready." }), h("button", takeBack));
+    this.waits = h("span");
+    this.queued = h("p", { class: "queued", role: "status", hidden: true }, this.waits, h("button", takeBack));
     place.append(this.form, this.closed, this.queued, this.preview.node, this.status);
     this.attachments = new AttachmentsView(app, /** @type {HTMLElement} */ (this.form.querySelector(".box")));
     /** Words on their way. @type {{window: string, text: string, back: boolean} | null} */
@@ -70,6 +70,7 @@ export class ComposerView {
       this.preview.forget(); // what was chosen there holds there
       this.#moveTo(store.current);
     });
+    store.on("context", () => this.#sendWaiting());
     store.on("compose", () => this.input.focus());
     store.on("given-back", (text) => this.set(this.input.value.trim() ? `${text}\n${this.input.value}` : text));
     store.on("taken-back", (text) => this.input.value === text && this.set("", false));
@@ -87,7 +88,7 @@ export class ComposerView {
     const text = this.input.value;
     if (!text.trim() || this.#waiting) return;
     if (app.store.busy || this.send.disabled || this.attachments.reading) return this.#notYet();
-    if (app.store.status?.model.state === "loading") return this.#wait(true);
+    if (app.store.status?.model.state === "loading" || !this.#placed) return this.#wait(true);
     const { wish } = this.preview;
     this.set("", false);
     const window = app.store.current || ((await app.newWindow())?.id ?? "");
@@ -99,10 +100,19 @@ export class ComposerView {
     if (this.unheard === unheard) this.unheard = null;
   }
 
+  /** Whether it is known where words go: to a window that is loaded, or to a new one since there is none. */
+  get #placed() {
+    const { windowsKnown, windows, current, live } = this.app.store;
+    return windowsKnown && (current ? Boolean(live) : !windows.length);
+  }
+
   /** The text stays in the box, and in the draft, until the model is ready. @param {boolean} waiting */
   #wait(waiting) {
     this.#waiting = this.input.readOnly = waiting;
     this.queued.hidden = !waiting;
+    const loading = this.app.store.status?.model.state === "loading";
+    const when = loading ? "the model is ready" : "the conversation is loaded";
+    this.waits.textContent = `Your message will be sent when ${when}.`;
     this.show();
   }
 
@@ -113,11 +123,10 @@ export class ComposerView {
 
   /** Sends what waited, once the model is ready and it is known in which window. */
   #sendWaiting() {
-    const { status, windowsKnown, windows, current, connection } = this.app.store;
+    const { status, connection } = this.app.store;
     const state = status?.model.state;
     if (!this.#waiting || state === "loading") return;
-    const open = connection.state === "online" && windowsKnown && (current || !windows.length);
-    if (state === "ready" && !open) return; // soon
+    if (state === "ready" && (connection.state !== "online" || !this.#placed)) return; // soon
     this.#wait(false);
     if (state === "ready") this.say();
   }
