@@ -122,9 +122,9 @@ class UseTally:
             self._add_up()
             self._chunks = chunks
             self._shares = np.zeros(sum(chunk.key.turn_id < exchange for chunk in chunks))
+        self._offsets = offsets  # also of a token that nothing is known of: the last row may come next
         if row is None or row.tokens.size < int(offsets[len(self._shares)]):
             return
-        self._offsets = offsets
         if place == 0:
             self._opening = row
             return

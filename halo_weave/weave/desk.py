@@ -61,6 +61,7 @@ class Desk:
     reply: ReplyReader | None = None  # what the tokens of the reply in progress are
     led: Mapping[int, str] | None = None  # turns of other windows that led up to this one, once asked for
     left: frozenset[int] = frozenset()  # turns that go aside when something takes their place
+    aside: tuple[Live, ...] = ()  # what was live of them
     unstored: str = ""  # why the reply is not stored yet, while that is so
     guard: RLock = field(default_factory=RLock)  # held for each change, so that others see whole states
 
@@ -170,7 +171,14 @@ class Desk:
         """These turns are not part of what is worked on any more, and do not wake up."""
         with self.guard:
             self.left = turns
-            self.window.remove([key for key in self.live_keys if key.turn_id in turns])
+            self.aside = self.window.remove([key for key in self.live_keys if key.turn_id in turns])
+
+    def take_back(self) -> None:
+        """What was left is part of it again, as far as the store still has it live."""
+        there = {one.key for one in self.store.live(self.record.id)} if self.aside else set()
+        with self.guard:
+            self.window.add(live for live in self.aside if live.chunk.key in there)
+            self.left, self.aside = frozenset(), ()
 
     # Falling asleep
 

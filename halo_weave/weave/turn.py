@@ -73,6 +73,7 @@ class Turn:
         self._woken: dict[ChunkKey, Mapping[str, Any]] = {}  # and why
         self._made_room: set[ChunkKey] = set()  # what fell asleep for this turn does not wake up for it
         self._shown = 0.0
+        self._kept = False  # whether a reply was stored
         desk.window.tape = system.tape(desk.record.id, desk.settings)
         self.tape: TurnTape = desk.window.tape or Untaped()
         self.light = TurnLight(desk, self.use, self.tape)
@@ -442,7 +443,7 @@ class Turn:
         self.draft.close()
         now = self.now()
         with self.desk.guard:
-            parts = self.reply.parts(self.engine.tokenize)
+            parts = [] if self._nothing_added() else self.reply.parts(self.engine.tokenize)
             chunks = window.end_reply(
                 self.settings.min_chunk_tokens, parts, max_chunk_tokens=self.settings.max_chunk_tokens
             )
@@ -450,11 +451,21 @@ class Turn:
             self._tags = {key: own for key, own in tags.items() if own}
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
             self._note(chunks, self.desk.record.ai_name, now)
+        self._kept = bool(chunks)
         live = [window.at(chunk.key) for chunk in chunks]
         store_reply(self.system, self.desk, turn_id, live, self._tags, now)
         use = None if self.use.calibration.pending else self.use.whole(start)
         reminders = store_use(self.desk, turn_id, use, self._woken) if chunks else ()
         return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use, reminders)
+
+    def _nothing_added(self) -> bool:
+        """A reply that should go on has not: the one that was there stays, and no version is stored."""
+        nothing = (
+            bool(self.asked.opening)
+            and not b"".join(token.piece for token in self.reply.tokens[self.asked.tokens :]).strip()
+        )
+        self.stats["nothing_added"] = nothing and self.reason != "abort"
+        return nothing
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """First thoughts and a tool's words between frames, which templates do not write of past turns; then the dimmest."""
@@ -468,7 +479,10 @@ class Turn:
             aside = PrunePlan(budget, 0, tuple(goes))
             self.tape.note("prune", aside)
             yield self._put_to_sleep(aside, before_turn=False)
-        plan = self._plan_sleep(budget, self.desk.last_exchanges() | {ids.user_turn, ids.assistant_turn})
+        if not self._kept:
+            self.desk.take_back()  # nothing took the place of what went aside
+        current = {ids.user_turn, ids.assistant_turn, self.asked.question or ids.user_turn}
+        plan = self._plan_sleep(budget, self.desk.last_exchanges() | current)
         self.tape.note("prune", plan)
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)

@@ -1332,6 +1332,7 @@ declare namespace Wire {
     own_ms_per_token: number;
     thought_tokens: number;
     only_thought: boolean;
+    nothing_added: boolean;
     faults: number;
     prompted: number;
     cached: number;

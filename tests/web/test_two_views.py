@@ -217,6 +217,21 @@ def test_a_reply_goes_on_and_a_message_without_a_reply_is_answered(house, show):
     answered(page, "Once more.")
 
 
+def test_continue_on_a_reply_that_ended_by_itself_changes_nothing_and_says_so(house, show):
+    window = house.window("Tales", max_context_tokens=0, timestamps=False)
+    house.say(window, "First.", "One.")
+    house.say(window, "Second.", "Two.")
+    page = show(window, **CONVERSATION)
+    loaded(page)
+    for _ in range(2):
+        house.replies.append("")
+        tool(page, 3, "Continue")
+        expect(page.get_by_text("The model had nothing to add.")).to_be_visible()
+        settled(page)
+        assert texts(page) == ["First.", "One.", "Second.", "Two."]
+    assert house.context(window)["turns"][-1]["siblings"] == 1
+
+
 def test_a_branch_is_a_window_of_its_own(house, show):
     window = house.window("Tales", max_context_tokens=0, timestamps=False)
     house.say(window, "First.", "One.")
