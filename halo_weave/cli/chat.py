@@ -37,7 +37,7 @@ HELP = """\
 /sleep KEY           put a chunk to sleep
 /prune               apply the budget now, in place of after the next reply
 /graveyard [TEXT]    what sleeps in this window
-/wake KEY            wake a chunk up at its place, and pin it
+/wake KEY            wake a chunk up at its place with its pair, and pin it
 /why KEY             why it is bright, why it slept, what woke it
 /search TEXT         search all that was ever said
 /stats               figures of this window and of the memory
@@ -65,7 +65,7 @@ class Chat:
             "unpin": lambda key: self.act(weave.chunks.unpin, key, "is not pinned any more"),
             "sleep": lambda key: self.act(weave.chunks.sleep, key, "sleeps"),
             "prune": self.prune,
-            "wake": lambda key: self.act(weave.chunks.wake, key, "is awake and pinned"),
+            "wake": self.wake,
             "graveyard": self.graveyard,
             "why": self.why,
             "search": self.search,
@@ -244,6 +244,14 @@ class Chat:
     def act(self, done: Callable[[str, ChunkKey], object], key: str, what: str) -> None:
         done(self.window.id, _keyed(key))
         self.quietly(f"{key} {what}")
+
+    def wake(self, key: str) -> None:
+        done = self.weave.chunks.wake(self.window.id, _keyed(key))
+        self.quietly(f"{key} is awake and pinned")
+        for one in done.woken[1:]:
+            self.quietly(f"↻ {one.chunk.key} came with it: {_shortened(one.chunk.text)}")
+        if done.slept:
+            self.quietly(f"☾ {counted(len(done.slept), 'dimmer chunk')} fell asleep to make room")
 
     def windows(self, name: str) -> None:
         if name:

@@ -29,6 +29,7 @@ from halo_weave.weave.clock import TurnClock
 from halo_weave.weave.desk import Desk
 from halo_weave.weave.documents import attach, document_cost
 from halo_weave.weave.holding import hold_back
+from halo_weave.weave.injecting import InjectionPlan, plan_injection
 from halo_weave.weave.lighting import TurnLight
 from halo_weave.weave.orders import Asked, GuestTerms
 from halo_weave.weave.prompt import declarations
@@ -387,10 +388,12 @@ class Turn:
         for call, _ in calls:
             yield events.ToolCalled(call.command)
             answer = self.toolbox.run(call, now=self.now(), within=self.desk.scope, decay_days=days)
-            yield events.ToolAnswered(answer.text, answer.ok)
-            answers.append(answer.text)
-            if answer.wake:
-                yield from self._wake_for_tool(answer.wake, ids)
+            plan = self._plan_for_tool(answer.wake, ids) if answer.wake else None
+            text = f"{answer.text} {plan.refusal}" if plan and plan.refusal else answer.text
+            yield events.ToolAnswered(text, answer.ok)
+            answers.append(text)
+            if plan:
+                yield from self._wake_for_tool(plan)
         made = [native for _, native in calls if native]
         parts = self.calling.answered(made, answers) if made else None
         for kind, text in parts or [("answer", f"\n{text}\n") for text in answers]:
@@ -415,24 +418,20 @@ class Turn:
             self.draft.said()
             yield from self._tell(settled)
 
-    def _wake_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> Iterator[events.TurnEvent]:
-        """A memory's snapshot returns to its place. The dimmest make room for it, on at most half of the budget."""
-        budget = self.settings.max_context_tokens or model_room(self.desk, 0)
-        wanted = self.desk.plan_snapshot(keys, budget // 2, before=ids.start).cost
-        turns = (ids.user_turn, ids.assistant_turn)
-        prunes = choose_prunes(
-            self.desk.window,
-            max(1, budget - wanted),
-            current=turns,
+    def _plan_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> InjectionPlan:
+        """A memory's snapshot should return to its place."""
+        return plan_injection(
+            self.desk,
+            lambda room: self.desk.plan_snapshot(keys, room, before=ids.start),
+            current=(ids.user_turn, ids.assistant_turn),
             kept=keys,
-            pairs=self.settings.pairs_asleep,
         )
-        if wanted and prunes.goes:
-            yield self._put_to_sleep(prunes, before_turn=True)
-        room = model_room(self.desk, self.desk.window.size)
-        plan = self.desk.plan_snapshot(keys, room, before=ids.start)
-        if plan.wakes:
-            yield self._wake(plan, {}, by="memory")
+
+    def _wake_for_tool(self, plan: InjectionPlan) -> Iterator[events.TurnEvent]:
+        if plan.prunes.goes:
+            yield self._put_to_sleep(plan.prunes, before_turn=True)
+        if plan.wakes.wakes:
+            yield self._wake(plan.wakes, {}, by="memory")
 
     # When the model has spoken
 

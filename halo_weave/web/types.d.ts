@@ -164,6 +164,8 @@ declare namespace Wire {
     key: string;
     live: boolean;
     pinned: boolean;
+    woken: string[];
+    asleep: string[];
   }
 
   interface Answer {
