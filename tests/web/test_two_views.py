@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Page, Route, expect
 
@@ -246,3 +248,37 @@ def test_a_branch_is_a_window_of_its_own(house, show):
     say(page, "Third.")
     settled(page)
     assert "Three." not in house.text(window)
+
+
+def test_what_was_said_on_this_page_is_dimmed_when_it_is_pruned_and_not_when_it_returns(house, show):
+    """Without a reload and without a look at the context."""
+    window = house.window(
+        max_context_tokens=110,
+        min_chunk_tokens=8,
+        timestamps=False,
+        memory_tree_in_prompt=False,
+        resurrection_budget=0,
+        strategy="magnitude_voting",
+    )
+    house.ask("PATCH", f"/windows/{window}", json={"system_prompt": ""})
+    page = show(window, **CONVERSATION)
+    first = page.locator("#conversation article", has_text="My cat is called Mochi.")
+    house.replies.append("A lovely name.")
+    say(page, "My cat is called Mochi.")
+    for topic in ("the harbour at dawn", "how bees find flowers", "old maps of the coast"):
+        house.replies.append(f"There is much to say about {topic}, and little time.")
+        say(page, f"Tell me about {topic}.", wait=False)
+        page.wait_for_function("topic => !app.store.busy && app.store.turn.stats.tokens", arg=topic)
+        settled(page)
+    live = {one["key"] for turn in house.context(window)["turns"] for one in turn["chunks"]}
+    shown = page.locator("#conversation article").evaluate_all(
+        "all => all.map((one) => [one.dataset.key, one.classList.contains('asleep')])"
+    )
+    assert len(shown) == 8
+    assert {key for key, asleep in shown if not asleep} == live
+    expect(first).to_have_class(re.compile("asleep"))
+    settings = {"resurrection_budget": 60, "max_context_tokens": 200}
+    house.ask("PATCH", f"/windows/{window}", json={"settings": settings})
+    house.replies.append("Mochi.")
+    say(page, "What is my cat called?")
+    expect(first).not_to_have_class(re.compile("asleep"))
