@@ -59,7 +59,7 @@ class Turn:
         self.scribe, self.system, self.settings = desk.scribe, system, desk.settings
         self.calling = NativeCalling(desk.engine, desk.scribe, desk.settings.effort)
         self.flag = Flag()
-        self.use = UseTally(desk.calibration)
+        self.use = UseTally(desk.calibration, asked=True)
         self.clock = TurnClock(began)
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
