@@ -5,6 +5,7 @@ declare namespace Wire {
   interface Bodies {
     "POST /api/windows": NewWindow;
     "PATCH /api/windows/{window_id}": WindowChange;
+    "POST /api/windows/{window_id}/turns": AddTurns;
     "POST /api/windows/{window_id}/inject": Inject;
     "POST /api/windows/{window_id}/say": Say;
     "POST /api/windows/{window_id}/answer": Answer;
@@ -46,6 +47,7 @@ declare namespace Wire {
     "GET /api/windows/{window_id}/events": null;
     "GET /api/windows/{window_id}/context": ContextTold;
     "GET /api/windows/{window_id}/turns": SaidTold;
+    "POST /api/windows/{window_id}/turns": Added;
     "GET /api/windows/{window_id}/turns/{turn_id}/use": ReplyUseTold;
     "GET /api/windows/{window_id}/graveyard": GraveyardTold;
     "GET /api/windows/{window_id}/deleted": DeletedPage;
@@ -166,6 +168,14 @@ declare namespace Wire {
     pinned: boolean;
     woken: string[];
     asleep: string[];
+  }
+
+  interface AddTurns {
+    turns: SaidElsewhere[];
+  }
+
+  interface Added {
+    turns: string[];
   }
 
   interface Answer {
@@ -1020,6 +1030,11 @@ declare namespace Wire {
     text_pieces: string[];
     tool: boolean;
     thought: boolean;
+  }
+
+  interface SaidElsewhere {
+    role: "user" | "assistant";
+    text: string;
   }
 
   interface SaidTold {
