@@ -270,7 +270,7 @@ def measure(
 
     Also what each question got after it had been asked in vain; and how long things took.
     """
-    frames = Scribe(engine).frame_tokens(stamps=False)
+    frames = Scribe(engine).frame_tokens()
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
     woken: dict[str, list[int]] = {name: [] for name in ways}
     echoes: list[dict[str, Any]] = []

@@ -159,7 +159,7 @@ def measure(model: str, forms: list[str] | None = None) -> dict[str, dict[str, f
                 talk = _Talk.open(weave, form)
                 texts = PLAIN if kind == "plain" else [text for text, _ in (*REMEMBER, *LOOK_UP)]
                 settings = weave.windows.settings(talk.window)
-                same = tuple(weave._system.tool_form(settings, text) for text in texts)
+                same = (weave._system.tool_form(settings),) * len(texts)
                 if (kind, same) not in known:
                     known[kind, same] = _share(talk, kind) if kind == "plain" or set(same) != {"off"} else 0.0
                 shares[kind][form] = known[kind, same]

@@ -260,6 +260,7 @@ Happening = Literal[
     "pinned",
     "unpinned",
     "merged",
+    "cleaned",
     "deleted",
     "undeleted",
     "reread",

@@ -167,6 +167,10 @@ class Transcript(Protocol):
         """Chunks of more than so many tokens, and more than 256, that are live nowhere are cut into parts, each at its
         place. So all that was ever said can wake up. Returns how many there were."""
 
+    def remove_stamps(self, *, now: datetime) -> int:
+        """Stored replies lose the time stamps that they begin with; the history keeps them. Done once for a memory, and
+        again after an import. Returns how many replies began with one."""
+
     def mark_wrong(self, key: ChunkKey, question: str | None, *, now: datetime) -> None:
         """The wrong memory for questions like this one. None takes all such marks of the chunk back."""
 

@@ -1,8 +1,14 @@
-"""How much of a text tells something. Questions, courtesies and answers that know nothing do not: they are no facts."""
+"""How much of a text tells something. Questions, courtesies and answers that know nothing do not: they are no facts.
+
+Also which answers of the assistant are worth recalling.
+"""
 
 from __future__ import annotations
 
 import re
+
+from halo_weave.core.languages import stems
+from halo_weave.core.words import question_terms
 
 _SENTENCE = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？؟])\s*|\n+")
 _ASKED = re.compile(r"[?？؟][\s\"'”’)*_]*$")
@@ -101,3 +107,54 @@ def told_share(text: str) -> float:
 def asks_back(text: str) -> bool:
     """Whether a message asks for something that was said or happened before."""
     return bool(_BACK.search(text))
+
+
+_REFUSES = re.compile(
+    r"""\bas\s+an?\s+(?:ai|artificial|large\s+language|language\s+model|assistant)\b
+    | \bi(?:['’]m|\s+am)\s+(?:just\s+|only\s+)?an?\s+(?:ai|artificial|(?:large\s+)?language\s+model|virtual\s+assistant)\b
+    | \b(?:sorry|apologi[sz]e|unfortunately)\b[^.!?]{0,60}\b(?:can['’]?t|cannot|can\s+not|unable|not\s+able|do(?:n['’]?t|\s+not)\s+have)\b
+    | \bi\s+(?:can['’]?t|cannot|can\s+not|am\s+(?:unable|not\s+able)\s+to)\s+(?:\w+ly\s+)?(?:assist|help|provide|access|store|save|remember|recall|fulfill|comply)\b
+    | \bi\s+do(?:n['’]?t|\s+not)\s+have\s+(?:\w+\s+)?(?:access|the\s+(?:ability|capability)|personal|memory|feelings)\b
+    | \bals\s+(?:eine\s+)?ki\b | \bes\s+tut\s+mir\s+leid\b[^.!?]{0,40}\b(?:kann|nicht)\b | \bich\s+kann\s+(?:dir|ihnen|das)?\s*(?:leider\s+)?nicht\s+(?:helfen|weiterhelfen)\b
+    | \ben\s+tant\s+qu['’]?(?:ia|intelligence|assistant)\b | \bdésolée?\b[^.!?]{0,40}\bne\s+peux\s+pas\b
+    | \bcomo\s+(?:una?\s+|uma\s+)?(?:ia|inteligencia|inteligência|modelo\s+de)\b | \blo\s+siento\b[^.!?]{0,40}\bno\s+puedo\b | \bdesculpe\b[^.!?]{0,40}\bnão\s+posso\b
+    | \bcome\s+(?:ia|intelligenza)\b | \bmi\s+dispiace\b[^.!?]{0,40}\bnon\s+posso\b | \bals\s+ai\b | \bhet\s+spijt\s+me\b[^.!?]{0,40}\b(?:kan|niet)\b
+    | \b(?:извините|к\s+сожалению)\b[^.!?]{0,40}\bне\s+могу\b | 抱歉[^。]{0,20}(?:无法|不能) | 申し訳[^。]{0,40}(?:できません|ません) | (?:عذرا|آسف)[^.]{0,40}لا\s+(?:أستطيع|يمكنني)""",
+    re.I | re.X,
+)
+# What people say to show that they have listened. An answer made of nothing else tells nothing new.
+_LISTENING = frozenset(
+    stems(
+        """sorry hear great glad happy nice lovely wonderful congratulations congrats sound thank thanks share sharing hope
+        understood understand noted note got okay ok sure alright know remember keep mind good awesome exciting interesting fun
+        welcome help assist need let ask question anything else feel free like want please tell told mention say said cool
+        amazing fantastic perfect excellent user yes right indeed well""".split(),
+        "english",
+    )
+)
+_ECHO_WORDS = 40  # a longer answer says more than that it has listened
+_NEW_WORDS = 2  # so many words that the user did not say are still an echo
+
+
+def refuses(answer: str) -> bool:
+    """Whether an answer refuses, or speaks of being an AI instead of answering."""
+    return bool(_REFUSES.search(answer[:400]))
+
+
+def echoes(answer: str, question: str) -> bool:
+    """Whether an answer only repeats what it answers, or only shows that the user was heard."""
+    if len(answer.split()) > _ECHO_WORDS:
+        return False
+    known = question_terms(question, 400).keys() | _LISTENING
+    return sum(stem not in known for stem in question_terms(answer, 400)) <= _NEW_WORDS
+
+
+def worth_recalling(answer: str, question: str) -> bool:
+    """Whether something the assistant said may return later. What returns is imitated and believed.
+
+    Refusals, answers that know nothing, echoes and courtesies are not worth it. Nor is an answer to a question about what the
+    user said before: it was a copy of that at best, and the original can return.
+    """
+    return not (
+        refuses(answer) or told_share(answer) == 0 or echoes(answer, question) or asks_back(question)
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -60,22 +59,6 @@ DECLARATIONS: tuple[Mapping[str, Any], ...] = (
         write="the result becomes the notes",
     ),
 )
-
-_ASKS = re.compile(
-    r"\b(?:remember|remind|memor|keep in mind|bear in mind|sav(?:e|ing)\b|stor(?:e|ing)\b|not(?:e|es)\b|write (?:\w+ )?down|"
-    r"look(?:ing)? (?:\w+ )?up|recall|forget|query|jot|"
-    r"merk|erinner|speicher|notier|notiz|gedächtnis|vergiss|vergess|nachschlag|schlag|"
-    r"souvien|souvenir|rappel|mémor|retien|enregistr|oublie|"
-    r"recuerd|recorda|guarda|memoria|apunta|anota|olvid|ricord|salva|memória|lembr|esque[cç]|"
-    r"onthou|herinner|bewaar|zapamięt|pamię|запомн|помн|памят|забуд)|记住|记得|保存|忘|覚えて|メモ|기억",
-    re.IGNORECASE,
-)
-
-
-def asks_for_memory(text: str) -> bool:
-    """Whether somebody's words speak of remembering or looking up. Too often is better than too rarely."""
-    return bool(_ASKS.search(text))
-
 
 def instructions(tree: Branch) -> str:
     """The tools, and the top of the tree if there is one."""

@@ -117,8 +117,12 @@ class StructuredMemory:
         now: datetime,
         context_tokens: int = CONTEXT_TOKENS,
         within: frozenset[str] | None = None,
+        source: Sequence[KeptChunk] = (),
     ) -> Remembered:
-        """Make an entry, or a new version of it, with the chunks that explain it now, of all windows or of one."""
+        """Make an entry, or a new version of it, with the chunks that explain it now, of all windows or of one.
+
+        `source`: the chunks in which the user said it, which explain it in any case.
+        """
         path = checked_path(path)
         size = json_size(content)
         if size > CONTENT_LIMIT:
@@ -126,7 +130,8 @@ class StructuredMemory:
                 f"This has {size} bytes; at most {CONTENT_LIMIT} are kept in one memory. Save it in parts."
             )
         own = f"{path.replace('/', ' ')} {_text_of(content)[:QUERY_LENGTH]}"  # what it says by itself
-        chunks = self._explaining(own, context_tokens, within)
+        known = {chunk.key for chunk in source}
+        chunks = [*source, *(one for one in self._explaining(own, context_tokens, within) if one.key not in known)]
         snapshot: list[dict[str, Json]] = [_packed(chunk) for chunk in chunks]
         embedder = self._open_embedder()
         if embedder is None:
@@ -205,6 +210,30 @@ class StructuredMemory:
         if not gone:
             raise self._unknown(path, deleting=True)
         return gone
+
+    def move(self, path: str, to: str, *, now: datetime) -> Remembered:
+        """An entry stands under another path, with what explains it."""
+        entry = self._store.entry(checked_path(path))
+        if entry is None:
+            raise self._unknown(path)
+        moved = self._store.save_entry(
+            checked_path(to),
+            entry.content,
+            now=now,
+            snapshot=entry.snapshot,
+            vectors=entry.vectors,
+            model=entry.model,
+        )
+        self._store.delete_entry(entry.path, now=now)
+        return _remembered(moved)
+
+    def paths(self) -> list[str]:
+        """Of all entries."""
+        return [path for path, _, _ in self._store.entry_paths()]
+
+    def newest(self) -> list[MemoryEntry]:
+        """All entries, those that changed last first."""
+        return sorted(self._store.entries(), key=lambda entry: entry.modified, reverse=True)
 
     def history(self, path: str) -> list[Remembered]:
         """All versions, the newest first; also of an entry that was deleted."""

@@ -15,7 +15,7 @@ from halo_weave.keepsakes.calls import CALL_LIMIT, ToolCall, ToolDetector
 from halo_weave.keepsakes.commands import Command
 from halo_weave.keepsakes.literals import Json
 from halo_weave.keepsakes.notes import METADATA, Notes
-from halo_weave.keepsakes.prompt import DECLARATIONS, asks_for_memory, holdings, instructions
+from halo_weave.keepsakes.prompt import DECLARATIONS, holdings, instructions
 from halo_weave.keepsakes.results import RESULT_LENGTH, ToolResult, bounded, changes, compact, quoted
 from halo_weave.keepsakes.sandbox import JqOutput
 from halo_weave.keepsakes.structured_memory import (
@@ -54,10 +54,6 @@ class Toolbox:
     def instructions(self) -> str:
         """What the system prompt says of the tools, with the top of the tree as it is now."""
         return instructions(self.tree.listing())
-
-    def asked_for(self, text: str) -> bool:
-        """Whether somebody's words speak of remembering or looking up, in one of the languages known here."""
-        return asks_for_memory(text)
 
     def overview(self) -> str:
         """What the system prompt says of the top of the tree, where a template declares the tools."""

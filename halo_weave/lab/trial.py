@@ -20,7 +20,7 @@ from halo_weave.lab.dialogues import AskedLater, Said, exchanges_of
 from halo_weave.lab.forced import forced_reply
 from halo_weave.ports import Done, Engine, Read, Step
 from halo_weave.records import DEFAULT_PROMPT
-from halo_weave.weave.prompt import Origin, Scribe, WindowPrompt
+from halo_weave.weave.prompt import Scribe, WindowPrompt
 
 KEEP = (0.75, 0.5, 0.25)
 WINDOW = "lab"
@@ -51,7 +51,6 @@ class Talk:
     windows: dict[str, Window]
     position: int = 0
     turn: int = 1
-    origins: dict[int, Origin] = field(default_factory=dict)
     keys: dict[str, list[ChunkKey]] = field(default_factory=dict)  # by the file's names
 
     @classmethod
@@ -59,7 +58,7 @@ class Talk:
         cls, engine: Engine, calibration: Calibration, scribe: Scribe, strategies: Mapping[str, Strategy]
     ) -> Talk:
         engine.forget(WINDOW)
-        frame_tokens = scribe.frame_tokens(stamps=True)
+        frame_tokens = scribe.frame_tokens()
         windows = {
             name: Window(
                 strategy=one,
@@ -79,13 +78,12 @@ class Talk:
         user, reply = self.turn, self.turn + 1
         said = self.engine.tokenize(question.text)
         chunks = chunk_turn(said, user, Role.USER, self.position)
-        self.origins[user] = Origin(question.said)
         for window in self.windows.values():
             window.add([window.born(chunk) for chunk in chunks])
             window.begin_reply(reply, self.position + len(said), user)
         tally = UseTally(self.calibration)
         forced = self.engine.tokenize(answer)
-        prompt = self.scribe.prompt(self.window, self.scribe.system(DEFAULT_PROMPT), self.origins)
+        prompt = self.scribe.prompt(self.window, self.scribe.system(DEFAULT_PROMPT), {})
         before = sum(len(chunk) for chunk in self.window.chunks if chunk.key.turn_id < user)
         for event in forced_reply(self.engine, WINDOW, prompt, forced, self._capture()):
             if isinstance(event, Read):

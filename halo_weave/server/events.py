@@ -157,6 +157,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         {"arguments": (dict[str, Any], Field(description="As the model wrote them."))},
     ),
     ("tool_answered", events.ToolAnswered, {}),
+    ("memory", events.MemoryChanged, {"content": (Any, Field(description="What is saved there, or was."))}),
     ("spoken", events.Spoken, {}),
     (
         "unstored",

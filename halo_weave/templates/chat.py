@@ -422,10 +422,11 @@ def _arranged(messages: Sequence[ChatMessage], way: tuple[int, int, int]) -> tup
             "The template has no place for words of the system among the turns, so the user says them."
         )
     if order == 1:
-        filled = list(_filled(slots))
-        if len(filled) > len(slots):
+        filled = _filled(slots)
+        if filled != slots:
             notes.append(
-                f"The template wants user and assistant to take turns: “{STAND_IN}” stands in for turns that sleep."
+                f"The template wants user and assistant to take turns: neighbouring user turns are joined, and “{STAND_IN}” "
+                "stands in for other turns that were pruned."
             )
         slots = filled
     if order == 2:
@@ -438,16 +439,22 @@ def _arranged(messages: Sequence[ChatMessage], way: tuple[int, int, int]) -> tup
     return slots, notes
 
 
-def _filled(slots: Sequence[_Slot]) -> Iterator[_Slot]:
+def _filled(slots: Sequence[_Slot]) -> list[_Slot]:
+    """User turns that follow each other become one: words that the assistant never said would be imitated."""
+    found: list[_Slot] = []
     before = "assistant"
     for slot in slots:
-        if slot.role == "user" and before in ("user", "tool"):
-            yield _Slot("assistant", (STAND_IN,))
+        if slot.role == "user" and before == "user":
+            found[-1] = replace(found[-1], content=(*found[-1].content, "\n\n", *slot.content))
+            continue
+        if slot.role == "user" and before == "tool":
+            found.append(_Slot("assistant", (STAND_IN,)))
         if slot.role == "assistant" and before == "assistant":
-            yield _Slot("user", (STAND_IN,))
-        yield slot
+            found.append(_Slot("user", (STAND_IN,)))
+        found.append(slot)
         if slot.role != "system":
             before = slot.role
+    return found
 
 
 def _merged(slots: Sequence[_Slot]) -> Iterator[_Slot]:

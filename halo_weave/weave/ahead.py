@@ -14,7 +14,6 @@ from halo_weave.core.use import seen_for_use
 from halo_weave.errors import HaloWeaveError
 from halo_weave.ports import Prompt
 from halo_weave.weave.desk import Desk
-from halo_weave.weave.prompt import Origin
 from halo_weave.weave.system import System
 
 log = logging.getLogger(__name__)
@@ -136,10 +135,10 @@ def _prompt_of(desk: Desk, wish: _Wish, system: System) -> Prompt:
             foreign.add(one.chunk.start)
     return desk.scribe.ahead(
         sorted(chunks, key=lambda chunk: chunk.start),
-        system.prompt_for(desk, wish.text),
+        desk.system,
         origins,
         frozenset(foreign),
-        stamp=Origin(system.now(), dated=desk.settings.timestamps, speaker=wish.speaker).stamp,
+        origin=desk.coming_origin(wish.speaker, system.now()),
         effort=desk.settings.effort,
         words=desk.engine.tokenize(wish.text) if wish.text else None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import date, datetime
 from itertools import pairwise
 from threading import RLock
 from typing import Any, Literal
@@ -54,7 +54,8 @@ class Desk:
     reach: frozenset[str] | None = None  # windows whose talk all who read this one may read; None: all
     people: frozenset[str] = frozenset()  # their names, if there are several
     about: dict[ChunkKey, About] = field(default_factory=dict)
-    origins: dict[int, Origin] = field(default_factory=dict)  # of the turns that get a stamp
+    origins: dict[int, Origin] = field(default_factory=dict)  # what the model is told of turns, by their ids
+    days: set[date] = field(default_factory=set)  # on which the user's live turns of this chat were said
     foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
     anew: list[Live] = field(default_factory=list)  # of `foreign`, those that the store does not know so yet
     guests: set[ChunkKey] = field(default_factory=set)  # what woke up since others than such fell asleep
@@ -85,7 +86,7 @@ class Desk:
         window = Window(
             strategy=settings.brightness_strategy(calibration),
             system_tokens=len(system),
-            frame_tokens=scribe.frame_tokens(stamps=settings.timestamps),
+            frame_tokens=scribe.frame_tokens(),
         )
         shared = (store, engine, scribe, names, calibration, is_private, reach, people)
         desk = cls(record, settings, window, system, *shared)
@@ -123,31 +124,60 @@ class Desk:
 
     def note(self, chunk: Chunk, about: About) -> None:
         """Where a chunk comes from, and what of it the model is told."""
-        self.about[chunk.key] = about
         if len(chunk) != chunk.span:
             self.foreign.add(chunk.start)
-        turn, dated = chunk.key.turn_id, self.settings.timestamps
-        if not self.stays(about.window, turn) and (origin := self.origin(chunk, about)):
+        turn = chunk.key.turn_id
+        known = turn in self.origins or self.stays(about.window, turn)
+        if not known and (origin := self.origin(chunk, about)):
             self.origins[turn] = origin
-            if DOCUMENT in about.tags or origin.speaker:
-                self.window.stamps[turn] = self.scribe.origin_tokens(origin, dated=dated)
-            else:
-                self.window.stamps[turn] = self._stamp(about.window, chunk.key.role)
+            self.window.stamps[turn] = self.scribe.origin_tokens(origin)
+        if about.window == self.record.id and chunk.key.role is Role.USER and DOCUMENT not in about.tags:
+            self.days.add(about.said.astimezone().date())
+        self.about[chunk.key] = about
 
     def origin(self, chunk: Chunk, about: About | ChunkRecord) -> Origin | None:
-        """The stamp that a chunk's turn gets.
+        """What the model is told of a chunk's turn: None for a plain turn of this chat.
 
-        The model is always told which file it reads. Its own answers have no stamp here, lest it writes some itself;
-        those from elsewhere need one.
+        What comes from another chat or from a file is quoted. The model's own turns stand as they are.
         """
-        elsewhere, dated = self._elsewhere(about.window), self.settings.timestamps
+        role, said = chunk.key.role, about.said if self.settings.timestamps else None
+        named = about.speaker if role is not Role.ASSISTANT and about.speaker in self.people else ""
         if DOCUMENT in about.tags:
-            return Origin(about.said, elsewhere if dated else "", about.speaker, dated)
-        dated = dated and bool(elsewhere or chunk.key.role is not Role.ASSISTANT)
-        speaker = about.speaker if chunk.key.role is Role.USER and about.speaker in self.people else ""
-        return (
-            Origin(about.said, elsewhere if dated else "", "", dated, speaker) if dated or speaker else None
-        )
+            return Origin.quotation(said, role, chat=self._elsewhere(about.window), document=about.speaker)
+        if not self._own(about.window, chunk.key.turn_id):
+            if self.people and role is Role.USER and self.store.window(about.window).owner != self.record.owner:
+                named = about.speaker
+            return Origin.quotation(said, role, chat=self._elsewhere(about.window), speaker=named)
+        if role is Role.ASSISTANT:
+            return None
+        return Origin.said(named, about.said if self._begins_a_day(about.said) else None)
+
+    def tell_with(self, turn_id: int, before: str, after: str) -> None:
+        """The model reads these words around a message of this chat."""
+        known = self.origins.get(turn_id) or Origin("")
+        origin = Origin(known.before + before, known.after + after, known.quoted)
+        with self.guard:
+            self.origins[turn_id] = origin
+            self.window.stamps[turn_id] = self.scribe.origin_tokens(origin)
+
+    def coming_origin(self, speaker: str, now: datetime) -> Origin | None:
+        """What the model will be told of the user's next message, if it is sent now."""
+        named = speaker if speaker in self.people else ""
+        return Origin.said(named, now if self._begins_a_day(now) else None)
+
+    def _own(self, window: str, turn_id: int) -> bool:
+        """Whether a turn belongs to this chat: it was said here, or this chat branched off after it."""
+        return window == self.record.id or turn_id in self._led_here
+
+    @property
+    def _led_here(self) -> Mapping[int, str]:
+        if self.led is None:
+            self.led = led_here(self.store, self.record.id, frozenset({self.record.id}))
+        return self.led
+
+    def _begins_a_day(self, said: datetime) -> bool:
+        """Whether the model has not been told this day in this chat yet."""
+        return self.settings.timestamps and said.astimezone().date() not in self.days
 
     def _own_traces(self, traces: Floats | None) -> Floats | None:
         """What was kept of tokens, if by a strategy that keeps the same as this window's."""
@@ -156,10 +186,12 @@ class Desk:
     def _elsewhere(self, window: str) -> str:
         return "" if window == self.record.id else self.names.get(window, "")
 
-    def _stamp(self, window: str, role: Role) -> int:
-        """Tokens by which the model is told that something was said in another window."""
-        name = self._elsewhere(window) if self.settings.timestamps else ""
-        return self.scribe.stamp_tokens(name, role) if name else 0
+    def quotation_tokens(self, window: str, role: Role) -> int:
+        """Tokens of the words that quote something of another chat."""
+        if window == self.record.id:
+            return 0
+        said = datetime(2026, 12, 30) if self.settings.timestamps else None
+        return self.scribe.origin_tokens(Origin.quotation(said, role, chat=self._elsewhere(window)))
 
     def follow_store(self) -> None:
         """Leave out what was deleted or put to sleep meanwhile, by another window or another process."""
@@ -230,11 +262,7 @@ class Desk:
 
     def stays(self, window_id: str, turn_id: int) -> bool:
         """Whether a turn may not be sent. What led up to a window that branched off belongs to it."""
-        if self.may_read(window_id):
-            return False
-        if self.led is None:
-            self.led = led_here(self.store, self.record.id, frozenset({self.record.id}))
-        return turn_id not in self.led
+        return not self.may_read(window_id) and turn_id not in self._led_here
 
     def plan_recall(
         self,
@@ -264,7 +292,7 @@ class Desk:
             live=self.live_keys,
             before=before,
             frame_tokens=self.window.frame_tokens,
-            stamp=self._stamp,
+            stamp=self.quotation_tokens,
             left=self.left,
             led_here=led,
             only=only,
@@ -297,7 +325,7 @@ class Desk:
             room,
             live=self.live_keys,
             frame_tokens=self.window.frame_tokens,
-            stamps=stamps_of(sleepers.values(), self._stamp),
+            stamps=stamps_of(sleepers.values(), self.quotation_tokens),
             pairs="off",
         )
 

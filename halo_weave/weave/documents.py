@@ -135,9 +135,10 @@ def attach(system: System, desk: Desk, asked: _Bringing, user: int, *, whole: bo
 def document_cost(desk: Desk, documents: Sequence[Document]) -> int:
     """Tokens that documents take with their frames."""
     frame = desk.window.frame_tokens.get(Role.USER, 0)
-    names = (Origin(desk.record.created, document=one.name) for one in documents)
+    said = desk.record.created if desk.settings.timestamps else None
+    names = (Origin.quotation(said, Role.USER, document=one.name) for one in documents)
     return sum(
-        one.tokens + frame + desk.scribe.origin_tokens(name, dated=desk.settings.timestamps)
+        one.tokens + frame + desk.scribe.origin_tokens(name)
         for one, name in zip(documents, names, strict=True)
     )
 

@@ -156,6 +156,15 @@ class ToolAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryChanged:
+    """The user asked to remember or to forget something, and that was done."""
+
+    change: Literal["saved", "forgotten"]
+    path: str
+    content: Any  # JSON: what is saved there, or was
+
+
+@dataclass(frozen=True, slots=True)
 class Spoken:
     """The reply is stored, cut into chunks."""
 
@@ -232,6 +241,7 @@ TurnEvent = (
     | ToolCalled
     | CallMade
     | ToolAnswered
+    | MemoryChanged
     | Spoken
     | WindowChanged
     | TurnEnded

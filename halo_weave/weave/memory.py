@@ -220,8 +220,7 @@ class WeaveMemory:
         """
         text, desk = plain(text), self._system.desk(window_id)
         tokens = len(desk.engine.tokenize(text))
-        more = len(self._system.prompt_for(desk, text)) - desk.window.system_tokens
-        room = wake_room(desk, tokens, given=wish.room, more=more)
+        room = wake_room(desk, tokens, given=wish.room)
         speaker = self._system.speaks_as(desk.record) if ahead else ""
         if ahead and room <= 0 and text.strip():
             self._ahead.wish(window_id, text, speaker=speaker)
@@ -233,7 +232,7 @@ class WeaveMemory:
             self._ahead.wish(window_id, text, plan.keys, speaker)
         told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
         texts = {one.key: one.chunk.text for one in system.store.chunks_by_key(told)}
-        over = max(0, tokens + plan.cost - model_room(desk, desk.window.size + more))
+        over = max(0, tokens + plan.cost - model_room(desk, desk.window.size))
         return Preview(plan, hits, texts, tokens, near, over if wish.room else 0)
 
     def embed(self, texts: Sequence[str]) -> tuple[str, Vectors]:
@@ -304,6 +303,7 @@ class WeaveMemory:
         finally:
             self._importing = None
         self._system.divide_long()
+        self._system.remove_stamps()
         self._system.recall.note_said()
         return brought
 

@@ -30,26 +30,42 @@ NAMELESS_LABELS = NAMELESS - (1 << 59)  # apart from those that a cache on disk 
 _COMING = -1  # id of a turn that was not said yet
 LONGEST_NAME = 48  # bytes of a window's name that the model is told
 
-_Slot = Literal["header", "footer", "left", "right", "rewritten"]  # parts of a frame with labels of their own
+_Slot = Literal["header", "footer", "before", "after", "between", "left", "right", "rewritten"]  # parts of a frame with labels of their own
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """When and where a turn was said, and by whom, as far as the model is told."""
+    """What the model reads around the text of a turn, so that it knows where the text comes from.
 
-    said: datetime
-    window: str = ""  # the name of the window, if it is another one
-    document: str = ""  # the name of the file that it is
-    dated: bool = True
-    speaker: str = ""  # of several people
+    A quotation is text that was not said in this chat: it never stands as a turn of its own speaker.
+    """
 
-    @property
-    def stamp(self) -> str:
-        parts = [self.said.astimezone().strftime("%Y-%m-%d %H:%M")] if self.dated else []
-        parts += [f"file {_shortened(self.document)}"] if self.document else []
-        parts += [f"in {_shortened(self.window)}"] if self.window else []
-        stamp = f"[{', '.join(parts)}] " if parts else ""
-        return f"{stamp}{_shortened(self.speaker)}: " if self.speaker else stamp
+    before: str
+    after: str = ""
+    quoted: bool = False
+
+    @classmethod
+    def quotation(
+        cls, said: datetime | None, role: Role, *, chat: str = "", document: str = "", speaker: str = ""
+    ) -> Origin:
+        """Text of another chat or of a file. `said`: None leaves out the date. `speaker`: a name instead of "I" or "you"."""
+        places = [f"on {said.astimezone():%Y-%m-%d}"] if said else []
+        places += [f'in the chat "{_shortened(chat)}"'] if chat else []
+        if document:
+            told = f'the file "{_shortened(document)}" says'
+        elif role is Role.ASSISTANT:
+            told = f"{_shortened(speaker)} answered" if speaker else "you answered"
+        else:
+            told = f"{_shortened(speaker)} said" if speaker else "I said"
+        line = ", ".join([*places, told])
+        return cls(f'{line[0].upper()}{line[1:]}: "', '"', quoted=True)
+
+    @classmethod
+    def said(cls, speaker: str, day: datetime | None) -> Origin | None:
+        """A user's turn of this chat: who says it where several people write, and the day if it begins one."""
+        told = f"[{day.astimezone():%A, %d %B %Y}]\n" if day else ""
+        told += f"{_shortened(speaker)}: " if speaker else ""
+        return cls(told) if told else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,27 +167,21 @@ class Scribe:
         tokens = Tokens(np.frombuffer(ids, np.int32), raw, np.frombuffer(ends, np.int32))
         return self._engine.pieces(tokens.ids) == tokens or self._engine.tokenize(tokens.text) == tokens
 
-    def frame_tokens(self, *, stamps: bool) -> dict[Role, int]:
-        """How many tokens a turn's frame takes, about; at most for those with a stamp."""
+    def frame_tokens(self) -> dict[Role, int]:
+        """How many tokens a turn's frame takes, about."""
         if not self._sizes:
             pieces = self._engine.chat(_SAMPLE).pieces
             size = {(p.message, p.part): len(self._frame(p.text)) for p in pieces if not p.said}
             answer = max(size.get((1, "header"), 0), size.get((3, "prompt"), 0)) + size.get((1, "footer"), 0)
             user = size.get((2, "header"), 0) + size.get((2, "footer"), 0)
             self._sizes = {Role.USER: user, Role.ASSISTANT: answer, Role.SYSTEM: user}
-        stamp = len(self._plain(Origin(datetime(2026, 12, 30, 23, 59)).stamp)) if stamps else 0
-        return {**self._sizes, Role.USER: self._sizes[Role.USER] + stamp}
+        return dict(self._sizes)
 
-    def stamp_tokens(self, name: str, role: Role) -> int:
-        """How many tokens more a frame takes that names a window. That of an answer has no date otherwise."""
-        said = datetime(2026, 12, 30, 23, 59)
-        dated = 0 if role is Role.ASSISTANT else len(self._plain(Origin(said).stamp))
-        return len(self._plain(Origin(said, name).stamp)) - dated
-
-    def origin_tokens(self, origin: Origin, *, dated: bool) -> int:
-        """How many tokens more a frame takes that tells this; `dated`: frames tell a date anyway."""
-        plain = len(self._plain(Origin(origin.said).stamp)) if dated else 0
-        return len(self._plain(origin.stamp)) - plain
+    def origin_tokens(self, origin: Origin | None) -> int:
+        """How many tokens the words around a turn's text take; neighbouring quotations are separated by one more."""
+        if origin is None:
+            return 0
+        return len(self._plain(origin.before)) + len(self._plain(origin.after)) + origin.quoted
 
     def prompt(
         self,
@@ -185,8 +195,8 @@ class Scribe:
     ) -> WindowPrompt:
         """What should be live. A reply in progress stands last, after the header of its turn.
 
-        `origins` holds the turns that get a stamp, `foreign` the starts of chunks under another tokenizer. Control tokens
-        stand in frames only: in a chunk they are read as words. `guests`: chunks that woke up lately.
+        `origins`: what is told of turns, by their ids. `foreign`: the starts of chunks under another tokenizer. Control
+        tokens stand in frames only: in a chunk they are read as words. `guests`: chunks that were resurrected lately.
         """
         reply = window.reply
         if reply is None:
@@ -209,7 +219,7 @@ class Scribe:
             labels = np.arange(reply.start, reply.start + len(reply.ids), dtype=np.int64)
             writer.segments.append(Segment("chunk", labels, np.array(reply.ids, np.int32)))
         read_from = next((first for turn_id, first in writer.firsts if turn_id == reply.answers), None)
-        before = sum(len(chunk) for turn in turns for chunk in turn.chunks if turn.id != reply.answers)
+        before = sum(len(chunk) for turn in turns for chunk in turn.chunks if chunk.key.turn_id != reply.answers)
         said = _messages(turns, system)
         return WindowPrompt(
             writer.segments,
@@ -231,20 +241,22 @@ class Scribe:
         origins: Mapping[int, Origin],
         foreign: frozenset[int] = frozenset(),
         *,
-        stamp: str,
+        origin: Origin | None = None,
         effort: str | None = None,
         words: Tokens | None = None,
     ) -> Prompt:
         """What the next prompt begins with, whatever will be said: these chunks, and the frame of a message up to its words.
 
-        With `words`, which are typed and not sent yet, all of the prompt, if they are sent as they are.
+        With `words`, which are typed and not sent yet, all of the prompt, if they are sent as they are. `origin`: what is
+        told of the message.
         """
         turns = _turns_of(chunks, origins)
         live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
-        coming = _LiveTurn(_COMING, (), stamp, ChatMessage("user", f"{stamp}a"))
+        lead = origin.before if origin else ""
+        coming = _Message((_Literal(_COMING, "before", lead),), ChatMessage("user", f"{lead}a"))
         if words:
             typed = Chunk(ChunkKey(_COMING, 0, Role.USER), max((c.stop for c in chunks), default=0), words)
-            coming = _LiveTurn.of(_COMING, Role.USER, (typed,), stamp)
+            coming = _message_of([(_COMING, (typed,), origin)], Role.USER)
             live[typed.start] = _labels(UNSENT, len(words))
         turns.append(coming)
         writer = _Writer(self, live)
@@ -261,7 +273,7 @@ class Scribe:
         return Prompt(writer.segments, 0, read_from)
 
     def _pieces(
-        self, turns: Sequence[_LiveTurn], system: SystemPrompt, effort: str | None
+        self, turns: Sequence[_Message], system: SystemPrompt, effort: str | None
     ) -> Sequence[Piece]:
         tools = declarations(system.tools)
         return self._engine.chat(_messages(turns, system), effort=effort, tools=tools).pieces
@@ -280,35 +292,83 @@ class Scribe:
         return self._plain(text.encode(errors="surrogateescape").decode(errors="replace")).ids
 
 
-def _messages(turns: Sequence[_LiveTurn], system: SystemPrompt) -> tuple[ChatMessage, ...]:
+def _messages(turns: Sequence[_Message], system: SystemPrompt) -> tuple[ChatMessage, ...]:
     told = (ChatMessage("system", system.text),) if system.text else ()
     return (*told, *(turn.message for turn in turns))
 
 
-def _turns_of(chunks: Iterable[Chunk], origins: Mapping[int, Origin]) -> list[_LiveTurn]:
-    return [
-        _LiveTurn.of(turn_id, role, tuple(own), origins[turn_id].stamp if turn_id in origins else "")
+def _turns_of(chunks: Iterable[Chunk], origins: Mapping[int, Origin]) -> list[_Message]:
+    """The messages of the live turns. Quotations that stand next to each other are one message of the user's."""
+    turns = [
+        (turn_id, role, tuple(own))
         for (turn_id, role), own in groupby(chunks, key=lambda chunk: (chunk.key.turn_id, chunk.key.role))
     ]
+    messages: list[_Message] = []
+    for quoted, group in groupby(turns, key=lambda turn: turn[0] in origins and origins[turn[0]].quoted):
+        parts = [(turn_id, role, own, origins.get(turn_id)) for turn_id, role, own in group]
+        if quoted:
+            messages.append(_message_of([(id, own, origin) for id, _, own, origin in parts], Role.USER))
+        else:
+            messages += [_message_of([(id, own, origin)], role) for id, role, own, origin in parts]
+    return messages
+
+
+def _message_of(turns: Sequence[tuple[int, tuple[Chunk, ...], Origin | None]], role: Role) -> _Message:
+    """Turns as one message. Bytes that are no text on their own, as a chunk may end within a character, go through."""
+    parts: list[_Literal | Chunk] = []
+    for place, (turn_id, chunks, origin) in enumerate(turns):
+        if place:
+            parts.append(_Literal(turn_id, "between", "\n"))
+        if origin and origin.before:
+            parts.append(_Literal(turn_id, "before", origin.before))
+        parts += chunks
+        if origin and origin.after:
+            parts.append(_Literal(turn_id, "after", origin.after))
+    text = b"".join(part.raw if isinstance(part, _Literal) else part.tokens.raw for part in parts)
+    # Only the window's own system prompt speaks as the system; a turn of that role came with an import.
+    speaker: Literal["user", "assistant"] = "assistant" if role is Role.ASSISTANT else "user"
+    return _Message(tuple(parts), ChatMessage(speaker, text.decode(errors="surrogateescape")))
 
 
 _SAMPLE = (ChatMessage("user", "a"), ChatMessage("assistant", "b"), ChatMessage("user", "c"))
 
 
 @dataclass(frozen=True, slots=True)
-class _LiveTurn:
-    id: int
-    chunks: tuple[Chunk, ...]
-    stamp: str
+class _Literal:
+    """Words of ours around the text of a turn."""
+
+    turn_id: int
+    slot: _Slot
+    text: str
+
+    @property
+    def raw(self) -> bytes:
+        return self.text.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A message of the prompt and what it is made of: one turn, or several that are quoted."""
+
+    parts: tuple[_Literal | Chunk, ...]
     message: ChatMessage
 
-    @classmethod
-    def of(cls, id: int, role: Role, chunks: tuple[Chunk, ...], stamp: str) -> _LiveTurn:
-        """Bytes that are no text on their own, as a chunk may end within a character, go through unchanged."""
-        said = b"".join(chunk.tokens.raw for chunk in chunks).decode(errors="surrogateescape")
-        # Only the window's own system prompt speaks as the system; a turn of that role came with an import.
-        speaker: Literal["user", "assistant"] = "assistant" if role is Role.ASSISTANT else "user"
-        return cls(id, chunks, stamp, ChatMessage(speaker, stamp + said))
+    @property
+    def chunks(self) -> list[Chunk]:
+        return [part for part in self.parts if isinstance(part, Chunk)]
+
+    @property
+    def first(self) -> int:
+        """The id of its first turn."""
+        return _turn_of(self.parts[0])
+
+    @property
+    def last(self) -> int:
+        return _turn_of(self.parts[-1])
+
+
+def _turn_of(part: _Literal | Chunk) -> int:
+    return part.turn_id if isinstance(part, _Literal) else part.key.turn_id
 
 
 class _Writer:
@@ -321,15 +381,17 @@ class _Writer:
         self._system = 0  # pieces so far
         self._used: dict[tuple[int, _Slot], int] = {}
 
-    def write(self, piece: Piece, turns: Sequence[_LiveTurn], after_system: bool) -> None:
+    def write(self, piece: Piece, turns: Sequence[_Message], after_system: bool) -> None:
         """A piece of one of the turns, or of what stands before them."""
         number = piece.message - after_system
         if piece.part == "begin" or number < 0:
             self.system(piece)
         elif piece.part == "content":
             self.content(turns[number], piece)
+        elif piece.part == "footer":
+            self.frame(piece.text, turns[number].last, "footer")
         else:
-            self.frame(piece.text, turns[number].id, "footer" if piece.part == "footer" else "header")
+            self.frame(piece.text, turns[number].first, "header")
 
     def system(self, piece: Piece) -> None:
         """The template's own words have the same labels in every process, and other words have others."""
@@ -343,25 +405,29 @@ class _Writer:
     def frame(self, text: str, turn_id: int, slot: _Slot) -> None:
         self._add_part(self.scribe.frame_ids(text), turn_id, slot)
 
-    def content(self, turn: _LiveTurn, piece: Piece) -> None:
-        """The chunks of a turn, as far as the template writes them as they were said."""
+    def content(self, turn: _Message, piece: Piece) -> None:
+        """The parts of a message, as far as the template writes them as they are."""
         if piece.start < 0:
-            self._add_part(self.scribe.said_ids(piece.text), turn.id, "rewritten")
+            self._add_part(self.scribe.said_ids(piece.text), turn.first, "rewritten")
             return
         whole = turn.message.content
         first = len(whole[: piece.start].encode(errors="surrogateescape"))
         last = first + len(piece.text.encode(errors="surrogateescape"))
-        at = len(turn.stamp.encode())
-        if first < at:
-            self._add_part(self.scribe.said_ids(turn.stamp[piece.start :]), turn.id, "header")
-        for chunk in turn.chunks:
-            self._add_chunk(turn.id, chunk, max(0, first - at), last - at)
-            at += len(chunk.tokens.raw)
+        at = 0
+        for part in turn.parts:
+            if isinstance(part, Chunk):
+                self._add_chunk(part.key.turn_id, part, first - at, last - at)
+                at += len(part.tokens.raw)
+            else:
+                written = part.raw[max(0, first - at) : max(0, last - at)]
+                self._add_rest(written, part.turn_id, part.slot)
+                at += len(part.raw)
 
     def _add_chunk(self, turn_id: int, chunk: Chunk, first: int, last: int) -> None:
         """The tokens of bytes `first` to `last`. A token that is cut is read as what is left of it, a control token as its
         words."""
         tokens: Tokens = chunk.tokens
+        first = max(0, first)
         if last <= 0 or first >= len(tokens.raw):
             return
         controls = self.scribe.controls(tokens.ids.tobytes())

@@ -9,6 +9,7 @@ from itertools import groupby
 from math import nan
 from typing import Literal
 
+from halo_weave.core.stamps import may_be_stamp, stamps_length
 from halo_weave.core.tokens import Tokens
 from halo_weave.core.window import ReplyPart
 from halo_weave.ports import Engine
@@ -40,7 +41,8 @@ class ReplyToken:
 class ReplyReader:
     """Feed it tokens; it gives each back when it is known what it is, in their order.
 
-    A token that may be the beginning of a mark is held back until that is sure.
+    A token that may be the beginning of a mark is held back until that is sure. Time stamps at the beginning of the
+    answer are marks too.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class ReplyReader:
         self._known = 0  # tokens of which it is known what they are
         self._runs: list[tuple[ReplyKind, bytes]] = []  # of the first token that is not known yet
         self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._opening: bytes | None = b""  # of the answer, while it may be a time stamp; None: that is decided
 
     @property
     def known(self) -> Sequence[ReplyToken]:
@@ -83,23 +86,24 @@ class ReplyReader:
         runs: Iterable[tuple[ReplyKind, bytes]] = [("answer", piece)]
         if self._splitter:
             runs = self._splitter.feed(piece)
-        return self._settled(self._without_calls(runs))
+        return self._settled(self._without_stamps(self._without_calls(runs)))
 
     def finish(self) -> list[ReplyToken]:
         """The model stops here: what was held back is what it looks like."""
         runs = self._without_calls(self._splitter.finish() if self._splitter else [])
         if self._finder:
             runs = [*runs, *self._after_calls(self._finder.finish())]
-        return self._settled(runs)
+        return self._settled([*self._without_stamps(runs), *self._end_of_stamps()])
 
     def add(self, id: int, piece: bytes, kind: ReplyKind) -> list[ReplyToken]:
         """A token that the model did not write: of a tool's answer, or of the frame around it."""
         self._add(id, piece).by_tool = kind != "mark"
-        return self._settled([(kind, piece)])
+        return self._settled([*self._end_of_stamps(), (kind, piece)])
 
     def resume(self, id: int, piece: bytes, kind: ReplyKind) -> list[ReplyToken]:
         """A token of what the model wrote before it was cut. After a thought, it goes on thinking."""
         self._add(id, piece).by_tool = kind == "tool"
+        self._opening = None
         if self._marks:
             self._splitter = ThoughtSplitter(self._marks, opened=kind == "thought")
             if kind == "answer":
@@ -146,6 +150,27 @@ class ReplyReader:
 
     def _after_calls(self, runs: Iterable[tuple[ReplyKind, bytes]]) -> Iterable[tuple[ReplyKind, bytes]]:
         return [("mark", raw) for _, raw in runs] if self.calls_end and self._called else runs
+
+    def _without_stamps(self, runs: Iterable[tuple[ReplyKind, bytes]]) -> list[tuple[ReplyKind, bytes]]:
+        """Hold back the beginning of the answer until it is known how many time stamps it begins with."""
+        found: list[tuple[ReplyKind, bytes]] = []
+        for kind, raw in runs:
+            if kind != "answer" or self._opening is None:
+                found += [*(self._end_of_stamps() if self._opening else ()), (kind, raw)]
+                continue
+            self._opening += raw
+            if not may_be_stamp(self._opening.decode(errors="ignore")):
+                found += self._end_of_stamps()
+        return found
+
+    def _end_of_stamps(self) -> list[tuple[ReplyKind, bytes]]:
+        """What was held back: the stamps, and what the answer begins with."""
+        opening, self._opening = self._opening, None
+        if not opening:
+            return []
+        text = opening.decode(errors="ignore")
+        size = len(text[: stamps_length(text)].encode())
+        return [("mark", opening[:size]), ("answer", opening[size:])]
 
     def _settled(self, runs: Iterable[tuple[ReplyKind, bytes]]) -> list[ReplyToken]:
         """Spread what the bytes are over the tokens that they come from."""

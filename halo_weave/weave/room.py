@@ -14,18 +14,17 @@ def model_room(desk: Desk, live: int) -> int:
     return desk.engine.info.context - live - desk.settings.max_new_tokens - frames
 
 
-def wake_room(desk: Desk, user: int, *, given: bool = False, more: int = 0) -> int:
+def wake_room(desk: Desk, user: int, *, given: bool = False) -> int:
     """Tokens that may wake up next to the user's words and the frames of the exchange.
 
-    `given`: room is made for them, so that only what cannot sleep is in the way. `more`: what the system prompt will take
-    more than it does.
+    `given`: room is made for them, so that only what cannot sleep is in the way.
     """
     if given:
-        return model_room(desk, _staying(desk) + more) - user
+        return model_room(desk, _staying(desk)) - user
     window, settings = desk.window, desk.settings
     return room_for(
         model_context=desk.engine.info.context,
-        live=window.size + more + sum(window.frame_tokens.values()),
+        live=window.size + sum(window.frame_tokens.values()),
         user=user,
         max_new=settings.max_new_tokens,
         max_context=settings.max_context_tokens,

@@ -24,6 +24,7 @@ from halo_weave.errors import (
     WindowBusy,
 )
 from halo_weave.fleet import News
+from halo_weave.keepsakes.structured_memory import StructuredMemory
 from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import Engine, RecallPort, machine_of
 from halo_weave.records import OWNER, OWNER_NAME, WindowRecord
@@ -40,8 +41,7 @@ from halo_weave.weave.taping import DropTapes, NewTape, TurnTape
 
 log = logging.getLogger(__name__)
 MOST_DESKS = 16  # working sets that are kept between turns
-ABLE = 1_000_000_000  # parameters from which on a model uses its tools when it is asked to (docs/tools.md)
-LARGE = 7_000_000_000  # and from which on it knows by itself when to
+LARGE = 7_000_000_000  # parameters from which on a model knows by itself when to use its tools (docs/tools.md)
 # The engine of a name. Its calibration is pending if that was not made before.
 OpenOther = Callable[[str], tuple[Engine, Calibration]]
 CalibrateLater = Callable[[str, Engine], None]
@@ -272,10 +272,17 @@ class System:
             return None
         return self.toolbox.of(self.store.kept_by(record.owner)) if record.owner else self.toolbox
 
+    def tree_in(self, desk: Desk) -> StructuredMemory | None:
+        """The structured memory that a window may use: it stays here where only some words may leave."""
+        if leaving(desk.settings, desk.engine.info) != "all":
+            return None
+        toolbox = self.toolbox_in(desk.record)
+        return toolbox.tree if toolbox else None
+
     def tool_form(
-        self, settings: Settings, text: str = "", record: WindowRecord | None = None
+        self, settings: Settings, record: WindowRecord | None = None
     ) -> Literal["native", "tags", "off"]:
-        """How the model may call its tools in a turn, for what the user says in it.
+        """How the model may call its tools in a turn. Smaller models are spoiled by tools that are declared to them.
 
         Notes and structured memory belong to all windows: they stay here where only some words may leave.
         """
@@ -290,10 +297,8 @@ class System:
                 return "tags"
             case "native" if toolbox and settings.tool_rounds and native:
                 return "native"
-            case "auto" if toolbox and settings.tool_rounds and native:
-                size = engine.info.parameters
-                asked = size >= ABLE and toolbox.asked_for(text)
-                return "native" if asked or size >= LARGE else "off"
+            case "auto" if toolbox and settings.tool_rounds and native and engine.info.parameters >= LARGE:
+                return "native"
         return "off"
 
     def system_prompt(
@@ -305,11 +310,6 @@ class System:
             told = toolbox.instructions() if form == "tags" else toolbox.overview()
             prompt = f"{prompt}\n\n{told}".strip()
         return scribe.system(prompt, scribe.declared if form == "native" else "")
-
-    def prompt_for(self, desk: Desk, text: str) -> SystemPrompt:
-        """The system prompt of a turn in which the user says this: it may declare tools."""
-        form = self.tool_form(desk.settings, text, desk.record)
-        return self.system_prompt(desk.scribe, desk.record, desk.settings, form)
 
     @contextmanager
     def alone(self, window_id: str) -> Iterator[None]:
@@ -439,7 +439,7 @@ class System:
             return self._opened(record, settings, self.silent)
 
     def _opened(self, record: WindowRecord, settings: Settings, model: ModelAtWork) -> Desk:
-        form, reach = self.tool_form(settings, record=record), self.reach_in(record)
+        form, reach = self.tool_form(settings, record), self.reach_in(record)
         return Desk.open(
             record,
             settings,
@@ -473,6 +473,12 @@ class System:
         self._tapes = {key: tape for key, tape in self._tapes.items() if window_id not in (None, key[0])}
         if self.erase_tapes:
             self.erase_tapes(window_id)
+
+    def remove_stamps(self) -> None:
+        """Replies that earlier versions stored with a time stamp lose it."""
+        with suppress(StoreError):  # at the next start, if the store is busy or full
+            if self.store.remove_stamps(now=self.now()):
+                self.recall.note_said()
 
     def divide_long(self) -> None:
         """What sleeps and is too long to wake up whole is cut into parts: then those that fit wake up, at their places."""

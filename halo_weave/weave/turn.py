@@ -21,6 +21,8 @@ from halo_weave.core.use import UseTally, seen_for_use
 from halo_weave.core.window import chunk_turn
 from halo_weave.errors import BadInput
 from halo_weave.keepsakes.calls import ToolCall
+from halo_weave.keepsakes.requests import MemoryRequest, memory_request
+from halo_weave.keepsakes.structured_memory import KeptChunk
 from halo_weave.ports import Done, GenerationEvent, Planned, Read, Reason, Seen, Step
 from halo_weave.records import Reservation
 from halo_weave.templates.messages import NativeCall
@@ -34,6 +36,7 @@ from halo_weave.weave.lighting import TurnLight
 from halo_weave.weave.orders import Asked, GuestTerms
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.readings import About
+from halo_weave.weave.remembering import file_away, forget, keep, told
 from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.room import fitting, model_room, wake_room
 from halo_weave.weave.roundtrip import NativeCalling
@@ -46,6 +49,13 @@ from halo_weave.weave.waking import NOTHING_RECALLED, Recalled
 
 OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
 TOOL_ROOM = 512  # and for the answer of each tool that may be called
+ABLE = 1_000_000_000  # parameters from which on a model is helped by what is saved about a message
+# What the model is told behind the user's words when the program has done what they ask for.
+CONFIRM = {
+    "saved": "\n\n(This is saved in your memory now. Confirm that in one short sentence.)",
+    "forgotten": "\n\n(This is deleted from your memory now. Confirm that in one short sentence.)",
+}
+NOTHING_SAVED = "\n\n(Nothing like this was saved in your memory. Say that in one short sentence.)"
 FRAME = 0.1  # seconds between two reports of brightness
 
 
@@ -64,12 +74,15 @@ class Turn:
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
         self.terms = asked.terms or GuestTerms()
-        self.form = "off" if asked.terms else system.tool_form(desk.settings, asked.text, desk.record)
+        self.form = "off" if asked.terms else system.tool_form(desk.settings, desk.record)
+        self.tree = system.tree_in(desk)
+        self.request = self._memory_request()
         desk.system = system.system_prompt(desk.scribe, desk.record, desk.settings, self.form)
         if asked.terms is not None:
             desk.system = desk.scribe.system(self.terms.system_prompt, self.terms.tools)
         desk.window.system_tokens = len(desk.system)
         self._tags: dict[ChunkKey, tuple[str, ...]] = {}
+        self._done = self._saved = False  # what the user asked of the memory: by the program, by the model
         self._called: set[str] = set()  # commands in the template's format that were answered
         self._woken: dict[ChunkKey, Mapping[str, Any]] = {}  # and why
         self._made_room: set[ChunkKey] = set()  # what fell asleep for this turn does not wake up for it
@@ -92,6 +105,8 @@ class Turn:
         ids = self.store.reserve(len(said) + more)
         yield from self._remember(len(said), ids)
         yield self._hear(said, ids)
+        kept = self._do_request(ids) if self.form == "off" else None
+        self._tell_of_memory(ids, kept)
         native = declarations(self.terms.tools) or (self.scribe.tools if self.form == "native" else ())
         with self.desk.guard:
             start = ids.start + len(said)
@@ -117,6 +132,7 @@ class Turn:
         yield self._brightened()
         yield spoken
         yield from self._fall_asleep(ids)
+        yield from self._file(kept or self._do_request(ids))
         self.system.divide_long()
         self.recall.note_said()
         stats = self.clock.summary(self.stats) | {"faults": sum(self.desk.window.faults.values())}
@@ -221,6 +237,50 @@ class Turn:
         for chunk in chunks:
             about = About(self.desk.record.id, speaker, now, tags=self._tags.get(chunk.key, ()))
             self.desk.note(chunk, about)
+
+    # What the user asks to remember or to forget
+
+    def _memory_request(self) -> MemoryRequest | None:
+        """Not for a message that is answered again, nor for a program that wants its reply in a form of its own."""
+        if self.tree is None or self.asked.question or self.terms.tools or self.terms.grammar:
+            return None
+        return memory_request(self.text)
+
+    def _do_request(self, ids: Reservation) -> events.MemoryChanged | None:
+        """Save or take out what the user wants, unless the model has just saved something by itself."""
+        if self.request is None or self.tree is None or self._done or self._saved:
+            return None
+        self._done = True
+        if self.request.kind == "remember":
+            said = self.desk.window.chunks
+            source = [
+                KeptChunk(one.key, one.text, len(one), 1.0, self.now().isoformat())
+                for one in said
+                if one.key.turn_id == ids.user_turn
+            ]
+            return keep(self.tree, self.request.text, source, now=self.now())
+        if self.request.kind == "forget":
+            return forget(self.tree, self.request.text, now=self.now())
+        return None
+
+    def _tell_of_memory(self, ids: Reservation, kept: events.MemoryChanged | None) -> None:
+        """The model is told, with the user's message, what is saved about it and what was just saved."""
+        if self.tree is None or self.asked.question:
+            return
+        after = CONFIRM[kept.change] if kept else ""
+        if self.request is not None and self.request.kind == "forget" and not kept and self.form == "off":
+            after = NOTHING_SAVED
+        able = self.engine.info.parameters >= ABLE and self.settings.memory_tree_in_prompt
+        before = told(self.tree, self.text, self.request) if able and self.form == "off" else ""
+        if before or after:
+            self.desk.tell_with(ids.user_turn, before, after)
+
+    def _file(self, kept: events.MemoryChanged | None) -> Iterator[events.TurnEvent]:
+        if kept is None:
+            return
+        if kept.change == "saved" and self.tree is not None and not self.flag.is_set():
+            kept = file_away(self.engine, self.tree, kept, now=self.now(), stopped=self.flag.is_set)
+        yield kept
 
     # While the model speaks
 
@@ -391,6 +451,7 @@ class Turn:
             plan = self._plan_for_tool(answer.wake, ids) if answer.wake else None
             text = f"{answer.text} {plan.refusal}" if plan and plan.refusal else answer.text
             yield events.ToolAnswered(text, answer.ok)
+            self._saved |= answer.ok and call.command.startswith(("save_memory", "delete_memory"))
             answers.append(text)
             if plan:
                 yield from self._wake_for_tool(plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from halo_weave.core.resurrection import (
     Waking,
     choose_resurrections,
 )
-from halo_weave.core.telling import asks_back
+from halo_weave.core.telling import asks_back, worth_recalling
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.ports import EVERYTHING, Only, RecallPort, Tagged
 from halo_weave.records import OWNER, WindowRecord
@@ -181,6 +181,8 @@ def plan_waking(
         sleepers = {key: sleeper for key, sleeper in sleepers.items() if sleeper.start < before}
     if not settings.recall_thoughts:
         sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
+    sleepers = _worth_recalling(sleepers, store, window_id, wish.also)
+    found = [hit for hit in found if hit.key in sleepers]
     stamps = stamps_of(sleepers.values(), stamp)
 
     def plan(hits: Iterable[RecallHit], room: int, live: Collection[ChunkKey]) -> ResurrectionPlan:
@@ -207,6 +209,27 @@ def plan_waking(
     ]
     hits |= {hit.key: hit for hit in missed if hit.key in sleepers and hit.key not in asked}
     return Recalled(hits, whole, tuple(near[:MOST_NEAR]))
+
+
+def _worth_recalling(
+    sleepers: Mapping[ChunkKey, Sleeper], store: Store, window_id: str, asked: Collection[ChunkKey]
+) -> dict[ChunkKey, Sleeper]:
+    """Without the assistant's words that are not worth it, unless the user asks for them by name.
+
+    From another chat only what the user said comes without its answer: the answer would be read as a fact.
+    """
+    answers = [key for key in sleepers if key.role is Role.ASSISTANT and key not in asked]
+    said = {one.key: one.chunk for one in store.chunks_by_key(answers)}
+    questions = {chunk.answers for chunk in said.values() if chunk.answers is not None}
+    openings = store.chunks_by_key(ChunkKey(turn, 0, Role.USER) for turn in questions)
+    texts = {one.key.turn_id: one.chunk.text for one in openings}
+    kept = {}
+    for key, sleeper in sleepers.items():
+        if key in said and not worth_recalling(said[key].text, texts.get(said[key].answers or 0, "")):
+            continue
+        elsewhere = window_id and sleeper.window != window_id
+        kept[key] = replace(sleeper, across=None) if elsewhere and key.role is Role.USER else sleeper
+    return kept
 
 
 def _missed(

@@ -80,6 +80,7 @@ class Weave:
         self.now = now
         recover(self._system)
         self._system.divide_long()
+        self._system.remove_stamps()
         store.fleet.listen(self.turns.hear)
 
     def of(self, person: str) -> Weave:

@@ -146,6 +146,7 @@ export function happening(event, detail, text = "") {
     case "pinned": return "Pinned";
     case "unpinned": return "Unpinned";
     case "merged": return "The chunk after it joined"; // it is told of the one that stays
+    case "cleaned": return "A time stamp at its beginning was removed";
     case "deleted": return "Deleted";
     case "undeleted": return "Deletion undone";
     case "reread": return "Read anew for another model";

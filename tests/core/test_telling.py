@@ -2,7 +2,7 @@
 
 import pytest
 
-from halo_weave.core.telling import asks_back, told_share
+from halo_weave.core.telling import asks_back, told_share, worth_recalling
 
 
 @pytest.mark.parametrize(
@@ -126,3 +126,34 @@ def test_a_question_about_the_past_asks_back(text):
 )
 def test_small_talk_does_not_ask_back(text):
     assert not asks_back(text)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Please remember that the code of the store room is 4321.", "I'm sorry, but I can't assist with that."),
+        ("My sister moved to Bergen.", "As an AI language model, I don't have personal experiences, but Bergen is nice."),
+        ("My dog Pixel is afraid of balloons.", "I'm sorry to hear that Pixel is afraid of balloons!"),
+        ("I start my new job at the harbour on Monday.", "Congratulations on your new job!"),
+        ("I like tea.", "Understood!"),
+        ("What is my locker number?", "Your locker number is 85."),
+        ("Merke dir bitte den Code 4321.", "Es tut mir leid, aber das kann ich nicht."),
+        ("What is my shoe size?", "I don't know your shoe size."),
+        ("Hi", "Hello! How can I assist you today?"),
+    ],
+)
+def test_an_answer_that_would_spoil_others_is_not_worth_recalling(question, answer):
+    assert not worth_recalling(answer, question)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Which bread goes with soup?", "A dark rye with caraway goes well with lentil soup."),
+        ("How do I undo a commit?", "Use git revert with the hash of the commit; it makes a new commit."),
+        ("My sister moved to Bergen.", "Bergen is known for rain, so the Fløyen funicular is best on a dry day."),
+        ("I am tired.", "Try going to bed at ten, and leave the phone in the kitchen."),
+    ],
+)
+def test_an_answer_that_tells_something_is_worth_recalling(question, answer):
+    assert worth_recalling(answer, question)

@@ -163,7 +163,7 @@ def test_a_system_prompt_without_a_place_opens_the_first_user_turn(
 @pytest.mark.parametrize(
     ("roles", "expected"),
     [
-        ("uu", f"<s>[INST] said 0 [/INST]{STAND_IN}</s>[INST] said 1 [/INST]"),
+        ("uu", "<s>[INST] said 0\n\nsaid 1 [/INST]"),
         ("au", f"<s>[INST] {STAND_IN} [/INST]said 0</s>[INST] said 1 [/INST]"),
         (
             "uaau",
@@ -172,7 +172,7 @@ def test_a_system_prompt_without_a_place_opens_the_first_user_turn(
         ("sau", "<s>[INST] said 0 [/INST]said 1</s>[INST] said 2 [/INST]"),
     ],
 )
-def test_where_roles_must_alternate_a_sleeping_turn_has_a_stand_in(
+def test_where_roles_must_alternate_user_turns_are_joined_and_the_assistant_says_nothing_new(
     models: dict[str, ModelTemplate], roles: str, expected: str
 ) -> None:
     prompt = models["MISTRAL"].write(talk(roles))

@@ -60,11 +60,11 @@ def test_the_model_is_told_the_name_even_without_dates(weave, window, monkeypatc
         weave.engine, "chat", lambda messages, **more: (seen.append(messages), chat(messages, **more))[1]
     )
     said(weave, window, "What happened?", Document("log.txt", LOG))
-    assert [one.content for one in seen[-1]][-2:] == [f"[file log.txt] {LOG}", "What happened?"]
+    assert [one.content for one in seen[-1]][-2:] == [f'The file "log.txt" says: "{LOG}"', "What happened?"]
     weave.windows.change(window, settings={"timestamps": True})
     said(weave, window, "And then?")
     contents = [one.content for one in seen[-1]]
-    assert any(text.startswith("[2026-05-04 ") and ", file log.txt] Day 0" in text for text in contents)
+    assert any(text.startswith('On 2026-05-04, the file "log.txt" says: "Day 0') for text in contents)
 
 
 def test_what_the_model_has_no_room_for_sleeps_and_wakes_up_when_it_is_spoken_of(weave):

@@ -170,7 +170,7 @@ def test_a_system_turn_of_a_file_never_speaks_as_the_system(assembled: Assembled
     window = weave.windows.create("one", system_prompt="Be kind.", settings=SMALL)
     for place in (window.id, file["windows"][0]["id"]):
         list(weave.turns.steps(place, QUESTION))
-        assert f"<|turn|>user\n{FACT}" in engine.last_text
+        assert FACT in engine.last_text.partition("<|turn|>user\n")[2]
         assert engine.last_text.count("<|turn|>system") == 1
 
 

@@ -59,7 +59,8 @@ def test_the_turn_wakes_what_the_preview_and_the_search_foretell(weave, elsewher
 
 
 def test_an_answer_from_another_window_has_its_date_and_origin(weave):
-    said_in(weave, "Dogs")
+    weave.engine.replies = ["A greyhound needs a soft bed, short walks in winter and a fenced garden."]
+    said_in(weave, "Dogs", texts=FACTS[:1])
     other = weave.windows.create("Other", settings={**SMALL, "timestamps": True, "pairs": "off"}).id
     chunks = [
         one
@@ -72,7 +73,7 @@ def test_an_answer_from_another_window_has_its_date_and_origin(weave):
     for one in answers:
         assert one.window_name == "Dogs"
         assert f"{one.said:%Y}" in prompt
-    assert "in Dogs]" in prompt
+    assert 'in the chat "Dogs", you answered: "' in prompt
 
 
 def test_a_search_can_be_limited_to_windows_with_a_tag(weave):
@@ -142,7 +143,8 @@ def test_recall_is_limited_by_tags_of_chunks_and_windows(weave):
 
 @pytest.mark.parametrize("role", [Role.USER, Role.ASSISTANT])
 def test_recall_is_limited_by_role_pairs_included(weave, role):
-    said_in(weave, "Dogs")
+    weave.engine.replies = ["A greyhound needs a soft bed, short walks in winter and a fenced garden."]
+    said_in(weave, "Dogs", texts=FACTS[:1])
     asking = weave.windows.create("Asking", settings={**SMALL, "recall_role": role.value}).id
     assert {key.role for key in foretold(weave, asking)} == {role}
 

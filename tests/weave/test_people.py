@@ -56,7 +56,7 @@ def test_a_shared_chunk_wakes_up_and_tells_whose_it_is_until_it_is_taken_back(we
     own = window_of(people("bob"), "Own", timestamps=True)
     told = woken(talk(people("bob"), own, ASKED))
     assert {one.window_name for one in told} == {"Cats, of ann"}
-    assert ", in Cats, of ann] My cat is a Siamese" in spoken_prompt(weave, own)
+    assert 'in the chat "Cats, of ann", User said: "My cat is a Siamese' in spoken_prompt(weave, own)
     key = next(one.chunk.key for one in told if one.chunk.text == CAT)
     assert people("bob").windows.names()[people("bob").chunks.why(own, key).window] == "Cats, of ann"
     assert people("ann").windows.names()[cats] == "Cats"

@@ -48,7 +48,7 @@ def open_engine() -> Iterator[Callable[[str], TemplatedEngine]]:
 
 
 def filled(engine: ScriptedEngine, scribe: Scribe, turns: Sequence[tuple[Role, str]]) -> Window:
-    window = Window(frame_tokens=scribe.frame_tokens(stamps=False))
+    window = Window(frame_tokens=scribe.frame_tokens())
     position = 0
     for turn_id, (role, text) in enumerate(turns):
         chunks: tuple[Chunk, ...] = chunk_turn(
@@ -74,25 +74,37 @@ TALK = [
 @pytest.mark.parametrize("template", [CHATML, TRIMS, OPENS, SHOUTS, MOVES, LONG])
 @pytest.mark.parametrize("asleep", [(), (1,), (0,), (0, 1)])
 @pytest.mark.parametrize("system", ["", "Be kind."])
-@pytest.mark.parametrize("stamped", [False, True])
+@pytest.mark.parametrize("told", ["", "day", "quoted"])
 def test_the_prompt_is_what_the_template_writes_for_the_live_turns(
     open_engine: Callable[[str], TemplatedEngine],
     template: str,
     asleep: tuple[int, ...],
     system: str,
-    stamped: bool,
+    told: str,
 ) -> None:
     engine = open_engine(template)
     scribe = Scribe(engine)
     window = filled(engine, scribe, TALK)
     window.remove([chunk.key for chunk in window.chunks if chunk.key.turn_id in asleep])
     window.remove([window.chunks[0].key])  # the first turn that is live has lost its opening
-    origins = {turn: Origin(SAID) for turn in (0, 2)} if stamped else {}
+    day = Origin.said("", SAID)
+    assert day is not None
+    quoted = {turn: Origin.quotation(SAID, role, chat="Pets") for turn, (role, _) in enumerate(TALK[:2])}
+    origins = {"": {}, "day": {0: day, 2: day}, "quoted": quoted}[told]
     prompt = scribe.prompt(window, scribe.system(system), origins)
     messages = [ChatMessage("system", system)] if system else []
+    quotations = []
     for turn, role in window.turns:
         said = "".join(chunk.text for chunk in window.chunks if chunk.key.turn_id == turn)
-        messages.append(ChatMessage(role.value, (origins[turn].stamp if turn in origins else "") + said))
+        origin = origins.get(turn)
+        text = f"{origin.before}{said}{origin.after}" if origin else said
+        if turn in quoted and told == "quoted":
+            quotations.append(text)
+            continue
+        if quotations:
+            messages.append(ChatMessage("user", "\n".join(quotations)))
+            quotations = []
+        messages.append(ChatMessage(role.value, text))
     assert read_text(engine, prompt) == engine.chat(messages).text
 
 
@@ -179,6 +191,6 @@ def test_the_estimate_of_frames_is_what_the_prompt_takes(
             window, system = filled(engine, scribe, TALK), scribe.system(text)
             window.system_tokens = len(system)
             prompt = scribe.prompt(window, system, {})
-            generation = scribe.frame_tokens(stamps=False)[Role.ASSISTANT]
+            generation = scribe.frame_tokens()[Role.ASSISTANT]
             size = sum(len(segment.ids) for segment in prompt.segments)
             assert size <= window.size + generation <= size + 12

@@ -236,10 +236,26 @@ def test_surprise_keeps_what_was_new_to_the_model(assembled):
     assert "Zebra quartz vexes jolly dwarves by moonlight." in live
 
 
-def test_the_time_of_a_message_reaches_the_model_in_its_frame(assembled):
+def test_the_model_is_told_the_day_once(assembled):
     weave = assembled()
     window = weave.windows.create("one", settings={**SMALL, "timestamps": True})
+    weave.engine.replies = ["Hello!", "Well."]
     list(weave.turns.steps(window.id, "Hello."))
-    assert "] Hello." in spoken_prompt(weave, window.id)
-    assert "[2026-05-04" in spoken_prompt(weave, window.id)
+    list(weave.turns.steps(window.id, "And how are you?"))
+    prompt = spoken_prompt(weave, window.id)
+    assert "[Monday, 04 May 2026]\nHello." in prompt
+    assert prompt.count("2026") == 1
     assert weave.windows.context(window.id).turns[0].chunks[0].chunk.text == "Hello."
+
+
+def test_a_stamp_at_the_beginning_of_a_reply_is_neither_shown_nor_stored(assembled):
+    weave = assembled()
+    text = "[2026-11-18 06:44, in First steps] [2026-11-17 10:00] That sounds like a good plan."
+    weave.engine.replies = [text]
+    window = weave.windows.create("one", settings=SMALL | {"max_new_tokens": 200})
+    turn = list(weave.turns.steps(window.id, "Hello."))
+    assert "".join(one.text for one in of(events.TokenSpoken, turn)).strip() == "That sounds like a good plan."
+    assert weave.windows.context(window.id).turns[1].chunks[0].chunk.text.strip() == "That sounds like a good plan."
+    weave.engine.replies = ["Fine."]
+    list(weave.turns.steps(window.id, "And now?"))
+    assert "First steps" not in spoken_prompt(weave, window.id)

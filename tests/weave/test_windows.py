@@ -49,13 +49,15 @@ def test_the_model_is_told_where_a_memory_comes_from(assembled):
     weave = assembled()
     cats = weave.windows.create("Cats", settings=SMALL)
     halo = weave.windows.create("Halo", settings={**SMALL, "timestamps": True})
+    weave.engine.replies = ["A Siamese often answers when it is called, and its eyes shine red at night."]
     list(weave.turns.steps(cats.id, "My cat is a Siamese with blue eyes."))
     list(weave.turns.steps(halo.id, "What colour are the eyes of the Siamese?"))
     prompt = spoken_prompt(weave, halo.id)
-    assert ", in Cats] My cat is a Siamese" in prompt
-    assert ", in Cats] You said: My cat is a Siamese" in prompt  # an answer may wake up without its question
+    assert 'in the chat "Cats", I said: "My cat is a Siamese with blue eyes."\n' in prompt
+    assert 'in the chat "Cats", you answered: "A Siamese often answers' in prompt
+    assert prompt.count("<|turn|>assistant") == 1  # of the answer here: nothing of another chat poses as dialogue
     list(weave.turns.steps(cats.id, "What colour are the eyes of the Siamese?"))
-    assert "in Cats]" not in spoken_prompt(weave, cats.id)  # at home it has none
+    assert "in the chat" not in spoken_prompt(weave, cats.id)  # in its own chat it stands as it was said
 
 
 def test_an_isolated_window_recalls_only_its_own(assembled):
@@ -241,8 +243,9 @@ def test_the_name_of_another_window_is_counted_and_never_too_long(assembled, nam
     in_model = read.reused + read.restored + read.computed + len(of(events.TokenSpoken, turn))
     assert sum(turn.window == there.id for turn in weave.windows.context(here.id).turns) >= 3
     assert of(events.Heard, turn)[0].frames == budget.frames
-    # The reply's footer is not in the model yet, its last token may not be, and footers are short.
-    assert 0 <= counted - in_model <= 8
+    # The reply's footer is not in the model yet, its last token may not be, and footers are short. Neighbouring quotations
+    # share a frame, which is counted for each of them.
+    assert 0 <= counted - in_model <= 8 + 5 * sum(one.window == there.id for one in weave.windows.context(here.id).turns)
 
 
 def test_the_memory_can_be_cleared_while_others_look_at_it(assembled):

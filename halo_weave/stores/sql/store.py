@@ -13,6 +13,7 @@ from halo_weave.stores.sql.importing import SqlImport
 from halo_weave.stores.sql.keepsakes import SqlKeepsakes
 from halo_weave.stores.sql.people import SqlPeople
 from halo_weave.stores.sql.seam import Database
+from halo_weave.stores.sql.stamps import SqlStamps
 from halo_weave.stores.sql.syncing import SqlSync
 from halo_weave.stores.sql.tags import SqlTags
 from halo_weave.stores.sql.transcript import SqlTranscript
@@ -27,6 +28,7 @@ class SqlStore(
     SqlBranches,
     SqlUses,
     SqlCorrections,
+    SqlStamps,
     SqlWindows,
     SqlWorkingSets,
     SqlKeepsakes,
