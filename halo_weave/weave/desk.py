@@ -55,6 +55,7 @@ class Desk:
     people: frozenset[str] = frozenset()  # their names, if there are several
     about: dict[ChunkKey, About] = field(default_factory=dict)
     origins: dict[int, Origin] = field(default_factory=dict)  # what the model is told of turns, by their ids
+    said: dict[int, datetime] = field(default_factory=dict)  # when turns were said, by their ids
     days: set[date] = field(default_factory=set)  # on which the user's live turns of this chat were said
     foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
     anew: list[Live] = field(default_factory=list)  # of `foreign`, those that the store does not know so yet
@@ -133,7 +134,7 @@ class Desk:
             self.window.stamps[turn] = self.scribe.origin_tokens(origin)
         if about.window == self.record.id and chunk.key.role is Role.USER and DOCUMENT not in about.tags:
             self.days.add(about.said.astimezone().date())
-        self.about[chunk.key] = about
+        self.about[chunk.key], self.said[turn] = about, about.said
 
     def origin(self, chunk: Chunk, about: About | ChunkRecord) -> Origin | None:
         """What the model is told of a chunk's turn: None for a plain turn of this chat.
@@ -145,7 +146,11 @@ class Desk:
         if DOCUMENT in about.tags:
             return Origin.quotation(said, role, chat=self._elsewhere(about.window), document=about.speaker)
         if not self._own(about.window, chunk.key.turn_id):
-            if self.people and role is Role.USER and self.store.window(about.window).owner != self.record.owner:
+            if (
+                self.people
+                and role is Role.USER
+                and self.store.window(about.window).owner != self.record.owner
+            ):
                 named = about.speaker
             return Origin.quotation(said, role, chat=self._elsewhere(about.window), speaker=named)
         if role is Role.ASSISTANT:

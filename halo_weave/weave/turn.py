@@ -362,6 +362,7 @@ class Turn:
             frozenset(self.desk.foreign),
             effort=self.settings.effort,
             guests=self.desk.guests,
+            said=self.desk.said,
         )
         marks = self.engine.facts.marks
         if first and not self.asked.opening:

@@ -152,6 +152,7 @@ declare namespace Wire {
     tool_called: ToolCalledEvent;
     call_made: CallMadeEvent;
     tool_answered: ToolAnsweredEvent;
+    memory: MemoryEvent;
     spoken: SpokenEvent;
     unstored: UnstoredEvent;
     done: DoneEvent;
@@ -744,6 +745,12 @@ declare namespace Wire {
 
   interface MatchesTold {
     matches: MatchTold[];
+  }
+
+  interface MemoryEvent {
+    change: "saved" | "forgotten";
+    path: string;
+    content: any;
   }
 
   interface MemoryTold {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -282,3 +283,31 @@ def test_what_was_said_on_this_page_is_dimmed_when_it_is_pruned_and_not_when_it_
     house.replies.append("Mochi.")
     say(page, "What is my cat called?")
     expect(first).not_to_have_class(re.compile("asleep"))
+
+
+def test_the_context_shows_text_of_other_windows_where_its_dates_say(house, show):
+    """Also if it arrived later than what was said here, as imported text does."""
+    system = house.service.weave._system
+    now, clock = system.now, {"shift": timedelta()}
+    system.now = lambda: now() + clock["shift"]
+    here = house.window("Here", max_context_tokens=0)
+    house.say(here, "Good morning, it rains.", "It does.")
+    clock["shift"] = timedelta(days=-100)
+    old = house.window("Old", max_context_tokens=0)
+    house.say(old, "The zinnia bed was red.", "A fine bed.")
+    clock["shift"] = timedelta()
+    page = show(here, view="context")
+    house.replies.append("Red.")
+    say(page, "What of the zinnia bed?")
+
+    def shown():
+        frame(page)
+        return page.evaluate(
+            "() => [...document.querySelectorAll('#context .turn.user .chunk .text')].map((one) => one.textContent)"
+        )
+
+    wanted = ["The zinnia bed was red.", "Good morning, it rains.", "What of the zinnia bed?"]
+    assert shown() == wanted
+    page.reload()
+    page.wait_for_selector("#context .chunk")
+    assert shown() == wanted
