@@ -125,7 +125,9 @@ def _conversation(talk: Dialogue) -> list[str]:
 
 def cache(data: Path | None, talks: int, say: Say) -> dict[str, Any]:
     """Thirty turns with forgetting and waking against llama-server, settings as they are: what it says it had read before."""
-    settings = Settings().changed({"max_new_tokens": REPLY, "temperature": 0, "tools": "off", "seed": 1})
+    settings = Settings().changed(
+        {"max_context_tokens": CONTEXT, "max_new_tokens": REPLY, "temperature": 0, "tools": "off", "seed": 1}
+    )
     whole, shares = Counter[str](), {}
     for talk in _talks(data, talks):
         say(f"{talk.name}: {TURNS} turns against llama-server")

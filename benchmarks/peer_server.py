@@ -19,26 +19,37 @@ ROOT = Path(__file__).parents[1]
 class PeerServer:
     """A server on a port of its own, that can be killed and started again there."""
 
-    def __init__(self, command: list[str], ready: str, env: dict[str, str] | None = None) -> None:
-        """`command`: its words may hold {port}. `ready`: the path that answers with 200 once it can be asked."""
+    def __init__(
+        self, command: list[str], ready: str, env: dict[str, str] | None = None, log: Path | None = None
+    ) -> None:
+        """`command`: its words may hold {port}. `ready`: the path that answers with 200 once it can be asked.
+
+        `log`: the file that its error stream is written to.
+        """
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         self.url = f"http://127.0.0.1:{port}"
         self._command = [sys.executable, *(word.replace("{port}", port) for word in command)]
         self._ready = ready
+        self._log = log
         self._env = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
         self.start()
 
+    @property
+    def pid(self) -> int:
+        return self._server.pid
+
     def start(self) -> None:
-        self._server = subprocess.Popen(
-            self._command,
-            cwd=ROOT,
-            env=self._env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,  # a pipe that nobody reads would hold it up
-        )
+        with open(self._log or os.devnull, "ab") as errors:  # a pipe that nobody reads would hold it up
+            self._server = subprocess.Popen(
+                self._command,
+                cwd=ROOT,
+                env=self._env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
         end = time.monotonic() + 180
         while time.monotonic() < end and self._server.poll() is None:
             try:
@@ -58,7 +69,8 @@ class PeerServer:
 
 
 @contextmanager
-def _running(server: PeerServer) -> Iterator[PeerServer]:
+def running(server: PeerServer) -> Iterator[PeerServer]:
+    """The server, until the block ends."""
     try:
         yield server
     finally:
@@ -66,10 +78,12 @@ def _running(server: PeerServer) -> Iterator[PeerServer]:
 
 
 @contextmanager
-def llama_server(model: Path, *, context: int = 2048, key: str = "") -> Iterator[str]:
+def llama_server(
+    model: Path, *, context: int = 2048, key: str = "", env: dict[str, str] | None = None
+) -> Iterator[str]:
     """Its address, until the block ends."""
     command = ["-m", "benchmarks.peer_server", str(model), "{port}", str(context), key]
-    with _running(PeerServer(command, "/health")) as server:
+    with running(PeerServer(command, "/health", env)) as server:
         yield server.url
 
 
@@ -79,7 +93,7 @@ def halo_server(folder: Path, *options: str) -> Iterator[PeerServer]:
     command = ["-m", "halo_weave", "serve", "--port", "{port}", "--data", str(folder), "--embedder", "off"]
     (folder / "config.toml").touch()
     env = {"HALO_WEAVE_CONFIG": str(folder / "config.toml")}  # not the user's
-    with _running(PeerServer([*command, *options], "/api/v1/model", env)) as server:
+    with running(PeerServer([*command, *options], "/api/v1/model", env)) as server:
         yield server
 
 

@@ -35,6 +35,10 @@ _documents = partial(setting, group="Documents")
 _system = partial(setting, group="System")
 _elsewhere = partial(setting, group="Elsewhere")
 
+AUTO_MOST = (
+    16_384  # a window's budget is not larger by itself: what is live is read, and paid for where a server is
+)
+
 OWN = settings_of(STRATEGIES)  # the strategies' own settings
 
 
@@ -67,7 +71,7 @@ class Settings:
         None, "The same seed gives the same reply; empty is random.", low=0, high=2**32 - 2, optional=True
     )
     max_new_tokens: int = _generation(
-        256, "A reply ends after this many tokens at the latest.", low=1, high=32_768, common=True
+        1_024, "A reply ends after this many tokens at the latest.", low=1, high=32_768, common=True
     )
     stop: str = _generation(
         "",
@@ -83,11 +87,12 @@ class Settings:
         common=True,
     )
 
-    max_context_tokens: int = _forgetting(
-        2_000,
-        "Above this many live tokens the dimmest chunks fall asleep; 0 never prunes.",
+    max_context_tokens: int | None = _forgetting(
+        None,
+        "Above this many live tokens the dimmest chunks fall asleep; 0 never prunes; empty is the model's context less room for a reply and for what wakes up, at most 16,384.",
         low=0,
         high=1_000_000,
+        optional=True,
         common=True,
     )
     prune_to: float | None = _forgetting(
@@ -199,7 +204,10 @@ class Settings:
         "What the model makes ready before you send: nothing, the frame of your message, also what it would wake up from memory or disk, or also your words while you type and, on an idle machine, what has to be computed.",
         choices=get_args(Ahead),
     )
-    timestamps: bool = _system(True, "Show the model when each of your messages was said.")
+    timestamps: bool = _system(
+        True,
+        "Tell the model the day of your first message of each day, and the date of what it reads from other chats.",
+    )
     memory_tree_in_prompt: bool = _system(
         True, "Tell the model of its notes and structured memory in the system prompt."
     )
@@ -273,6 +281,23 @@ class Settings:
     def as_mapping(self) -> dict[str, Any]:
         return {name: self[name] for name in FIELDS}
 
+    def reply_room(self, context: int) -> int:
+        """Tokens of a model's context that are kept free for the reply: as long as it may be, at most a quarter.
+
+        A reply that may be longer goes on while there is room.
+        """
+        return min(self.max_new_tokens, context // 4)
+
+    def live_limit(self, context: int) -> int:
+        """Above so many live tokens the dimmest chunks fall asleep; 0: never.
+
+        If nobody chose a number: a model's context less room for the reply and for what wakes up, at most `AUTO_MOST`.
+        """
+        if self.max_context_tokens is not None:
+            return self.max_context_tokens
+        recalled = context if self.resurrection_budget is None else self.resurrection_budget
+        return min(context - self.reply_room(context) - min(recalled, context // 8), AUTO_MOST)
+
     def prune_goal(self, budget: int, *, cuts: bool, token_ids: bool = True) -> int:
         """How many tokens one forgetting leaves.
 
@@ -327,6 +352,14 @@ def usable(stored: object) -> dict[str, Any]:
     return found
 
 
+def no_effect(name: str) -> dict[str, str]:
+    """Why a setting changes nothing, by each strategy under which that is so."""
+    if name in OWN:
+        users = [one for one, kind in STRATEGIES.items() if any(name == own.name for own in fields(kind))]
+        return {one: f"only {' and '.join(users)} uses it." for one in STRATEGIES if one not in users}
+    return {one: kind.ignores[name] for one, kind in STRATEGIES.items() if name in kind.ignores}
+
+
 def described() -> list[dict[str, Any]]:
-    """All settings for a page or a document: name, group, default, range, meaning."""
-    return [description(one) for one in FIELDS.values()]
+    """All settings for a page or a document: name, group, default, range, meaning, and where it changes nothing."""
+    return [{**description(one), "no_effect": no_effect(one.name)} for one in FIELDS.values()]

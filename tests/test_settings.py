@@ -40,6 +40,23 @@ def test_a_value_out_of_range_is_refused_with_what_it_may_be(name, value, senten
         Settings().changed({name: value})
 
 
+@pytest.mark.parametrize(
+    ("context", "changes", "limit"),
+    [
+        (8192, {}, 8192 - 1024 - 512),
+        (2048, {}, 2048 - 512 - 256),  # at most a quarter for the reply, an eighth for what wakes up
+        (131_072, {}, 16_384),
+        (8192, {"resurrection_budget": None}, 8192 - 1024 - 1024),
+        (8192, {"resurrection_budget": 0, "max_new_tokens": 100}, 8092),
+        (8192, {"max_context_tokens": 2000}, 2000),  # what someone chose holds
+        (8192, {"max_context_tokens": 50_000}, 50_000),
+        (8192, {"max_context_tokens": 0}, 0),
+    ],
+)
+def test_a_budget_that_nobody_chose_follows_the_models_context(context, changes, limit):
+    assert Settings().changed(changes).live_limit(context) == limit
+
+
 def test_what_is_optional_may_be_empty():
     assert Settings().changed({"resurrection_budget": None, "seed": None}).resurrection_budget is None
 

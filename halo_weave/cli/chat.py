@@ -156,6 +156,10 @@ class Chat:
                 self.quietly(
                     f"☾ {counted(len(event.chunks), 'chunk')}, {counted(tokens, 'token')}, fell asleep"
                 )
+            case events.MemoryChanged():
+                self.quietly(
+                    f"✎ {event.change}: {event.path} (halo-weave memory history {event.path!r} tells more)"
+                )
             case events.Spoken():
                 self.thinking = False
                 self.console.print()

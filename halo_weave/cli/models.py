@@ -20,7 +20,7 @@ from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.llama import catalogue, inventory, library
 from halo_weave.llama.catalogue import CatalogueEntry
 from halo_weave.llama.devices import ADVICE, inspect
-from halo_weave.llama.footprint import DEFAULT_CONTEXT, Footprint, footprint, machine_memory
+from halo_weave.llama.footprint import DEFAULT_CONTEXT, Footprint, footprint, machine_cores, machine_memory
 from halo_weave.llama.header import read_header
 from halo_weave.llama.hub import HubReference
 from halo_weave.llama.names import human_name
@@ -29,8 +29,8 @@ from halo_weave.places import models_folder
 Name = Annotated[
     str | None,
     typer.Argument(
-        help="A model of the catalogue or hf:owner/repository[:quant]. "
-        "Default: the chat model and the embedder that are used by default."
+        help="A model of the catalogue, hf:owner/repository[:quant], or default: the general model that suits this "
+        "machine. Without a name: the chat model and the embedder that are used when none are named."
     ),
 ]
 
@@ -38,10 +38,7 @@ Name = Annotated[
 @app.command()
 def pull(name: Name = None, as_json: Json = False) -> None:
     """Download a model, checked; what is there already is kept, and what was interrupted goes on."""
-    wanted: list[CatalogueEntry | HubReference] = [
-        catalogue.default_model(machine_memory())[0],
-        catalogue.EMBEDDER,
-    ]
+    wanted: list[CatalogueEntry | HubReference | None] = [None, catalogue.EMBEDDER]
     if name:
         found = inventory.find(name)
         if isinstance(found, Path):
@@ -56,12 +53,17 @@ def pull(name: Name = None, as_json: Json = False) -> None:
     paths = {}
     with Progress(*columns, console=Console(stderr=True)) as bars:
         for one in wanted:
-            bar = bars.add_task(str(one) if isinstance(one, HubReference) else one.title, total=None)
+            bar = bars.add_task("Starting", total=None)
 
             def show(what: str, done: int, total: int, bar: Any = bar) -> None:
                 bars.update(bar, description=what, completed=done, total=total or None)
 
-            paths[one.name if isinstance(one, CatalogueEntry) else str(one)] = str(inventory.pull(one, show))
+            if one is None:  # as at the start: what can be had
+                chosen = inventory.chosen_weights(None, show)
+                paths[inventory.name_of(chosen)] = str(chosen)
+            else:
+                named = one.name if isinstance(one, CatalogueEntry) else str(one)
+                paths[named] = str(inventory.pull(one, show))
     if as_json:
         typer.echo(json.dumps(paths))
     else:
@@ -74,8 +76,8 @@ def models(as_json: Json = False) -> None:
     """List models: those of the catalogue, those on this machine, and what fits its memory."""
     memory = machine_memory()
     listed = inventory.listed_models(memory)
-    advised = list(catalogue.recommended(memory))
-    default = catalogue.default_model(memory)[0].name
+    advised = [one.name for one in catalogue.recommended(memory)]
+    default = catalogue.default_model(memory, machine_cores())[0].name
     if as_json:
         told = [asdict(one) for one in listed]
         typer.echo(json.dumps({"memory": memory, "default": default, "models": told, "recommended": advised}))
@@ -101,7 +103,7 @@ def models(as_json: Json = False) -> None:
         )
     )
     if advised:
-        console.print(plain(f"Larger models on the hub that should fit: {', '.join(advised)}"))
+        console.print(plain(f"Models on the hub that should fit, the largest first: {', '.join(advised)}"))
     console.print(plain("Use one: halo-weave serve --model NAME. Get one: halo-weave pull NAME"))
 
 
@@ -151,7 +153,7 @@ def doctor(
 
 def _weights_told(model: Path | str | None, memory: int, context: int | None, kv_type: Any) -> dict[str, Any]:
     """What the chosen model will take; one of the catalogue need not be pulled for that."""
-    found = inventory.find(str(model)) if model else catalogue.default_model(memory)[0]
+    found = inventory.find(str(model)) if model else catalogue.default_model(memory, machine_cores())[0]
     path = inventory.located(found)
     if path:
         header = read_header(path)

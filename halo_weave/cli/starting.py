@@ -23,7 +23,7 @@ from halo_weave.engines import ENGINES, REMOTE
 from halo_weave.errors import BadSetting, HaloWeaveError
 from halo_weave.lastrun import remembered_embedder, remembered_model
 from halo_weave.llama.catalogue import default_model
-from halo_weave.llama.footprint import KV_TYPES, machine_memory
+from halo_weave.llama.footprint import KV_TYPES, machine_cores, machine_memory
 from halo_weave.llama.hub import SCHEME
 from halo_weave.llama.inventory import find, located, resolve
 from halo_weave.places import data_folder
@@ -238,7 +238,7 @@ def say_default(options: Options, console: Console) -> None:
             plain(f"The model is {options.remembered}, as it was chosen before. Choose another with --model.")
         )
     else:
-        console.print(plain(default_model(machine_memory())[1]))
+        console.print(plain(default_model(machine_memory(), machine_cores())[1]))
 
 
 def embedder_of(config: Mapping[str, Any], named: str | None, folder: Path) -> Path | Literal["off"] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import product
@@ -157,6 +157,9 @@ class Strategy(ABC):
 
     traces: ClassVar[tuple[str, ...]] = ()  # names of the numbers kept of each token beside its brightness
     pairs: ClassVar[PairSleep] = "apart"
+    ignores: ClassVar[
+        Mapping[str, str]
+    ] = {}  # general settings that do not change what falls asleep, and why
 
     initial_brightness: float = INITIAL
     brightness_cap: float = INITIAL

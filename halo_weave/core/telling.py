@@ -155,6 +155,4 @@ def worth_recalling(answer: str, question: str) -> bool:
     Refusals, answers that know nothing, echoes and courtesies are not worth it. Nor is an answer to a question about what the
     user said before: it was a copy of that at best, and the original can return.
     """
-    return not (
-        refuses(answer) or told_share(answer) == 0 or echoes(answer, question) or asks_back(question)
-    )
+    return not (refuses(answer) or told_share(answer) == 0 or echoes(answer, question) or asks_back(question))

@@ -20,7 +20,7 @@ _NEEDED = object()  # stands where a parameter has no default
 TOOLS: Mapping[str, Mapping[str, Any]] = {
     "jq": {"program": _NEEDED, "write": False},  # write: the result becomes the notes
     "save_memory": {"path": _NEEDED, "content": _NEEDED, "context_tokens": CONTEXT_TOKENS},
-    "query_memory": {"path": _NEEDED},
+    "query_memory": {"path": _NEEDED, "page": 1},
     "query_heading": {"path": "", "query": None, "recency_bias": RECENCY_BIAS},
     "list_memory": {"path": ""},
     "delete_memory": {"path": _NEEDED, "recursive": False},
@@ -125,7 +125,9 @@ def _fitting(parameter: str, value: Json) -> Json:
             raise BadInput("recency_bias is a number from 0 to 1.")
         case "context_tokens" if not number or not 0 <= value <= CONTEXT_LIMIT or value != int(value):
             raise BadInput(f"context_tokens is a whole number from 0 to {CONTEXT_LIMIT}.")
-        case "context_tokens":
+        case "page" if not number or value < 1 or value != int(value):
+            raise BadInput("page is a whole number; the first page is 1.")
+        case "context_tokens" | "page":
             return int(value)
     return value
 

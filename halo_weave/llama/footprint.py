@@ -59,6 +59,11 @@ def value_type(kv_type: KvType) -> KvType:
     return "f16" if kv_type.startswith("q") else kv_type
 
 
+def machine_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def machine_memory() -> int:
     """Bytes of memory that this process may use: what the machine has, or what its container is given."""
     found = [_physical_memory()]

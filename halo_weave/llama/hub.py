@@ -69,6 +69,10 @@ class Patience:
     longest_pause: float = 120.0  # a hub that asks for more is not waited for
 
 
+class HubUnreachable(ModelNotFound):
+    """No answer came: the network is missing, or the hub's name is wrong."""
+
+
 class _Unavailable(ModelNotFound):
     """May be better in a moment."""
 
@@ -234,7 +238,8 @@ class ModelHub:
                 failure, wait = _Unavailable(_sentence(error, self.endpoint)), 0.0
             failures = 1 if reached() > before else failures + 1
             if failures >= self._patience.attempts or not answered:
-                raise ModelNotFound(f"{failure}{TRY_AGAIN}") from failure
+                kind = ModelNotFound if answered else HubUnreachable
+                raise kind(f"{failure}{TRY_AGAIN}") from failure
             if wait > self._patience.longest_pause:
                 raise failure
             time.sleep(wait or min(self._patience.pause * 2 ** (failures - 1), self._patience.longest_pause))

@@ -17,10 +17,10 @@ from typing import Literal
 
 from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, ModelUnusable
 from halo_weave.llama import catalogue, library
-from halo_weave.llama.catalogue import CatalogueEntry
+from halo_weave.llama.catalogue import CatalogueEntry, HubModel
 from halo_weave.llama.devices import inspect
 from halo_weave.llama.download import Progress, silent
-from halo_weave.llama.footprint import Footprint, KvType, footprint, machine_memory
+from halo_weave.llama.footprint import Footprint, KvType, footprint, machine_cores, machine_memory
 from halo_weave.llama.header import Header, read_header
 from halo_weave.llama.hub import (
     SCHEME,
@@ -35,6 +35,7 @@ from halo_weave.llama.names import human_name
 from halo_weave.places import models_folder
 
 logger = logging.getLogger(__name__)
+DEFAULT = "default"  # a name for the general model that suits this machine
 LARGEST_MANIFEST = 1 << 20  # bytes
 OLLAMA_PARTS = ("vision", "audio", "mm")  # keys that Ollama puts into the file of the text model
 OLLAMA_BLOB = re.compile("sha256-[0-9a-f]{64}")
@@ -113,14 +114,37 @@ class ListedModel:
 
 
 def listed_models(memory: int) -> list[ListedModel]:
-    """The catalogue, then what lies on this machine."""
+    """The catalogue, what lies on this machine, then models of the hub that fit it and the next larger one."""
     listed = [_of_catalogue(entry, memory) for entry in catalogue.ENTRIES]
     known = {entry.path for entry in catalogue.ENTRIES if entry.present}
     for model in local_models():
         if model.path not in known:
             with suppress(OSError):  # it went meanwhile
                 listed.append(_of_file(model, memory))
+    here = {one.name.lower() for one in listed}
+    larger = [one for one in catalogue.RECOMMENDED if not one.footprint.fits(memory)][:1]
+    for advised in (*reversed(catalogue.recommended(memory)), *larger):
+        if advised.name.lower() not in here:
+            listed.append(_of_hub(advised, memory))
     return listed
+
+
+def _of_hub(model: HubModel, memory: int) -> ListedModel:
+    needs = model.footprint
+    return ListedModel(
+        model.name,
+        model.title,
+        "chat",
+        model.size,
+        needs.total,
+        needs.fits(memory),
+        "to pull",
+        "hub",
+        None,
+        model.license,
+        "",
+        "",
+    )
 
 
 def _of_catalogue(entry: CatalogueEntry, memory: int) -> ListedModel:
@@ -201,6 +225,9 @@ def find(name: str, *, any_path: bool = True) -> Path | CatalogueEntry | HubRefe
     if any_path and _is_file(path):
         return path
     wanted = name.strip().lower()
+    if wanted == DEFAULT:
+        memory, cores = machine_memory(), machine_cores()
+        return catalogue.general_model(memory, cores) or catalogue.default_model(memory, cores)[0]
     for entry in catalogue.ENTRIES:
         if wanted in (entry.name, entry.title.lower()):
             return entry
@@ -263,10 +290,15 @@ def chosen_weights(model: str | Path | None, progress: Progress = silent) -> Pat
     """The file of the chat model that was named, else of the default."""
     if model:
         return resolve(model, progress)
-    path, sentence = catalogue.ensure_default(machine_memory(), progress)
+    path, sentence = catalogue.ensure_default(machine_memory(), machine_cores(), progress)
     if sentence:
         logger.warning(sentence)
     return path
+
+
+def name_of(path: Path) -> str:
+    """How a model of the catalogue is called, by its file; else the file's own name."""
+    return next((entry.name for entry in catalogue.ENTRIES if entry.path == path), path.stem)
 
 
 def pull(found: CatalogueEntry | HubReference, progress: Progress = silent) -> Path:

@@ -34,6 +34,9 @@ class SpeechTold(Output):
     window_name: str
     speaker: str
     cut: bool = Field(description="The program ended before this reply did; what was stored of it is here.")
+    unfinished: bool = Field(
+        description="This reply reached its longest length, or filled the model's context. It can be continued."
+    )
     siblings: int = Field(description="How many turns there are at this place, on all branches.")
     sibling: int = Field(description="Which of them this is, in order of time, from 1 on.")
     document: bool = Field(description="A file that was attached; its name is the speaker.")

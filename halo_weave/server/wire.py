@@ -54,11 +54,17 @@ class Described(Output):
     optional: bool
     common: bool = Field(description="One of the few that most people change.")
     meaning: str
+    no_effect: dict[str, str] = Field(
+        description="By strategy: why the setting changes nothing while that strategy is chosen."
+    )
 
 
 class SettingsTold(Output):
     described: list[Described]
     values: dict[str, SettingValue]
+    auto: dict[str, int] = Field(
+        description="What settings that are empty come to with the model of all windows; nothing while there is none."
+    )
 
 
 # Status

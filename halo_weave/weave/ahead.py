@@ -112,7 +112,7 @@ class ReadAhead:
                 desk.engine.read_ahead(
                     window_id,
                     prompt,
-                    room=desk.settings.max_new_tokens + FRAMES,
+                    room=desk.reply_room + FRAMES,
                     mode=desk.settings.kv_mode,
                     most=most,
                     capture=seen_for_use(desk.window.strategy.capture, desk.calibration)

@@ -528,18 +528,28 @@ class Desk:
         """Tokens of all frames."""
         return self.window.size - self.window.system_tokens - len(self.window)
 
+    @property
+    def reply_room(self) -> int:
+        """Tokens of the model's context that are kept free for the reply."""
+        return self.settings.reply_room(self.engine.info.context)
+
+    @property
+    def live_limit(self) -> int:
+        """Above so many live tokens the dimmest chunks fall asleep; 0: never."""
+        return self.settings.live_limit(self.engine.info.context)
+
     def budget(self) -> Budget:
         """Where the tokens of the context go."""
-        window, settings, context = self.window, self.settings, self.engine.info.context
+        window, limit, context = self.window, self.live_limit, self.engine.info.context
         pinned = sum(len(chunk) for chunk in window.chunks if chunk.key in window.pinned)
-        most = min(settings.max_context_tokens or context, context - settings.max_new_tokens)
+        most = min(limit or context, context - self.reply_room)
         return Budget(
-            settings.max_context_tokens,
+            limit,
             context,
             window.system_tokens,
             pinned,
             len(window) - pinned,
             self.frames,
-            settings.max_new_tokens,
+            self.reply_room,
             max(0, most - window.size),
         )

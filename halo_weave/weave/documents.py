@@ -129,7 +129,7 @@ def attach(system: System, desk: Desk, asked: _Bringing, user: int, *, whole: bo
                 Prune(chunk.key, len(chunk), desk.window.at(chunk.key).peak, SleepReason.NO_ROOM, 0)
                 for chunk in goes
             )
-            yield PrunePlan(desk.settings.max_context_tokens, 0, tuple(prunes))
+            yield PrunePlan(desk.live_limit, 0, tuple(prunes))
 
 
 def document_cost(desk: Desk, documents: Sequence[Document]) -> int:

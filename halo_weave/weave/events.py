@@ -174,6 +174,7 @@ class Spoken:
     chunks: tuple[SeenChunk, ...]
     use: ReplyUse | None  # None: it is not known, since the model is not calibrated yet
     remembered: tuple[Reminder, ...] | None
+    unfinished: bool = False  # it reached its longest length, or the model's context was full
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def plan_injection(
     The newest exchanges, the `current` turns and what is `kept` never make room. If nothing fits, nothing sleeps.
     """
     whole = model_room(desk, 0)
-    budget = max(1, min(desk.settings.max_context_tokens or whole, whole))
+    budget = max(1, min(desk.live_limit or whole, whole))
     spared, room = desk.last_exchanges().union(current), int(budget * share)
     while True:
         plan = wanted(max(0, room))

@@ -29,8 +29,8 @@ MOST_TOLD = 300  # characters of saved memories in front of a message, about 100
 WORTH_TELLING = 0.34  # share of the words of a question that an entry must hold
 FILING = "halo-weave filing"  # the engine's window in which something is filed
 _ASKED = (
-    "File this note under a heading.\n\nNote: {note}\n\nHeadings so far: {headings}\n\n"
-    "Answer with the best heading, or a new one of one word, and a short title that says what the note is about."
+    "Note: {note}\nHeadings so far: {headings}\n"
+    "File the note: give one of the headings or a new one-word heading, and a title that says what the note is about."
 )
 
 
@@ -76,12 +76,11 @@ def told(tree: StructuredMemory, message: str, request: MemoryRequest | None) ->
         found = tree.newest()
     lines: list[str] = []
     for entry in found:
-        said = entry.content if isinstance(entry.content, str) else json.dumps(entry.content, ensure_ascii=False)
-        line = f"- {entry.path.rpartition('/')[2]}: {said}"
+        line = f"- {_words_of(entry)}"
         if sum(map(len, lines)) + len(line) > MOST_TOLD:
             break
         lines.append(line)
-    return "\n".join(["Saved in your memory:", *lines, ""]) + "\n" if lines else ""
+    return "\n".join(["What I asked you to remember:", *lines, "", ""]) if lines else ""
 
 
 def about(tree: StructuredMemory, text: str) -> list[MemoryEntry]:
@@ -91,11 +90,15 @@ def about(tree: StructuredMemory, text: str) -> list[MemoryEntry]:
         return []
     found = []
     for entry in tree.newest():
-        said = entry.content if isinstance(entry.content, str) else json.dumps(entry.content, ensure_ascii=False)
-        share = len(asked & question_terms(f"{entry.path} {said}", 400).keys()) / len(asked)
+        held = question_terms(f"{entry.path} {_words_of(entry)}", 400).keys()
+        share = len(asked & held) / len(asked)
         if share >= WORTH_TELLING:
             found.append((share, entry))
     return [entry for _, entry in sorted(found, key=lambda one: -one[0])]
+
+
+def _words_of(entry: MemoryEntry) -> str:
+    return entry.content if isinstance(entry.content, str) else json.dumps(entry.content, ensure_ascii=False)
 
 
 def free_path(tree: StructuredMemory, path: str) -> str:
@@ -146,5 +149,5 @@ def grammar(headings: Iterable[str]) -> str:
         f"heading ::= {choices}\n"
         r"new ::= letter letter{2,19}" + "\n"
         r'title ::= letter ( letter | " " | "-" | [0-9] ){1,39}' + "\n"
-        r'letter ::= [^\x00-\x40\x5b-\x60\x7b-\xbf]' + "\n"
+        r"letter ::= [^\x00-\x40\x5b-\x60\x7b-\xbf]" + "\n"
     )

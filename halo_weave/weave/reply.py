@@ -19,6 +19,7 @@ from halo_weave.templates.thoughts import ThoughtMarks, ThoughtSplitter
 
 THOUGHT = "thought"  # tag of a chunk that the model thought before it answered
 TOOL = "tool"  # tag of a chunk that holds the answer of a tool
+UNFINISHED = "unfinished"  # tag of a reply that reached its longest length, or filled the model's context
 
 ReplyKind = Literal["answer", "thought", "tool", "mark"]
 
@@ -52,8 +53,12 @@ class ReplyReader:
         *,
         calls: CallSplitter | None = None,
         calls_end: bool = False,
+        stamps: bool = True,
     ) -> None:
-        """`calls` finds tool calls in the model's own format, which are not shown. `calls_end`: nor is what follows one."""
+        """`calls` finds tool calls in the model's own format, which are not shown. `calls_end`: nor is what follows one.
+
+        `stamps`: False shows time stamps at the beginning like other text.
+        """
         self.tokens: list[ReplyToken] = []
         self.calls: list[NativeCall] = []  # those that were found, until somebody takes them
         self._start, self._marks, self._finder = start, marks, calls
@@ -62,7 +67,8 @@ class ReplyReader:
         self._known = 0  # tokens of which it is known what they are
         self._runs: list[tuple[ReplyKind, bytes]] = []  # of the first token that is not known yet
         self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._opening: bytes | None = b""  # of the answer, while it may be a time stamp; None: that is decided
+        # The beginning of the answer while it may be a time stamp; None once that is decided.
+        self._opening: bytes | None = b"" if stamps else None
 
     @property
     def known(self) -> Sequence[ReplyToken]:

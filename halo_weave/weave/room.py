@@ -9,9 +9,9 @@ from halo_weave.weave.desk import Desk
 
 
 def model_room(desk: Desk, live: int) -> int:
-    """What the model's context leaves for words, next to the longest reply and the frames of this exchange."""
+    """What the model's context leaves for words, next to the reply's room and the frames of this exchange."""
     frames = sum(desk.window.frame_tokens.values())
-    return desk.engine.info.context - live - desk.settings.max_new_tokens - frames
+    return desk.engine.info.context - live - desk.reply_room - frames
 
 
 def wake_room(desk: Desk, user: int, *, given: bool = False) -> int:
@@ -26,8 +26,8 @@ def wake_room(desk: Desk, user: int, *, given: bool = False) -> int:
         model_context=desk.engine.info.context,
         live=window.size + sum(window.frame_tokens.values()),
         user=user,
-        max_new=settings.max_new_tokens,
-        max_context=settings.max_context_tokens,
+        max_new=desk.reply_room,
+        max_context=desk.live_limit,
         quota=settings.resurrection_budget,
     )
 
@@ -35,7 +35,7 @@ def wake_room(desk: Desk, user: int, *, given: bool = False) -> int:
 def fitting(desk: Desk, text: str) -> Tokens:
     """The user's words, if they fit next to what cannot fall asleep."""
     said = desk.engine.tokenize(text)
-    window, reply = desk.window, desk.settings.max_new_tokens
+    window, reply = desk.window, desk.reply_room
     pinned = sum(len(chunk) for chunk in window.chunks if chunk.key in window.pinned)
     room = model_room(desk, window.system_tokens + pinned)
     if room < 1:

@@ -114,6 +114,7 @@ class SaidTurn:
     siblings: int  # how many turns there are at this place, on all branches
     sibling: int  # which of them this is, in order of time
     document: bool = False  # a file that was attached; its name is the speaker
+    unfinished: bool = False  # a reply that reached its longest length, or filled the model's context
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ class SeenTurn:
     siblings: int = 1  # how many turns there are at this place, on all branches
     sibling: int = 1  # which of them this is, in order of time
     document: bool = False  # a file that was attached; its name is the speaker
+    unfinished: bool = False  # a reply that reached its longest length, or filled the model's context
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,7 +41,9 @@ from halo_weave.weave.taping import DropTapes, NewTape, TurnTape
 
 log = logging.getLogger(__name__)
 MOST_DESKS = 16  # working sets that are kept between turns
-LARGE = 7_000_000_000  # parameters from which on a model knows by itself when to use its tools (docs/tools.md)
+LARGE = (
+    7_000_000_000  # parameters from which on a model knows by itself when to use its tools (docs/tools.md)
+)
 # The engine of a name. Its calibration is pending if that was not made before.
 OpenOther = Callable[[str], tuple[Engine, Calibration]]
 CalibrateLater = Callable[[str, Engine], None]

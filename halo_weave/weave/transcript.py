@@ -9,7 +9,7 @@ from halo_weave.core.tokens import Role
 from halo_weave.records import DOCUMENT, ReplyMemory
 from halo_weave.store import Store
 from halo_weave.weave.desk import CUT
-from halo_weave.weave.reply import THOUGHT, TOOL
+from halo_weave.weave.reply import THOUGHT, TOOL, UNFINISHED
 from halo_weave.weave.seen import Reminder, SaidChunk, SaidPage, SaidTurn
 
 USED = 0.05  # a chunk was used if so much of the reply came from it
@@ -82,6 +82,7 @@ def said(
                 len(alike),
                 alike.index(first.key.turn_id) + 1,
                 DOCUMENT in first.tags,
+                UNFINISHED in first.tags,
             )
         )
     return SaidPage(page.total, page.offset, tuple(turns))

@@ -37,7 +37,7 @@ from halo_weave.weave.orders import Asked, GuestTerms
 from halo_weave.weave.prompt import declarations
 from halo_weave.weave.readings import About
 from halo_weave.weave.remembering import file_away, forget, keep, told
-from halo_weave.weave.reply import THOUGHT, ReplyKind, ReplyReader, ReplyToken
+from halo_weave.weave.reply import THOUGHT, TOOL, UNFINISHED, ReplyKind, ReplyReader, ReplyToken
 from halo_weave.weave.room import fitting, model_room, wake_room
 from halo_weave.weave.roundtrip import NativeCalling
 from halo_weave.weave.seen import SeenChunk
@@ -56,6 +56,7 @@ CONFIRM = {
     "forgotten": "\n\n(This is deleted from your memory now. Confirm that in one short sentence.)",
 }
 NOTHING_SAVED = "\n\n(Nothing like this was saved in your memory. Say that in one short sentence.)"
+NOTHING_ADDED = "I have used my memory, and have nothing to add."
 FRAME = 0.1  # seconds between two reports of brightness
 
 
@@ -100,7 +101,7 @@ class Turn:
         if self.asked.after is not None or self.asked.question is not None:
             yield events.WindowChanged()
         if held := hold_back(self.desk, now=self.now()):
-            yield events.ChunksSlept(held, self.settings.max_context_tokens, 0, before_turn=True)
+            yield events.ChunksSlept(held, self.desk.live_limit, 0, before_turn=True)
         yield from self._attach(len(said)) if self.asked.documents else self._make_room(len(said))
         ids = self.store.reserve(len(said) + more)
         yield from self._remember(len(said), ids)
@@ -324,7 +325,7 @@ class Turn:
                         self.reason = step.reason
                         if step.cached is not None:
                             self.stats.update(cached=step.cached, prompted=step.prompted or 0)
-                        if not calls:
+                        if not calls and (not self.stats["called"] or self._has_answer()):
                             self.light.end(step.row)
                             return
                 if calls and (detector or not self.calling.several):
@@ -332,13 +333,36 @@ class Turn:
                 self.clock.handed = time.perf_counter()
                 self.clock.per_token += self.clock.handed - got if isinstance(step, Step) else 0.0
             made = {call.command for call, native in calls if native}
+            if not calls and self.stats["called"] and self.reason == "eos" and not self._has_answer():
+                if not self.stats["retried"]:
+                    self._without_tools()
+                    rounds = 0
+                    continue
+                yield from self._say_for_tool("answer", NOTHING_ADDED, ids)
+                return
             if not calls or (made and made <= self._called):
                 self.reason = "eos" if calls else self.reason  # small models repeat a call that was answered
                 return
             self._called |= made
+            self.stats["called"] += len(calls)
             yield from self._tell(self.reply.finish())
             yield from self._use_tools(calls, ids)
             rounds -= 1
+
+    def _has_answer(self) -> bool:
+        """Whether the model has said something after its last tool."""
+        for token in reversed(self.reply.tokens):
+            if token.by_tool:
+                return False
+            if token.kind == "answer" and token.shown.strip():
+                return True
+        return False
+
+    def _without_tools(self) -> None:
+        """The model is asked once more, and no tools are declared to it any more."""
+        self.stats["retried"] = 1
+        self.form = "off"
+        self.desk.system = self.system.system_prompt(self.scribe, self.desk.record, self.settings, "off")
 
     def _generate(self, ids: Reservation, *, first: bool) -> Iterator[GenerationEvent]:
         """The model's steps to the end of the reply, or of what there is room for."""
@@ -508,7 +532,8 @@ class Turn:
             chunks = window.end_reply(
                 self.settings.min_chunk_tokens, parts, max_chunk_tokens=self.settings.max_chunk_tokens
             )
-            tags = {chunk.key: self.reply.tags(chunk.start, chunk.stop) for chunk in chunks}
+            ended = (UNFINISHED,) if self.reason in ("length", "context") else ()
+            tags = {chunk.key: (*self.reply.tags(chunk.start, chunk.stop), *ended) for chunk in chunks}
             self._tags = {key: own for key, own in tags.items() if own}
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
             self._note(chunks, self.desk.record.ai_name, now)
@@ -517,7 +542,8 @@ class Turn:
         store_reply(self.system, self.desk, turn_id, live, self._tags, now)
         use = None if self.use.calibration.pending else self.use.whole(start)
         reminders = store_use(self.desk, turn_id, use, self._woken) if chunks else ()
-        return events.Spoken(turn_id, now, self.desk.record.ai_name, self._seen(chunks), use, reminders)
+        seen, name = self._seen(chunks), self.desk.record.ai_name
+        return events.Spoken(turn_id, now, name, seen, use, reminders, unfinished=bool(ended))
 
     def _nothing_added(self) -> bool:
         """A reply that should go on has not: the one that was there stays, and no version is stored."""
@@ -530,16 +556,17 @@ class Turn:
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """First thoughts and a tool's words between frames, which templates do not write of past turns; then the dimmest."""
-        window, budget = self.desk.window, self.settings.max_context_tokens
-        asides = [key for key, tags in self._tags.items() if THOUGHT in tags or self.form == "native"]
+        window, budget = self.desk.window, self.desk.live_limit
+        aside = {THOUGHT, TOOL} if self.form == "native" else {THOUGHT}
+        asides = [key for key, tags in self._tags.items() if aside.intersection(tags)]
         goes = [
             Prune(key, len(live.chunk), live.peak, SleepReason.TURN_OVER, 0)
             for key, live in ((key, window.at(key)) for key in asides if key in window)
         ]
         if goes:
-            aside = PrunePlan(budget, 0, tuple(goes))
-            self.tape.note("prune", aside)
-            yield self._put_to_sleep(aside, before_turn=False)
+            over = PrunePlan(budget, 0, tuple(goes))
+            self.tape.note("prune", over)
+            yield self._put_to_sleep(over, before_turn=False)
         if not self._kept:
             self.desk.take_back()  # nothing took the place of what went aside
         current = {ids.user_turn, ids.assistant_turn, self.asked.question or ids.user_turn}

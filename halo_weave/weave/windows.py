@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -32,7 +32,7 @@ from halo_weave.weave.digest import Excerpt, digest
 from halo_weave.weave.events import ChunksSlept
 from halo_weave.weave.life import WindowLife, life_of
 from halo_weave.weave.prompt import in_time
-from halo_weave.weave.reply import THOUGHT
+from halo_weave.weave.reply import THOUGHT, UNFINISHED
 from halo_weave.weave.seen import Context, Gap, SaidPage, SeenReply, SeenTurn
 from halo_weave.weave.system import System
 from halo_weave.weave.transcript import remembered, said
@@ -89,9 +89,11 @@ class WeaveWindows:
         figures = {one.name: getattr(stats, one.name) for one in fields(stats)}
         generating = record.id in self._turns.generating()
         owner, writable = self._system.access(record)
+        settings = self._system.settings(record)
+        limit = settings.live_limit(self._system.model_of(settings).engine.info.context)
         return WindowState(
             **figures,
-            effective=self._system.settings(record),
+            effective=replace(settings, max_context_tokens=limit),
             generating=generating,
             owner=owner,
             writable=writable,
@@ -183,6 +185,13 @@ class WeaveWindows:
         """What holds for all windows, or in one."""
         return self._system.settings(None if window_id is None else self._system.window(window_id))
 
+    def automatic(self) -> dict[str, int]:
+        """What settings that are empty come to with the model of all windows. While there is none, it is not known."""
+        info = self._system.engine.info
+        return (
+            {"max_context_tokens": self.settings().live_limit(info.context)} if info.abilities.speaks else {}
+        )
+
     def change_settings(self, changes: Mapping[str, Any], reset: Sequence[str] = ()) -> Settings:
         """Settings for all windows that do not have their own."""
         system = self._system
@@ -245,6 +254,7 @@ class WeaveWindows:
                     len(alike),
                     alike.index(turn_id) + 1,
                     DOCUMENT in its.tags,
+                    UNFINISHED in its.tags,
                 )
             )
         return Context(
@@ -275,7 +285,7 @@ class WeaveWindows:
         with system.changing(window_id):
             desk = system.desk_to_change(window_id)
             settings, kept = desk.settings, desk.last_exchanges()
-            budget = settings.max_context_tokens
+            budget = desk.live_limit
             able = desk.engine.info.abilities
             goal = settings.prune_goal(budget, cuts=able.cuts, token_ids=able.token_ids)
             plan = choose_prunes(desk.window, budget, goal=goal, current=kept, pairs=settings.pairs_asleep)

@@ -116,11 +116,14 @@ export class Link {
     const { store } = this;
     try {
       const status = await this.api.status();
-      const back = store.status?.model.state !== "ready" && status.model.state === "ready";
+      const ready = status.model.state === "ready";
+      const back = store.status?.model.state !== "ready" && ready;
+      const another = ready && (back || store.status?.model.name !== status.model.name);
       store.setStatus(status);
       this.#watchModel(status.model);
       if (!this.follower && store.connection.state === "lost") store.setConnection("online");
       if (windows && store.windowsKnown) await this.#lookAtWindows();
+      if (another && store.windowsKnown) store.setSettings(await this.api.settings()); // some follow the model
       if (back && store.current) this.reload();
     } catch (error) {
       const unreachable = error instanceof ApiError && error.status === 0;

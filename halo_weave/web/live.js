@@ -192,7 +192,7 @@ export class Live {
     const turn = {
       turn_id: turnId, role: /** @type {Role} */ ("assistant"), said: new Date().toISOString(),
       window: "", window_name: "", speaker: "", cut: false, remembered: null,
-      siblings: 1, sibling: 1, document: false, ...about,
+      siblings: 1, sibling: 1, document: false, unfinished: false, ...about,
     };
     this.draft = {
       key: "draft", turn, start, pinned: false, pieces: [], ...lit([]),

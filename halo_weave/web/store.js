@@ -38,6 +38,8 @@ export class Store extends EventTarget {
   light = new Map();
   /** Replies of which it is not known what they used, since the model was not calibrated yet. @type {Set<string>} */
   unlit = new Set();
+  /** What was saved or forgotten on request, by reply. @type {Map<string, import("./views/kept.js").Kept[]>} */
+  kept = new Map();
   /** The reply whose light is shown, "" for the newest. */
   pointed = "";
   /** @type {Connection} */
@@ -163,6 +165,11 @@ export class Store extends EventTarget {
     return own?.turn.turn_id ?? "";
   }
 
+  /** The last turn that was said in this window. */
+  get lastTurn() {
+    return this.live?.chunks.findLast((one) => one.turn.window === this.current)?.turn.turn_id ?? "";
+  }
+
   /** What the reply in progress, or the one that is shown, took from each chunk's tokens. */
   get lit() {
     const { live } = this;
@@ -217,6 +224,7 @@ export class Store extends EventTarget {
       case "brightened": return this.#brightened(event.data);
       case "tool_called": return this.#phase("tool", { command: event.data.command, tools: this.turn.tools + 1 });
       case "tool_answered": return this.#phase("writing", { command: "" });
+      case "memory": return this.#kept(event.data);
       case "spoken": return this.#spoken(event.data);
       case "done": return this.#done(event.data);
       case "unstored": return this.#unstored(event.data);
@@ -331,6 +339,14 @@ export class Store extends EventTarget {
     return false;
   }
 
+  /** @param {Wire.Events["memory"]} data */
+  #kept(data) {
+    const reply = this.newestReply;
+    this.kept.set(reply, [...(this.kept.get(reply) ?? []), data]);
+    this.tell("live");
+    return false;
+  }
+
   /** @param {Wire.Events["spoken"]} data */
   #spoken(data) {
     const { live } = this;
@@ -406,7 +422,7 @@ export class Store extends EventTarget {
     const speaker = told.speaker || this.nameOf(known, window);
     const { remembered = null } = told;
     const more = { cut: false, remembered, siblings: told.siblings ?? 1, sibling: told.sibling ?? 1,
-      document: told.document ?? false };
+      document: told.document ?? false, unfinished: told.unfinished ?? false };
     return { turn_id: turn, role: known, said, window, window_name, speaker, ...more };
   }
 }

@@ -398,6 +398,7 @@ declare namespace Wire {
     optional: boolean;
     common: boolean;
     meaning: string;
+    no_effect: Record<string, string>;
   }
 
   interface DigestTold {
@@ -1058,6 +1059,7 @@ declare namespace Wire {
     window_name: string;
     speaker: string;
     cut: boolean;
+    unfinished: boolean;
     siblings: number;
     sibling: number;
     document: boolean;
@@ -1114,7 +1116,7 @@ declare namespace Wire {
     max_new_tokens?: number;
     stop?: string;
     effort?: "off" | "low" | "high" | null;
-    max_context_tokens?: number;
+    max_context_tokens?: number | null;
     prune_to?: number | null;
     min_chunk_tokens?: number;
     max_chunk_tokens?: number;
@@ -1164,6 +1166,7 @@ declare namespace Wire {
   interface SettingsTold {
     described: Described[];
     values: Record<string, boolean | number | string | null>;
+    auto: Record<string, number>;
   }
 
   interface ShareChange {
@@ -1238,6 +1241,7 @@ declare namespace Wire {
     chunks: ChunkTold[];
     use: UseTold | null;
     remembered: RememberedTold[] | null;
+    unfinished: boolean;
   }
 
   interface StatsTold {
@@ -1370,6 +1374,7 @@ declare namespace Wire {
     window_name: string;
     speaker: string;
     cut: boolean;
+    unfinished: boolean;
     siblings: number;
     sibling: number;
     document: boolean;

@@ -50,7 +50,10 @@ def test_what_the_user_says_stays_as_it_was_said(store, window):
     ids = ask(store, window, f"{STAMP}is what you wrote")
     answer(store, window, ids, "A list: [2026-11-18]")
     assert store.remove_stamps(now=NOW) == 0
-    assert [one.chunk.text for one in store.live(window)] == [f"{STAMP}is what you wrote", "A list: [2026-11-18]"]
+    assert [one.chunk.text for one in store.live(window)] == [
+        f"{STAMP}is what you wrote",
+        "A list: [2026-11-18]",
+    ]
 
 
 def test_replies_of_an_imported_file_lose_their_stamps_too(store, window):

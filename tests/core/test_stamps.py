@@ -11,7 +11,15 @@ STAMPED = [
     ("[Wednesday, 18 November 2026]\nHello", "Hello"),
     ("[2026-11-18 06:44, file notes.txt] Ada: Hello", "Ada: Hello"),
 ]
-PLAIN = ["Hello [2026-11-18] there", "[1, 2, 3]", "[x] done", "[Saturday is fine]", "[20 apples]", "", "2026-11-18: fine"]
+PLAIN = [
+    "Hello [2026-11-18] there",
+    "[1, 2, 3]",
+    "[x] done",
+    "[Saturday is fine]",
+    "[20 apples]",
+    "",
+    "2026-11-18: fine",
+]
 
 
 @pytest.mark.parametrize(("text", "rest"), STAMPED)

@@ -131,8 +131,14 @@ def test_small_talk_does_not_ask_back(text):
 @pytest.mark.parametrize(
     ("question", "answer"),
     [
-        ("Please remember that the code of the store room is 4321.", "I'm sorry, but I can't assist with that."),
-        ("My sister moved to Bergen.", "As an AI language model, I don't have personal experiences, but Bergen is nice."),
+        (
+            "Please remember that the code of the store room is 4321.",
+            "I'm sorry, but I can't assist with that.",
+        ),
+        (
+            "My sister moved to Bergen.",
+            "As an AI language model, I don't have personal experiences, but Bergen is nice.",
+        ),
         ("My dog Pixel is afraid of balloons.", "I'm sorry to hear that Pixel is afraid of balloons!"),
         ("I start my new job at the harbour on Monday.", "Congratulations on your new job!"),
         ("I like tea.", "Understood!"),
@@ -151,7 +157,10 @@ def test_an_answer_that_would_spoil_others_is_not_worth_recalling(question, answ
     [
         ("Which bread goes with soup?", "A dark rye with caraway goes well with lentil soup."),
         ("How do I undo a commit?", "Use git revert with the hash of the commit; it makes a new commit."),
-        ("My sister moved to Bergen.", "Bergen is known for rain, so the Fløyen funicular is best on a dry day."),
+        (
+            "My sister moved to Bergen.",
+            "Bergen is known for rain, so the Fløyen funicular is best on a dry day.",
+        ),
         ("I am tired.", "Try going to bed at ten, and leave the phone in the kitchen."),
     ],
 )

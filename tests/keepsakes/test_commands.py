@@ -55,7 +55,7 @@ def test_jq_commands_are_read_as_the_model_means_them(text, command):
         ('save_memory("a/b", "text", 500)', save("a/b", "text", 500)),
         ("save_memory(path='a/b', content={'x': True})", save("a/b", {"x": True})),
         ("await saveMemory('a/b', {goal: 'x'}, contextTokens: 200);", save("a/b", {"goal": "x"}, 200)),
-        ('query_memory("a/b")', Command("query_memory", {"path": "a/b"})),
+        ('query_memory("a/b")', Command("query_memory", {"path": "a/b", "page": 1})),
         ('query_heading("a")', heading("a")),
         ('query_heading("a", "cats", 0.5)', heading("a", "cats", 0.5)),
         ('queryMemoryHeading("a", query: "cats", recencyBias: 1)', heading("a", "cats", 1)),
@@ -66,7 +66,10 @@ def test_jq_commands_are_read_as_the_model_means_them(text, command):
         ('delete_memory("a/b", True)', delete("a/b", True)),
         ('delete_memory("a/b", recursive=true,)', delete("a/b", True)),
         ('inject_memory("a/b")', Command("inject_memory", {"path": "a/b"})),
-        ('{"name": "query_memory", "arguments": {"path": "a/b"}}', Command("query_memory", {"path": "a/b"})),
+        (
+            '{"name": "query_memory", "arguments": {"path": "a/b"}}',
+            Command("query_memory", {"path": "a/b", "page": 1}),
+        ),
     ],
 )
 def test_calls_are_read_with_places_and_with_names(text, command):
@@ -94,7 +97,9 @@ def test_calls_are_read_with_places_and_with_names(text, command):
         ("query_memory()", "needs its path"),
         ("query_memory(7)", "quotes"),
         ("query_memory(a/b)", "quotes"),
-        ("query_memory('a', 'b')", "takes path"),
+        ("query_memory('a', 1, 'b')", "takes path"),
+        ("query_memory('a', 'b')", "page is a whole number"),
+        ("query_memory('a', 0)", "page is a whole number"),
         ("query_memory('a', colour='red')", "no colour"),
         ("query_memory('a', path='b')", "twice"),
         ("query_memory(path='a', path='b')", "twice"),

@@ -177,10 +177,26 @@ def test_a_store_that_fails_is_answered_too(toolbox, monkeypatch):
 # The frame of a result
 
 
-def test_long_values_are_cut_and_it_is_said_how_much(toolbox):
-    run(toolbox, f'save_memory("a", "{"x" * 500}", 0)')
-    told = answer(toolbox, 'query_memory("a")')
-    assert told.startswith('"' + "x" * 299 + "… (202 more characters)")
+def test_a_long_memory_is_read_in_pages(toolbox):
+    long = "".join(f"{i} " for i in range(200))
+    run(toolbox, f'save_memory("a", "{long}", 0)')
+    first = answer(toolbox, 'query_memory("a")')
+    count = int(first.rpartition(" of ")[2].rstrip(")"))
+    assert count > 1
+    pages = [answer(toolbox, f'query_memory("a", {page})') for page in range(1, count + 1)]
+    assert long in "".join(page.rpartition(" (page")[0] for page in pages)
+    assert f"has {count} pages" in run(toolbox, f'query_memory("a", {count + 1})').text
+
+
+def test_what_a_save_replaces_is_told(toolbox):
+    run(toolbox, 'save_memory("a", "old words")')
+    assert "version 2" in (told := answer(toolbox, 'save_memory("a", "new words")'))
+    assert "old words" in told
+    assert "before" not in answer(toolbox, 'save_memory("a", "new words")')
+
+
+def test_no_description_holds_a_path_that_can_be_copied(toolbox):
+    assert "/" not in "".join(str(one["function"]["parameters"]) for one in toolbox.declarations())
 
 
 def test_content_cannot_be_taken_for_a_result_or_a_call(toolbox):

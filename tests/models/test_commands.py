@@ -33,7 +33,12 @@ def test_models_lists_the_catalogue_and_what_lies_here(folder: Path, tmp_path: P
     (folder / "bad.gguf").write_bytes(b"GGUF")
     told = json.loads(run("models", "--json"))
     by_name = {one["name"]: one for one in told["models"]}
-    assert set(by_name) == {*(entry.name for entry in catalogue.ENTRIES), "mine-1B-Q8_0", "bad"}
+    own = {name for name, one in by_name.items() if one["source"] != "hub"}
+    assert own == {*(entry.name for entry in catalogue.ENTRIES), "mine-1B-Q8_0", "bad"}
+    of_hub = [one for one in told["models"] if one["source"] == "hub"]
+    assert {one["name"] for one in of_hub if one["fits"]} == set(told["recommended"])
+    assert len([one for one in of_hub if not one["fits"]]) <= 1
+    assert all(one["size"] and one["needs"] and one["license"] for one in of_hub)
     assert by_name["smollm2-135m"]["title"] == "SmolLM2 135M Instruct"
     assert by_name["smollm2-135m"]["where"] == "to pull"
     assert by_name["mine-1B-Q8_0"]["title"] == "Mine 1B"

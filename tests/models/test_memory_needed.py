@@ -9,9 +9,10 @@ import pytest
 
 from halo_weave.errors import ModelNotFound
 from halo_weave.llama import catalogue
-from halo_weave.llama.catalogue import CHAT, CODER_05B, CODER_15B, default_model, ensure_default, recommended
+from halo_weave.llama.catalogue import CHAT, CODER_15B, default_model, ensure_default, recommended
 from halo_weave.llama.footprint import cache_bytes, footprint, machine_memory
 from halo_weave.llama.header import Header
+from halo_weave.llama.hub import HubUnreachable
 
 GB = 1_000_000_000
 
@@ -53,42 +54,87 @@ def test_this_machine_has_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("memory", "entry"),
-    [(64 * GB, CODER_15B), (4 * GB, CODER_15B), (2 * GB, CODER_05B), (1 * GB, CHAT), (0, CHAT)],
+    ("memory", "cores", "entry"),
+    [
+        (64 * GB, 8, catalogue.QWEN_4B),
+        (64 * GB, 2, catalogue.QWEN_15B),  # a larger one would be too slow to talk with
+        (4 * GB, 8, catalogue.QWEN_15B),
+        (2 * GB, 8, catalogue.QWEN_05B),
+        (1 * GB, 8, CHAT),
+        (0, 1, CHAT),
+    ],
 )
-def test_the_default_is_the_largest_that_fits_and_says_how_to_choose(memory: int, entry) -> None:
-    chosen, sentence = default_model(memory)
+def test_the_default_is_the_largest_that_suits_the_machine_and_says_how_to_choose(
+    folder: Path, memory: int, cores: int, entry
+) -> None:
+    chosen, sentence = default_model(memory, cores)
     assert chosen is entry
     assert entry.title in sentence
     assert "--model" in sentence
 
 
+@pytest.mark.parametrize("general", [True, False])
+def test_what_lies_here_goes_before_a_download(folder: Path, present, general: bool) -> None:
+    present(CODER_15B, *([catalogue.QWEN_15B] if general else []))
+    chosen, sentence = default_model(64 * GB, 8)
+    assert chosen is (catalogue.QWEN_15B if general else CODER_15B)
+    assert ("made for code" in sentence) is not general
+    assert ("halo-weave pull default" in sentence) is not general
+    assert ensure_default(64 * GB, 8) == (chosen.path, "")
+
+
+def test_a_small_model_that_lies_here_for_other_reasons_is_not_the_default(folder: Path, present) -> None:
+    present(CHAT)
+    assert default_model(64 * GB, 8)[0] is catalogue.QWEN_4B
+
+
+@pytest.fixture
+def present(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """These models lie in the folder, as far as one can see without reading them."""
+
+    def lie(*entries) -> None:
+        known = {entry.name for entry in entries}
+        monkeypatch.setattr(catalogue.CatalogueEntry, "present", property(lambda one: one.name in known))
+
+    return lie
+
+
+def unreachable(entry, *_: object, **__: object):
+    raise HubUnreachable(f"{entry.title} could not be pulled.")
+
+
 def test_a_default_that_cannot_be_had_gives_way_to_the_next_with_a_sentence(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ensure(entry, progress):
+    def ensure(entry, progress, *, hub):
+        assert not hub, "the hub is asked once"
         if entry is not CHAT:
             raise ModelNotFound(f"{entry.title} could not be pulled.")
         return folder / "smollm2"
 
+    monkeypatch.setattr(catalogue, "pull", unreachable)
     monkeypatch.setattr(catalogue, "ensure", ensure)
-    path, sentence = ensure_default(64 * GB)
+    path, sentence = ensure_default(64 * GB, 8)
     assert path == folder / "smollm2"
     assert sentence == (
-        "For now the model is SmolLM2 135M Instruct. Qwen2.5 Coder 1.5B Instruct could not be pulled."
+        "The model hub could not be reached, so Halo Weave uses SmolLM2 135M Instruct. "
+        "When the hub can be reached: halo-weave pull default"
     )
 
 
 def test_without_any_the_first_reason_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ensure(entry, progress):
+    def ensure(entry, progress, *, hub):
         raise ModelNotFound(f"no {entry.name}")
 
+    monkeypatch.setattr(catalogue, "pull", unreachable)
     monkeypatch.setattr(catalogue, "ensure", ensure)
-    with pytest.raises(ModelNotFound, match=r"no qwen2\.5-coder-1\.5b"):
-        ensure_default(64 * GB)
+    with pytest.raises(ModelNotFound, match=r"Qwen3 4B Instruct 2507 could not be pulled"):
+        ensure_default(64 * GB, 8)
 
 
-def test_recommendations_grow_with_the_memory() -> None:
-    assert recommended(2 * GB) == ()
-    assert all(one.startswith("hf:") for size in catalogue.RECOMMENDED for one in recommended(size * GB))
-    assert recommended(16 * GB) != recommended(64 * GB)
+def test_recommendations_are_what_fits_the_largest_first() -> None:
+    assert recommended(1 * GB) == ()
+    assert all(one.name.startswith("hf:") for one in catalogue.RECOMMENDED)
+    titles = [one.title for one in recommended(24 * GB)]
+    assert titles[:2] == ["gpt-oss 20B", "Qwen3 14B"]
+    assert len(recommended(16 * GB)) < len(titles) < len(recommended(128 * GB)) == len(catalogue.RECOMMENDED)

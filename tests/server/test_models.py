@@ -125,6 +125,9 @@ def test_what_there_is_is_listed_with_what_it_needs_and_what_is_used(client, mod
     assert told["default"] in by_name
     assert told["memory"] > 0
     assert all(one.startswith("hf:") for one in told["recommended"])
+    assert {name for name, one in by_name.items() if one["source"] == "hub" and one["fits"]} == set(
+        told["recommended"]
+    )
 
 
 def test_a_reply_under_way_ends_with_what_was_shown_of_it(options, models, monkeypatch):
@@ -491,7 +494,7 @@ def test_the_choice_survives_a_restart(options, models, monkeypatch):
     (models / "Boris-2B-Q8_0.gguf").unlink()
     default = models / "Anna-1B-Q8_0.gguf"
     monkeypatch.setattr(
-        "halo_weave.llama.inventory.catalogue.ensure_default", lambda memory, progress: (default, "")
+        "halo_weave.llama.inventory.catalogue.ensure_default", lambda memory, cores, progress: (default, "")
     )
     with running(later) as client:
         assert client.get("/api/model").json()["name"] == "Anna 1B", "the default serves"

@@ -46,7 +46,9 @@ def test_a_window_with_settings_of_a_newer_version_is_listed_with_those_that_hol
     told = {one["id"]: one for one in client.get("/api/windows").json()["windows"]}[window]
     holds = {"memory_scope": "window", "top_k": 7}
     assert told["settings"] == holds
-    assert told["effective"] == client.get("/api/settings").json()["values"] | holds
+    shared = client.get("/api/settings").json()
+    assert shared["auto"] == {"max_context_tokens": 6656}
+    assert told["effective"] == shared["values"] | shared["auto"] | holds
 
 
 def test_what_was_said_in_a_deleted_window_is_still_found(client, window):

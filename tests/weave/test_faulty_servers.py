@@ -274,7 +274,7 @@ def test_a_field_that_the_server_does_not_know_is_left_out_and_the_reply_comes(a
         server.fault = "knows few fields"
         speak(weave, window)
         assert said(weave, window)[-1] == REPLY
-        assert server.asked[-1]["max_completion_tokens"] == 256
+        assert server.asked[-1]["max_completion_tokens"] == 1024
         count = len(server.asked)
         speak(weave, window, "And then?")
         assert len(server.asked) == count + 1  # it is not asked for twice

@@ -254,8 +254,13 @@ def test_a_stamp_at_the_beginning_of_a_reply_is_neither_shown_nor_stored(assembl
     weave.engine.replies = [text]
     window = weave.windows.create("one", settings=SMALL | {"max_new_tokens": 200})
     turn = list(weave.turns.steps(window.id, "Hello."))
-    assert "".join(one.text for one in of(events.TokenSpoken, turn)).strip() == "That sounds like a good plan."
-    assert weave.windows.context(window.id).turns[1].chunks[0].chunk.text.strip() == "That sounds like a good plan."
+    assert (
+        "".join(one.text for one in of(events.TokenSpoken, turn)).strip() == "That sounds like a good plan."
+    )
+    assert (
+        weave.windows.context(window.id).turns[1].chunks[0].chunk.text.strip()
+        == "That sounds like a good plan."
+    )
     weave.engine.replies = ["Fine."]
     list(weave.turns.steps(window.id, "And now?"))
     assert "First steps" not in spoken_prompt(weave, window.id)

@@ -55,7 +55,9 @@ def test_the_model_is_told_where_a_memory_comes_from(assembled):
     prompt = spoken_prompt(weave, halo.id)
     assert 'in the chat "Cats", I said: "My cat is a Siamese with blue eyes."\n' in prompt
     assert 'in the chat "Cats", you answered: "A Siamese often answers' in prompt
-    assert prompt.count("<|turn|>assistant") == 1  # of the answer here: nothing of another chat poses as dialogue
+    assert (
+        prompt.count("<|turn|>assistant") == 1
+    )  # of the answer here: nothing of another chat poses as dialogue
     list(weave.turns.steps(cats.id, "What colour are the eyes of the Siamese?"))
     assert "in the chat" not in spoken_prompt(weave, cats.id)  # in its own chat it stands as it was said
 
@@ -245,7 +247,11 @@ def test_the_name_of_another_window_is_counted_and_never_too_long(assembled, nam
     assert of(events.Heard, turn)[0].frames == budget.frames
     # The reply's footer is not in the model yet, its last token may not be, and footers are short. Neighbouring quotations
     # share a frame, which is counted for each of them.
-    assert 0 <= counted - in_model <= 8 + 5 * sum(one.window == there.id for one in weave.windows.context(here.id).turns)
+    assert (
+        0
+        <= counted - in_model
+        <= 8 + 5 * sum(one.window == there.id for one in weave.windows.context(here.id).turns)
+    )
 
 
 def test_the_memory_can_be_cleared_while_others_look_at_it(assembled):

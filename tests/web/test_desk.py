@@ -113,7 +113,7 @@ def test_files_belong_to_their_window_and_come_back_when_they_were_not_sent(hous
     house.ask(
         "PATCH", f"/windows/{one}", json={"settings": {"document_megabytes": 1, "document_tokens": 100}}
     )
-    house.ask("PATCH", f"/windows/{one}", json={"settings": {"max_new_tokens": 32_768}})
+    house.ask("PATCH", f"/windows/{one}", json={"system_prompt": "word " * 8_000})
     box = page.get_by_label("Your message")
     box.fill("Read this.")
     box.press("Enter")

@@ -187,3 +187,67 @@ def test_a_window_deleted_elsewhere_is_left(house, show):
     house.ask("DELETE", f"/windows/{window}")
     expect(page.locator(".window-title")).to_have_text("Staying")
     expect(page).to_have_url(f"{house.address}/#/w/{other}")
+
+
+@pytest.fixture
+def loading(tmp_path):
+    """A house with a window, whose model is loaded when the test says so."""
+    ready = threading.Event()
+    house = House(tmp_path).start()
+    window = house.window("Talk", timestamps=False)
+    house.stop()
+
+    def slow(progress):
+        progress("Downloading the model", 30, 100)
+        ready.wait(60)
+        return house.scripted(progress)
+
+    house.assemble = slow
+    house.start(wait=False)
+    yield house, window, ready
+    ready.set()
+    house.stop()
+
+
+WAITS = "Your message will be sent when the model is ready."
+
+
+def test_a_message_that_is_sent_while_the_model_is_loaded_goes_out_when_it_is_ready(loading, tabs):
+    house, window, ready = loading
+    house.replies.append("Good morning.")
+    page = tabs.open(f"{house.address}/#/w/{window}")
+    box = page.get_by_label("Your message")
+    expect(page.locator(".status")).to_contain_text("Downloading")
+    box.fill("Hello.")
+    box.press("Enter")
+    expect(page.locator(".queued")).to_contain_text(WAITS)
+    expect(box).to_have_value("Hello.")
+    box.press("Enter")
+    ready.set()
+    expect(page.locator("#context .turn.assistant")).to_contain_text("Good morning.")
+    settled(page)
+    assert house.text(window) == "Hello.Good morning."
+    expect(page.locator(".queued")).to_be_hidden()
+    expect(box).to_have_value("")
+    expect(box).to_be_editable()
+
+
+def test_a_message_that_waits_for_the_model_can_be_taken_back_and_outlives_a_reload_as_a_draft(loading, tabs):
+    house, window, ready = loading
+    page = tabs.open(f"{house.address}/#/w/{window}")
+    box = page.get_by_label("Your message")
+    expect(page.locator(".status")).to_contain_text("Downloading")
+    box.fill("Hello.")
+    box.press("Enter")
+    page.get_by_role("button", name="Take back").click()
+    expect(page.locator(".queued")).to_be_hidden()
+    box.press_sequentially(" It is me.")
+    box.press("Enter")
+    expect(page.locator(".queued")).to_be_visible()
+    page.reload()
+    expect(box).to_have_value("Hello. It is me.")
+    expect(page.locator(".queued")).to_be_hidden()
+    ready.set()
+    page.wait_for_function("() => app.store.status?.model.state === 'ready' && app.store.live")
+    expect(box).to_have_value("Hello. It is me.")
+    assert house.text(window) == ""

@@ -49,6 +49,13 @@ def test_another_model_is_chosen_and_every_tab_is_told(options, tmp_path, tabs):
         expect(item(drawer, "Anna-1B-Q8_0")).to_contain_text("in use")
         expect(item(drawer, "smollm2-135m")).to_contain_text("often wrong")
         expect(item(drawer, "qwen2.5-coder-1.5b")).to_contain_text("1.1 GB to download")
+        of_hub = [one for one in house.ask("GET", "/models")["models"] if one["source"] == "hub"]
+        assert of_hub
+        for one in of_hub:
+            line = item(drawer, one["name"])
+            expect(line).to_contain_text(one["title"])
+            expect(line).to_contain_text("fits this machine" if one["fits"] else "too large for this machine")
+            expect(line.get_by_role("button", name=f"Pull and use: {one['title']}")).to_be_visible()
         item(drawer, "Boris-2B-Q8_0").get_by_role("button", name="Use").click()
         toast(page, "Boris 2B is ready.")
         toast(second, "Boris 2B is ready.")
@@ -134,7 +141,7 @@ def test_until_the_model_is_there_all_but_speaking_works(options, tmp_path, tabs
         page = tabs.open(f"{house.address}/#/w/{window}")
         expect(page.locator("#context")).to_contain_text("My cat is called Mochi.")
         expect(page.locator(".status")).to_contain_text("Downloading Anna…")
-        expect(page.get_by_role("button", name="Send", exact=True)).to_be_disabled()
+        expect(page.get_by_role("button", name="Send", exact=True)).to_be_enabled()
         expect(panel(page, "Models").locator(".model-used")).to_contain_text("25 %")
         page.keyboard.press("Control+k")
         page.get_by_label("Search the whole memory").fill("Mochi")

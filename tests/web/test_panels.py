@@ -365,3 +365,35 @@ def test_the_theme_is_kept(house, show):
     assert light != dark
     page.reload()
     assert page.evaluate(ground) == light
+
+
+def test_the_budget_that_follows_the_model_is_shown_with_its_number(house, show):
+    window = house.window()
+    page = show(window)
+    drawer = panel(page, "Settings")
+    field = drawer.get_by_role("spinbutton", name="Max context tokens")
+    expect(field).to_have_value("")
+    expect(field).to_have_attribute("placeholder", "auto: 6,656")
+    setting = drawer.locator(".setting", has=page.locator("#setting-max_context_tokens"))
+    expect(setting).to_contain_text("all windows: auto: 6,656")
+    house.ask("PATCH", f"/windows/{window}", json={"settings": {"max_new_tokens": 100}})
+    page.evaluate("() => app.refresh()")
+    expect(field).to_have_attribute("placeholder", "auto: 7,580")
+    field.fill("700")
+    field.press("Tab")
+    page.wait_for_function("() => app.store.budget.max_context_tokens === 700")
+    drawer.get_by_role("button", name="Reset Max context tokens").click()
+    page.wait_for_function("() => app.store.budget.max_context_tokens === 7580")
+
+
+def test_a_setting_without_effect_under_the_strategy_says_so(house, show):
+    window = house.window()
+    page = show(window)
+    drawer = panel(page, "Settings")
+    note = drawer.locator(".setting", has=page.locator("#setting-score_current_turn")).locator(".no-effect")
+    expect(note).to_contain_text("No effect with the strategy use and surprise: ")
+    decay = drawer.locator(".setting", has=page.locator("#setting-decay")).locator(".no-effect")
+    expect(decay).to_contain_text("only magnitude_voting uses it.")
+    drawer.get_by_label("Strategy", exact=True).select_option("magnitude_voting")
+    expect(note).to_be_hidden()
+    expect(decay).to_be_hidden()

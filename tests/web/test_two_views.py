@@ -311,3 +311,26 @@ def test_the_context_shows_text_of_other_windows_where_its_dates_say(house, show
     page.reload()
     page.wait_for_selector("#context .chunk")
     assert shown() == wanted
+
+
+@pytest.mark.parametrize("view", ["conversation", "context"])
+def test_a_reply_that_ended_because_of_its_length_offers_to_be_continued(house, show, view):
+    window = house.window(max_context_tokens=0, timestamps=False)
+    house.say(window, "Hello.", "Hello to you.")
+    page = show(window, view=view, form="rendered")
+    further = page.locator(f"#{view} .unfinished:visible")
+    expect(page.locator(f"#{view} .turn.assistant")).to_have_count(1)
+    expect(further).to_have_count(0)
+    house.ask("PATCH", f"/windows/{window}", json={"settings": {"max_new_tokens": 4}})
+    house.replies.append("one two three four")
+    say(page, "Count.")
+    settled(page)
+    expect(further).to_contain_text("The reply reached its longest length.")
+    page.reload()
+    expect(further).to_be_visible()
+    house.ask("PATCH", f"/windows/{window}", json={"settings": {"max_new_tokens": 64}})
+    house.replies.append(" and on")
+    further.get_by_role("button", name="Continue").click()
+    expect(page.locator(f"#{view} .turn.assistant").last).to_contain_text("and on")
+    settled(page)
+    expect(further).to_have_count(0)

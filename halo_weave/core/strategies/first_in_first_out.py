@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,6 +14,11 @@ from halo_weave.core.brightness import AttentionRow, Capture, Floats, Light, Sig
 @dataclass(frozen=True, slots=True)
 class FirstInFirstOut(Strategy):
     """Tokens keep the brightness they are born with; a chunk is as bright as it is young."""
+
+    ignores: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("initial_brightness", "brightness_cap", "resurrection_brightness", "score_current_turn"),
+        "age alone decides what falls asleep.",
+    )
 
     @property
     def capture(self) -> Capture:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,6 +16,8 @@ PER_NAT = 1_000.0  # brightness
 @dataclass(frozen=True, slots=True)
 class Surprise(Strategy):
     """A token is as bright as its surprisal is high, a chunk as its tokens on average."""
+
+    ignores: ClassVar[Mapping[str, str]] = {"score_current_turn": "attention changes nothing."}
 
     @property
     def capture(self) -> Capture:

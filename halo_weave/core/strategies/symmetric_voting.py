@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,6 +16,8 @@ HIGHEST = 255.0
 @dataclass(frozen=True, slots=True)
 class SymmetricVoting(Strategy):
     """Born at 255, the highest."""
+
+    ignores: ClassVar[Mapping[str, str]] = {"brightness_cap": "no token becomes brighter than 255."}
 
     def born(self, surprisal: Floats) -> Light:
         return Light(np.full(surprisal.shape, HIGHEST, np.float32))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,6 +25,10 @@ class UseAndSurprise(Strategy):
     """
 
     traces: ClassVar[tuple[str, ...]] = ("surprisal", "use", "usual")
+    ignores: ClassVar[Mapping[str, str]] = {
+        "resurrection_brightness": "what wakes up is as bright as it was surprising and as it was used.",
+        "score_current_turn": "a reply's own tokens are lit by their surprise when it is done.",
+    }
 
     asking_sinks: float = setting(
         2.0,

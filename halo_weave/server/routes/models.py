@@ -9,7 +9,7 @@ from fastapi import APIRouter
 
 from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.llama import catalogue, inventory
-from halo_weave.llama.footprint import machine_memory
+from halo_weave.llama.footprint import machine_cores, machine_memory
 from halo_weave.server import modelwire, requests, wire
 from halo_weave.server.asking import UNKNOWN, WHO
 from halo_weave.server.refusals import Refusal
@@ -39,9 +39,9 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         ]
         return modelwire.ModelsTold(
             memory=memory,
-            default=catalogue.default_model(memory)[0].name,
+            default=catalogue.default_model(memory, machine_cores())[0].name,
             models=told,
-            recommended=list(catalogue.recommended(memory)),
+            recommended=[one.name for one in catalogue.recommended(memory)],
             embedders=catalogue.HUB_EMBEDDERS,
             any_path=any_path,
         )

@@ -52,7 +52,8 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     def settings_told(values: dict[str, Any]) -> wire.SettingsTold:
         about = [wire.Described(**{**one, "choices": list(one["choices"])}) for one in described()]
-        return wire.SettingsTold(described=about, values=values)
+        auto = service.weave.windows.automatic()
+        return wire.SettingsTold(described=about, values=values, auto=auto)
 
     @router.get("/api/status", summary="How the parts of the system are")
     def get_status() -> wire.Status:

@@ -234,7 +234,7 @@ class _Text:
         self.all = [self._choice(ids) for ids in self.prompts for _ in range(asked.n)]
 
     def _choice(self, ids: Ids) -> Choice:
-        choice = alone(self.weave, self.scratch, ids, self.sampling, ReplyReader(0))
+        choice = alone(self.weave, self.scratch, ids, self.sampling, ReplyReader(0, stamps=False))
         if self.asked.echo:
             choice.text = self.weave.engine.pieces(ids).text
         return choice

@@ -335,7 +335,7 @@ def incognito(weave: Weave, scratch: Scratch, request: ChatRequest, sent: Sent) 
     finder = (
         CallSplitter(format, tools, header=opening.strip().rpartition("\n")[2]) if format and tools else None
     )
-    reader = ReplyReader(0, marks, calls=finder, calls_end=True)
+    reader = ReplyReader(0, marks, calls=finder, calls_end=True, stamps=False)
     reader.begin(marks is not None and marks.opened_by(opening))
     sampling = sampling_of(weave, given, request.stop, terms.grammar, terms.likely)
     return alone(weave, scratch, ids, sampling, reader)

@@ -82,7 +82,9 @@ class SqlImport(SqlPart):
                         arriving.bring(db, section, elements)
                 with self._db.writing() as db:
                     arriving.settle(db, micros(now), file.heads)
-                    db.execute("UPDATE memory SET stamps_removed = 0")  # an earlier version may have written the file
+                    db.execute(
+                        "UPDATE memory SET stamps_removed = 0"
+                    )  # an earlier version may have written the file
             except StoreError as error:
                 raise _broken_off(error) from error
             finally:

@@ -56,7 +56,9 @@ def _remove(db: Connection, number: int, when: int) -> None:
     tokens = unpack_tokens(row[2], row[3], row[4], span)
     text = tokens.raw.decode(errors="surrogateescape")
     size = len(text[: stamps_length(text)].encode(errors="surrogateescape"))
-    gone = int(np.searchsorted(tokens.ends, size, side="right"))  # tokens that belong to the stamp with all their bytes
+    gone = int(
+        np.searchsorted(tokens.ends, size, side="right")
+    )  # tokens that belong to the stamp with all their bytes
     if not gone:
         return
     if gone == span:  # the reply is nothing but stamps

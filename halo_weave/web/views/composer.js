@@ -19,6 +19,8 @@ export class ComposerView {
   #note = "";
   /** Whose text stands in the box. */
   #window = "";
+  /** The text in the box is sent when the model is ready. */
+  #waiting = false;
 
   /** @param {import("../app.js").App} app @param {HTMLElement} place */
   constructor(app, place) {
@@ -36,11 +38,15 @@ export class ComposerView {
     this.form = h("form", { class: "composer", "aria-label": "Say something" },
       h("div", { class: "box" }, this.input, this.count, this.send, this.stop));
     this.closed = h("p", { class: "closed", hidden: true });
-    place.append(this.form, this.closed, this.preview.node, this.status);
+    const takeBack = { type: "button", class: "button bare", text: "Take back", on: { click: () => this.#takeBack() } };
+    this.queued = h("p", { class: "queued", role: "status", hidden: true },
+      h("span", { text: "Your message will be sent when the model is ready." }), h("button", takeBack));
+    place.append(this.form, this.closed, this.queued, this.preview.node, this.status);
     this.attachments = new AttachmentsView(app, /** @type {HTMLElement} */ (this.form.querySelector(".box")));
     /** Words on their way. @type {{window: string, text: string, back: boolean} | null} */
     this.unheard = null;
     this.#listen();
+    this.input.value = app.preferences.draft(""); // typed before a window was known
     this.show();
   }
 
@@ -79,8 +85,9 @@ export class ComposerView {
   async say() {
     const { app } = this;
     const text = this.input.value;
-    if (!text.trim()) return;
+    if (!text.trim() || this.#waiting) return;
     if (app.store.busy || this.send.disabled || this.attachments.reading) return this.#notYet();
+    if (app.store.status?.model.state === "loading") return this.#wait(true);
     const { wish } = this.preview;
     this.set("", false);
     const window = app.store.current || ((await app.newWindow())?.id ?? "");
@@ -90,6 +97,29 @@ export class ComposerView {
     this.attachments.giveBack(window, files);
     this.#giveBack(unheard);
     if (this.unheard === unheard) this.unheard = null;
+  }
+
+  /** The text stays in the box, and in the draft, until the model is ready. @param {boolean} waiting */
+  #wait(waiting) {
+    this.#waiting = this.input.readOnly = waiting;
+    this.queued.hidden = !waiting;
+    this.show();
+  }
+
+  #takeBack() {
+    this.#wait(false);
+    this.input.focus();
+  }
+
+  /** Sends what waited, once the model is ready and it is known in which window. */
+  #sendWaiting() {
+    const { status, windowsKnown, windows, current, connection } = this.app.store;
+    const state = status?.model.state;
+    if (!this.#waiting || state === "loading") return;
+    const open = connection.state === "online" && windowsKnown && (current || !windows.length);
+    if (state === "ready" && !open) return; // soon
+    this.#wait(false);
+    if (state === "ready") this.say();
   }
 
   /** Why what was typed is not sent now. It stays in the box. */
@@ -119,6 +149,7 @@ export class ComposerView {
     const { preferences } = this.app;
     const typed = this.#window ? "" : this.input.value.trim() && this.input.value;
     if (typed) preferences.saveDraft("", "");
+    if (!typed || preferences.draft(window)) this.#wait(false); // what waits is sent only as it was written
     this.#window = window;
     this.set([preferences.draft(window), typed].filter(Boolean).join("\n"), false);
     // On a touch screen the focus would open the keyboard over the conversation.
@@ -144,7 +175,10 @@ export class ComposerView {
   /** @param {KeyboardEvent} event */
   #key(event) {
     if (event.isComposing) return;
-    if (event.key === "Enter" && !event.shiftKey) {
+    if (event.key === "Escape" && this.#waiting) {
+      event.stopPropagation();
+      this.#takeBack();
+    } else if (event.key === "Enter" && !event.shiftKey) {
       event.preventDefault();
       this.say();
     } else if (event.key === "ArrowUp" && !this.input.value && !event.shiftKey) {
@@ -191,15 +225,16 @@ export class ComposerView {
 
   show() {
     const { store } = this.app;
-    const ready = store.status?.model.state === "ready";
+    const missing = (store.status?.model.state ?? "missing") === "missing";
     this.stop.hidden = !store.busy || store.turn.phase === "sending";
     this.send.hidden = !this.stop.hidden;
-    this.send.disabled = store.busy || !ready || store.connection.state !== "online";
+    this.send.disabled = store.busy || missing || this.#waiting || store.connection.state !== "online";
     this.form.hidden = !store.writable;
     this.closed.hidden = store.writable;
     if (!store.writable) this.closed.textContent = `${store.window?.owner} shares this window with you to read.`;
     if (store.busy || !store.writable) this.preview.hide();
     this.#sentence();
+    this.#sendWaiting();
   }
 
   #sentence() {

@@ -28,7 +28,6 @@ export class ModelsView {
       class: "field", "aria-label": "Another model", autocomplete: "off", spellcheck: "false", maxlength: "4096",
     });
     this.hint = h("p", { class: "quiet" });
-    this.advised = h("ul", { class: "model-advised" });
     this.engines = new EnginesPart(app);
     const other = h("form", { class: "filters", on: onSubmit(() => this.#choose(this.input.value.trim())) },
       this.input, h("button", { type: "submit", class: "button", text: "Use" }));
@@ -36,7 +35,7 @@ export class ModelsView {
       group("In use", this.used, this.change),
       h("div", { class: "runs" }, // only whoever runs the server
         group("To choose from", h("p", { class: "quiet", text: ABOUT }), this.list),
-        group("Another one", other, this.hint, this.advised)),
+        group("Another one", other, this.hint)),
       this.engines.node);
     for (const topic of ["status", "model"]) app.store.on(topic, () => this.node.isConnected && this.show());
   }
@@ -104,9 +103,6 @@ export class ModelsView {
     fill(this.list, listed.models.filter((one) => one.kind !== "embedder").map((one) => this.#item(one, busy)));
     const memory = `This machine has ${size(listed.memory)} of memory.`;
     this.hint.textContent = `${OTHER}${listed.any_path ? OR_PATH : ""}. ${memory}`;
-    fill(this.advised, listed.recommended.map((name) => h("li", {},
-      h("span", { class: "model-name", text: name }),
-      this.#use(name, name, busy, "Pull and use"))));
     const again = focused && this.node.querySelector(`button[data-model="${CSS.escape(focused)}"]`);
     if (again) /** @type {HTMLElement} */ (again).focus({ preventScroll: true });
   }
@@ -121,8 +117,10 @@ export class ModelsView {
   /** @param {Models["models"][number]} one @param {boolean} busy */
   #item(one, busy) {
     const fits = one.fits === false ? "too large for this machine" : "";
+    const suits = one.where === "to pull" && one.fits ? "fits this machine" : "";
     const needs = one.needs === null ? "" : `needs ${size(one.needs)}`;
-    const where = one.where === "to pull" ? `${size(one.size)} to download` : `${size(one.size)}, ${one.where}`;
+    const about = one.source === "hub" ? "about " : ""; // its size is rounded
+    const where = one.where === "to pull" ? `${about}${size(one.size)} to download` : `${size(one.size)}, ${one.where}`;
     const text = one.where === "to pull" ? "Pull and use" : "Use";
     const asked = (one.source !== "catalogue" && one.path) || one.name;
     return h("li", { class: one.in_use ? "model-item used" : "model-item", data: { name: one.name } },
@@ -130,7 +128,7 @@ export class ModelsView {
         h("span", { class: "model-title", text: one.title }),
         one.in_use
           ? h("span", { class: "badge", text: "in use" }) : this.#use(asked, one.title, busy, text)),
-      h("p", { class: "quiet", text: [where, needs, one.license].filter(Boolean).join(" · ") }),
+      h("p", { class: "quiet", text: [where, needs, suits, one.license].filter(Boolean).join(" · ") }),
       [fits, one.problem].filter(Boolean).map((words) => h("p", { class: "bad", text: words })),
       one.note && h("p", { class: "quiet", text: one.note }));
   }

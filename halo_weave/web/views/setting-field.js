@@ -13,12 +13,14 @@ export class SettingField {
     const back = { class: "small", hint: "Back to the default" };
     this.reset = iconButton("undo", `Reset ${label(about.name)}`, () => this.#set(undefined), back);
     this.from = h("span", {});
+    this.idle = h("p", { class: "no-effect", id: `${id}-idle`, hidden: true });
     this.problem = h("p", { class: "problem", id: `${id}-problem`, role: "alert" });
     this.node = h("div", { class: `setting ${about.type === "text" ? "lines" : about.type}` },
       h("div", { class: "setting-head" },
         h("label", { for: id, class: "label", text: label(about.name) }), this.reset, this.input),
-      h("p", { class: "quiet", id: `${id}-about` }, h("span", { text: `${about.meaning} ` }), this.from), this.problem);
-    this.input.setAttribute("aria-describedby", `${id}-about ${id}-problem`);
+      h("p", { class: "quiet", id: `${id}-about` }, h("span", { text: `${about.meaning} ` }), this.from), this.idle,
+      this.problem);
+    this.input.setAttribute("aria-describedby", `${id}-about ${id}-idle ${id}-problem`);
   }
 
   /** @param {string} id @returns {HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement} */
@@ -61,6 +63,13 @@ export class SettingField {
     }
   }
 
+  /** A setting that changes nothing says so. @param {string} strategy that is chosen */
+  showEffect(strategy) {
+    const why = this.about.no_effect[strategy];
+    this.idle.hidden = !why;
+    this.idle.textContent = why ? `No effect with the strategy ${strategy.replaceAll("_", " ")}: ${why}` : "";
+  }
+
   /** @param {string} problem "" if there is none */
   #mark(problem) {
     this.problem.textContent = problem ? aboutField(problem) : "";
@@ -68,8 +77,11 @@ export class SettingField {
     else this.input.removeAttribute("aria-invalid");
   }
 
-  /** @param {SettingValue} value @param {boolean} changed @param {SettingValue} fallback @param {boolean} forWindow */
-  show(value, changed, fallback, forWindow) {
+  /**
+   * @param {SettingValue} value @param {boolean} changed @param {SettingValue} fallback @param {boolean} forWindow
+   * @param {{now: SettingValue | undefined, fallback: SettingValue | undefined}} [auto] what an empty value comes to
+   */
+  show(value, changed, fallback, forWindow, auto) {
     const { input, about } = this;
     const typing = about.type !== "boolean" && about.type !== "choice" && document.activeElement === input;
     if (!typing && !this.problem.textContent) {
@@ -81,8 +93,15 @@ export class SettingField {
     this.reset.hidden = !changed;
     const bounded = about.low !== null && about.high !== null;
     const range = bounded ? `${figure(about.low ?? 0)} to ${figure(about.high ?? 0)}; ` : "";
-    this.from.textContent = `(${range}${forWindow ? "all windows" : "default"}: ${valueWords(fallback)})`;
+    const words = fallback === null && auto ? autoWords(auto.fallback) : valueWords(fallback);
+    this.from.textContent = `(${range}${forWindow ? "all windows" : "default"}: ${words})`;
+    if (auto) input.setAttribute("placeholder", autoWords(auto.now));
   }
+}
+
+/** @param {SettingValue | undefined} value */
+function autoWords(value) {
+  return typeof value === "number" ? `auto: ${figure(value)}` : "auto";
 }
 
 /** @param {SettingValue} value */

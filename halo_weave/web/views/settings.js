@@ -21,6 +21,7 @@ const LOOKS = [
 const SCOPES = [["window", "This window"], ["all", "All windows"]];
 /** @type {["common" | "all", string][]} */
 const LEVELS = [["common", "The usual ones"], ["all", "All settings"]];
+const AUTOMATIC = new Set(["max_context_tokens"]); // empty follows the model
 /** @typedef {"system_prompt" | "user_name" | "ai_name"} Word */
 const PROMPT = "What the model should always know here. It is never pruned and never goes into memory.";
 
@@ -204,7 +205,11 @@ export class SettingsView {
       const all = settings?.values[name] ?? null;
       const own = window !== null && name in window.settings;
       const changed = window ? own : all !== field.about.default;
-      field.show(own ? window.settings[name] : all, changed, window ? all : field.about.default, Boolean(window));
+      const value = own ? window.settings[name] : all;
+      const now = window && value === null ? window.effective[name] : settings?.auto[name];
+      const auto = AUTOMATIC.has(name) ? { now, fallback: settings?.auto[name] } : undefined;
+      field.showEffect(String((window ? window.effective : settings?.values)?.strategy ?? ""));
+      field.show(value, changed, window ? all : field.about.default, Boolean(window), auto);
     }
   }
 }

@@ -54,7 +54,8 @@ export class TurnTools {
     if (!turn || this.bar.hidden) return;
     const last = this.list.querySelector("section.turn:last-of-type") === this.bar.closest("section");
     this.again.hidden = turn.role !== "assistant";
-    this.further.hidden = turn.role !== "assistant" || !last;
+    // An unfinished reply has a button of its own below it.
+    this.further.hidden = turn.role !== "assistant" || !last || turn.unfinished || turn.cut;
     this.answer.hidden = turn.role !== "user" || turn.document || !last;
     this.edit.hidden = turn.document; // it is a file
   }

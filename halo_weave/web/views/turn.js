@@ -2,9 +2,11 @@
 
 import { fill, h, icon, iconButton } from "../dom.js";
 import { moment, speakerOf } from "../words.js";
+import { KeptView } from "./kept.js";
 import { RememberedView } from "./remembered.js";
 
 const CUT = "The program ended before this reply did. What was stored of it is here.";
+const UNFINISHED = "The reply reached its longest length.";
 
 export class TurnView {
   #state = "";
@@ -20,8 +22,12 @@ export class TurnView {
     const fold = { role: "group", tabindex: "0", "aria-label": `Text of ${turn.speaker}` };
     if (turn.document) for (const [name, value] of Object.entries(fold)) this.body.setAttribute(name, value);
     this.remembered = new RememberedView(app);
+    this.kept = new KeptView(app);
     const about = { class: `turn ${turn.document ? "document" : turn.role}`, data: { turn: turn.turn_id } };
-    this.node = h("section", about, this.head, this.body, this.remembered.node);
+    this.ending = h("span");
+    this.further = h("p", { class: "unfinished writes", hidden: true }, this.ending,
+      h("button", { type: "button", class: "button", text: "Continue", on: { click: () => app.goOn() } }));
+    this.node = h("section", about, this.head, this.body, this.further, this.kept.node, this.remembered.node);
     this.show(turn);
   }
 
@@ -29,15 +35,20 @@ export class TurnView {
   show(turn) {
     this.turn = turn;
     this.remembered.show(turn);
+    this.kept.show(turn);
     const { store } = this.app;
     const speaker = speakerOf(turn);
     const elsewhere = turn.window !== "" && turn.window !== store.current;
     const known = store.windows.some((one) => one.id === turn.window);
     const { siblings = 1, sibling = 1 } = turn;
+    const broken = turn.unfinished || turn.cut;
+    const goesOn = broken && !elsewhere && !store.busy && store.lastTurn === turn.turn_id;
     const state = JSON.stringify(
-      [speaker, turn.said, elsewhere && turn.window_name, known, turn.cut, siblings, sibling, store.busy]);
+      [speaker, turn.said, elsewhere && turn.window_name, known, turn.cut, goesOn, siblings, sibling, store.busy]);
     if (this.#state === state) return;
     this.#state = state;
+    this.further.hidden = !goesOn;
+    this.ending.textContent = turn.cut ? CUT : UNFINISHED;
     this.node.setAttribute("aria-label", `${speaker}, ${moment(turn.said)}`);
     const time = { datetime: turn.said, title: new Date(turn.said).toLocaleString(), text: moment(turn.said) };
     fill(this.name,
