@@ -109,16 +109,19 @@ class Transcript(Protocol):
     def remembered(
         self, turn_ids: Iterable[int], *, least: float = 0.0
     ) -> dict[int, tuple[float, list[ReplyMemory]]]:
-        """By reply: its share from nothing in particular, and the chunks that woke up for it or gave it `least`."""
+        """By reply: its share from nothing in particular, and the chunks that woke up for it or gave it `least`.
+
+        What it answers is no memory, and not among them.
+        """
 
     def use_of(self, turn_id: int) -> ReplyUse | None:
         """The same, without deleted chunks, merged ones by the key they have now; None if it is not known."""
 
     def used_in(self, key: ChunkKey, *, limit: int = 100) -> list[ChunkUse]:
-        """The replies that took something from a chunk, newest first."""
+        """The replies that took something from a chunk, newest first; without the one that answers it."""
 
     def most_used(self, window_id: str, limit: int = 200) -> list[MostUsed]:
-        """The chunks that the window's replies took most from, the most first."""
+        """The chunks that the window's replies took most from, the most first; what a reply answers does not count."""
 
     def chunk(self, key: ChunkKey) -> ChunkRecord: ...
     def chunks(self, numbers: Iterable[int]) -> list[ChunkRecord]:

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 
 from halo_weave.assemble import Options, assemble
@@ -25,6 +26,7 @@ from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.llama.footprint import machine_memory
 from halo_weave.llama.inventory import listed_models
+from halo_weave.ports import Planned
 from halo_weave.records import WindowRecord
 from halo_weave.weave import events
 from halo_weave.weave.documents import Document
@@ -37,7 +39,7 @@ HELP = """\
 /sleep KEY           put a chunk to sleep
 /prune               apply the budget now, in place of after the next reply
 /graveyard [TEXT]    what sleeps in this window
-/wake KEY            wake a chunk up at its place, and pin it
+/wake KEY            wake a chunk up at its place with its pair, and pin it
 /why KEY             why it is bright, why it slept, what woke it
 /search TEXT         search all that was ever said
 /stats               figures of this window and of the memory
@@ -58,6 +60,7 @@ class Chat:
         self.weave, self.window, self.console = weave, window, console
         self.going = True
         self.thinking = False  # the last token was part of a thought
+        self.reading: Status | None = None  # the line that is shown while the model reads
         self.attached: list[Document] = []  # goes with the next message
         self.commands: dict[str, Callable[[str], None]] = {
             "context": self.context,
@@ -65,7 +68,7 @@ class Chat:
             "unpin": lambda key: self.act(weave.chunks.unpin, key, "is not pinned any more"),
             "sleep": lambda key: self.act(weave.chunks.sleep, key, "sleeps"),
             "prune": self.prune,
-            "wake": lambda key: self.act(weave.chunks.wake, key, "is awake and pinned"),
+            "wake": self.wake,
             "graveyard": self.graveyard,
             "why": self.why,
             "search": self.search,
@@ -106,11 +109,32 @@ class Chat:
         with _on_interrupt(lambda: turns.abort(window)):
             begun = turns.say(window, text, documents=self.attached).result()
             self.attached = []
-            for event in turns.follow(window, begun.before):
-                self.show(event)
+            try:
+                for event in turns.follow(window, begun.before):
+                    self.show(event)
+            finally:
+                self.have_read()
+
+    def read(self, tokens: int) -> None:
+        """The model reads so many tokens before it speaks; in a terminal a line says so, until something else is shown."""
+        self.have_read()
+        if tokens and self.console.is_terminal:
+            words = plain(f"reading {counted(tokens, 'token')}…", QUIET)
+            self.reading = Status(words, console=self.console, spinner_style=QUIET)
+            self.reading.start()
+
+    def have_read(self) -> None:
+        """The line is erased."""
+        if self.reading is not None:
+            self.reading.stop()
+            self.reading = None
 
     def show(self, event: events.WindowEvent) -> None:
+        if not isinstance(event, Planned | events.Brightened):
+            self.have_read()
         match event:
+            case Planned():
+                self.read(event.computed)
             case events.TokenSpoken():
                 style = TOOL if event.tool else QUIET if event.thought else "none"
                 if self.thinking and not event.thought and event.text:
@@ -248,6 +272,14 @@ class Chat:
     def act(self, done: Callable[[str, ChunkKey], object], key: str, what: str) -> None:
         done(self.window.id, _keyed(key))
         self.quietly(f"{key} {what}")
+
+    def wake(self, key: str) -> None:
+        done = self.weave.chunks.wake(self.window.id, _keyed(key))
+        self.quietly(f"{key} is awake and pinned")
+        for one in done.woken[1:]:
+            self.quietly(f"↻ {one.chunk.key} came with it: {_shortened(one.chunk.text)}")
+        if done.slept:
+            self.quietly(f"☾ {counted(len(done.slept), 'dimmer chunk')} fell asleep to make room")
 
     def windows(self, name: str) -> None:
         if name:

@@ -100,6 +100,6 @@ def why(
             if source.share >= LEAST_SHARE:
                 text = " ".join(sources[source.key].chunk.text.split())[:80] if source.key in sources else ""
                 console.print(plain(f"{source.share:4.0%} from {source.key}  {text}"))
-        console.print(plain(f"{use.nothing:4.0%} from nothing in particular, the question or itself"))
+        console.print(plain(f"{use.nothing:4.0%} from nothing in particular, or from itself"))
     elif named.role is Role.ASSISTANT:
         console.print(plain("It is not known where this reply came from."))

@@ -121,11 +121,12 @@ def _inject_memory(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Wake up the talk that explains a memory in a window, at its places, as far as there is room."""
+    """Wake up the talk that explains a memory in a window, at its places. The dimmest make room."""
     with progress_bar() as telling:
         weave = assemble(options_of(read_config(), data=data, model=model, embedder="off"), telling)
     with closing(weave):
-        woken, slept = weave.keepsakes.inject(weave.windows.find(window).id, path)
+        done = weave.keepsakes.inject(weave.windows.find(window).id, path)
+    woken, slept = done.woken, done.slept
     cost = sum(one.cost for one in woken)
     made_room = f" {counted(len(slept), 'dimmer one')} fell asleep to make room." if slept else ""
     answer(

@@ -65,19 +65,20 @@ def choose_prunes(
     current: Collection[int] = (),
     kept: Collection[ChunkKey] = (),
     pairs: PairSleep | None = None,
+    last: bool = False,
 ) -> PrunePlan:
     """The dimmest chunks, until the window's size is within the budget. A budget of 0 prunes nothing.
 
     Where each prune is dear, those of a window over its budget go on until its size is within the smaller `goal`.
     Never chosen: chunks of the `current` turns, those to be `kept`, pinned ones, system chunks, protected anchors, those that the
-    window's strategy makes infinitely bright, and the last prunable unit. `pairs`: as the strategy has it if not given.
+    window's strategy makes infinitely bright, and, unless `last` is set, the last prunable unit. `pairs`: as the strategy has it if not given.
     """
     if budget < 0:
         raise BadSetting(f"max_context_tokens is {budget}; use 0 for no pruning, or a positive number.")
     size = window.size
     if budget == 0 or size <= budget:
         return PrunePlan(budget, size, (), frozenset(current), frozenset(kept), goal)
-    ground = _Ground(window, current, kept, pairs or window.strategy.pairs)
+    ground = _Ground(window, current, kept, pairs or window.strategy.pairs, last)
     goes: list[Prune] = []
     while size > (budget if goal is None else goal) and (unit := ground.take_dimmest()):
         for place in unit:
@@ -94,13 +95,18 @@ class _Ground:
     """What could go, dimmest first. S0 of a turn is its anchor and goes last, alone or together with its pair."""
 
     def __init__(
-        self, window: Window, current: Collection[int], kept: Collection[ChunkKey], pairs: PairSleep
+        self,
+        window: Window,
+        current: Collection[int],
+        kept: Collection[ChunkKey],
+        pairs: PairSleep,
+        last: bool,
     ) -> None:
         self.chunks = window.chunks
         self.brightness = window.chunk_brightness()
         self.left: dict[int, set[int]] = defaultdict(set)  # turn -> places of its chunks that are still live
         self.answers: dict[int, set[int]] = defaultdict(set)  # question -> its answers' turns
-        self.pairs = pairs
+        self.pairs, self.last = pairs, last
         spared = window.pinned.union(kept)
         self.safe = [
             chunk.key.turn_id in current
@@ -156,7 +162,7 @@ class _Ground:
         return [place, *(p for p in members if p != place)]
 
     def take_dimmest(self) -> list[int]:
-        """The unit of the dimmest prunable chunk goes; nothing if no other prunable one would be left."""
+        """The unit of the dimmest prunable chunk goes; nothing if no other would be left, and the last one stays."""
         while self.queue:
             bright, _, place = heapq.heappop(self.queue)
             if place in self.open:
@@ -165,7 +171,7 @@ class _Ground:
                 self.why = SleepReason.OLDEST if self.as_dim(bright, unit) else SleepReason.DIMMEST
                 for member in unit:
                     self.leave(member)
-                return unit if self.open else []
+                return unit if self.open or self.last else []
         return []
 
     def as_dim(self, bright: float, unit: Collection[int]) -> bool:

@@ -36,10 +36,10 @@ class TokenSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplyUse:
-    """What a reply took from what was said before its exchange. The shares of chunks add up to 1 with `nothing`."""
+    """What a reply took from what was said before it. The shares of chunks add up to 1 with `nothing`."""
 
     chunks: tuple[ChunkShare, ...]  # largest share first
-    nothing: float  # came from nothing in particular, from the question or from the reply itself
+    nothing: float  # came from nothing in particular or from the reply itself
     tokens: tuple[tuple[TokenSource, ...], ...]  # of each token of the reply, strongest first
     start: int | None = None  # position of the reply's first token
 
@@ -66,17 +66,29 @@ def shares_before(
     By the retrieval heads, each normalised on its own. Without heads by the row's own shares, less what each token
     gets anyway (`usual`).
     """
-    if calibration.heads and row.raw is not None and len(row.raw) >= len(calibration.heads):
-        weights = np.array(calibration.weights, np.float32)
-        # Others may come after them. In one piece, so that the sums are the same wherever the row lies in memory.
-        seen = np.ascontiguousarray(row.raw[: len(weights), :before])
-        sums = seen.sum(axis=1)
-        return (weights / np.maximum(sums, TINY)) @ seen, float(weights @ sums)
+    if _has_heads(row, calibration):
+        return _shares_by_heads(row, 0, before, calibration)
     seen = row.tokens[:before]
     if usual is not None:
         seen = np.maximum(seen - usual[:before], 0)
     total = float(seen.sum())
     return seen / np.float32(max(total, TINY)), total
+
+
+def _has_heads(row: AttentionRow, calibration: Calibration) -> bool:
+    return bool(calibration.heads) and row.raw is not None and len(row.raw) >= len(calibration.heads)
+
+
+def _shares_by_heads(
+    row: AttentionRow, start: int, stop: int, calibration: Calibration
+) -> tuple[Floats, float]:
+    """What the tokens from `start` up to `stop` got, adding up to 1; and how much that was of all."""
+    assert row.raw is not None
+    weights = np.array(calibration.weights, np.float32)
+    # Others may come after them. In one piece, so that the sums are the same wherever the row lies in memory.
+    seen = np.ascontiguousarray(row.raw[: len(weights), start:stop])
+    sums = seen.sum(axis=1)
+    return (weights / np.maximum(sums, TINY)) @ seen, float(weights @ sums)
 
 
 class UseTally:
@@ -85,10 +97,16 @@ class UseTally:
     What counts is where the reply's own tokens looked. Its first token was chosen by the template's last words, which look
     at other beginnings of replies: that row counts only if there is no other, and the first token has the sources
     of the second, which it chose itself.
+
+    `asked`: what was said in the question is a source, too, beside what came before it, if the model has retrieval heads.
     """
 
-    def __init__(self, calibration: Calibration) -> None:
+    def __init__(self, calibration: Calibration, *, asked: bool = False) -> None:
         self.calibration = calibration
+        self._asked = asked and bool(calibration.heads)
+        self._asked_shares = np.zeros(0)  # of the question's chunks, not in `_asked_sums` yet
+        self._asked_sums: defaultdict[ChunkKey, float] = defaultdict(float)
+        self._asked_mass = 0.0
         self._usual: Floats | None = None
         self._sums: defaultdict[ChunkKey, float] = defaultdict(float)
         self._starts: dict[ChunkKey, int] = {}
@@ -122,9 +140,11 @@ class UseTally:
             self._add_up()
             self._chunks = chunks
             self._shares = np.zeros(sum(chunk.key.turn_id < exchange for chunk in chunks))
+            asked = sum(chunk.key.turn_id == exchange for chunk in chunks) if self._asked else 0
+            self._asked_shares = np.zeros(asked)
+        self._offsets = offsets  # also of a token that nothing is known of: the last row may come next
         if row is None or row.tokens.size < int(offsets[len(self._shares)]):
             return
-        self._offsets = offsets
         if place == 0:
             self._opening = row
             return
@@ -146,9 +166,10 @@ class UseTally:
         if opening is not None and opening.tokens.size >= int(self._offsets[len(self._shares)]):
             self._tokens[0] = self._look(opening)
         self._add_up()
-        mass = self._mass / self._looked if self._looked else 0.0
-        total = sum(self._sums.values()) or 1.0
-        shares = {key: mass * share / total for key, share in self._sums.items()}
+        shares: dict[ChunkKey, float] = {}
+        for sums, mass in ((self._sums, self._mass), (self._asked_sums, self._asked_mass)):
+            total, mean = sum(sums.values()) or 1.0, mass / max(1, self._looked)
+            shares |= {key: mean * share / total for key, share in sums.items()}
         named = {key for sources in self._tokens for key, _, _ in sources}
         kept = sorted(
             (key for key in shares if key in named or shares[key] >= LEAST_SHARE),
@@ -170,22 +191,40 @@ class UseTally:
         self._looked += 1
         count = len(self._shares)
         before = int(self._offsets[count])
+        asked = self._look_at_question(row, count)
         if not before:
-            return ()
+            return tuple(_strongest(asked, self._chunks, self._offsets))
         usual = self._usual if self._usual is not None and len(self._usual) == before else None
         shares, mass = shares_before(row, before, self.calibration, usual)
         self._mass += mass
         self._shares += np.add.reduceat(shares, self._offsets[:count])
         given = shares * np.float32(mass)
         self.lit = self.lit + given if len(self.lit) == before else given  # what woke meanwhile begins anew
-        return tuple(_strongest(given, self._chunks, self._offsets))
+        return tuple(_strongest(np.concatenate([given, asked]), self._chunks, self._offsets))
+
+    def _look_at_question(self, row: AttentionRow, first: int) -> Floats:
+        """Count what a row took from the question, whose chunks begin at a place; what each of its tokens gave."""
+        count = len(self._asked_shares)
+        if not count or not _has_heads(row, self.calibration):
+            return np.zeros(0, np.float32)
+        offsets = self._offsets[first : first + count + 1]
+        if row.tokens.size < int(offsets[-1]):
+            return np.zeros(0, np.float32)
+        shares, mass = _shares_by_heads(row, int(offsets[0]), int(offsets[-1]), self.calibration)
+        self._asked_mass += mass
+        self._asked_shares += np.add.reduceat(shares, offsets[:-1] - offsets[0])
+        return shares * np.float32(mass)
 
     def _add_up(self) -> None:
         """Note by chunk what was added up by place."""
         for chunk, share in zip(self._chunks, self._shares.tolist(), strict=False):
             self._sums[chunk.key] += share
             self._starts[chunk.key] = chunk.start
+        for chunk, share in zip(self._chunks[len(self._shares) :], self._asked_shares.tolist(), strict=False):
+            self._asked_sums[chunk.key] += share
+            self._starts[chunk.key] = chunk.start
         self._shares[:] = 0
+        self._asked_shares[:] = 0
 
 
 def _strongest(

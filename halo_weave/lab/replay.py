@@ -81,7 +81,7 @@ class _Run:
         rows = turn.rows()
         self.said = next((s["answers"] for s in turn.steps if s["what"] == "begin_reply"), None)
         self.pruned: set[ChunkKey] = set()
-        self.tally = UseTally(self.calibration)
+        self.tally = UseTally(self.calibration, asked=True)
         for step in turn.steps:
             self.step(turn, step, rows)
         window = self.window

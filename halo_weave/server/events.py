@@ -41,6 +41,9 @@ class TurnStats(Output):
     own_ms_per_token: float
     thought_tokens: int = Field(description="Of the tokens, those that the model thought.")
     only_thought: bool = Field(description="The reply ended before there was an answer.")
+    nothing_added: bool = Field(
+        description="The model had nothing to add to the reply that should go on; it stays as it was."
+    )
     faults: int = Field(description="Rows of attention that could not be used.")
     prompted: int = Field(
         description="Tokens of the prompt, as a server elsewhere counts; 0: it does not tell."

@@ -159,6 +159,15 @@ class Say(Input):
     )
 
 
+class SaidElsewhere(Input):
+    role: Literal["user", "assistant"]
+    text: Annotated[str, Field(max_length=LONGEST_SAID, pattern=SAID)]
+
+
+class AddTurns(Input):
+    turns: Annotated[list[SaidElsewhere], Field(min_length=1, max_length=200)]
+
+
 class Wish(Input):
     """What is to wake up for this message, beside what recall finds."""
 

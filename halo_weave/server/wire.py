@@ -276,6 +276,8 @@ class Acted(Output):
     key: KeyText = Field(description="The chunk; after a merge the one it became part of.")
     live: bool
     pinned: bool
+    woken: list[str] = Field(default=[], description="All that came back, the chunk itself first.")
+    asleep: list[str] = Field(default=[], description="What fell asleep to make room.")
 
 
 class Happened(Output):

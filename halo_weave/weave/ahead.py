@@ -127,8 +127,9 @@ def _prompt_of(desk: Desk, wish: _Wish, system: System) -> Prompt:
     readings = list(desk.readings(wish.wakes).values())
     with desk.guard:
         chunks = [*desk.window.chunks, *(one.chunk for one in readings)]
-        origins, foreign = dict(desk.origins), set(desk.foreign)
+        origins, foreign, said = dict(desk.origins), set(desk.foreign), dict(desk.said)
     for one in readings:
+        said[one.chunk.key.turn_id] = one.record.said
         if origin := desk.origin(one.chunk, one.record):
             origins[one.chunk.key.turn_id] = origin
         if len(one.chunk) != one.chunk.span:
@@ -141,6 +142,7 @@ def _prompt_of(desk: Desk, wish: _Wish, system: System) -> Prompt:
         origin=desk.coming_origin(wish.speaker, system.now()),
         effort=desk.settings.effort,
         words=desk.engine.tokenize(wish.text) if wish.text else None,
+        said=said,
     )
 
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from halo_weave.core.resurrection import ResurrectionPlan, WakeReason, Waking
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.core.use import ReplyUse
 from halo_weave.errors import BadInput
 from halo_weave.records import ChunkUse, Event
 from halo_weave.weave.desk import Desk
 from halo_weave.weave.events import WokenChunk
+from halo_weave.weave.injecting import Injection, resurrect
 from halo_weave.weave.system import System
 from halo_weave.weave.turns import plain
 from halo_weave.weave.windows import checked_tags
@@ -117,13 +117,10 @@ class WeaveChunks:
         with self._system.changing(window_id):
             self._system.desk_to_change(window_id).sleep(key, now=self._system.now())
 
-    def wake(self, window_id: str, key: ChunkKey) -> WokenChunk:
-        """It returns to its place, and is pinned; an answer with the question it answers."""
+    def wake(self, window_id: str, key: ChunkKey) -> Injection:
+        """It returns to its place, and is pinned; with its question or answer, and the first chunk of its turn."""
         with self._system.changing(window_id):
-            desk = self._asleep(window_id, key)
-            woken = desk.wake_by_hand(key, now=self._system.now())
-            self._wake_question(desk, key)
-            return woken
+            return resurrect(self._asleep(window_id, key), key, now=self._system.now())
 
     def wake_again(self, window_id: str, key: ChunkKey) -> WokenChunk:
         """Putting it to sleep by hand is taken back: it is as it was before, pinned only if it was."""
@@ -137,18 +134,6 @@ class WeaveChunks:
         if key in desk.window:
             raise BadInput(f"Chunk {key} is awake already.")
         return desk
-
-    def _wake_question(self, desk: Desk, key: ChunkKey) -> None:
-        """An answer is not understood without its question."""
-        asked = self._system.store.chunk(key).chunk.answers
-        question = None if asked is None else ChunkKey(asked, 0, Role.USER)
-        if question is None or question in desk.window:
-            return
-        found = [one for one in self._system.store.chunks_by_key([question]) if not one.gone]
-        if found:
-            cost = len(found[0].chunk)
-            waking = Waking(question, WakeReason.QUESTION, key, 1.0, cost)
-            desk.wake(ResurrectionPlan(cost, cost, (waking,)), {}, now=self._system.now())
 
     def merge(self, window_id: str, key: ChunkKey) -> ChunkKey:
         """Into the chunk before it; returns that one's key."""

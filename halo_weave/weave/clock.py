@@ -38,6 +38,7 @@ class TurnClock:
         return {
             **{name: stats[name] for name in COUNTS},
             "only_thought": bool(stats["only_thought"]),
+            "nothing_added": bool(stats["nothing_added"]),
             "seconds": round(now - self.began, 3),
             "tokens_per_second": round(tokens / writing, 1) if writing > 0 else 0.0,
             "own_ms_per_turn": round(self.before * 1e3, 3),

@@ -55,6 +55,7 @@ class Desk:
     people: frozenset[str] = frozenset()  # their names, if there are several
     about: dict[ChunkKey, About] = field(default_factory=dict)
     origins: dict[int, Origin] = field(default_factory=dict)  # what the model is told of turns, by their ids
+    said: dict[int, datetime] = field(default_factory=dict)  # when turns were said, by their ids
     days: set[date] = field(default_factory=set)  # on which the user's live turns of this chat were said
     foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
     anew: list[Live] = field(default_factory=list)  # of `foreign`, those that the store does not know so yet
@@ -62,6 +63,7 @@ class Desk:
     reply: ReplyReader | None = None  # what the tokens of the reply in progress are
     led: Mapping[int, str] | None = None  # turns of other windows that led up to this one, once asked for
     left: frozenset[int] = frozenset()  # turns that go aside when something takes their place
+    aside: tuple[Live, ...] = ()  # what was live of them
     unstored: str = ""  # why the reply is not stored yet, while that is so
     guard: RLock = field(default_factory=RLock)  # held for each change, so that others see whole states
 
@@ -132,7 +134,7 @@ class Desk:
             self.window.stamps[turn] = self.scribe.origin_tokens(origin)
         if about.window == self.record.id and chunk.key.role is Role.USER and DOCUMENT not in about.tags:
             self.days.add(about.said.astimezone().date())
-        self.about[chunk.key] = about
+        self.about[chunk.key], self.said[turn] = about, about.said
 
     def origin(self, chunk: Chunk, about: About | ChunkRecord) -> Origin | None:
         """What the model is told of a chunk's turn: None for a plain turn of this chat.
@@ -206,7 +208,14 @@ class Desk:
         """These turns are not part of what is worked on any more, and do not wake up."""
         with self.guard:
             self.left = turns
-            self.window.remove([key for key in self.live_keys if key.turn_id in turns])
+            self.aside = self.window.remove([key for key in self.live_keys if key.turn_id in turns])
+
+    def take_back(self) -> None:
+        """What was left is part of it again, as far as the store still has it live."""
+        there = {one.key for one in self.store.live(self.record.id)} if self.aside else set()
+        with self.guard:
+            self.window.add(live for live in self.aside if live.chunk.key in there)
+            self.left, self.aside = frozenset(), ()
 
     # Falling asleep
 

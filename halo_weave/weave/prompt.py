@@ -91,14 +91,29 @@ class WindowPrompt(Prompt):
     )  # how many of the chunk tokens that are read stand before each
     unread_before: int = 0  # how many of them stand before the turn that is answered
     opening: str = ""  # the template's words right before the reply
+    order: npt.NDArray[np.intp] = field(
+        default_factory=lambda: np.zeros(0, np.intp)
+    )  # where the window's first tokens stand among those of the prompt, if not in the same order
 
     def whole(self, row: AttentionRow | None) -> AttentionRow | None:
-        """A row over all live tokens: nobody looked at those that were not read."""
-        if row is None or not len(self.unread):
+        """A row over all live tokens, in the window's order: nobody looked at those that were not read."""
+        if row is None:
             return row
-        at = self.unread[self.unread <= len(row.tokens)]
-        raw = None if row.raw is None else np.insert(row.raw, at, 0, axis=-1)
-        return replace(row, tokens=np.insert(row.tokens, at, 0), raw=raw)
+        if len(self.unread):
+            at = self.unread[self.unread <= len(row.tokens)]
+            raw = None if row.raw is None else np.insert(row.raw, at, 0, axis=-1)
+            row = replace(row, tokens=np.insert(row.tokens, at, 0), raw=raw)
+        moved = len(self.order)
+        if not moved:
+            return row
+        if len(row.tokens) < moved:
+            return None
+        order = np.concatenate([self.order, np.arange(moved, len(row.tokens))])
+        return replace(
+            row,
+            tokens=row.tokens[order],
+            raw=None if row.raw is None else np.ascontiguousarray(row.raw[..., order]),
+        )
 
     def later(self, row: AttentionRow | None, live: int) -> AttentionRow | None:
         """A row over all that is live by now: nobody looked at what was said after its token."""
@@ -194,16 +209,19 @@ class Scribe:
         *,
         effort: str | None = None,
         guests: Collection[ChunkKey] = (),
+        said: Mapping[int, datetime] | None = None,
     ) -> WindowPrompt:
         """What should be live. A reply in progress stands last, after the header of its turn.
 
         `origins`: what is told of turns, by their ids. `foreign`: the starts of chunks under another tokenizer. Control
         tokens stand in frames only: in a chunk they are read as words. `guests`: chunks that were resurrected lately.
+        `said`: when turns were said, by their ids; quotations stand in that order.
         """
         reply = window.reply
         if reply is None:
             raise AssertionError("A prompt is written for a reply.")
-        turns = _turns_of(window.chunks, origins)
+        ordered = in_time(window.chunks, origins, said or {}, reply.answers)
+        turns = _turns_of(ordered, origins)
         pieces = self._pieces(turns, system, effort)
         live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
         writer = _Writer(self, live)
@@ -224,7 +242,7 @@ class Scribe:
         before = sum(
             len(chunk) for turn in turns for chunk in turn.chunks if chunk.key.turn_id != reply.answers
         )
-        said = _messages(turns, system)
+        written = _messages(turns, system)
         return WindowPrompt(
             writer.segments,
             reply.start + len(reply.ids),
@@ -232,7 +250,8 @@ class Scribe:
             unread,
             int(missing[:before].sum()),
             "".join(piece.text for piece in pieces if piece.part == "prompt"),
-            messages=said if not reply.ids else (*said, ChatMessage("assistant", reply.tokens.text)),
+            _moved(window.chunks, ordered),
+            messages=written if not reply.ids else (*written, ChatMessage("assistant", reply.tokens.text)),
             guests=frozenset(turn.message for turn in turns if all(c.key in guests for c in turn.chunks)),
             tools=declarations(system.tools),
             effort=effort,
@@ -248,13 +267,14 @@ class Scribe:
         origin: Origin | None = None,
         effort: str | None = None,
         words: Tokens | None = None,
+        said: Mapping[int, datetime] | None = None,
     ) -> Prompt:
         """What the next prompt begins with, whatever will be said: these chunks, and the frame of a message up to its words.
 
         With `words`, which are typed and not sent yet, all of the prompt, if they are sent as they are. `origin`: what is
         told of the message.
         """
-        turns = _turns_of(chunks, origins)
+        turns = _turns_of(in_time(chunks, origins, said or {}), origins)
         live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
         lead = origin.before if origin else ""
         coming = _Message((_Literal(_COMING, "before", lead),), ChatMessage("user", f"{lead}a"))
@@ -297,6 +317,51 @@ class Scribe:
 def _messages(turns: Sequence[_Message], system: SystemPrompt) -> tuple[ChatMessage, ...]:
     told = (ChatMessage("system", system.text),) if system.text else ()
     return (*told, *(turn.message for turn in turns))
+
+
+def in_time(
+    chunks: Sequence[Chunk],
+    origins: Mapping[int, Origin],
+    said: Mapping[int, datetime],
+    answered: int | None = None,
+) -> list[Chunk]:
+    """Chunks as the model reads them: this chat's turns by their positions, quotations by when they were said.
+
+    A quotation stands before the first message of the user's that was said later, and always before the one that is
+    `answered`. An import gives old text new positions: only its dates tell its place in time.
+    """
+    turns = [list(own) for _, own in groupby(chunks, key=lambda chunk: chunk.key.turn_id)]
+    quotes, here = list[list[Chunk]](), list[list[Chunk]]()
+    for turn in turns:
+        id = turn[0].key.turn_id
+        (quotes if id in said and id in origins and origins[id].quoted else here).append(turn)
+
+    def when(turn: list[Chunk]) -> tuple[datetime, int]:
+        return said[turn[0].key.turn_id], turn[0].start
+
+    quotes.sort(key=when, reverse=True)  # the earliest last
+    ordered: list[Chunk] = []
+    for turn in here:
+        key = turn[0].key
+        while quotes and key.role is Role.USER:
+            if key.turn_id != answered and not (key.turn_id in said and when(quotes[-1]) < when(turn)):
+                break
+            ordered += quotes.pop()
+        ordered += turn
+    return [*ordered, *(chunk for turn in reversed(quotes) for chunk in turn)]
+
+
+def _moved(window: Sequence[Chunk], ordered: Sequence[Chunk]) -> npt.NDArray[np.intp]:
+    """Where the tokens of the window's chunks stand among the ordered ones; nothing if all stand where they do there."""
+    if all(one is other for one, other in zip(window, ordered, strict=True)):
+        return np.zeros(0, np.intp)
+    starts, at = dict[ChunkKey, int](), 0
+    for chunk in ordered:
+        starts[chunk.key] = at
+        at += len(chunk)
+    places = np.concatenate([starts[chunk.key] + np.arange(len(chunk)) for chunk in window])
+    same = np.flatnonzero(places != np.arange(len(places)))
+    return places[: int(same[-1]) + 1].astype(np.intp)
 
 
 def _turns_of(chunks: Iterable[Chunk], origins: Mapping[int, Origin]) -> list[_Message]:

@@ -31,6 +31,7 @@ from halo_weave.weave.clock import TurnClock
 from halo_weave.weave.desk import Desk
 from halo_weave.weave.documents import attach, document_cost
 from halo_weave.weave.holding import hold_back
+from halo_weave.weave.injecting import InjectionPlan, plan_injection
 from halo_weave.weave.lighting import TurnLight
 from halo_weave.weave.orders import Asked, GuestTerms
 from halo_weave.weave.prompt import declarations
@@ -69,7 +70,7 @@ class Turn:
         self.scribe, self.system, self.settings = desk.scribe, system, desk.settings
         self.calling = NativeCalling(desk.engine, desk.scribe, desk.settings.effort)
         self.flag = Flag()
-        self.use = UseTally(desk.calibration)
+        self.use = UseTally(desk.calibration, asked=True)
         self.clock = TurnClock(began)
         self.stats = Counter[str]()
         self.reason: Reason = "abort"
@@ -87,6 +88,7 @@ class Turn:
         self._woken: dict[ChunkKey, Mapping[str, Any]] = {}  # and why
         self._made_room: set[ChunkKey] = set()  # what fell asleep for this turn does not wake up for it
         self._shown = 0.0
+        self._kept = False  # whether a reply was stored
         desk.window.tape = system.tape(desk.record.id, desk.settings)
         self.tape: TurnTape = desk.window.tape or Untaped()
         self.light = TurnLight(desk, self.use, self.tape)
@@ -384,6 +386,7 @@ class Turn:
             frozenset(self.desk.foreign),
             effort=self.settings.effort,
             guests=self.desk.guests,
+            said=self.desk.said,
         )
         marks = self.engine.facts.marks
         if first and not self.asked.opening:
@@ -470,11 +473,13 @@ class Turn:
         for call, _ in calls:
             yield events.ToolCalled(call.command)
             answer = self.toolbox.run(call, now=self.now(), within=self.desk.scope, decay_days=days)
-            yield events.ToolAnswered(answer.text, answer.ok)
+            plan = self._plan_for_tool(answer.wake, ids) if answer.wake else None
+            text = f"{answer.text} {plan.refusal}" if plan and plan.refusal else answer.text
+            yield events.ToolAnswered(text, answer.ok)
             self._saved |= answer.ok and call.command.startswith(("save_memory", "delete_memory"))
-            answers.append(answer.text)
-            if answer.wake:
-                yield from self._wake_for_tool(answer.wake, ids)
+            answers.append(text)
+            if plan:
+                yield from self._wake_for_tool(plan)
         made = [native for _, native in calls if native]
         parts = self.calling.answered(made, answers) if made else None
         for kind, text in parts or [("answer", f"\n{text}\n") for text in answers]:
@@ -499,24 +504,20 @@ class Turn:
             self.draft.said()
             yield from self._tell(settled)
 
-    def _wake_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> Iterator[events.TurnEvent]:
-        """A memory's snapshot returns to its place. The dimmest make room for it, on at most half of the budget."""
-        budget = self.desk.live_limit or model_room(self.desk, 0)
-        wanted = self.desk.plan_snapshot(keys, budget // 2, before=ids.start).cost
-        turns = (ids.user_turn, ids.assistant_turn)
-        prunes = choose_prunes(
-            self.desk.window,
-            max(1, budget - wanted),
-            current=turns,
+    def _plan_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> InjectionPlan:
+        """A memory's snapshot should return to its place."""
+        return plan_injection(
+            self.desk,
+            lambda room: self.desk.plan_snapshot(keys, room, before=ids.start),
+            current=(ids.user_turn, ids.assistant_turn),
             kept=keys,
-            pairs=self.settings.pairs_asleep,
         )
-        if wanted and prunes.goes:
-            yield self._put_to_sleep(prunes, before_turn=True)
-        room = model_room(self.desk, self.desk.window.size)
-        plan = self.desk.plan_snapshot(keys, room, before=ids.start)
-        if plan.wakes:
-            yield self._wake(plan, {}, by="memory")
+
+    def _wake_for_tool(self, plan: InjectionPlan) -> Iterator[events.TurnEvent]:
+        if plan.prunes.goes:
+            yield self._put_to_sleep(plan.prunes, before_turn=True)
+        if plan.wakes.wakes:
+            yield self._wake(plan.wakes, {}, by="memory")
 
     # When the model has spoken
 
@@ -527,7 +528,7 @@ class Turn:
         self.draft.close()
         now = self.now()
         with self.desk.guard:
-            parts = self.reply.parts(self.engine.tokenize)
+            parts = [] if self._nothing_added() else self.reply.parts(self.engine.tokenize)
             chunks = window.end_reply(
                 self.settings.min_chunk_tokens, parts, max_chunk_tokens=self.settings.max_chunk_tokens
             )
@@ -536,12 +537,22 @@ class Turn:
             self._tags = {key: own for key, own in tags.items() if own}
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
             self._note(chunks, self.desk.record.ai_name, now)
+        self._kept = bool(chunks)
         live = [window.at(chunk.key) for chunk in chunks]
         store_reply(self.system, self.desk, turn_id, live, self._tags, now)
         use = None if self.use.calibration.pending else self.use.whole(start)
         reminders = store_use(self.desk, turn_id, use, self._woken) if chunks else ()
         seen, name = self._seen(chunks), self.desk.record.ai_name
         return events.Spoken(turn_id, now, name, seen, use, reminders, unfinished=bool(ended))
+
+    def _nothing_added(self) -> bool:
+        """A reply that should go on has not: the one that was there stays, and no version is stored."""
+        nothing = (
+            bool(self.asked.opening)
+            and not b"".join(token.piece for token in self.reply.tokens[self.asked.tokens :]).strip()
+        )
+        self.stats["nothing_added"] = nothing and self.reason != "abort"
+        return nothing
 
     def _fall_asleep(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """First thoughts and a tool's words between frames, which templates do not write of past turns; then the dimmest."""
@@ -556,7 +567,10 @@ class Turn:
             over = PrunePlan(budget, 0, tuple(goes))
             self.tape.note("prune", over)
             yield self._put_to_sleep(over, before_turn=False)
-        plan = self._plan_sleep(budget, self.desk.last_exchanges() | {ids.user_turn, ids.assistant_turn})
+        if not self._kept:
+            self.desk.take_back()  # nothing took the place of what went aside
+        current = {ids.user_turn, ids.assistant_turn, self.asked.question or ids.user_turn}
+        plan = self._plan_sleep(budget, self.desk.last_exchanges() | current)
         self.tape.note("prune", plan)
         if plan.goes or plan.over:
             yield self._put_to_sleep(plan, before_turn=False)

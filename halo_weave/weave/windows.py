@@ -31,6 +31,7 @@ from halo_weave.weave.desk import CUT
 from halo_weave.weave.digest import Excerpt, digest
 from halo_weave.weave.events import ChunksSlept
 from halo_weave.weave.life import WindowLife, life_of
+from halo_weave.weave.prompt import in_time
 from halo_weave.weave.reply import THOUGHT, UNFINISHED
 from halo_weave.weave.seen import Context, Gap, SaidPage, SeenReply, SeenTurn
 from halo_weave.weave.system import System
@@ -212,7 +213,7 @@ class WeaveWindows:
                 desk.seen(
                     chunk.key, gaps.before.get(chunk.key), gaps.thoughts.get(chunk.key, 0), ranks[chunk.key]
                 )
-                for chunk in desk.window.chunks
+                for chunk in in_time(desk.window.chunks, desk.origins, desk.said)
             ]
             about, budget, reply = dict(desk.about), desk.budget(), desk.window.reply
             in_progress = None

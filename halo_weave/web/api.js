@@ -102,6 +102,17 @@ export class Api {
     const body = documents.length ? { text, documents, wish } : { text, wish };
     return this.json("POST", path`/api/windows/${id}/say`, { body });
   }
+  /**
+   * Adds turns that the model is not asked about.
+   * @param {string} id @param {{role: "user" | "assistant", text: string}[]} turns
+   * @returns {Promise<Wire.Answers["POST /api/windows/{window_id}/turns"]>}
+   */
+  addTurns(id, turns) { return this.json("POST", path`/api/windows/${id}/turns`, { body: { turns } }); }
+  /**
+   * Applies the budget now.
+   * @param {string} id @returns {Promise<Wire.Answers["POST /api/windows/{window_id}/prune"]>}
+   */
+  prune(id) { return this.json("POST", path`/api/windows/${id}/prune`); }
   /** Answers a turn of the user's, or gives another answer in place of one. @param {string} id @param {string} turn */
   answer(id, turn) { return this.json("POST", path`/api/windows/${id}/answer`, { body: { turn } }); }
   /** @param {string} id */

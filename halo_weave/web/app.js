@@ -304,10 +304,17 @@ export class App extends Link {
 
   /** @param {string} key @param {string} [window] */
   async wake(key, window = this.store.current) {
-    const undo = { label: "Put back to sleep", act: () => this.sleep(key, window) };
-    const done = await this.#chunkAct(window, key, "wake", "Awake at its place, and pinned.", undo);
-    if (done && window === this.store.current) this.store.tell("woke", key);
-    return done;
+    const done = await this.attempt(() => this.api.act(window, key, "wake"));
+    if (!done) return false;
+    await this.#changed(window);
+    const undo = () => this.attempt(async () => {
+      for (const one of done.woken ?? []) await this.api.act(window, one, "sleep");
+      for (const one of done.asleep ?? []) await this.api.act(window, one, "wake_again");
+      await this.#changed(window);
+    });
+    this.toasts.show(wokenWords(done), { label: "Put back to sleep", act: undo });
+    if (window === this.store.current) this.store.tell("woke", key);
+    return true;
   }
 
   /** @param {string} key @param {string} [window] */
@@ -499,4 +506,11 @@ function staying({ live_chunks, live_tokens, asleep_chunks }) {
   if (!kept) return "Nothing was said in it.";
   const stays = live_chunks + asleep_chunks === 1 ? "stays" : "stay";
   return `Its ${kept} ${stays} in memory and can wake up in other windows.`;
+}
+
+/** @param {{woken?: string[], asleep?: string[]}} done what came back with a chunk, and what made room */
+function wokenWords({ woken = [], asleep = [] }) {
+  const also = woken.length > 1 ? ` ${counted(woken.length - 1, "chunk")} came with it.` : "";
+  const room = asleep.length ? ` ${counted(asleep.length, "dimmer chunk")} fell asleep to make room.` : "";
+  return `Awake at its place, and pinned.${also}${room}`;
 }

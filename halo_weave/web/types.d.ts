@@ -5,6 +5,7 @@ declare namespace Wire {
   interface Bodies {
     "POST /api/windows": NewWindow;
     "PATCH /api/windows/{window_id}": WindowChange;
+    "POST /api/windows/{window_id}/turns": AddTurns;
     "POST /api/windows/{window_id}/inject": Inject;
     "POST /api/windows/{window_id}/say": Say;
     "POST /api/windows/{window_id}/answer": Answer;
@@ -46,6 +47,7 @@ declare namespace Wire {
     "GET /api/windows/{window_id}/events": null;
     "GET /api/windows/{window_id}/context": ContextTold;
     "GET /api/windows/{window_id}/turns": SaidTold;
+    "POST /api/windows/{window_id}/turns": Added;
     "GET /api/windows/{window_id}/turns/{turn_id}/use": ReplyUseTold;
     "GET /api/windows/{window_id}/graveyard": GraveyardTold;
     "GET /api/windows/{window_id}/deleted": DeletedPage;
@@ -165,6 +167,16 @@ declare namespace Wire {
     key: string;
     live: boolean;
     pinned: boolean;
+    woken: string[];
+    asleep: string[];
+  }
+
+  interface AddTurns {
+    turns: SaidElsewhere[];
+  }
+
+  interface Added {
+    turns: string[];
   }
 
   interface Answer {
@@ -1028,6 +1040,11 @@ declare namespace Wire {
     thought: boolean;
   }
 
+  interface SaidElsewhere {
+    role: "user" | "assistant";
+    text: string;
+  }
+
   interface SaidTold {
     total: number;
     offset: number;
@@ -1343,6 +1360,7 @@ declare namespace Wire {
     own_ms_per_token: number;
     thought_tokens: number;
     only_thought: boolean;
+    nothing_added: boolean;
     faults: number;
     prompted: number;
     cached: number;

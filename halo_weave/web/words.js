@@ -123,9 +123,10 @@ function readingSentence({ toRead, readSince, readSpeed }, now) {
   return `${words} about ${percent(Math.min(0.99, (seconds * readSpeed) / toRead))}`;
 }
 
-/** How the last turn ended, when that is worth a word. @param {string} reason @param {boolean} [onlyThought] */
-export function ending(reason, onlyThought = false) {
-  if (onlyThought) return "The reply ended within its thought: there is no answer. Allow more tokens, or less effort.";
+/** How the last turn ended, when that is worth a word. @param {string} reason @param {Record<string, any>} [stats] */
+export function ending(reason, { only_thought, nothing_added } = {}) {
+  if (nothing_added) return "The model had nothing to add.";
+  if (only_thought) return "The reply ended within its thought: there is no answer. Allow more tokens, or less effort.";
   const endings = {
     length: "The reply reached its longest length.", context: "The model's context is full.",
     abort: "Stopped.", error: "The reply ended with an error.",

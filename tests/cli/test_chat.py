@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -53,6 +54,23 @@ def test_what_is_said_is_answered_and_kept(talk, weave):
     assert "tokens" in said.splitlines()[-1]
     turns = weave.windows.context(talk.chat.window.id).turns
     assert turns[0].chunks[0].chunk.text == "My cat is called Mochi."
+
+
+def test_a_terminal_shows_that_the_model_reads_and_erases_it_before_the_reply(weave):
+    out = io.StringIO()
+    Chat(weave, first_window(weave, None), Console(file=out, width=200, force_terminal=True)).run(
+        iter(["My cat is called Mochi."])
+    )
+    shown = out.getvalue()
+    at, reply = shown.index("reading "), shown.index("You said:")
+    assert re.search(r"reading \d+ tokens…", shown)
+    erased = shown.rindex("\x1b[2K", 0, reply)  # the line is cleared after it was shown
+    assert at < erased < reply
+    assert "reading" not in shown[erased:]
+
+
+def test_what_is_no_terminal_is_not_told_that_the_model_reads(talk):
+    assert "reading" not in talk("My cat is called Mochi.")
 
 
 def test_brackets_in_names_words_and_errors_are_shown_as_they_are(talk, weave):

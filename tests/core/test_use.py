@@ -52,6 +52,40 @@ def test_the_question_and_the_reply_are_no_sources() -> None:
     assert tally.whole().tokens == ((),)
 
 
+def test_the_question_is_a_source_beside_what_came_before_it_if_that_is_asked_for() -> None:
+    tally = UseTally(HEADS, asked=True)
+    tally.say(looked({9: 0.6, 5: 0.2}, {9: 0.6, 5: 0.2}), CHUNKS, OFFSETS, 5)
+    use = tally.whole()
+    assert [(str(one.key), round(one.share, 3)) for one in use.chunks] == [
+        ("5.0.user", 0.6),
+        ("3.0.user", 0.2),
+    ]
+    assert use.nothing == pytest.approx(0.2)
+    (sources,) = use.tokens
+    assert [(use.chunks[one.place].start + one.offset, round(one.share, 3)) for one in sources] == [
+        (21, 0.6),
+        (11, 0.2),
+    ]
+    before = UseTally(HEADS)  # what came before has the same share without it
+    before.say(looked({9: 0.6, 5: 0.2}, {9: 0.6, 5: 0.2}), CHUNKS, OFFSETS, 5)
+    assert before.whole().chunks == (use.chunks[1],)
+
+
+def test_a_question_that_nothing_was_said_before_is_a_source() -> None:
+    tally = UseTally(HEADS, asked=True)
+    rows = np.zeros((2, 2), np.float32)
+    rows[:, 1] = 0.9
+    for _ in range(2):
+        tally.say(AttentionRow(rows[0], raw=rows), CHUNKS[2:], np.array([0, 2]), 5)
+    assert [(str(one.key), round(one.share, 3)) for one in tally.whole().chunks] == [("5.0.user", 0.9)]
+
+
+def test_without_retrieval_heads_the_question_is_no_source() -> None:
+    tally = UseTally(NOT_CALIBRATED, asked=True)
+    tally.say(looked({9: 1.0}, {9: 1.0}), CHUNKS, OFFSETS, 5)
+    assert not tally.whole().chunks
+
+
 def test_what_a_tool_said_came_from_nowhere_and_keeps_its_place() -> None:
     tally = UseTally(HEADS)
     tally.say(None, CHUNKS, OFFSETS, 5)

@@ -11,12 +11,13 @@ def test_a_chunk_is_pinned_and_unpinned(client, window):
     say(client, window, "Keep me.")
     key = chunks_of(get_context(client, window))[0]["key"]
     base = f"/api/windows/{window}/chunks/{key}"
-    assert client.post(f"{base}/pin").json() == {"key": key, "live": True, "pinned": True}
+    moved = {"woken": [], "asleep": []}
+    assert client.post(f"{base}/pin").json() == {"key": key, "live": True, "pinned": True, **moved}
     assert chunks_of(get_context(client, window))[0]["pinned"]
     assert (
         get_context(client, window)["budget"]["pinned"] == chunks_of(get_context(client, window))[0]["tokens"]
     )
-    assert client.post(f"{base}/unpin").json() == {"key": key, "live": True, "pinned": False}
+    assert client.post(f"{base}/unpin").json() == {"key": key, "live": True, "pinned": False, **moved}
 
 
 def test_a_chunk_sleeps_in_the_graveyard_and_the_gap_and_wakes_up_pinned(client, window):
@@ -34,7 +35,8 @@ def test_a_chunk_sleeps_in_the_graveyard_and_the_gap_and_wakes_up_pinned(client,
     gap = client.get(f"/api/windows/{window}/gap", params={"before": second["start"]}).json()["items"]
     assert [one["key"] for one in gap] == [first["key"]]
     assert client.get(f"/api/windows/{window}/gap", params={"after": second["start"]}).json()["items"] == []
-    assert client.post(f"{base}/wake").json() == {"key": first["key"], "live": True, "pinned": True}
+    woken = {"key": first["key"], "live": True, "pinned": True, "woken": [first["key"]], "asleep": []}
+    assert client.post(f"{base}/wake").json() == woken
     back = chunks_of(get_context(client, window))[0]
     assert (back["key"], back["start"], back["pinned"]) == (first["key"], first["start"], True)
     refused(client.post(f"{base}/wake"), 422, "bad_input")

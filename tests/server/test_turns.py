@@ -11,6 +11,18 @@ from halo_weave.weave.events import TurnEnded
 from tests.server.talking import following, get_context, say, shown, spoken, until_done
 
 
+def test_turns_that_were_said_elsewhere_are_added_without_a_reply(client, window):
+    turns = [{"role": "user", "text": "My cat is called Mochi."}, {"role": "assistant", "text": "Thank you."}]
+    added = client.post(f"/api/windows/{window}/turns", json={"turns": turns})
+    assert added.status_code == 201
+    told = client.get(f"/api/windows/{window}/turns").json()["turns"]
+    assert [one["turn_id"] for one in told] == added.json()["turns"]
+    assert ["".join(one["chunks"][0]["text_pieces"]) for one in told] == [one["text"] for one in turns]
+    wrong = {"turns": [{"role": "system", "text": "Obey."}]}
+    assert client.post(f"/api/windows/{window}/turns", json=wrong).status_code == 422
+    assert client.post(f"/api/windows/{window}/turns", json={"turns": []}).status_code == 422
+
+
 def test_a_turn_is_told_in_order_and_is_what_the_context_shows(client, window):
     told = say(client, window, "My cat is called Mochi.")
     names = [event.name for event in told]

@@ -120,6 +120,55 @@ def test_a_reply_goes_on_where_it_ended(assembled):
     assert (last.siblings, last.sibling) == (2, 2)
 
 
+@pytest.mark.parametrize("more", ["", "  \n"])
+def test_a_reply_that_ended_by_itself_stays_as_it_is_when_the_model_has_nothing_to_add(assembled, more):
+    weave = assembled(ScriptedEngine(["I like Mochi.", "Mochi can nap.", more, more]))
+    window = weave.windows.create("one", settings=SMALL).id
+    say(weave, window, "My cat is called Mochi.")
+    say(weave, window, "What does she do?")
+    before = weave.windows.context(window)
+    for _ in range(2):
+        told = finish(weave, window, weave.turns.go_on(window))
+        (ended,) = of(events.TurnEnded, told)
+        assert ended.stats["nothing_added"] is True
+        assert shown(weave, window)[-1] == "Mochi can nap."
+        last = weave.windows.context(window).turns[-1]
+        assert (last.turn_id, last.siblings) == (before.turns[-1].turn_id, 1)
+    assert weave.windows.context(window).budget.used == before.budget.used
+    assert found(weave, "nap")
+    assert weave._system.store.verify() == []
+
+
+def test_a_window_is_within_its_budget_when_the_model_had_nothing_to_add(assembled):
+    weave = assembled(ScriptedEngine())
+    window = weave.windows.create("one", settings=SMALL).id
+    say(weave, window, "The copper kettle leaks, " + "and it drips on the stove. " * 6)
+    for number in range(6):
+        say(weave, window, f"Let us speak of weather number {number}, which is cold and wet and grey.")
+    say(weave, window, "What of the copper kettle?")
+    weave.engine.replies.append("")
+    finish(weave, window, weave.turns.go_on(window))
+    seen = weave.windows.context(window)
+    assert seen.budget.used <= 300
+    assert shown(weave, window)[-2] == "What of the copper kettle?"
+    assert shown(weave, window)[-1]
+
+
+def test_a_reply_that_should_go_on_and_is_stopped_stays_as_it_is(assembled):
+    weave = assembled(ScriptedEngine(["One two three."]))
+    window = weave.windows.create("one", settings=SMALL).id
+    say(weave, window, "Count.")
+
+    def broken():
+        raise EngineError("The model stopped.")
+
+    weave.engine.pause = broken
+    told = finish(weave, window, weave.turns.go_on(window))
+    assert isinstance(told[-1], events.TurnFailed)
+    last = weave.windows.context(window).turns[-1]
+    assert (shown(weave, window)[-1], last.siblings) == ("One two three.", 1)
+
+
 def test_words_without_a_reply_are_answered(assembled):
     def broken():
         raise EngineError("The model stopped.")

@@ -1,10 +1,13 @@
 """The model uses its tools in the middle of a reply, and goes on."""
 
+import re
 from datetime import UTC, datetime
 
+import numpy as np
 import pytest
 
 from halo_weave.engines.scripted import ScriptedEngine
+from halo_weave.errors import BadInput
 from halo_weave.keepsakes.notes import Notes
 from halo_weave.keepsakes.structured_memory import KeptChunk, StructuredMemory
 from halo_weave.keepsakes.tools import Toolbox
@@ -126,7 +129,7 @@ def test_a_user_can_bring_back_the_talk_too(assembled, toolbox):
     toolbox.tree.save("Keys/Lighthouse", "behind the barometer", now=weave.now())
     key = weave.windows.context(window.id).turns[0].chunks[0].chunk.key
     weave.chunks.sleep(window.id, key)
-    assert key in [one.chunk.key for one in weave.keepsakes.inject(window.id, "Keys/Lighthouse")[0]]
+    assert key in [one.chunk.key for one in weave.keepsakes.inject(window.id, "Keys/Lighthouse").woken]
     assert weave.windows.context(window.id).turns[0].chunks[0].chunk.key == key
 
 
@@ -140,8 +143,64 @@ def test_what_a_memory_brings_back_stays_within_the_budget(assembled, toolbox):
     chatter(weave, window.id, 15)
     budget = weave.windows.settings(window.id).max_context_tokens
     assert used(weave, window.id) > budget - 40  # it is full
-    assert key in [one.chunk.key for one in weave.keepsakes.inject(window.id, "Keys/Lighthouse")[0]]
+    assert key in [one.chunk.key for one in weave.keepsakes.inject(window.id, "Keys/Lighthouse").woken]
     assert used(weave, window.id) <= budget
+
+
+def asked_for(weave, window, way):
+    """The talk of a memory is asked for in one of both ways: all that is said of it."""
+    if way == "user":
+        try:
+            return str(weave.keepsakes.inject(window, "Keys/Lighthouse").woken)
+        except BadInput as error:
+            return str(error)
+    weave.engine.replies += ['<tool>inject_memory("Keys/Lighthouse")</tool>', "Now I remember."]
+    turn = list(weave.turns.steps(window, "Think."))
+    assert not of(events.ChunksWoken, turn)
+    assert not [one for one in of(events.ChunksSlept, turn) if one.before_turn]
+    return of(events.ToolAnswered, turn)[0].text
+
+
+@pytest.mark.parametrize("way", ["user", "model"])
+def test_a_memory_whose_talk_does_not_fit_puts_nothing_to_sleep_and_says_what_is_missing(
+    assembled, toolbox, way
+):
+    weave = assembled(ScriptedEngine(), toolbox)
+    settings = {**SMALL, "max_context_tokens": 0, "memory_tree_in_prompt": False, "resurrection_budget": 0}
+    window = weave.windows.create("one", settings=settings).id
+    list(weave.turns.steps(window, FACT))
+    toolbox.tree.save("Keys/Lighthouse", "behind the barometer", now=weave.now())
+    for turn in weave.windows.context(window).turns:
+        for one in turn.chunks:
+            weave.chunks.sleep(window, one.chunk.key)
+    chatter(weave, window, 4)
+    before = [turn.turn_id for turn in weave.windows.context(window).turns]
+    newest = sum(len(one.chunk) for turn in weave.windows.context(window).turns[-2:] for one in turn.chunks)
+    weave.windows.change(window, settings={"max_context_tokens": newest + 5})
+    assert re.search(r"This does not fit .*: tokens missing: [1-9]", asked_for(weave, window, way))
+    if way == "user":
+        assert [turn.turn_id for turn in weave.windows.context(window).turns] == before
+
+
+def test_bringing_back_the_talk_of_a_memory_keeps_the_newest_exchange(assembled, toolbox):
+    weave = assembled(ScriptedEngine(), toolbox)
+    settings = {**SMALL, "memory_tree_in_prompt": False, "resurrection_budget": 0, "tools": "off"}
+    window = weave.windows.create("one", settings=settings).id
+    list(weave.turns.steps(window, FACT))
+    toolbox.tree.save("Keys/Lighthouse", "behind the barometer", now=weave.now())
+    weave.chunks.sleep(window, weave.windows.context(window).turns[0].chunks[0].chunk.key)
+    chatter(weave, window, 15)
+    *_, question, answer = weave.windows.context(window).turns
+    for turn in (question, answer):  # as dim as can be
+        for one in turn.chunks:
+            weave._system.store.save_brightness(window, [one.chunk], np.zeros(len(one.chunk), np.float32))
+    done = weave.keepsakes.inject(window, "Keys/Lighthouse")
+    assert done.woken
+    assert done.slept
+    assert [turn.turn_id for turn in weave.windows.context(window).turns][-2:] == [
+        question.turn_id,
+        answer.turn_id,
+    ]
 
 
 def used(weave, window):
@@ -195,8 +254,8 @@ def test_what_a_memory_brings_back_says_so(assembled, toolbox):
     list(weave.turns.steps(elsewhere.id, FACT))
     toolbox.tree.save("Keys/Lighthouse", "hangs", now=weave.now())
     window = weave.windows.create("one", settings={**SMALL, "memory_tree_in_prompt": False})
-    (woken, *_), slept = weave.keepsakes.inject(window.id, "Keys/Lighthouse")
-    assert slept == ()
+    done = weave.keepsakes.inject(window.id, "Keys/Lighthouse")
+    assert done.slept == ()
     seen = weave.windows.context(window.id).turns[0].chunks[0]
     assert seen.woken["by"] == "memory"
-    assert woken.chunk.key == seen.chunk.key
+    assert done.woken[0].chunk.key == seen.chunk.key

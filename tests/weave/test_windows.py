@@ -315,7 +315,7 @@ def test_a_user_can_pin_put_to_sleep_and_wake(assembled):
     assert weave.chunks.why(window.id, key).history[0].detail["why"] == "by the user"
     assert not weave.chunks.why(window.id, key).live
     woken = weave.chunks.wake(window.id, key)
-    assert woken.chunk.text == FACT
+    assert woken.woken[0].chunk.text == FACT
     seen = weave.windows.context(window.id).turns[0].chunks[0]
     assert seen.pinned
     assert np.all(seen.brightness == 10_000)

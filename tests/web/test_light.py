@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from halo_weave.core.heads import PENDING
+from halo_weave.core.heads import PENDING, Calibration, RetrievalHead
 from tests.web.talk import act, chunk, frame, grounds, keys, say, toast
 
 pytestmark = pytest.mark.browser
+ONE_HEAD = Calibration((RetrievalHead(0, 1, 0.9, 0.9, 1.0),), "")
 
 
 def looking_at(house, *pieces: bytes) -> None:
@@ -155,16 +156,28 @@ def test_a_tap_does_on_a_phone_what_hover_does_elsewhere(house, show):
     expect(page.locator(".chip")).to_have_count(0)
 
 
-def test_an_answer_that_used_nothing_says_so(house, show):
+def test_nothing_is_said_under_an_answer_that_used_no_memory(house, show):
     looking_at(house)
     window = house.window(max_context_tokens=0, timestamps=False)
     house.say(window, "My cat is called Mochi.", "A lovely name.")
     page = show(window)
-    expect(page.locator(".turn.assistant .remembered")).to_have_text(
-        "This answer used nothing that was said before."
-    )
+    expect(page.locator(".turn.assistant .text")).to_contain_text("A lovely name.")
+    expect(page.locator(".turn.assistant .remembered")).to_have_text("")
     page.locator(".turn.assistant .text span").first.hover()
     expect(page.locator(".chips")).to_contain_text("nothing in particular")
+
+
+def test_what_was_pasted_in_the_same_message_is_a_source_of_the_answers_words(house, show):
+    house.service.weave._system.use_calibration(house.engine, ONE_HEAD)
+    looking_at(house, b" la", b"nte", b"rn")
+    window = house.window(max_context_tokens=0, timestamps=False)
+    house.say(window, "What does this do?\n\ndef lamp(): return 'a lantern'", "It names a lantern.")
+    page = show(window)
+    page.locator(".turn.assistant .text span", has_text="nte").last.hover()
+    expect(page.locator(".turn.user article[data-lit]")).to_contain_text("def lamp()")
+    assert page.locator(".turn.user [data-lit]", has_text="nte").count()
+    expect(page.locator(".chips p")).to_have_count(0)  # it does not say that the word came from nothing
+    expect(page.locator(".turn.assistant .remembered")).to_have_text("")  # the message itself is no memory
 
 
 def test_what_an_answer_was_reminded_of_stands_at_it_and_is_there_after_a_reload(house, show):

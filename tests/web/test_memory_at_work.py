@@ -111,8 +111,14 @@ def test_waking_from_the_graveyard_pins_a_chunk_at_its_place_and_a_reload_shows_
     first = page.locator("article.chunk").first
     expect(first).to_contain_text("My cat is called Mochi.")
     expect(first.locator(".pin-badge")).to_be_visible()
-    expect(drawer.get_by_role("status")).to_contain_text(f"{total - 1} chunks, ")
     expect(row).to_have_count(0)
+    expect(drawer.locator(".row", has_text="Mochi is a lovely name")).to_have_count(
+        0
+    )  # its answer came along
+    left = house.ask("GET", f"/windows/{window}/graveyard")["total"]
+    expect(drawer.get_by_role("status")).to_contain_text(f"{left} chunks, ")
+    answer = house.context(window)["turns"][1]["chunks"][0]
+    assert ("".join(answer["text_pieces"]), answer["pinned"]) == ("Mochi is a lovely name for a cat.", False)
     woken = next(one for turn in house.context(window)["turns"] for one in turn["chunks"])
     assert woken["pinned"]
     assert woken["peak"] == 10_000

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+from halo_weave.core.heads import PENDING, Calibration, RetrievalHead
 from tests.web.talk import act, chunk, keys, panel, say, toast
 
 pytestmark = pytest.mark.browser
+ONE_HEAD = Calibration((RetrievalHead(0, 1, 0.9, 0.9, 1.0),), "")
 
 
 def test_letters_typed_before_the_box_has_the_focus_go_into_it(house, show):
@@ -179,20 +184,65 @@ def test_the_draft_says_how_many_tokens_it_takes(house, show):
     expect(page.locator(".status")).to_contain_text("A long text:")
 
 
-def test_the_first_steps_show_sleeping_and_waking(house, show):
-    page = show()
-    page.get_by_role("button", name="Show me, in four messages").click()
+FACT = "My cat is called Mochi, and she loves salmon."
+
+
+def pruned_first_steps(page):
+    """The prepared conversation, cut to half of its size; returns the line above the box."""
+    page.get_by_role("button", name="Show me, in three steps").click()
     steps = page.locator(".steps")
-    for number in range(1, 5):
-        expect(steps).to_contain_text(f"{number} of 4.")
-        steps.get_by_role("button", name="Write it for me").click()
-        house.replies.append("Here is what I know of it, in a few words. " * 2)
-        page.get_by_label("Your message").press("Enter")
+    expect(steps).to_contain_text("1 of 3.")
+    expect(page.locator("article", has_text=FACT)).to_be_visible()
+    steps.get_by_role("button", name="Prune it").click()
+    expect(steps).to_contain_text("2 of 3.")
+    return steps
+
+
+def live_in(house, page):
+    return house.text(page.evaluate("app.store.current"))
+
+
+@pytest.mark.parametrize("reply", ["Your cat is called Mochi.", "I am a lamp."])
+def test_the_first_steps_tell_that_the_users_message_was_pruned_and_returned_when_it_was(house, show, reply):
+    house.service.weave._system.use_calibration(house.engine, ONE_HEAD)
+    page = show(view="conversation", form="rendered")
+    steps = pruned_first_steps(page)
+    expect(steps).to_contain_text("pruned, your message about the cat among them")
+    assert FACT not in live_in(house, page)
+    expect(page.locator("#conversation article", has_text=FACT)).to_have_class(re.compile("asleep"))
+    used = reply.startswith("Your cat")
+
+    def look(at):
+        weights = np.full(len(at.ids), 0.001, np.float32)
+        pieces = house.engine.pieces(at.ids).pieces()
+        weights[[i == 0 if not used else piece in (b" Mo", b"chi") for i, piece in enumerate(pieces)]] = 10.0
+        return weights
+
+    house.engine.look = look
+    house.replies.append(reply)
+    steps.get_by_role("button", name="Write it for me").click()
+    page.get_by_label("Your message").press("Enter")
+    expect(steps).to_contain_text("3 of 3.")
+    expect(steps).to_contain_text("Your message about the cat returned to its place")
+    assert FACT in live_in(house, page)
+    expect(page.locator("#conversation article", has_text=FACT)).not_to_have_class(re.compile("asleep"))
+    expect(steps).to_contain_text("% of the answer came from it" if used else "took hardly anything from it")
     expect(steps).to_contain_text("Everything lies in")
-    window = page.evaluate("app.store.current")
-    happened = [one["event"] for one in house.ask("GET", f"/windows/{window}/chunks/1.0.user/why")["history"]]
-    assert "slept" in happened
-    assert "woke" in happened
+
+
+def test_the_first_steps_do_not_claim_what_did_not_happen(house, show):
+    house.service.weave._system.use_calibration(house.engine, PENDING)
+    page = show()
+    steps = pruned_first_steps(page)
+    house.replies.append("It is blue.")
+    say(page, "Which colour has the sky?")
+    expect(steps).to_contain_text("did not return for these words")
+    assert FACT not in live_in(house, page)
+    house.replies.append("Mochi.")
+    say(page, "What is my cat called, and what does she love?")
+    expect(steps).to_contain_text("Your message about the cat returned to its place")
+    expect(steps).to_contain_text("What the answer took from it is not known")
+    assert "%" not in steps.inner_text()
 
 
 def test_the_system_prompt_stands_above_the_context_as_the_model_reads_it(house, show):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
+
 import pytest
 from playwright.sync_api import Page, Route, expect
 
@@ -217,6 +220,21 @@ def test_a_reply_goes_on_and_a_message_without_a_reply_is_answered(house, show):
     answered(page, "Once more.")
 
 
+def test_continue_on_a_reply_that_ended_by_itself_changes_nothing_and_says_so(house, show):
+    window = house.window("Tales", max_context_tokens=0, timestamps=False)
+    house.say(window, "First.", "One.")
+    house.say(window, "Second.", "Two.")
+    page = show(window, **CONVERSATION)
+    loaded(page)
+    for _ in range(2):
+        house.replies.append("")
+        tool(page, 3, "Continue")
+        expect(page.get_by_text("The model had nothing to add.")).to_be_visible()
+        settled(page)
+        assert texts(page) == ["First.", "One.", "Second.", "Two."]
+    assert house.context(window)["turns"][-1]["siblings"] == 1
+
+
 def test_a_branch_is_a_window_of_its_own(house, show):
     window = house.window("Tales", max_context_tokens=0, timestamps=False)
     house.say(window, "First.", "One.")
@@ -231,6 +249,68 @@ def test_a_branch_is_a_window_of_its_own(house, show):
     say(page, "Third.")
     settled(page)
     assert "Three." not in house.text(window)
+
+
+def test_what_was_said_on_this_page_is_dimmed_when_it_is_pruned_and_not_when_it_returns(house, show):
+    """Without a reload and without a look at the context."""
+    window = house.window(
+        max_context_tokens=110,
+        min_chunk_tokens=8,
+        timestamps=False,
+        memory_tree_in_prompt=False,
+        resurrection_budget=0,
+        strategy="magnitude_voting",
+    )
+    house.ask("PATCH", f"/windows/{window}", json={"system_prompt": ""})
+    page = show(window, **CONVERSATION)
+    first = page.locator("#conversation article", has_text="My cat is called Mochi.")
+    house.replies.append("A lovely name.")
+    say(page, "My cat is called Mochi.")
+    for topic in ("the harbour at dawn", "how bees find flowers", "old maps of the coast"):
+        house.replies.append(f"There is much to say about {topic}, and little time.")
+        say(page, f"Tell me about {topic}.", wait=False)
+        page.wait_for_function("topic => !app.store.busy && app.store.turn.stats.tokens", arg=topic)
+        settled(page)
+    live = {one["key"] for turn in house.context(window)["turns"] for one in turn["chunks"]}
+    shown = page.locator("#conversation article").evaluate_all(
+        "all => all.map((one) => [one.dataset.key, one.classList.contains('asleep')])"
+    )
+    assert len(shown) == 8
+    assert {key for key, asleep in shown if not asleep} == live
+    expect(first).to_have_class(re.compile("asleep"))
+    settings = {"resurrection_budget": 60, "max_context_tokens": 200}
+    house.ask("PATCH", f"/windows/{window}", json={"settings": settings})
+    house.replies.append("Mochi.")
+    say(page, "What is my cat called?")
+    expect(first).not_to_have_class(re.compile("asleep"))
+
+
+def test_the_context_shows_text_of_other_windows_where_its_dates_say(house, show):
+    """Also if it arrived later than what was said here, as imported text does."""
+    system = house.service.weave._system
+    now, clock = system.now, {"shift": timedelta()}
+    system.now = lambda: now() + clock["shift"]
+    here = house.window("Here", max_context_tokens=0)
+    house.say(here, "Good morning, it rains.", "It does.")
+    clock["shift"] = timedelta(days=-100)
+    old = house.window("Old", max_context_tokens=0)
+    house.say(old, "The zinnia bed was red.", "A fine bed.")
+    clock["shift"] = timedelta()
+    page = show(here, view="context")
+    house.replies.append("Red.")
+    say(page, "What of the zinnia bed?")
+
+    def shown():
+        frame(page)
+        return page.evaluate(
+            "() => [...document.querySelectorAll('#context .turn.user .chunk .text')].map((one) => one.textContent)"
+        )
+
+    wanted = ["The zinnia bed was red.", "Good morning, it rains.", "What of the zinnia bed?"]
+    assert shown() == wanted
+    page.reload()
+    page.wait_for_selector("#context .chunk")
+    assert shown() == wanted
 
 
 @pytest.mark.parametrize("view", ["conversation", "context"])

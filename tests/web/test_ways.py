@@ -204,7 +204,9 @@ def test_a_sleeping_result_opens_at_its_place_in_the_conversation(house, show, e
 
 
 def test_on_a_phone_nothing_covers_the_chunk_that_is_gone_to(house, show):
-    page = show(told(house), viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    window = told(house)
+    asleep(house, window, "For the ships")
+    page = show(window, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     rail, drawer, focused = (
         page.locator("#rail"),
         page.locator("#drawer"),
@@ -221,7 +223,7 @@ def test_on_a_phone_nothing_covers_the_chunk_that_is_gone_to(house, show):
     expect(focused).to_be_in_viewport()
     panel(page, "Graveyard").get_by_role("button", name="Wake up here, pinned").first.tap()
     expect(drawer).to_be_hidden()
-    expect(focused).to_contain_text("fine cat")
+    expect(focused).to_contain_text("For the ships")
 
 
 @pytest.mark.parametrize("width", [768, 1024])

@@ -15,6 +15,7 @@ from halo_weave.server import requests, wire
 from halo_weave.server.requests import Moment, WindowId
 from halo_weave.server.schema import ID, KEY, WHOLE
 from halo_weave.server.service import Service
+from halo_weave.weave.injecting import Injection
 
 Act = Literal["pin", "unpin", "sleep", "wake", "wake_again", "merge"]
 Position = Annotated[str, Query(pattern=ID, examples=["0"])]
@@ -52,7 +53,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(base + "/{key}/{act}", summary="Pin, unpin, put to sleep, wake up, merge into the previous")
     def post_act(window_id: WindowId, key: Key, act: Act) -> wire.Acted:
-        """A chunk woken up by hand is pinned; `wake_again` takes a sleep by hand back and leaves it as it was. A merged chunk goes by the key of the one before it."""
+        """A chunk woken up by hand is pinned, and its question or answer and the first chunk of its turn come along; `wake_again` takes a sleep by hand back and leaves it as it was. A merged chunk goes by the key of the one before it."""
         chunks, named = service.weave.chunks, ChunkKey.parse(key)
         acts: dict[Act, Callable[[str, ChunkKey], Any]] = {
             "pin": chunks.pin,
@@ -64,7 +65,14 @@ def routes(service: Service) -> APIRouter:
         }
         done = acts[act](window_id, named)
         why = chunks.why(window_id, done if act == "merge" else named)
-        return wire.Acted(key=str(why.key), live=why.live, pinned=why.pinned)
+        moved = done if isinstance(done, Injection) else Injection()
+        return wire.Acted(
+            key=str(why.key),
+            live=why.live,
+            pinned=why.pinned,
+            woken=[str(one.key) for one in moved.woken],
+            asleep=[str(one.key) for one in moved.slept],
+        )
 
     @router.get(base + "/{key}/why", summary="Why it is as bright as it is, why it slept, what woke it")
     def get_why(window_id: WindowId, key: Key) -> wire.WhyTold:

@@ -32,6 +32,10 @@ class Stopped(Output):
     stopped: bool = Field(description="Whether there was a reply to stop.")
 
 
+class Added(Output):
+    turns: list[str] = Field(description="Their ids, in the same order.")
+
+
 class Edited(Output):
     """A turn of the user's is answered, so there is something to follow; another one is only replaced."""
 
@@ -79,6 +83,12 @@ def routes(service: Service) -> APIRouter:
         documents = [Document(one.name, one.text) for one in asked.documents]
         said = service.weave.turns.say(window_id, asked.text, after=after, wish=wish, documents=documents)
         return await begun(window_id, said)
+
+    @router.post("/turns", summary="Add turns that were said elsewhere", status_code=201)
+    def post_turns(window_id: WindowId, asked: requests.AddTurns) -> Added:
+        """They become the last ones of the window, one after the other. The model is not asked."""
+        said = [(Role(one.role), one.text) for one in asked.turns]
+        return Added(turns=[str(one.id) for one in service.weave.turns.add(window_id, said)])
 
     @router.post("/answer", summary="Answer what has no reply, or answer again", status_code=202)
     async def post_answer(window_id: WindowId, asked: requests.Answer) -> Saying:

@@ -185,11 +185,12 @@ def routes(service: Service) -> APIRouter:
         "/{window_id}/inject", summary="Wake up what explains a memory", tags=["The AI's own memory"]
     )
     def post_inject(window_id: WindowId, asked: requests.Inject) -> wire.Injected:
-        woken, slept = service.weave.keepsakes.inject(window_id, asked.path)
+        """The newest exchange stays. If nothing of it fits, nothing falls asleep, and the answer says what is missing."""
+        done = service.weave.keepsakes.inject(window_id, asked.path)
         return wire.Injected(
-            keys=[str(one.key) for one in woken],
-            cost=sum(one.cost for one in woken),
-            asleep=[str(one.key) for one in slept],
+            keys=[str(one.key) for one in done.woken],
+            cost=sum(one.cost for one in done.woken),
+            asleep=[str(one.key) for one in done.slept],
         )
 
     return router

@@ -32,10 +32,12 @@ MERGED = """WITH RECURSIVE merged (named, number) AS (
     UNION SELECT m.named, c.merged_into FROM merged m JOIN chunks c ON c.number = m.number
         WHERE c.merged_into IS NOT NULL
 )"""
-# What replies took or were reminded of, and each such chunk with what it is part of by now.
+# What replies took or were reminded of, without the words that they answer, and each such chunk with what it is part of by now.
 REMEMBERED = """WITH RECURSIVE named (turn, chunk, share, reason) AS (
     SELECT turn, chunk, max(share), max(reason) FROM (
-        SELECT turn, chunk, share, NULL AS reason FROM uses WHERE turn IN (SELECT value FROM json_each(?))
+        SELECT u.turn, u.chunk, u.share, NULL AS reason
+        FROM uses u JOIN turns r ON r.id = u.turn JOIN chunks said ON said.number = u.chunk
+        WHERE u.turn IN (SELECT value FROM json_each(?)) AND said.turn <> coalesce(r.answers, 0)
         UNION ALL SELECT turn, chunk, 0.0, reason FROM remembered WHERE turn IN (SELECT value FROM json_each(?))
     ) AS either GROUP BY turn, chunk
 ), whole (named, number) AS (
@@ -118,7 +120,9 @@ class SqlUses(SqlPart):
         with self._db.reading() as db:
             rows = db.execute(
                 f"""{PARTS} SELECT t.id, t.window, t.said, sum(u.share) FROM uses u JOIN turns t ON t.id = u.turn
-                    WHERE u.chunk IN (SELECT number FROM parts) GROUP BY t.id ORDER BY t.id DESC LIMIT ?""",
+                    JOIN chunks said ON said.number = u.chunk
+                    WHERE u.chunk IN (SELECT number FROM parts) AND said.turn <> coalesce(t.answers, 0)
+                    GROUP BY t.id ORDER BY t.id DESC LIMIT ?""",
                 (number_of(db, key), limit),
             ).fetchall()
         return [ChunkUse(turn, window, moment(said), share) for turn, window, said, share in rows]
@@ -129,7 +133,7 @@ class SqlUses(SqlPart):
                 f"""{MERGED} SELECT c.turn, c.chunk, t.role, sum(u.share) AS share, group_concat(DISTINCT u.turn)
                     FROM uses u JOIN turns r ON r.id = u.turn AND r.window = ? JOIN merged m ON m.named = u.chunk
                     JOIN chunks c ON c.number = m.number AND c.merged IS NULL AND c.deleted IS NULL
-                    JOIN turns t ON t.id = c.turn GROUP BY c.number, t.role ORDER BY 4 DESC, c.start LIMIT ?""",
+                    JOIN turns t ON t.id = c.turn WHERE t.id <> coalesce(r.answers, 0) GROUP BY c.number, t.role ORDER BY 4 DESC, c.start LIMIT ?""",
                 (window_id, window_id, limit),
             ).fetchall()
         return [

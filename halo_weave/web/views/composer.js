@@ -255,7 +255,7 @@ export class ComposerView {
     else if (!words && status?.model.state === "missing") words = "No model: nothing can be said yet.";
     else if (!words && turn.failed) words = turn.failed;
     else if (!words && turn.reason) {
-      words = [ending(turn.reason, turn.stats.only_thought), doneWords(turn)].filter(Boolean).join(" ");
+      words = [ending(turn.reason, turn.stats), doneWords(turn)].filter(Boolean).join(" ");
     }
     if (this.status.textContent !== words) this.status.textContent = words;
     this.status.classList.toggle("at-work", turn.phase !== "idle");

@@ -135,18 +135,20 @@ export class ContextView {
     const wanted = new Map([[this.list, top]]);
     let before = /** @type {LiveChunk | null} */ (null);
     let fence = ""; // that the chunk before left open
-    for (const chunk of live.all) {
+    const { all } = live;
+    const beside = new Map(all.map((chunk, i) => [chunk, all[i - 1] ?? null])); // by position, as what sleeps is found
+    for (const chunk of inTime(all, this.app.store.current)) {
       const { node, body } = this.#turn(chunk.turn);
       const inside = wanted.get(body) ?? [];
       const opens = before?.turn.turn_id !== chunk.turn.turn_id;
       fence = opens || chunk.gap || !before ? "" : openFence(before.pieces.join(""), fence);
-      if (chunk.gap) (opens ? top : inside).push(this.#gap(chunk.key, chunk.gap, before, chunk));
+      if (chunk.gap) (opens ? top : inside).push(this.#gap(chunk.key, chunk.gap, beside.get(chunk) ?? null, chunk));
       if (opens && !wanted.has(body)) top.push(node);
       wanted.set(body, inside);
       inside.push(this.#chunk(chunk, fence).node);
       before = chunk;
     }
-    if (live.tailGap) top.push(this.#gap("tail", live.tailGap, before, null));
+    if (live.tailGap) top.push(this.#gap("tail", live.tailGap, all.at(-1) ?? null, null));
     return wanted;
   }
 
@@ -267,4 +269,25 @@ export function settle(place, nodes) {
     if (at === node) at = at.nextSibling;
     else place.insertBefore(node, at);
   }
+}
+
+/**
+ * Chunks as the model reads them: those of this window by position, those of others by when they were said. These stand
+ * before the first message of the user's here that was said later.
+ * @param {LiveChunk[]} chunks by position @param {string} window @returns {LiveChunk[]}
+ */
+export function inTime(chunks, window) {
+  const earlier = (/** @type {LiveChunk} */ a, /** @type {LiveChunk} */ b) =>
+    Date.parse(a.turn.said) - Date.parse(b.turn.said) || compareIds(a.start, b.start);
+  const others = chunks.filter(({ turn }) => turn.window !== window).sort(earlier);
+  /** @type {LiveChunk[]} */
+  const ordered = [];
+  for (const chunk of chunks) {
+    if (chunk.turn.window !== window) continue;
+    while (others.length && chunk.turn.role === "user" && earlier(others[0], chunk) < 0) {
+      ordered.push(/** @type {LiveChunk} */ (others.shift()));
+    }
+    ordered.push(chunk);
+  }
+  return [...ordered, ...others];
 }

@@ -276,7 +276,7 @@ export class ConversationView {
       let fence = "";
       const nodes = chunks.map((said) => {
         const live = said.draft ? said : store.live?.find(said.key);
-        const node = this.#chunk(live ?? said, { raw: raw || isPlainFile(turn), fence }).node;
+        const node = this.#chunk(live ?? pruned(said), { raw: raw || isPlainFile(turn), fence }).node;
         fence = openFence(said.pieces.join(""), fence);
         return node;
       });
@@ -353,5 +353,14 @@ function shownTurn({ chunks, ...turn }) {
       peak: 0, mean: 0, woken: null, tool: one.tool, thought: one.thought, gap: null, thoughts: 0, fresh: false,
       draft: false, rank: 0, asleep: true, tools: one.tool ? toolTokens(one.text_pieces) : [], thinking: [],
     })),
+  };
+}
+
+/** A chunk that is not live, also if it was when it was said. @param {LiveChunk} said @returns {LiveChunk} */
+function pruned(said) {
+  if (said.asleep) return said;
+  return {
+    ...said, asleep: true, pinned: false, woken: null, gap: null, fresh: false, rank: 0,
+    brightness: new Float32Array(0), peak: 0, mean: 0,
   };
 }

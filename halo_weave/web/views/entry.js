@@ -225,7 +225,7 @@ function versionOf({ version, modified, ended, content }, again) {
 
 /** @param {Wire.Answers["POST /api/windows/{window_id}/inject"]} done */
 function injectedWords({ keys, cost, asleep }) {
-  if (!keys.length) return "Everything of its snapshot is live already, or there is no room for it.";
+  if (!keys.length) return "Nothing of its snapshot is asleep.";
   const tokens = cost ? `, ${counted(cost, "token")}` : "";
   const room = asleep.length ? ` ${counted(asleep.length, "dimmer chunk")} fell asleep to make room.` : "";
   return `Woke ${counted(keys.length, "chunk")} of its snapshot${tokens}.${room}`;

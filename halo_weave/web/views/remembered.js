@@ -7,7 +7,6 @@ import { Prose } from "./prose.js";
 
 const USED = 0.05;
 const MOST = 600; // characters of a memory
-const NOTHING = "This answer used nothing that was said before.";
 const UNKNOWN = "What this answer used is not known: which parts of the model look back was not found out yet.";
 
 export class RememberedView {
@@ -27,7 +26,7 @@ export class RememberedView {
     if (shown === this.#shown) return;
     this.#shown = shown;
     if (!remembered) fill(this.node, unknown ? h("p", { class: "quiet", text: UNKNOWN }) : null);
-    else if (!remembered.length) fill(this.node, h("p", { class: "quiet", text: NOTHING }));
+    else if (!remembered.length) fill(this.node); // no memory was used: there is nothing to tell
     else {
       const open = this.node.querySelector("details")?.open;
       const items = remembered.map((one) => this.#item(one, turn_id));

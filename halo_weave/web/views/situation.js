@@ -40,7 +40,7 @@ export class SituationView {
     if (!store.windowsKnown || (current && !live)) return this.#skeleton();
     if (!current) {
       this.#say("One conversation without an end", WELCOME, "New window", () => app.newWindow());
-      const steps = button("Show me, in four messages", () => store.tell("first-steps"));
+      const steps = button("Show me, in three steps", () => store.tell("first-steps"));
       this.node.querySelector(".empty")?.append(" ", steps);
       return;
     }
