@@ -13,7 +13,10 @@ from tests.stores.material import NOW, answer, ask
 
 EXCHANGES = (
     ("I planted three tomato seedlings behind the shed.", "Water them in the evening, never at noon."),
-    ("My sister Ada plays the violin in Lisbon.", "What a lovely city for music!"),
+    (
+        "My sister Ada plays the violin in Lisbon.",
+        "Try the free concerts on Sunday.",
+    ),
     ("The parser fails on parseURL2 with a trailing slash.", "Strip the slash before you split the path."),
     ("We adopted a greyhound called Comet.", "Greyhounds sleep a lot, and they love sofas."),
     ("Remind me that the rent is due on the 28th.", "Noted: the rent, on the 28th."),

@@ -3,14 +3,8 @@
 import pytest
 
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.keepsakes.notes import Notes
-from halo_weave.keepsakes.structured_memory import StructuredMemory
-from halo_weave.keepsakes.tools import Toolbox
 from halo_weave.ports import Abilities
-from halo_weave.stores.sqlite import SqliteStore
 from halo_weave.weave import ahead, events
-from halo_weave.weave.system import ABLE
-from tests.templates.samples import THINKS
 from tests.weave.conftest import SMALL
 
 AHEAD = Abilities(ahead=True)
@@ -74,20 +68,6 @@ def test_a_message_for_which_nothing_may_wake_up_is_read_while_it_is_typed(weave
     read(weave, window, "Good morning.")
     weave.memory.preview(window, "Where does the heron stand?", ahead=True)
     assert read(weave, window, "Where does the heron stand?").computed == 1
-
-
-def test_tools_that_a_message_asks_for_are_declared_while_it_is_typed(assembled, tmp_path):
-    with SqliteStore(tmp_path / "kept.sqlite") as store:
-        toolbox = Toolbox(Notes(store), StructuredMemory(store))
-        engine = ScriptedEngine(template=THINKS, parameters=ABLE, context=1 << 14, abilities=AHEAD)
-        weave = assembled(engine, toolbox)
-        free = {"max_context_tokens": 0, "resurrection_budget": None, "tools": "auto"}
-        window = weave.windows.create("one", settings={**SMALL, **free}).id
-        read(weave, window, "Good morning.")
-        text = "Please remember that the heron is called Gerda."
-        without = weave.memory.preview(window, "Where does the heron stand?").plan.room
-        assert weave.memory.preview(window, text, ahead=True).plan.room < without - 100
-        assert read(weave, window, text).computed == 1
 
 
 def test_what_was_typed_and_not_sent_is_in_no_prompt(weave):
