@@ -133,7 +133,9 @@ class Chat:
                     f"☾ {counted(len(event.chunks), 'chunk')}, {counted(tokens, 'token')}, fell asleep"
                 )
             case events.MemoryChanged():
-                self.quietly(f"✎ {event.change}: {event.path} (halo-weave memory history {event.path!r} tells more)")
+                self.quietly(
+                    f"✎ {event.change}: {event.path} (halo-weave memory history {event.path!r} tells more)"
+                )
             case events.Spoken():
                 self.thinking = False
                 self.console.print()
