@@ -11,7 +11,7 @@ class News(NamedTuple):
     """What another server did to a window, or asks of the one that writes it. Without a window: to any of them."""
 
     window: str | None
-    event: Literal["changed", "deleted", "stop"]
+    event: Literal["changed", "deleted", "erased", "stop"]
 
 
 class Fleet(Protocol):
@@ -24,7 +24,9 @@ class Fleet(Protocol):
         When the block ends, the others hear that the window has changed.
         """
 
-    def tell(self, windows: Iterable[str], event: Literal["changed", "deleted"] = "changed") -> None:
+    def tell(
+        self, windows: Iterable[str], event: Literal["changed", "deleted", "erased"] = "changed"
+    ) -> None:
         """Other processes hear of it within a second. Never fails: what is not told is seen when they look again."""
 
     def written(self, window_id: str) -> bool:
@@ -43,7 +45,9 @@ class Alone:
     def lease(self, window_id: str) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def tell(self, windows: Iterable[str], event: Literal["changed", "deleted"] = "changed") -> None:
+    def tell(
+        self, windows: Iterable[str], event: Literal["changed", "deleted", "erased"] = "changed"
+    ) -> None:
         pass
 
     def written(self, window_id: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -280,8 +280,13 @@ class Engine(Protocol):
         Windows form a group by what is before the first / of their names: that with the / stands for all of them.
         """
 
-    def erase(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Tokens with labels from the first of each span up to the second were deleted: keep nothing of them."""
+    def erase(self, spans: Sequence[tuple[int, int]], windows: Collection[str] = ()) -> None:
+        """Tokens with labels from the first of each span up to the second were deleted: keep nothing of them.
+
+        A span begins with the message that was deleted, or of which a part was, and ends where that part did.
+        `windows` have read them at some time. What stands later there was computed while they were in sight: it is not
+        used any more, and computed again before the next reply.
+        """
 
     def close(self) -> None: ...
 

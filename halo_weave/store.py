@@ -157,6 +157,10 @@ class Transcript(Protocol):
         """What goes when this chunk is deleted: the pair of turns for a question's opening or any part of an answer,
         else the chunk alone. The same set comes back when it is undeleted."""
 
+    def holders(self, keys: Sequence[ChunkKey]) -> dict[str, bool]:
+        """Windows that hold one of these chunks, live or asleep: there a model has read them. And whether the window reads
+        some chunk with other tokens than it was said with."""
+
     def delete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
         """Out of every window and every search, until undeleted. The record stays. Returns where they were live."""
 

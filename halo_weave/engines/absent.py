@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,8 +100,8 @@ class AbsentEngine:
     def forget(self, window: str) -> None:
         discard_window(self._cells, window)
 
-    def erase(self, spans: Sequence[tuple[int, int]]) -> None:
-        erase_tokens(self._cells, spans)
+    def erase(self, spans: Sequence[tuple[int, int]], windows: Collection[str] = ()) -> None:
+        erase_tokens(self._cells, spans, windows)
 
     def close(self) -> None:
         pass

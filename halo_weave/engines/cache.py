@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,18 @@ from halo_weave.core.brightness import AttentionRow, Floats
 from halo_weave.core.tokens import Ids, Positions
 from halo_weave.engines.batch import TokenBatch
 from halo_weave.engines.capture import AttentionReader
-from halo_weave.engines.cells import BringBack, CachedTokens, Cells, Places, Plan, pieces, runs
-from halo_weave.engines.disk import Grave, SavedWindow, Span, has_any
+from halo_weave.engines.cells import (
+    BringBack,
+    CachedTokens,
+    Cells,
+    Places,
+    Plan,
+    count_before,
+    pieces,
+    runs,
+    stands_before,
+)
+from halo_weave.engines.disk import Grave, SavedWindow, has_any
 from halo_weave.engines.prompts import CHUNK, NEVER, FlatPrompt, Kinds, Observation, attention_row
 from halo_weave.errors import EngineError
 from halo_weave.llama import abi
@@ -47,8 +57,24 @@ class Shape:
     sliding: int = 0  # places that the layers with a sliding window look back; 0: there are none
 
 
+class Erased(NamedTuple):
+    """Labels of tokens that were deleted."""
+
+    first: int
+    last: int  # the one after the last
+    read: bool  # by this window: what stands later was computed while they were in sight
+
+
 class CellsRefused(EngineError):
     """Saved keys and values do not fit into this cache."""
+
+
+def _survives(grave: Grave, erased: Sequence[Erased]) -> bool:
+    """Whether nothing of a grave was deleted, or computed while deleted text was in sight."""
+    labels = grave.tokens.labels
+    return not has_any(labels, [one[:2] for one in erased]) and all(
+        stands_before(labels, one.first) for one in erased if one.read
+    )
 
 
 def _before_unsent(labels: Positions) -> int:
@@ -63,7 +89,7 @@ class Cache:
         """`attention`: whether rows can be read from it."""
         self.model, self.shape, self.c = model, shape, model.c
         self.batch = TokenBatch(shape.batch)
-        self.erased: list[Span] = []  # labels of live tokens that were deleted and have not left yet
+        self.erased: list[Erased] = []  # what was deleted since a prompt was read that does not have it
         self.new = True  # nobody asked yet what lies on disk
         self.graves: list[Grave] = []
         self.fresh: list[Grave] = []  # those that fell asleep since somebody asked
@@ -167,12 +193,33 @@ class Cache:
         same = (self.ids[:most] == prompt.ids[:most]) & (self.kinds[:most] == prompt.kinds[:most])
         return int(np.argmin(np.append(same, False)))
 
-    def erase(self, spans: Sequence[Span]) -> None:
-        """These tokens were deleted: nothing of them is kept when they leave, or was kept before."""
-        self.graves = [grave for grave in self.graves if not has_any(grave.tokens.labels, spans)]
-        self.fresh = [grave for grave in self.fresh if not has_any(grave.tokens.labels, spans)]
-        if has_any(self.labels[: self.count], spans):
-            self.erased += spans
+    def erase(self, erased: Sequence[Erased]) -> None:
+        """These tokens were deleted: nothing is kept of them, nor of what was computed while they were in sight."""
+        self.erased += erased
+        self.graves = [grave for grave in self.graves if _survives(grave, erased)]
+        self.fresh = [grave for grave in self.fresh if _survives(grave, erased)]
+
+    def drop_erased(self, prompt: FlatPrompt | None = None) -> None:
+        """Live tokens leave for good that were deleted, or computed while deleted ones were in sight.
+
+        Not yet if the prompt still has them: its turn began before the deletion.
+        """
+        ends = [one.last - 1 for one in self.erased]
+        if prompt is not None and bool(np.isin(ends, prompt.labels).any()):
+            return
+        stale = self._stale_from()
+        self.erased.clear()
+        if stale != NEVER:
+            kept = count_before(self.labels[: self.count], stale)
+            self._remove(np.arange(kept, self.count), keep=False)
+            self.count, self.clean, self.foreseen = kept, min(self.clean, kept), None
+
+    def _stale_from(self) -> int:
+        """The label from which on deleted text was in sight."""
+        labels = self.labels[: self.count]
+        return min(
+            (one.first for one in self.erased if one.read or has_any(labels, [one[:2]])), default=NEVER
+        )
 
     def usable(self, prompt: FlatPrompt) -> list[Grave]:
         """Graves that there is room for: one that returns in part needs cells for all its tokens for a moment."""
@@ -292,20 +339,20 @@ class Cache:
     def _remove(self, index: npt.NDArray[np.intp], *, keep: bool) -> None:
         """Live tokens leave; their keys and values are kept aside while there is room."""
         room = self.shape.graveyard_bytes // self.shape.cell_bytes  # tokens
+        stale = self._stale_from()
         for gone in self._stretches(index):
-            keep = keep and not has_any(self.labels[gone], self.erased)
             first, last = int(self.places[gone[0]]), int(self.places[gone[-1]]) + 1
             sent = gone[: _before_unsent(self.labels[gone])]
             named = bool((self.labels[sent] > NAMELESS).any())  # nobody will ask for a frame without its turn
             for piece in pieces(self.labels[sent], PIECE) if keep and named else ():
-                if len(sent[piece]) <= room:
+                sound = stale == NEVER or stands_before(self.labels[sent[piece]], stale)
+                if sound and len(sent[piece]) <= room:
                     self.graves.append(self._saved(sent[piece]))
                     self.fresh.append(self.graves[-1])
                     room -= len(sent[piece])
             for sequence in (LIVE, HELD) if self.shape.sliding else (LIVE,):
                 self.c.llama_memory_seq_rm(self.memory, sequence, first, last)
             self.cells.give_back(self.columns[gone])
-        self.erased.clear()
         while sum(grave.state.nbytes for grave in self.graves) > self.shape.graveyard_bytes:
             del self.graves[0]  # the oldest goes first
 

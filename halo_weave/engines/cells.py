@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from halo_weave.core.tokens import Ids, Positions
 from halo_weave.errors import BadInput
-from halo_weave.ports import NAMELESS
+from halo_weave.ports import GIVEN, NAMELESS
 
 Places = npt.NDArray[np.int32]
 
@@ -103,6 +103,21 @@ def pieces(labels: Positions, most: int) -> Iterator[slice]:
         yield slice(start, end)
         start = end
     yield slice(start, len(labels))
+
+
+def stands_before(labels: Positions, first: int) -> bool:
+    """Whether tokens that follow each other surely stand before label `first`. What has no position says nothing of that."""
+    known = labels[labels > GIVEN]
+    return bool(len(known)) and int(known.max()) < first
+
+
+def count_before(labels: Positions, first: int) -> int:
+    """How many live tokens surely stand before label `first`: up to the last one that was said before, or the system prompt."""
+    earlier = np.flatnonzero((labels >= 0) & (labels < first))
+    if not len(earlier):
+        unsaid = labels[: int(np.argmax(np.append(labels >= 0, True)))]
+        earlier = np.flatnonzero(unsaid > GIVEN)  # a frame may stand later, and has a label below
+    return int(earlier[-1]) + 1 if len(earlier) else 0
 
 
 def plan_reading(

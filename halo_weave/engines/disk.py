@@ -9,7 +9,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.tokens import Ids, Positions
-from halo_weave.engines.cells import CachedTokens
+from halo_weave.engines.cells import CachedTokens, stands_before
 from halo_weave.llama.library import Library
 from halo_weave.ports import GIVEN, NAMELESS, named_by
 
@@ -119,10 +119,10 @@ class CellFiles:
         with self._guard:
             discard_window(self.root, window)
 
-    def erase(self, spans: Sequence[Span]) -> None:
+    def erase(self, spans: Sequence[Span], windows: Collection[str] = ()) -> None:
         self.settle()
         with self._guard:
-            erase_tokens(self.root, spans)
+            erase_tokens(self.root, spans, windows)
         self._shelves.clear()
 
     def _place(self, window: str) -> Path:
@@ -203,11 +203,19 @@ def discard_window(root: Path, window: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def erase_tokens(root: Path, spans: Sequence[Span]) -> None:
-    """Delete every file that holds one of these tokens, of every window and model."""
+def erase_tokens(root: Path, spans: Sequence[Span], windows: Collection[str] = ()) -> None:
+    """Delete every file that holds one of these tokens, of every window and model.
+
+    Of `windows`, which have read them, also what was live, and what stands later.
+    """
+    first = min((first for first, _ in spans), default=0)
+    have_read = {_folder_name(window) for window in windows}
     for path in root.rglob("*.cells"):
         head = _head(path)
-        if head is None or has_any(head[1], spans):
+        stale = path.parent.name in have_read and (
+            path.name == LIVE_FILE or head is None or not stands_before(head[1], first)
+        )
+        if stale or head is None or has_any(head[1], spans):
             path.unlink(missing_ok=True)
 
 

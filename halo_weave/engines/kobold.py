@@ -8,7 +8,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -457,7 +457,9 @@ class KoboldEngine:
             with suppress(EngineError):
                 self._asked("POST", "/api/extra/lending/forget", {"window": f"{self._client} {window}"})
 
-    def erase(self, spans: Sequence[tuple[int, int]]) -> None:
+    def erase(self, spans: Sequence[tuple[int, int]], windows: Collection[str] = ()) -> None:
         if self._lent and spans:
+            names = [f"{self._client} {window}" for window in windows]
+            asked = {"spans": [list(span) for span in spans], "windows": names}
             with suppress(EngineError):
-                self._asked("POST", "/api/extra/lending/forget", {"spans": [list(span) for span in spans]})
+                self._asked("POST", "/api/extra/lending/forget", asked)

@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.engines.apart import Apart
-from halo_weave.engines.cache import Cache, CellsRefused, Shape
+from halo_weave.engines.cache import Cache, CellsRefused, Erased, Shape
 from halo_weave.engines.capture import is_native
 from halo_weave.engines.cells import plan_reading
 from halo_weave.engines.description import check_that_it_writes, describe, readable, template_of, written_ends
@@ -121,6 +121,7 @@ class LlamaEngine:
         self.caches: OrderedDict[str, Cache] = OrderedDict()
         self.active: set[str] = set()
         self.doomed: set[str] = set()
+        self.erased: dict[str, list[Erased]] = {}  # as in a cache, for windows that have none
         self.has_state = has_state(self.model)
         self._now = datetime.now()
         self.misfits = 0  # how often the map of cells did not fit what the model looked at
@@ -225,12 +226,16 @@ class LlamaEngine:
         with contextlib.suppress(EngineError):  # a closed engine has forgotten everything
             self.scheduler.post(drop(), f"forget {window}", sure=True)
 
-    def erase(self, spans: Sequence[Span]) -> None:
+    def erase(self, spans: Sequence[Span], windows: Collection[str] = ()) -> None:
         def erase_all() -> Generator[GenerationEvent | None]:
-            for cache in self.caches.values():
-                cache.erase(spans)
+            for window in {*self.caches, *windows}:
+                erased = [Erased(first, last, window in windows) for first, last in spans]
+                if window in self.caches:
+                    self.caches[window].erase(erased)
+                else:  # a turn that has begun may still bring them into a cache
+                    self.erased[window] = [*self.erased.get(window, ()), *erased]
             if self.disk:
-                self.disk.erase(spans)
+                self.disk.erase(spans, windows)
             return
             yield
 
@@ -254,6 +259,7 @@ class LlamaEngine:
             began = time.perf_counter()
             looks = capture is not None and (capture.reply or capture.reading)
             cache = self._cache(window, len(prompt) + sampling.max_new_tokens, attention=looks)
+            self._drop_erased(cache, prompt)
             if cache.reader and capture:
                 cache.reader.choose(capture)
             with Sampler(self.model, sampling, prompt.ids) as sampler:
@@ -276,6 +282,7 @@ class LlamaEngine:
         with self._at_work(window):
             looks = watch.rows_from != NEVER
             cache = self._cache(window, len(prompt) + room, attention=looks)
+            self._drop_erased(cache, prompt)
             if cache.reader and watch.capture:
                 cache.reader.choose(watch.capture)
             self._fetch(window, cache, prompt, mode)
@@ -451,10 +458,16 @@ class LlamaEngine:
         self.caches.move_to_end(window)
         return cache
 
+    def _drop_erased(self, cache: Cache, prompt: FlatPrompt) -> None:
+        if cache.erased and self.has_state:  # nothing can be taken out of a recurrent state
+            cache.reset()
+        cache.drop_erased(prompt)
+
     def _grown(self, window: str, size: int, *, attention: bool) -> Cache:
         cache = self.caches.get(window)
         if cache is None:
             cache = self.caches[window] = Cache(self.model, self.shape, size, attention=attention)
+            cache.erased = self.erased.pop(window, [])
         else:
             if cache.doubt or not cache.settled:
                 cache.reset()
@@ -494,4 +507,6 @@ class LlamaEngine:
     def _drop(self, window: str) -> None:
         cache = self.caches.pop(window, None)
         if cache:
+            if cache.erased:
+                self.erased[window] = cache.erased
             cache.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -197,9 +197,9 @@ class OpenAiEngine:
         if self.reader is not None:
             self.reader.forget(window)
 
-    def erase(self, spans: Sequence[tuple[int, int]]) -> None:
+    def erase(self, spans: Sequence[tuple[int, int]], windows: Collection[str] = ()) -> None:
         if self.reader is not None:
-            self.reader.erase(spans)
+            self.reader.erase(spans, windows)
 
     def read_ahead(
         self,

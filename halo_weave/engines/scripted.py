@@ -9,7 +9,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow, Floats
 from halo_weave.core.tokens import Ids, Role, Tokens
-from halo_weave.engines.cells import BringBack, CachedTokens, plan_reading
+from halo_weave.engines.cells import BringBack, CachedTokens, count_before, plan_reading, stands_before
 from halo_weave.engines.disk import has_any
 from halo_weave.engines.prompts import CHUNK, FlatPrompt, Kinds, attention_row
 from halo_weave.engines.stops import Stops
@@ -239,10 +239,15 @@ class ScriptedEngine:
             for one in named_by(window, list(self.windows)):
                 self.windows.pop(one)
 
-    def erase(self, spans: Sequence[tuple[int, int]]) -> None:
+    def erase(self, spans: Sequence[tuple[int, int]], windows: Collection[str] = ()) -> None:
+        first = min((first for first, _ in spans), default=0)
         with self.lock:
-            for kept in self.windows.values():
+            for name, kept in self.windows.items():
                 kept.asleep = [run for run in kept.asleep if not has_any(run.labels, spans)]
+                if name in windows or has_any(kept.live.labels, spans):
+                    kept.asleep = [run for run in kept.asleep if stands_before(run.labels, first)]
+                    sound = count_before(kept.live.labels, first)
+                    kept.live, kept.clean = kept.live.part(slice(sound)), min(kept.clean, sound)
 
     def close(self) -> None:
         with self.lock:

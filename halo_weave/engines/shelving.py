@@ -61,7 +61,7 @@ def begin_alike(cache: Cache, others: Iterable[Cache], prompt: FlatPrompt) -> No
 
 def _alike(cache: Cache, ids: Ids) -> int:
     """How many of the first live tokens are these, as reading them anew would make them."""
-    most = 0 if cache.doubt or not cache.settled else min(cache.clean, len(ids))
+    most = 0 if cache.doubt or not cache.settled or cache.erased else min(cache.clean, len(ids))
     return int(np.argmin(np.append(cache.ids[:most] == ids[:most], False)))
 
 
@@ -75,6 +75,8 @@ def keep_fresh(disk: CellFiles | None, window: str, cache: Cache) -> None:
 
 def put_aside(disk: CellFiles | None, window: str, cache: Cache) -> None:
     """The window gives way; what was live in it goes to disk."""
-    if disk and cache.count and cache.settled and not cache.doubt and not cache.erased:
+    if disk and cache.settled and not cache.doubt:
+        cache.drop_erased()
+    if disk and cache.count and cache.settled and not cache.doubt:
         with contextlib.suppress(EngineError):
             disk.keep_live(window, cache.saved())

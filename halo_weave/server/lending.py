@@ -137,6 +137,11 @@ class ForgetLent(Input):
         max_length=10_000,
         description="Labels, from the first up to the second, of what was deleted.",
     )
+    windows: list[_Name] = Field(
+        default=[],
+        max_length=10_000,
+        description="Which have read it: what stands later there is computed again.",
+    )
 
 
 class LentForgotten(Output):
@@ -193,7 +198,8 @@ def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration])
                 raise BadInput("The name of a window does not end with a /. Send the name of one window.")
             engine().forget(_window(asked.window))
         if asked.spans and WHO.get() in (None, OWNER):
-            engine().erase([(first, last) for first, last in asked.spans])
+            spans = [(first, last) for first, last in asked.spans]
+            engine().erase(spans, [_window(name) for name in asked.windows])
         elif asked.spans:  # labels of others may be the same: all goes that was read for this person
             engine().forget(_window(""))
         return LentForgotten()

@@ -166,10 +166,7 @@ class WeaveChunks:
         """Delete the chunk from search until it is undeleted. Returns all that was deleted with it."""
         with self._system.alone(window_id):
             would = self.would_delete(window_id, key)
-            records = self._system.store.chunks_by_key(would.keys)
-            gone = replace(would, windows=self._system.store.delete(would.keys, now=self._system.now()))
-            for engine in self._system.engines:
-                engine.erase([(one.chunk.start, one.chunk.stop) for one in records])
+            gone = replace(would, windows=self._system.delete(would.keys))
         self._system.changed({window_id, *gone.windows})
         return gone
 

@@ -249,8 +249,7 @@ class WeaveLibrary:
         if not keys:
             state = "is there" if undo else "is forgotten already"
             return MemoryForgotten(f"Nothing changed: chunk {id} {state}.", [])
-        act = system.store.undelete if undo else system.store.delete
-        windows = act(keys, now=system.now())
+        windows = system.store.undelete(keys, now=system.now()) if undo else system.delete(keys)
         system.recall.note_said()
         system.changed({record.window, *windows})
         did = "Remembered again" if undo else "Forgotten; undo brings it back"

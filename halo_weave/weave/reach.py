@@ -177,6 +177,11 @@ class StoreInReach:
         self._sees_chunk(key)
         return self._store.deletion_of(key)
 
+    def holders(self, keys: Sequence[ChunkKey]) -> dict[str, bool]:
+        """Also windows of others: what is deleted leaves the caches of all."""
+        self._writes_chunks(keys)
+        return self._store.holders(keys)
+
     def delete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
         self._writes_chunks(keys)
         return self._known(self._store.delete(keys, now=now))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -13,6 +13,7 @@ from threading import Event, Lock
 from typing import Literal
 
 from halo_weave.core.heads import NOT_CALIBRATED, Calibration
+from halo_weave.core.tokens import ChunkKey
 from halo_weave.engine_list import EngineList
 from halo_weave.errors import (
     BadInput,
@@ -371,6 +372,22 @@ class System:
             yield
         self.hubs.of(window_id).publish(WindowChanged())
 
+    def delete(self, keys: Sequence[ChunkKey]) -> tuple[str, ...]:
+        """Delete chunks, and all that the caches of the engines hold of them. Returns where they were live."""
+        held = self.store.holders(keys)
+        spans = [
+            (min(part.chunk.start for part in self.store.turn(one.key.turn_id)), one.chunk.stop)
+            for one in self.store.chunks_by_key(keys)
+        ]
+        windows = self.store.delete(keys, now=self.now())
+        for engine in self.engines:
+            engine.erase(spans, [window for window, other_tokens in held.items() if not other_tokens])
+            for window, other_tokens in held.items():
+                if other_tokens:  # there positions are no labels
+                    engine.forget(window)
+        self.store.fleet.tell(held, "erased")
+        return windows
+
     def changed(self, windows: Iterable[str]) -> None:
         """Tell those who watch these windows, on any server, that they are not what they last saw."""
         each = list(windows)
@@ -387,7 +404,10 @@ class System:
 
     def hear(self, news: News) -> None:
         """Another server has changed something: those who watch it here are told."""
-        if news.window is None:
+        if news.event == "erased" and news.window is not None:  # text that the window has read was deleted
+            for engine in self.engines:
+                engine.forget(news.window)
+        elif news.window is None:
             self.hubs.publish(WindowChanged())
         elif news.event == "deleted":
             self.hubs.drop(news.window)

@@ -151,7 +151,9 @@ class PostgresFleet:
 
     # News
 
-    def tell(self, windows: Iterable[str], event: Literal["changed", "deleted"] = "changed") -> None:
+    def tell(
+        self, windows: Iterable[str], event: Literal["changed", "deleted", "erased"] = "changed"
+    ) -> None:
         if each := list(windows):
             with suppress(HaloWeaveError), self._db.writing() as db:
                 db.raw.execute(_TELL, (event, self.owner, each))

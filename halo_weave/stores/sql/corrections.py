@@ -127,6 +127,26 @@ class SqlCorrections(SqlPart):
             ).fetchall()
         return tuple(ChunkKey(turn, chunk, Role(role)) for turn, chunk, role in rows)
 
+    def holders(self, keys: Sequence[ChunkKey]) -> dict[str, bool]:
+        with self._db.reading() as db:
+            numbers = listed([number_of(db, key) for key in keys])
+            held = {
+                window
+                for table in ("live", "asleep")
+                for (window,) in db.execute(
+                    f"SELECT window FROM {table} WHERE chunk IN (SELECT value FROM json_each(?))", (numbers,)
+                )
+            }
+            own = {
+                window
+                for window in held
+                for table in ("live", "asleep")
+                if db.execute(
+                    f"SELECT 1 FROM {table} WHERE window = ? AND tokenizer IS NOT NULL LIMIT 1", (window,)
+                ).fetchone()
+            }
+        return {window: window in own for window in sorted(held)}
+
     def delete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
         when = micros(now)
         with self._db.writing(durable=True) as db:
