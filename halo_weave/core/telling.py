@@ -128,7 +128,7 @@ _LISTENING = frozenset(
         """sorry hear great glad happy nice lovely wonderful congratulations congrats sound thank thanks share sharing hope
         understood understand noted note got okay ok sure alright know remember keep mind good awesome exciting interesting fun
         welcome help assist need let ask question anything else feel free like want please tell told mention say said cool
-        amazing fantastic perfect excellent user yes right indeed well""".split(),
+        amazing fantastic perfect excellent user yes right indeed well enjoy time soon day luck best wish""".split(),
         "english",
     )
 )

@@ -10,7 +10,6 @@ from datetime import datetime
 import numpy as np
 
 from halo_weave.core.paths import HEADING_LENGTH, checked_path
-from halo_weave.core.telling import told_share
 from halo_weave.core.words import question_terms
 from halo_weave.errors import HaloWeaveError
 from halo_weave.keepsakes.requests import MemoryRequest
@@ -66,13 +65,15 @@ def forget(tree: StructuredMemory, text: str, *, now: datetime) -> MemoryChanged
     return MemoryChanged("forgotten", found[0].path, found[0].content)
 
 
-def told(tree: StructuredMemory, message: str, request: MemoryRequest | None) -> str:
-    """What the model is told of saved memories in front of a message that is about them; empty if it is not."""
-    asking = told_share(message) == 0 if request is None else request.kind == "ask"
-    if not asking:
+def told(tree: StructuredMemory, request: MemoryRequest | None) -> str:
+    """What the model is told of saved memories in front of a message that asks for them; empty for other messages.
+
+    Other questions are answered by recall: it also finds what was said since and corrects what is saved.
+    """
+    if request is None or request.kind != "ask":
         return ""
-    found = about(tree, request.text if request else message)
-    if not found and request is not None and not question_terms(request.text, 8):
+    found = about(tree, request.text)
+    if not found and not question_terms(request.text, 8):
         found = tree.newest()
     lines: list[str] = []
     for entry in found:

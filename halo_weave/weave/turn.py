@@ -272,7 +272,7 @@ class Turn:
         if self.request is not None and self.request.kind == "forget" and not kept and self.form == "off":
             after = NOTHING_SAVED
         able = self.engine.info.parameters >= ABLE and self.settings.memory_tree_in_prompt
-        before = told(self.tree, self.text, self.request) if able and self.form == "off" else ""
+        before = told(self.tree, self.request) if able and self.form == "off" else ""
         if before or after:
             self.desk.tell_with(ids.user_turn, before, after)
 

@@ -113,7 +113,7 @@ def test_what_the_user_wants_forgotten_is_taken_out_and_the_rest_stays(assembled
 
 
 @pytest.mark.parametrize(("parameters", "told"), [(135_000_000, False), (1_500_000_000, True)])
-def test_a_question_about_what_is_saved_is_answered_with_it(assembled, toolbox, parameters, told):
+def test_who_asks_what_is_remembered_is_answered_with_it(assembled, toolbox, parameters, told):
     class Sized(ScriptedEngine):
         @property
         def info(self) -> ModelInfo:
@@ -124,10 +124,10 @@ def test_a_question_about_what_is_saved_is_answered_with_it(assembled, toolbox, 
     weave = assembled(Sized(["4321.", "Hm."]), toolbox)
     toolbox.tree.save("Work/Code", KEPT, now=weave.now())
     window = weave.windows.create("one", settings=ROOMY).id
-    list(weave.turns.steps(window, "What is the code of the store room?"))
+    list(weave.turns.steps(window, "What do you remember about the store room?"))
     assert (KEPT in spoken_prompt(weave, window)) is told
     other = weave.windows.create("two", settings=ROOMY).id
-    list(weave.turns.steps(other, "The weather is fine in the mountains."))
+    list(weave.turns.steps(other, "What is the code of the store room?"))
     assert KEPT not in spoken_prompt(weave, other)
 
 
