@@ -133,7 +133,7 @@ _LISTENING = frozenset(
     )
 )
 _ECHO_WORDS = 40  # a longer answer says more than that it has listened
-_NEW_WORDS = 2  # so many words that the user did not say are still an echo
+_NEW_WORDS = 2  # so many words that the user did not say are still an echo of a statement
 
 
 def refuses(answer: str) -> bool:
@@ -146,7 +146,8 @@ def echoes(answer: str, question: str) -> bool:
     if len(answer.split()) > _ECHO_WORDS:
         return False
     known = question_terms(question, 400).keys() | _LISTENING
-    return sum(stem not in known for stem in question_terms(answer, 400)) <= _NEW_WORDS
+    most = 0 if told_share(question) == 0 else _NEW_WORDS  # one word may answer a question
+    return sum(stem not in known for stem in question_terms(answer, 400)) <= most
 
 
 def worth_recalling(answer: str, question: str) -> bool:

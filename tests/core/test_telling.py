@@ -161,6 +161,7 @@ def test_an_answer_that_would_spoil_others_is_not_worth_recalling(question, answ
             "My sister moved to Bergen.",
             "Bergen is known for rain, so the Fløyen funicular is best on a dry day.",
         ),
+        ("Where is the conference?", "In Tampere."),
         ("I am tired.", "Try going to bed at ten, and leave the phone in the kitchen."),
     ],
 )

@@ -131,7 +131,7 @@ def asleep(house) -> str:
     """A window with names of its own whose first exchange sleeps."""
     window = house.window("Kitchen", max_context_tokens=0, timestamps=False)
     house.ask("PATCH", f"/windows/{window}", json={"user_name": "Ada", "ai_name": "Halo"})
-    house.say(window, "My cat is called Mochi.", "Fish soup is on.")
+    house.say(window, "My cat is called Mochi.", "Fish soup with dill and potatoes is on.")
     for turn in house.context(window)["turns"]:
         for one in turn["chunks"]:
             house.ask("POST", f"/windows/{window}/chunks/{one['key']}/sleep")
@@ -144,7 +144,7 @@ def test_what_comes_with_its_pair_does_not_claim_its_words(house, show):
     page = show(window)
     hit = page.locator("article.chunk", has_text="My cat is called Mochi.")
     expect(hit.locator(".wake-badge")).to_contain_text("woken by “mochi”")
-    pair = page.locator("article.chunk", has_text="Fish soup is on.").locator(".wake-badge")
+    pair = page.locator("article.chunk", has_text="Fish soup with dill and potatoes is on.").locator(".wake-badge")
     expect(pair).to_have_text(re.compile("^woken (with its pair|by what stands near it)"))
     expect(pair).not_to_contain_text("mochi")
     page.evaluate("key => app.why(key)", hit.get_attribute("data-key"))

@@ -285,6 +285,7 @@ def test_a_phone_can_talk_switch_windows_and_wake(house, show):
     page.wait_for_selector(".chunk")
     chunk(page, keys(page)[-1]).tap()
     expect(page.get_by_role("toolbar", name="Chunk")).to_be_visible()
+    house.ask("PATCH", f"/windows/{window}", json={"settings": {"max_context_tokens": 600}})
     panel(page, "Graveyard").get_by_role("button", name="Wake up here, pinned").first.tap()
     expect(page.locator(".toast")).to_contain_text("Awake")
     assert other

@@ -106,8 +106,8 @@ def test_notes_are_checked_and_saved(house, show):
     content = house.ask("GET", "/notes")["content"]
     assert (content["bell"], content["lamps"]) == ("silver", 3)
     field.fill('{"topics": {"bell": "gold"}}')
-    save.click()
-    toast(page, "Notes saved.")
+    with page.expect_response(lambda response: response.request.method == "PUT"):
+        save.click()
     assert house.ask("GET", "/notes")["content"]["topics"] == {"bell": "gold"}
     expect(field).to_have_value(
         json.dumps(house.ask("GET", "/notes")["content"], indent=2, ensure_ascii=False)
