@@ -89,6 +89,7 @@ class _WindowCache:
     live: CachedTokens = field(default_factory=lambda: CachedTokens(*np.empty((3, 0), np.int32)))
     clean: int = 0  # tokens at the beginning that are as reading anew would make them
     asleep: list[CachedTokens] = field(default_factory=list)
+    stale: int | None = None  # the label from which on deleted text was in sight
     foreseen: Capture | None = None  # what was read of words that were not sent yet
     speaking: bool = False  # nothing is read ahead while a reply grows
 
@@ -246,8 +247,7 @@ class ScriptedEngine:
                 kept.asleep = [run for run in kept.asleep if not has_any(run.labels, spans)]
                 if name in windows or has_any(kept.live.labels, spans):
                     kept.asleep = [run for run in kept.asleep if stands_before(run.labels, first)]
-                    sound = count_before(kept.live.labels, first)
-                    kept.live, kept.clean = kept.live.part(slice(sound)), min(kept.clean, sound)
+                    kept.stale = first if kept.stale is None else min(kept.stale, first)
 
     def close(self) -> None:
         with self.lock:
@@ -269,6 +269,9 @@ class ScriptedEngine:
         start = len(flat)
         if reading and prompt.read_from is not None:
             start = flat.index_of(prompt.read_from)
+        if kept.stale is not None:
+            sound = count_before(kept.live.labels, kept.stale)
+            kept.live, kept.clean, kept.stale = kept.live.part(slice(sound)), min(kept.clean, sound), None
         most = min(len(kept.live), len(flat))
         same = int(np.argmin(np.append(kept.live.ids[:most] == flat.ids[:most], False)))
         known, kept.foreseen = same - 1 if kept.foreseen == capture else 0, None
