@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 RequestKind = Literal["remember", "forget", "ask"]
@@ -69,6 +69,7 @@ class MemoryRequest:
 
     kind: RequestKind
     text: str
+    only: bool = False  # the message asks for nothing else
 
 
 def memory_request(message: str) -> MemoryRequest | None:
@@ -85,7 +86,8 @@ def memory_request(message: str) -> MemoryRequest | None:
     places = range(len(sentences)) if len(prose) <= LONG else sorted({0, len(sentences) - 1})
     for place in places:
         if found := _in_sentence(sentences, place):
-            return found
+            others = (one for other, one in enumerate(sentences) if other != place)
+            return replace(found, only=not any(_ASKED.search(one.strip()) for one in others))
     return None
 
 

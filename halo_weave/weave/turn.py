@@ -52,8 +52,8 @@ TOOL_ROOM = 512  # and for the answer of each tool that may be called
 ABLE = 1_000_000_000  # parameters from which on a model is helped by what is saved about a message
 # What the model is told behind the user's words when the program has done what they ask for.
 CONFIRM = {
-    "saved": "\n\n(This is saved in your memory now. Confirm that in one short sentence.)",
-    "forgotten": "\n\n(This is deleted from your memory now. Confirm that in one short sentence.)",
+    "saved": "\n\n(This is saved in your memory now. Reply in one short sentence that you will remember it.)",
+    "forgotten": "\n\n(This is deleted from your memory now. Reply in one short sentence that you have forgotten it.)",
 }
 NOTHING_SAVED = "\n\n(Nothing like this was saved in your memory. Say that in one short sentence.)"
 NOTHING_ADDED = "I have used my memory, and have nothing to add."
@@ -187,7 +187,7 @@ class Turn:
             yield from self._make_room(user, planned(room).plan.cost)
             room = model_room(self.desk, self.desk.window.size) - user
         yield events.SearchStarted(max(0, room))
-        hits, plan, _ = planned(room) if room > 0 else NOTHING_RECALLED
+        hits, plan, _ = planned(room) if room > 0 and not self._only_a_request else NOTHING_RECALLED
         if plan.wakes:
             yield self._wake(plan, hits)
 
@@ -246,6 +246,12 @@ class Turn:
         if self.tree is None or self.asked.question or self.terms.tools or self.terms.grammar:
             return None
         return memory_request(self.text)
+
+    @property
+    def _only_a_request(self) -> bool:
+        """Whether the user only wants something saved or forgotten: that needs nothing of what was said before."""
+        request = self.request
+        return request is not None and request.only and request.kind != "ask" and not self.asked.wish.also
 
     def _do_request(self, ids: Reservation) -> events.MemoryChanged | None:
         """Save or take out what the user wants, unless the model has just saved something by itself."""

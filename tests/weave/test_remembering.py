@@ -131,6 +131,14 @@ def test_who_asks_what_is_remembered_is_answered_with_it(assembled, toolbox, par
     assert KEPT not in spoken_prompt(weave, other)
 
 
+def test_a_mere_request_recalls_nothing_and_one_with_a_question_does(assembled, toolbox):
+    weave = assembled(Filing("Okay.", "Okay.", "Sure.", "Red."), toolbox)
+    first, other = (weave.windows.create(name, settings=ROOMY).id for name in ("one", "two"))
+    list(weave.turns.steps(first, "The door of the store room is red."))
+    assert not of(events.ChunksWoken, list(weave.turns.steps(other, CODE)))
+    assert of(events.ChunksWoken, list(weave.turns.steps(other, f"{CODE} What colour is its door?")))
+
+
 def test_an_answer_again_saves_nothing_twice(assembled, toolbox):
     weave = assembled(Filing("Okay.", "Sure."), toolbox)
     window = weave.windows.create("one", settings=ROOMY).id
