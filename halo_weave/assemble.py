@@ -83,6 +83,7 @@ class Options:
     kv_type: KvType | None = None
     batch: int | None = None
     disk_cache: int | None = None  # GB for keys and values on disk; 0: none
+    ram_cache: int | None = None  # MB of memory for keys and values of pruned text; 0: none
     engines: Mapping[str, NamedEngine] = field(
         default_factory=dict
     )  # that windows can choose, of the config file
@@ -273,6 +274,8 @@ def open_engine(options: Options, progress: Progress = _silent, *, careful: bool
     chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
     if options.disk_cache is not None:
         chosen["cells_bytes"] = options.disk_cache << 30
+    if options.ram_cache is not None:
+        chosen["graveyard_bytes"] = options.ram_cache << 20
     chosen["cells"] = cells_folder(options.data)
     if options.engine in REMOTE:
         chosen |= {"url": options.url, "key": options.engine_key}

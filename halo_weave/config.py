@@ -26,6 +26,7 @@ OPTIONS = {
     "kv_type",
     "batch",
     "disk_cache",
+    "ram_cache",
 }
 OPTIONS |= {"engines", "url", "model_name", "engine_key", "reader"}
 OPTIONS |= {"host", "port", "key", "origin", "allow_host"}

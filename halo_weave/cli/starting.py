@@ -78,6 +78,7 @@ NUMBERS = {  # options that are whole numbers, with the range that the configura
     "gpu_layers": (-1, 1 << 16),
     "batch": (8, 4096),
     "disk_cache": (0, 1 << 16),
+    "ram_cache": (0, 1 << 20),
 }
 _SYSTEM: dict[str, Any] = {  # the options of every command that opens a model, by parameter
     "model": Model,
@@ -118,6 +119,12 @@ _SYSTEM: dict[str, Any] = {  # the options of every command that opens a model, 
     "disk_cache": Annotated[
         int | None,
         typer.Option("--disk-cache", min=0, help="GB on disk for what was read before; 0: none. Default: 4."),
+    ],
+    "ram_cache": Annotated[
+        int | None,
+        typer.Option(
+            "--ram-cache", min=0, help="MB of memory for cells of pruned text; 0: none. Default: 128."
+        ),
     ],
 }
 

@@ -51,7 +51,7 @@ class Shape:
     batch: int  # tokens per decode: how long other windows wait, at most
     limit: int  # places the model was trained for
     cell_bytes: int  # keys and values of one token
-    graveyard_bytes: int  # for the asleep tokens of one window
+    graveyard_bytes: int  # for the cells of pruned text
     callback_in_c: bool  # of the attention reader
     kv_type: KvType = "f16"
     sliding: int = 0  # places that the layers with a sliding window look back; 0: there are none
@@ -180,7 +180,19 @@ class Cache:
 
     @property
     def bytes(self) -> int:
-        return len(self.cells) * self.shape.cell_bytes + sum(grave.state.nbytes for grave in self.graves)
+        return len(self.cells) * self.shape.cell_bytes + self.sleeping_bytes
+
+    @property
+    def sleeping_bytes(self) -> int:
+        """Of the cells of pruned text that are kept in memory."""
+        return sum(grave.state.nbytes for grave in self.graves)
+
+    def drop_oldest(self, size: int) -> int:
+        """At least so many bytes of pruned text's cells go, or all. Returns how many went."""
+        gone = 0
+        while self.graves and gone < size:
+            gone += self.graves.pop(0).state.nbytes
+        return gone
 
     @property
     def live(self) -> CachedTokens:
@@ -353,8 +365,7 @@ class Cache:
             for sequence in (LIVE, HELD) if self.shape.sliding else (LIVE,):
                 self.c.llama_memory_seq_rm(self.memory, sequence, first, last)
             self.cells.give_back(self.columns[gone])
-        while sum(grave.state.nbytes for grave in self.graves) > self.shape.graveyard_bytes:
-            del self.graves[0]  # the oldest goes first
+        self.drop_oldest(self.sleeping_bytes - self.shape.graveyard_bytes)
 
     def _give_up(self, cells: npt.NDArray[np.int32], places: Places) -> None:
         """Tokens that were computed and never became live, since reading was stopped."""

@@ -65,7 +65,7 @@ class Limits:
 
     context: int = 8192  # most tokens live in one window, if the model was trained for as many
     memory_bytes: int = 2 << 30  # for the KV caches of all windows; the least recently used is dropped first
-    graveyard_bytes: int = 256 << 20  # for what sleeps in one window, in main memory
+    graveyard_bytes: int = 128 << 20  # for the cells of pruned text of all windows, in main memory
     threads: int | None = None  # None: one per processor
     gpu_layers: int = -1  # all, if there is a GPU
     kv_type: KvType = "f16"  # how keys are stored; values take 16 bits at least, since attention is read
@@ -308,6 +308,14 @@ class LlamaEngine:
                 self._drop(window)
             elif window in self.caches:
                 keep_fresh(self.disk, window, self.caches[window])
+            self._bound_sleeping()
+
+    def _bound_sleeping(self) -> None:
+        """The cells of pruned text of all windows stay within the limit. Those of the window used longest ago go first."""
+        over = sum(cache.sleeping_bytes for cache in self.caches.values()) - self.limits.graveyard_bytes
+        for name, cache in list(self.caches.items()):
+            if name not in self.active:
+                over -= cache.drop_oldest(over)
 
     def _read(
         self,

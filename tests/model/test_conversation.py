@@ -20,7 +20,7 @@ TOPICS = ["my garden", "a trip to Norway", "baking bread", "an old bicycle", "th
 def test_twenty_turns_stay_within_the_budget_and_every_row_fits(engine: LlamaEngine, window: str) -> None:
     scribe = Scribe(engine)
     system = scribe.system("You are a friendly companion who answers briefly.")
-    talk = Window(system_tokens=len(system), frame_tokens=scribe.frame_tokens(stamps=False))
+    talk = Window(system_tokens=len(system), frame_tokens=scribe.frame_tokens())
     misfits = engine.misfits
     position, asleep, restored, reused, pruned = 0, {}, 0, 0, 0
     for number in range(20):

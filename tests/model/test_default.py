@@ -51,6 +51,7 @@ def test_it_answers_plainly(weave: Weave) -> None:
 def test_it_remembers_what_it_is_asked_to(weave: Weave) -> None:
     window = weave.windows.create("Remembering").id
     turn = list(weave.turns.steps(window, "Please remember that my cat is called Mooncake."))
-    assert [one.ok for one in of(events.ToolAnswered, turn)][:1] == [True]
+    assert not of(events.ToolCalled, turn)
+    assert [one.change for one in of(events.MemoryChanged, turn)] == ["saved"]
     saved = [f"{entry.path} {entry.content}" for entry in weave._system.store.entries()]
     assert any("Mooncake" in one for one in saved), saved

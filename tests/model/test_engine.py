@@ -459,6 +459,20 @@ def test_what_sleeps_is_bounded_oldest_out_first(model_file: Path) -> None:
         assert read.computed > len(talk.turns[0][2])
 
 
+def test_what_sleeps_in_all_windows_is_bounded_and_the_window_used_longest_ago_gives_way_first(
+    model_file: Path,
+) -> None:
+    limit = 200 * 23_040
+    with LlamaEngine(model_file, limits=Limits(context=512, graveyard_bytes=limit)) as engine:
+        for name in "abc":
+            talk = long_talk(engine, name)
+            talk.hear(THREE)
+            talk.asleep = {0, 1, 2, 3}
+            talk.hear(THREE)
+            assert sum(cache.sleeping_bytes for cache in engine.caches.values()) <= limit
+        assert engine.caches["c"].sleeping_bytes > engine.caches["a"].sleeping_bytes
+
+
 def test_one_of_many_that_fell_asleep_together_returns_although_there_is_no_room_for_all(
     model_file: Path,
 ) -> None:

@@ -144,7 +144,9 @@ def test_what_comes_with_its_pair_does_not_claim_its_words(house, show):
     page = show(window)
     hit = page.locator("article.chunk", has_text="My cat is called Mochi.")
     expect(hit.locator(".wake-badge")).to_contain_text("woken by “mochi”")
-    pair = page.locator("article.chunk", has_text="Fish soup with dill and potatoes is on.").locator(".wake-badge")
+    pair = page.locator("article.chunk", has_text="Fish soup with dill and potatoes is on.").locator(
+        ".wake-badge"
+    )
     expect(pair).to_have_text(re.compile("^woken (with its pair|by what stands near it)"))
     expect(pair).not_to_contain_text("mochi")
     page.evaluate("key => app.why(key)", hit.get_attribute("data-key"))
