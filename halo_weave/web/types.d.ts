@@ -494,6 +494,7 @@ declare namespace Wire {
   interface ForgetLent {
     window?: string | null;
     spans?: number[][];
+    windows?: string[];
   }
 
   interface Forgotten {
