@@ -239,7 +239,10 @@ def run_day(day: Day, model: Path, ways: Sequence[str]) -> Ran:
             try:
                 product.settle()
                 system = product.get("/api/persona")["system_prompt"]
-                settings = product.get("/api/settings")["values"]
+                known = product.get("/api/settings")
+                settings = known["values"] | {
+                    name: value for name, value in known["auto"].items() if known["values"][name] is None
+                }
                 heard = []
                 for number in range(len(day.messages)):
                     heard.append(product.say(day, number))
