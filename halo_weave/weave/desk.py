@@ -54,7 +54,7 @@ class Desk:
     reach: frozenset[str] | None = None  # windows whose talk all who read this one may read; None: all
     people: frozenset[str] = frozenset()  # their names, if there are several
     about: dict[ChunkKey, About] = field(default_factory=dict)
-    origins: dict[int, Origin] = field(default_factory=dict)  # what the model is told of turns, by their ids
+    origins: dict[int, Origin] = field(default_factory=dict)  # words around turns in the prompt, by turn id
     said: dict[int, datetime] = field(default_factory=dict)  # when turns were said, by their ids
     days: set[date] = field(default_factory=set)  # on which the user's live turns of this chat were said
     foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
@@ -137,7 +137,7 @@ class Desk:
         self.about[chunk.key], self.said[turn] = about, about.said
 
     def origin(self, chunk: Chunk, about: About | ChunkRecord) -> Origin | None:
-        """What the model is told of a chunk's turn: None for a plain turn of this chat.
+        """The words around a chunk's turn in the prompt. None for a plain turn of this chat.
 
         What comes from another chat or from a file is quoted. The model's own turns stand as they are.
         """
