@@ -12,17 +12,17 @@ from collections.abc import Callable
 import numpy as np
 
 from halo_weave.core.brightness import AttentionRow
-from halo_weave.core.pruning import choose_prunes
+from halo_weave.core.pruning import plan_prune
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
-from halo_weave.core.window import Live, Window
+from halo_weave.core.working_set import LiveChunk, WorkingSet
 
 SIZES = (3_000, 30_000, 300_000)
 PROTOTYPE = {"update_ms": 0.74, "prune_ms": 323.0}  # in V8, at 30,000 tokens
 
 
-def conversation(size: int, rng: np.random.Generator) -> list[Live]:
+def conversation(size: int, rng: np.random.Generator) -> list[LiveChunk]:
     """Exchanges of a one-chunk question and an answer of three chunks, 64 to 80 tokens each."""
-    items: list[Live] = []
+    items: list[LiveChunk] = []
     turn = position = 0
     while position < size:
         turn += 2
@@ -33,7 +33,7 @@ def conversation(size: int, rng: np.random.Generator) -> list[Live]:
             answer = role is Role.ASSISTANT
             tokens = Tokens.of(rng.integers(0, 49_152, count), [b"word "] * count)
             chunk = Chunk(ChunkKey(turn + answer, number, role), position, tokens, turn if answer else None)
-            items.append(Live(chunk, rng.integers(-5_000, 10_000, count).astype(np.float32)))
+            items.append(LiveChunk(chunk, rng.integers(-5_000, 10_000, count).astype(np.float32)))
             position += count
     return items
 
@@ -54,17 +54,17 @@ def median_ms(act: Callable[[], object], prepare: Callable[[], None], repeats: i
 
 def measure(size: int, rng: np.random.Generator) -> dict[str, float]:
     items = conversation(size, rng)
-    window = Window(items)
+    window = WorkingSet(items)
     row = AttentionRow(rng.dirichlet(np.full(size, 0.05)).astype(np.float32))
     assert window.update(row) is None
     update = median_ms(lambda: window.update(row), lambda: None, 500)
 
     def fill() -> None:
         nonlocal window
-        window = Window(items)
+        window = WorkingSet(items)
 
     def prune() -> None:
-        plan = choose_prunes(window, size - size // 3)
+        plan = plan_prune(window, size - size // 3)
         window.remove(plan.keys)
         assert plan.after <= size - size // 3
 

@@ -32,17 +32,19 @@ from benchmarks.day_script import (
     abstains,
     has_leading_stamp,
     is_right,
+    mixed,
     read_days,
     refuses,
     scaffolding,
 )
 from benchmarks.peer_server import ROOT, PeerServer, llama_server, running
+from halo_weave.engines.llama.library import SPIN_COUNT
 from halo_weave.errors import HaloWeaveError
-from halo_weave.llama.inventory import chosen_weights
-from halo_weave.llama.library import SPINS
+from halo_weave.models.inventory import chosen_weights
 
 DAYS = Path(__file__).parent / "days"
 USUAL = "chat,rag,oracle"
+PAUSE = 1.0  # seconds before each message: nobody answers sooner
 
 
 @dataclass
@@ -92,6 +94,9 @@ class Product:
     def get(self, path: str) -> Any:
         return self._http.get(path).raise_for_status().json()
 
+    def change_settings(self, values: dict[str, Any]) -> None:
+        self._http.patch("/api/settings", json=values).raise_for_status()
+
     def settle(self) -> None:
         """Until nothing is being loaded or calibrated for two seconds: calibration begins a little after loading."""
         end, quiet = time.monotonic() + LONGEST_TURN, 0
@@ -111,6 +116,7 @@ class Product:
         try:
             window = self._window(message.window)
             live = self._live(window)
+            time.sleep(PAUSE)
             began = time.perf_counter()
             answer = self._http.post(f"/api/windows/{window}/say", json={"text": message.say})
             if answer.status_code == 202:
@@ -216,7 +222,7 @@ class Ran:
     rss: float | None
 
 
-def run_day(day: Day, model: Path, ways: Sequence[str]) -> Ran:
+def run_day(day: Day, model: Path, ways: Sequence[str], longest_reply: int | None = None) -> Ran:
     with tempfile.TemporaryDirectory() as folder:
         data, log = Path(folder) / "data", Path(folder) / "log"
         data.mkdir()
@@ -238,6 +244,8 @@ def run_day(day: Day, model: Path, ways: Sequence[str]) -> Ran:
             product = Product(server.url)
             try:
                 product.settle()
+                if longest_reply:
+                    product.change_settings({"max_new_tokens": longest_reply})
                 system = product.get("/api/persona")["system_prompt"]
                 known = product.get("/api/settings")
                 settings = known["values"] | {
@@ -253,7 +261,7 @@ def run_day(day: Day, model: Path, ways: Sequence[str]) -> Ran:
         lines = log.read_text(errors="replace").splitlines()
         logged = [line for line in lines if "Traceback (most recent call last)" in line]
     plain: dict[str, list[PlainReply]] = {}
-    env = {"GOMP_SPINCOUNT": SPINS}  # its threads wait for work as the product's do
+    env = {"GOMP_SPINCOUNT": SPIN_COUNT}  # its threads wait for work as the product's do
     with llama_server(model, context=CONTEXT, env=env) as url:
         other = Plain(url, system, settings)
         try:
@@ -516,6 +524,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", help="the name of one day")
     parser.add_argument("--messages", type=int, help="only so many messages of each day")
     parser.add_argument(
+        "--mixed",
+        action="store_true",
+        help="all days in one memory: a window for each, and their messages in turn",
+    )
+    parser.add_argument(
+        "--longest-reply",
+        type=int,
+        metavar="TOKENS",
+        help="instead of the default, to save time; also for --against",
+    )
+    parser.add_argument(
         "--against", default=USUAL, help=f"some of {','.join(WAYS)}, or none; default: {USUAL}"
     )
     parser.add_argument("--transcripts", type=Path, help="a folder to write what was said to, as Markdown")
@@ -524,10 +543,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ways = [] if options.against in ("", "none") else options.against.split(",")
     if unknown := [way for way in ways if way not in WAYS]:
         parser.error(f"--against: {unknown[0]} is not one of {', '.join(WAYS)}.")
-    if options.messages is not None and options.messages < 1:
-        parser.error("--messages must be at least 1.")
+    for name in ("messages", "longest_reply"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1.")
     try:
-        days = [day.first(options.messages) for day in read_days(options.days, options.only)]
+        days = read_days(options.days, options.only)
+        days = (
+            [mixed(days, options.messages)]
+            if options.mixed
+            else [day.first(options.messages) for day in days]
+        )
         if options.check:
             print("\n".join(f"{day.name}: {len(day.messages)} messages" for day in days))
             return 0
@@ -540,7 +565,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     by_day: dict[str, dict[str, Any]] = {}
     for day in days:
         try:
-            ran.append(run_day(day, model, ways))
+            ran.append(run_day(day, model, ways, options.longest_reply))
         except (RuntimeError, httpx.HTTPError) as error:  # a server that does not start, or went away
             print(f"halo-weave: {day.name} could not be run: {error}", file=sys.stderr)
             return 1

@@ -15,12 +15,12 @@ from typing import Any
 
 import httpx
 
-from halo_weave.assemble import Options, assemble
+from halo_weave.app import Options, build_weave
+from halo_weave.chat import Weave
 from halo_weave.core.tokens import Role
-from halo_weave.llama import catalogue
-from halo_weave.server.listening import serving
+from halo_weave.models import catalogue
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
-from halo_weave.weave import Weave
 
 TRIES = 12
 MESSAGES = 200
@@ -167,7 +167,7 @@ def measure_import(folder: Path) -> dict[str, float]:
     file.write_text(json.dumps(conversations))
     script = (
         "import sys, time\nfrom pathlib import Path\nfrom datetime import UTC, datetime\n"
-        "from benchmarks.bench_doors import most_memory\nfrom halo_weave.assemble import open_store\n"
+        "from benchmarks.bench_doors import most_memory\nfrom halo_weave.app import open_store\n"
         "store = open_store(sys.argv[1])\n"
         "base = most_memory()\nbegan = time.perf_counter()\n"
         "brought = store.import_file(Path(sys.argv[2]), now=datetime.now(UTC))\n"
@@ -191,13 +191,13 @@ def measure_import(folder: Path) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--model", default=catalogue.CHAT.name, help="a name or a GGUF file")
+    parser.add_argument("--model", default=catalogue.SMOLLM2_135M.name, help="a name or a GGUF file")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        service = Service(lambda progress: assemble(Options(data=folder / "data", model=asked.model)))
+        service = Service(lambda progress: build_weave(Options(data=folder / "data", model=asked.model)))
         service.begin().join()
-        with serving(service) as address, httpx.Client(base_url=address, timeout=600) as client:
+        with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=600) as client:
             weave, model = service.weave, service.weave.engine.info.name
             weave.memory.embed(["warm"])
             report: dict[str, float] = {**measure_overhead(client), **measure_history(weave, client)}

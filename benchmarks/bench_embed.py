@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from halo_weave.embedders.llama import LlamaEmbedder
-from halo_weave.embedders.standard import standard_file
-from halo_weave.llama import catalogue
-from halo_weave.llama.model import cores
+from halo_weave.engines.llama.model import physical_cores
+from halo_weave.models import catalogue
+from halo_weave.search.llama_embedder import LlamaEmbedder, default_embedder_file
 
 ROUNDS = 5
 
@@ -114,13 +113,13 @@ class Other:
 
 
 def measure(texts: list[str]) -> dict[str, Any]:
-    folder = catalogue.ensure(catalogue.EMBEDDER).parent
+    folder = catalogue.ensure(catalogue.DEFAULT_EMBEDDER).parent
     embedder, llama = (
-        LlamaEmbedder(standard_file()),
-        LlamaEmbedder(standard_file(), compute="llama", threads=cores()),
+        LlamaEmbedder(default_embedder_file()),
+        LlamaEmbedder(default_embedder_file(), compute="llama", threads=physical_cores()),
     )
     python = other_python()
-    other = Other(python, folder, texts, cores()) if python else None
+    other = Other(python, folder, texts, physical_cores()) if python else None
     embedder.embed(texts[:64])
     mine, by_llama, theirs, questions = [], [], [], []
     vectors = np.zeros((0, 0), np.float32)
@@ -142,7 +141,7 @@ def measure(texts: list[str]) -> dict[str, Any]:
     count = len(texts)
     result: dict[str, Any] = {
         "texts": count,
-        "threads": cores(),
+        "threads": physical_cores(),
         "chunks_per_second": round(count / float(np.median(mine)), 1),
         "llama_chunks_per_second": round(count / float(np.median(by_llama)), 1),
         "question_p50_ms": round(1e3 * float(np.percentile(questions, 50)), 2),

@@ -27,12 +27,12 @@ from benchmarks.engine_talk import (
     pieces,
     prompt,
 )
-from halo_weave.engines.calibration import calibrated
-from halo_weave.engines.llama import Limits, LlamaEngine
-from halo_weave.llama import catalogue
-from halo_weave.llama.inventory import resolve
-from halo_weave.places import calibration_folder
-from halo_weave.ports import UNSENT, Capture, Prompt, Read, Sampling, Step
+from halo_weave.engines.base import UNSENT, Capture, PrefillResult, Prompt, Sampling, Step
+from halo_weave.engines.calibration import load_or_calibrate
+from halo_weave.engines.llama.engine import EngineLimits, LlamaEngine
+from halo_weave.models import catalogue
+from halo_weave.models.inventory import resolve
+from halo_weave.paths import calibration_folder
 from halo_weave.settings import KvMode, Settings
 
 LIVE, PRUNED, RETURNING, QUESTION = 2000, 300, 200, 20
@@ -107,7 +107,7 @@ def turn_speedup(engine: LlamaEngine, repeats: int) -> dict[str, Any]:
 
 def restart_speedup(path: Path, folder: Path) -> float:
     """First token of a window that the engine before this one had, against reading it anew."""
-    limits = Limits(cells=folder / "cells")
+    limits = EngineLimits(cells=folder / "cells")
     with LlamaEngine(path, limits=limits) as engine:
         talk, question = pieces(facts(engine, LIVE + 20), LIVE, 20)
         first_token(engine, "restart", prompt([talk]), "splice")
@@ -124,7 +124,7 @@ def restart_speedup(path: Path, folder: Path) -> float:
 
 def switch_speedup(path: Path, folder: Path) -> float:
     """First token of a window that comes back after another one took its room, against reading it anew."""
-    with LlamaEngine(path, limits=Limits(cells=folder / "cells", memory_bytes=1)) as engine:
+    with LlamaEngine(path, limits=EngineLimits(cells=folder / "cells", memory_bytes=1)) as engine:
         talk, question = pieces(facts(engine, LIVE + 20), LIVE, 20)
         anew, _ = first_token(engine, "one", prompt([talk]), "splice")
         first_token(engine, "two", prompt([question]), "splice")
@@ -152,7 +152,7 @@ def random_rounds(engine: LlamaEngine, count: int) -> dict[str, int]:
             temperature=0.8, seed=int(rng.integers(2**31)), max_new_tokens=int(rng.integers(2, 12))
         )
         for event in engine.generate("rounds", ask, sampling, Capture()):
-            if isinstance(event, Read):
+            if isinstance(event, PrefillResult):
                 faults += bool(event.rebuilt)
             elif isinstance(event, Step):
                 rows += 1
@@ -211,11 +211,11 @@ def main() -> None:
         )
         options.kills = options.kills or 3
         options.only = options.only or [part for part in PARTS if part != "readings"]
-    path = resolve(options.model) if options.model else catalogue.ensure(catalogue.CHAT)
+    path = resolve(options.model) if options.model else catalogue.ensure(catalogue.SMOLLM2_135M)
     wanted = options.only or PARTS
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        with LlamaEngine(path, limits=Limits(cells=Path(folder) / "cells")) as engine:
+        with LlamaEngine(path, limits=EngineLimits(cells=Path(folder) / "cells")) as engine:
             result["model"] = engine.info.name
             measure(engine, result, options, wanted, Path(folder))
             share, fits = _share(engine), engine.info.context > BUDGET + 600
@@ -265,7 +265,7 @@ def measure(
         note("capture_ratio")
         found = None
         if abilities.attention:
-            calibration = calibrated(engine, calibration_folder(folder), lambda *_: None)
+            calibration = load_or_calibrate(engine, calibration_folder(folder), lambda *_: None)
             found = capture_ratio(engine, calibration, rounds)
         result["capture_ratio"] = found[Settings().strategy] if found else None
         result["capture_ratio_by_strategy"] = found

@@ -24,9 +24,9 @@ import httpx
 from benchmarks.database import postgres_server
 from benchmarks.fault_servers import WORDS, Servers
 from benchmarks.fault_witness import GRACE, Witness, now, rooms
-from halo_weave.assemble import open_store
-from halo_weave.places import memory_file
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.app import open_store
+from halo_weave.paths import memory_file
+from halo_weave.store.sqlite import SqliteStore
 
 Report = dict[str, Any]
 
@@ -291,7 +291,7 @@ def _fill(store: SqliteStore, window: str, turns: int) -> None:
     import numpy as np
 
     from halo_weave.core.tokens import Role
-    from halo_weave.core.window import Live, chunk_turn
+    from halo_weave.core.working_set import LiveChunk, chunk_turn
     from halo_weave.engines.scripted import ScriptedEngine
 
     engine = ScriptedEngine()
@@ -303,7 +303,7 @@ def _fill(store: SqliteStore, window: str, turns: int) -> None:
         ):
             tokens = engine.tokenize(f"{role} says {' '.join(WORDS)} {number}")
             live = [
-                Live(chunk, np.full(len(chunk), 100, np.float32))
+                LiveChunk(chunk, np.full(len(chunk), 100, np.float32))
                 for chunk in chunk_turn(tokens, turn, role, start, answers)
             ]
             store.append(window, live, tokenizer="scripted", now=now(), asleep=True)
@@ -370,9 +370,9 @@ def main() -> None:
     chosen = options.parse_args()
     model = chosen.model
     if chosen.engine == "llama" and model is None:
-        from halo_weave.llama import catalogue
+        from halo_weave.models import catalogue
 
-        model = str(catalogue.ensure(catalogue.CHAT, lambda *_: None))
+        model = str(catalogue.ensure(catalogue.SMOLLM2_135M, lambda *_: None))
     about: Report = {"windows": chosen.windows, "engine": chosen.engine, "model": model}
     if chosen.store == "postgres":
         with postgres_server() as server:

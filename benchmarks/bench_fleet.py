@@ -20,9 +20,9 @@ import httpx
 from benchmarks.database import Server, postgres_server
 from benchmarks.fault_servers import WORDS, Running, Servers
 from benchmarks.fault_witness import events
-from halo_weave.assemble import open_store
+from halo_weave.app import open_store
 from halo_weave.core.tokens import Role
-from halo_weave.store import Store
+from halo_weave.store.protocol import Store
 
 SETTINGS = {
     "max_context_tokens": 600,

@@ -10,16 +10,15 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from halo_weave.assemble import Options, calibrate_engine, open_engine
-from halo_weave.embedders.standard import open_embedder
-from halo_weave.lab import figures
-from halo_weave.lab.dialogues import dialogues
-from halo_weave.lab.measuring import Extent, measure_whole, measure_windows
-from halo_weave.lab.whole import RememberedVectors
+from halo_weave.app import Options, calibrate_engine, open_engine
+from halo_weave.lab import evaluation
+from halo_weave.lab.conversations import read_dialogues
+from halo_weave.lab.evaluation import CachingEmbedder, Workload, measure_whole, measure_windows
+from halo_weave.search.llama_embedder import open_embedder
 from halo_weave.settings import Settings
 
 PARTS = ("windows", "whole")  # attribution and keeping; end to end
-DEFAULT = Extent()
+DEFAULT = Workload()
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -51,7 +50,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="Begin nothing more after so long; go on with --into.")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    extent = Extent(
+    extent = Workload(
         asked.windows, asked.questions, asked.tokens, asked.budgets, asked.strategies, asked.exchanges
     )
     began = time.monotonic()
@@ -62,12 +61,12 @@ def main() -> None:
     def say(line: str) -> None:
         print(f"{time.monotonic() - began:5.0f} s  {line}", file=sys.stderr, flush=True)
 
-    talks = dialogues(asked.data, asked.conversations, captions=asked.captions)
+    talks = read_dialogues(asked.data, asked.conversations, captions=asked.captions)
     with tempfile.TemporaryDirectory() as folder:
         options = Options(Path(folder), model=asked.model, embedder="off", context=8192)
         with closing(open_engine(options)) as engine:
             calibration = calibrate_engine(options, engine)
-            records = figures.Records(
+            records = evaluation.Records(
                 asked.into,
                 model=engine.info.name,
                 heads=[list(pair) for pair in calibration.pairs],
@@ -79,7 +78,7 @@ def main() -> None:
                 complete = measure_windows(talks, engine, calibration, extent, records, say, time_left)
             if asked.only != "windows" and complete:
                 with closing(open_embedder()) as embedder:
-                    vectors = RememberedVectors(embedder)
+                    vectors = CachingEmbedder(embedder)
                     complete = measure_whole(
                         talks, engine, calibration, vectors, extent, records, say, time_left
                     )
@@ -92,10 +91,10 @@ def main() -> None:
         "conversations": [one.name for one in talks],
         "windows": len(windows),
         "strategy": Settings().strategy,
-        "attribution": figures.attribution(windows),
-        "keeping": figures.keeping(windows),
-        "against": figures.against(windows, Settings().strategy) if windows else {},
-        "end_to_end": figures.end_to_end(records.of("whole")),
+        "attribution": evaluation.attribution(windows),
+        "keeping": evaluation.kept_shares(windows),
+        "against": evaluation.compare_to_others(windows, Settings().strategy) if windows else {},
+        "end_to_end": evaluation.end_to_end(records.of("whole")),
     }
     print(json.dumps(told, indent=None if asked.json else 2))
 

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import Page, sync_playwright
 
-from halo_weave.assemble import Options, assemble
+from halo_weave.app import Options, build_weave
+from halo_weave.chat import Weave
 from halo_weave.core.brightness import Floats
 from halo_weave.core.tokens import Chunk, ChunkKey, Role
-from halo_weave.core.window import Live
-from halo_weave.engines.scripted import Looking, ScriptedEngine
-from halo_weave.server.listening import serving
+from halo_weave.core.working_set import LiveChunk
+from halo_weave.engines.scripted import ScriptedEngine, Visible
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
-from halo_weave.weave import Weave
 
 LIVE_TOKENS, ASLEEP_CHUNKS, CHUNK_TOKENS = 10_000, 20_000, 80
 CONVERSATION_TURNS = 5_000
@@ -147,7 +147,7 @@ def fill(weave: Weave) -> str:
             tokens = tokens.part(0, min(size, len(tokens)))
             chunk = Chunk(ChunkKey(turn_id, number, role), start, tokens, answers)
             brightness = np.minimum(rng.normal(9_000, 600, len(tokens)), 10_000).astype(np.float32)
-            said.append(Live(chunk, brightness))
+            said.append(LiveChunk(chunk, brightness))
             start += len(tokens)
         now = datetime.now(UTC)
         weave._system.store.append(
@@ -169,7 +169,7 @@ def fill(weave: Weave) -> str:
     return window
 
 
-def look(at: Looking) -> Floats:
+def look(at: Visible) -> Floats:
     """While it answers, at sixteen tokens far above, the most that a word's sources can be."""
     weights = np.full(len(at.ids), 0.001, np.float32)
     if at.text.rsplit("<|turn|>", 1)[-1].startswith("assistant"):
@@ -191,7 +191,7 @@ def talk(weave: Weave) -> str:
         ):
             tokens = weave.engine.tokenize(" ".join(rng.choice(WORDS, size)) + ".")
             chunk = Chunk(ChunkKey(turn_id, 0, role), start, tokens, answers)
-            said = [Live(chunk, np.full(len(tokens), 9_000, np.float32))]
+            said = [LiveChunk(chunk, np.full(len(tokens), 9_000, np.float32))]
             asleep = number < CONVERSATION_TURNS // 2 - 10
             store.append(window, said, tokenizer=tokenizer, now=datetime.now(UTC), asleep=asleep)
             start += len(tokens)
@@ -289,7 +289,7 @@ def main() -> None:
         print(text, file=sys.stderr)
 
     with tempfile.TemporaryDirectory() as folder:
-        parts = assemble(Options(Path(folder), engine="scripted", embedder="off"))
+        parts = build_weave(Options(Path(folder), engine="scripted", embedder="off"))
         engine = ScriptedEngine(
             answer=lambda prompt: " ".join(WORDS * 20)[: 3 * STREAMED],
             pause=lambda: time.sleep(1 / PER_SECOND),
@@ -301,7 +301,7 @@ def main() -> None:
         windows = fill(weave), talk(weave)
         service = Service(lambda progress: weave)
         service.begin().join()
-        with serving(service) as address, sync_playwright() as playwright:
+        with serve_in_thread(service) as address, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
             page = browser.new_page(viewport={"width": 1440, "height": 900})
             found = measure(page, address, windows, note)

@@ -21,22 +21,22 @@ import numpy as np
 
 from benchmarks.database import new_stores
 from benchmarks.own_talk import build
-from halo_weave.core.resurrection import PairOrder, RecallHit, choose_resurrections
+from halo_weave.chat.prompt import PromptBuilder
+from halo_weave.chat.recall_plan import hit_limit, relevant_hits
+from halo_weave.core.resurrection import PairOrder, RecallHit, plan_recall
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.core.window import Live, chunk_turn
-from halo_weave.embedders.standard import open_embedder
-from halo_weave.engines.llama import LlamaEngine
-from halo_weave.index.akin import ensure_akin
-from halo_weave.index.fusion import Weights
-from halo_weave.index.recall import Recall
-from halo_weave.index.reindex import reindex
-from halo_weave.llama import catalogue
-from halo_weave.places import akin_folder
-from halo_weave.ports import Embedder, Engine, Vectors
+from halo_weave.core.working_set import LiveChunk, chunk_turn
+from halo_weave.engines.base import Embedder, Engine, Vectors
+from halo_weave.engines.llama.engine import LlamaEngine
+from halo_weave.models import catalogue
+from halo_weave.paths import related_words_folder
+from halo_weave.search.embedding_worker import reindex
+from halo_weave.search.llama_embedder import open_embedder
+from halo_weave.search.memory_search import MemorySearch
+from halo_weave.search.ranking import Weights
+from halo_weave.search.related_words import ensure_related_words
 from halo_weave.settings import Settings
-from halo_weave.store import Store
-from halo_weave.weave.prompt import Scribe
-from halo_weave.weave.waking import hits_for, relevant
+from halo_weave.store.protocol import Store
 
 BUDGETS = (512, 1024, 2048)
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 11: "list", 12: "update"}
@@ -191,7 +191,7 @@ def ingest(path: Path, store: Store, engine: Engine, captions: bool) -> Conversa
         turn = reserved.user_turn if role is Role.USER else reserved.assistant_turn
         answers = asked if role is Role.ASSISTANT else None
         chunks = chunk_turn(tokens, turn, role, reserved.start, answers)
-        live = [Live(chunk, np.full(len(chunk), 10_000, np.float32)) for chunk in chunks]
+        live = [LiveChunk(chunk, np.full(len(chunk), 10_000, np.float32)) for chunk in chunks]
         store.append(window, live, tokenizer=engine.info.tokenizer, now=when, asleep=True)
         asked = turn if role is Role.USER else None
         ids[name] = turn
@@ -223,7 +223,7 @@ def echo(conversation: Conversation, store: Store, engine: Engine) -> Conversati
         start = ids.start + len(tokens[0])
         told = chunk_turn(tokens[1], ids.assistant_turn, Role.ASSISTANT, start, ids.user_turn)
         for chunks in (asked, told):
-            live = [Live(chunk, np.full(len(chunk), 10_000, np.float32)) for chunk in chunks]
+            live = [LiveChunk(chunk, np.full(len(chunk), 10_000, np.float32)) for chunk in chunks]
             when += PACE
             store.append(conversation.window, live, tokenizer=engine.info.tokenizer, now=when, asleep=True)
     return replace(conversation, ended=when + timedelta(days=1))
@@ -240,7 +240,7 @@ def questions(file: dict[str, Any], ids: dict[str, int]) -> Iterator[Question]:
 
 
 def recalled(
-    way: Way, question: str, conversation: Conversation, store: Store, recall: Recall
+    way: Way, question: str, conversation: Conversation, store: Store, recall: MemorySearch
 ) -> tuple[list[RecallHit], dict[Any, Any]]:
     if way.weights is None:
         keys = [key for keys in conversation.turns.values() for key in keys]
@@ -249,12 +249,12 @@ def recalled(
         recall.weights = way.weights
         found = recall.search(
             question,
-            limit=hits_for(max(BUDGETS)),
+            limit=hit_limit(max(BUDGETS)),
             now=conversation.ended,
             user_weight=way.user_weight,
             mmr_lambda=way.mmr_lambda,
         )
-        hits = relevant(found, question, way.floor)
+        hits = relevant_hits(found, question, way.floor)
     return hits, store.sleepers(conversation.window, [hit.key for hit in hits])
 
 
@@ -270,7 +270,7 @@ def measure(
 
     Also what each question got after it had been asked in vain; and how long things took.
     """
-    frames = Scribe(engine).frame_tokens()
+    frames = PromptBuilder(engine).frame_tokens()
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
     woken: dict[str, list[int]] = {name: [] for name in ways}
     echoes: list[dict[str, Any]] = []
@@ -286,7 +286,7 @@ def measure(
             generation = reindex(store, embedder, now=lambda: datetime.now(UTC))
             embed_seconds += time.perf_counter() - start
             chunks += generation.vectors
-            recall = Recall(store, lambda: embedder, akin=akin_folder())
+            recall = MemorySearch(store, lambda: embedder, akin=related_words_folder())
             recall.settle()
             recall.search("warm up", now=conversation.ended)
             for name, way in ways.items():
@@ -297,12 +297,10 @@ def measure(
                 ]
                 for message in SMALL_TALK:
                     hits, sleepers = recalled(way, message, conversation, store, recall)
-                    plan = choose_resurrections(
-                        hits, sleepers, BUDGETS[0], frame_tokens=frames, pairs=way.pairs
-                    )
+                    plan = plan_recall(hits, sleepers, BUDGETS[0], frame_tokens=frames, pairs=way.pairs)
                     woken[name].append(plan.cost)
             later = echo(conversation, store, engine)
-            recall.note_said()
+            recall.embed_soon()
             recall.settle()
             echoes += [
                 asked(ways["default"], question, later, store, recall, frames, [])
@@ -326,17 +324,14 @@ def asked(
     question: Question,
     conversation: Conversation,
     store: Store,
-    recall: Recall,
+    recall: MemorySearch,
     frames: Mapping[Role, int],
     times: list[float],
 ) -> dict[str, Any]:
     """The share of a question's evidence that wakes up at each budget, and the tokens that wake up in all."""
     start = time.perf_counter()
     hits, sleepers = recalled(way, question.text, conversation, store, recall)
-    plans = [
-        choose_resurrections(hits, sleepers, budget, frame_tokens=frames, pairs=way.pairs)
-        for budget in BUDGETS
-    ]
+    plans = [plan_recall(hits, sleepers, budget, frame_tokens=frames, pairs=way.pairs) for budget in BUDGETS]
     times.append(time.perf_counter() - start)
     found, woken = {}, {}
     for plan in plans:
@@ -430,14 +425,14 @@ def main() -> None:
 
 def _run(args: argparse.Namespace) -> None:
     ways = {**WAYS, **(ABLATIONS if args.ablations else {})}
-    catalogue.ensure(catalogue.EMBEDDER)
+    catalogue.ensure(catalogue.DEFAULT_EMBEDDER)
     with (
-        LlamaEngine(catalogue.ensure(catalogue.CHAT)) as engine,
+        LlamaEngine(catalogue.ensure(catalogue.SMOLLM2_135M)) as engine,
         open_embedder() as embedder,
         new_stores(args.store) as new_store,
     ):
         remembering = Remembering(embedder, args.vectors)
-        ensure_akin(akin_folder(), embedder)
+        ensure_related_words(related_words_folder(), embedder)
         rows, woken, echoes, cost = measure(args.data, ways, engine, remembering, args.captions, new_store)
         remembering.save()
     result = {name: {**summed(found), "small_talk": small_talk(woken[name])} for name, found in rows.items()}

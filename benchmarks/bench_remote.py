@@ -20,26 +20,26 @@ import numpy.typing as npt
 
 from benchmarks import own_talk
 from benchmarks.peer_server import halo_server, llama_server
-from halo_weave.assemble import Options, assemble, calibrate_engine, open_engine
-from halo_weave.core.heads import Calibration
+from halo_weave.app import Options, build_weave, calibrate_engine, open_engine
+from halo_weave.chat import events
+from halo_weave.chat.prompt import PromptBuilder
+from halo_weave.core.retrieval_heads import Calibration
 from halo_weave.core.tokens import Role
+from halo_weave.engines.base import Capture, Engine, PrefillResult, Prompt, Sampling, Segment, Step
 from halo_weave.engines.kobold import KoboldEngine
 from halo_weave.errors import HaloWeaveError
-from halo_weave.lab.dialogues import (
-    AskedLater,
+from halo_weave.lab.conversations import (
     Dialogue,
-    Said,
-    dialogue_of,
-    dialogues,
+    DialogueQuestion,
+    DialogueTurn,
     exchanges_of,
+    read_dialogue,
+    read_dialogues,
     windows_of,
 )
-from halo_weave.lab.trial import Talk
-from halo_weave.llama.inventory import chosen_weights
-from halo_weave.ports import Capture, Engine, Prompt, Read, Sampling, Segment, Step
+from halo_weave.lab.evaluation import TrialConversation
+from halo_weave.models.inventory import chosen_weights
 from halo_weave.settings import Settings
-from halo_weave.weave import events
-from halo_weave.weave.prompt import Scribe
 
 PARTS = ("speed", "cache", "reader")
 SMALL, SPEAKER, READERS = "smollm2-135m", "qwen2.5-coder-1.5b", ("smollm2-135m", "qwen2.5-coder-0.5b")
@@ -74,7 +74,7 @@ def _rate(engine: Engine, prompt: Prompt, capture: Capture, window: str) -> tupl
     for event in engine.generate(window, prompt, sampling, capture):
         if isinstance(event, Step):
             times.append(time.perf_counter())
-        elif isinstance(event, Read):
+        elif isinstance(event, PrefillResult):
             assert not event.rebuilt
     return (len(times) - 1) / (times[-1] - times[0]), len(times)
 
@@ -149,7 +149,7 @@ def _cached(talk: Dialogue, settings: Settings) -> tuple[Counter[str], list[floa
         llama_server(chosen_weights(SMALL), context=4096) as address,
     ):
         options = Options(Path(folder), engine="openai", url=address, reader="off", settings=settings)
-        with closing(assemble(options)) as weave:
+        with closing(build_weave(options)) as weave:
             window = weave.windows.create("w").id
             for number, text in enumerate(_conversation(talk)):
                 for event in weave.turns.steps(window, text):
@@ -168,17 +168,17 @@ def _cached(talk: Dialogue, settings: Settings) -> tuple[Counter[str], list[floa
 
 
 def _use(
-    engine: Engine, calibration: Calibration, part: Sequence[Said], asked: Sequence[AskedLater]
+    engine: Engine, calibration: Calibration, part: Sequence[DialogueTurn], asked: Sequence[DialogueQuestion]
 ) -> list[dict[int, float]]:
     """For each question, what its answer was taken from: shares by turn."""
-    talk = Talk.begin(
-        engine, calibration, Scribe(engine), {"only": Settings().brightness_strategy(calibration)}
+    talk = TrialConversation.begin(
+        engine, calibration, PromptBuilder(engine), {"only": Settings().brightness_strategy(calibration)}
     )
     for question, answer in zip(part[::2], part[1::2], strict=False):
         talk.exchange(question, answer.text, answer.names)
     found = []
     for one in asked:
-        said = Said(frozenset(), Role.USER, one.text, part[-1].said + timedelta(days=1))
+        said = DialogueTurn(frozenset(), Role.USER, one.text, part[-1].said + timedelta(days=1))
         shares: dict[int, float] = dict.fromkeys(range(1, talk.turn), 0.0)
         for used in talk.exchange(said, one.answer).whole().chunks:
             shares[used.key.turn_id] = shares.get(used.key.turn_id, 0.0) + used.share
@@ -196,11 +196,11 @@ def _ranks(values: Sequence[float]) -> npt.NDArray[np.float64]:
 
 def _talks(data: Path | None, most: int = 1) -> list[Dialogue]:
     if data is not None:
-        return dialogues(data, most)
+        return read_dialogues(data, most)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "own.json"
         file.write_text(json.dumps(own_talk.build()), encoding="utf-8")
-        return [dialogue_of(file)]
+        return [read_dialogue(file)]
 
 
 def _trials(data: Path | None, engine: Engine, tokens: int, windows: int, most: int) -> Iterator[Any]:

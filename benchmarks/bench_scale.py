@@ -28,21 +28,21 @@ import numpy.typing as npt
 from benchmarks.bench_search import DIMENSION, NEAREST, Topics
 from benchmarks.bench_turn import TURN_CHUNKS, Prose, turn
 from benchmarks.database import postgres_server
-from halo_weave.assemble import open_store
+from halo_weave.app import open_store
+from halo_weave.chat import Weave
+from halo_weave.chat.tools.notes import Notes
+from halo_weave.chat.tools.structured_memory import StructuredMemory
+from halo_weave.chat.tools.toolbox import Toolbox
 from halo_weave.core.tokens import Role
-from halo_weave.core.window import Live, chunk_turn
-from halo_weave.embedders.hashing import HashingEmbedder
+from halo_weave.core.working_set import LiveChunk, chunk_turn
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.index.embedding import vectors_by
-from halo_weave.index.recall import Recall
-from halo_weave.keepsakes.notes import Notes
-from halo_weave.keepsakes.structured_memory import StructuredMemory
-from halo_weave.keepsakes.tools import Toolbox
-from halo_weave.places import image_file
+from halo_weave.paths import index_snapshot_file
+from halo_weave.search.embedding_worker import generation_name
+from halo_weave.search.hashing_embedder import HashingEmbedder
+from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
-from halo_weave.store import Store
-from halo_weave.stores.postgres.nearest import EXACT_BELOW, PostgresVectors
-from halo_weave.weave import Weave
+from halo_weave.store.postgres.store import EXACT_BELOW, PostgresVectors
+from halo_weave.store.protocol import Store
 
 SIZES = (100_000, 1_000_000)
 ROUNDS = 20
@@ -63,7 +63,7 @@ def say(store: Store, window: str, prose: Prose, chunks: int, *, asleep: bool = 
     tokens = engine.tokenize("".join(prose(32) for _ in range(chunks)))
     ids = store.reserve(len(tokens))
     said = [
-        Live(chunk, np.full(len(chunk), 9_000, np.float32))
+        LiveChunk(chunk, np.full(len(chunk), 9_000, np.float32))
         for chunk in chunk_turn(tokens, ids.user_turn, Role.USER, ids.start)
     ]
     store.append(window, said, tokenizer=engine.info.tokenizer, now=datetime.now(UTC), asleep=asleep)
@@ -76,7 +76,7 @@ def make(store: Store, size: int, topics: Topics, prose: Prose) -> int:
     made = 0
     while made < size:
         made += say(store, archive, prose, min(TURN_CHUNKS, size - made), asleep=True)
-    generation = store.begin_generation(vectors_by(embedder()), DIMENSION, now=datetime.now(UTC)).id
+    generation = store.begin_generation(generation_name(embedder()), DIMENSION, now=datetime.now(UTC)).id
     while len((wanted := store.wanted(generation, BATCH)).numbers):
         store.add_vectors(generation, wanted, topics.vectors(len(wanted.numbers)))
     talk = store.create_window("talk", now=datetime.now(UTC)).id
@@ -99,11 +99,11 @@ def truth(store: Store, generation: int, queries: Floats) -> list[set[int]]:
     return [set(numbers.tolist()) for numbers, _ in best]
 
 
-def opened(place: str, data: Path) -> tuple[Store, Recall, float]:
+def opened(place: str, data: Path) -> tuple[Store, MemorySearch, float]:
     """A memory as a server opens it, up to the first search; and the seconds that this takes."""
     began = time.perf_counter()
     store = open_store(place, beside=data)
-    recall = Recall(store, embedder, image=image_file(data))
+    recall = MemorySearch(store, embedder, image=index_snapshot_file(data))
     recall.embedder()
     recall.search("warm up", now=datetime.now(UTC))
     return store, recall, time.perf_counter() - began
@@ -156,7 +156,7 @@ def _rss() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, 1)
 
 
-def _nearest(recall: Recall, query: Floats) -> list[int]:
+def _nearest(recall: MemorySearch, query: Floats) -> list[int]:
     if recall._vector_search is not None:
         return [int(number) for number in recall._vector_search.nearest(query, limit=NEAREST)[0]]
     assert recall._index is not None

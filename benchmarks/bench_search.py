@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.index.vectors import VectorIndex
+from halo_weave.search.vector_index import VectorIndex
 
 Floats = npt.NDArray[np.float32]
 

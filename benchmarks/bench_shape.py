@@ -1,4 +1,4 @@
-"""The shape of the code: lines, public names, class names used twice, function lengths, frames from a request to the engine."""
+"""The size of the code, and which modules one message passes through. For information: there are no limits."""
 
 from __future__ import annotations
 
@@ -6,106 +6,92 @@ import argparse
 import ast
 import json
 import statistics
+import sys
 import tempfile
 import threading
-import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from traceback import FrameSummary, extract_stack
+from types import FrameType
 from typing import Any
-from unittest.mock import patch
 
 import httpx
 
 import halo_weave
-from halo_weave.assemble import Options, assemble
-from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.server.listening import serving
+from halo_weave.app import Options, build_weave
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 
 PACKAGE = Path(halo_weave.__file__).parent
 
 
-def lines_of(ending: str) -> dict[Path, int]:
-    return {path: len(path.read_text().splitlines()) for path in sorted(PACKAGE.rglob(f"*.{ending}"))}
-
-
-def definitions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node
-
-
 def measure_code() -> dict[str, Any]:
-    python, javascript = lines_of("py"), lines_of("js")
-    trees = [ast.parse(path.read_text()) for path in python]
-    top = [node for tree in trees for node in definitions(tree.body)]
-    classes = Counter(node.name for node in top if isinstance(node, ast.ClassDef))
-    functions = sorted(
+    lines = {path: len(path.read_text().splitlines()) for path in sorted(PACKAGE.rglob("*.py"))}
+    functions = [
         (node.end_lineno or node.lineno) - node.lineno + 1
-        for tree in trees
-        for node in ast.walk(tree)
+        for path in lines
+        for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
-    total = sum(python.values())
-    public = sum(not node.name.startswith("_") for node in top)
+    ]
     return {
-        "python_lines": total,
-        "javascript_lines": sum(javascript.values()),
-        "names_per_1000": round(public / total * 1000, 1),
-        "duplicate_class_names": sum(count > 1 for count in classes.values()),
+        "modules": len(lines),
+        "python_lines": sum(lines.values()),
+        "javascript_lines": sum(len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.js")),
+        "module_median": statistics.median(lines.values()),
         "function_median": statistics.median(functions),
-        "function_p90": functions[int(len(functions) * 0.9)],
-        "largest_module": max(python.values()),
     }
 
 
-def frames_to_engine() -> int:
-    """Frames of this package from the HTTP handler of `say` to `Engine.generate`, those of all threads added up."""
-    started: dict[threading.Thread, list[FrameSummary]] = {}
-    seen: list[list[FrameSummary]] = []
-    start, generate = threading.Thread.start, ScriptedEngine.generate
+def follow_one_message() -> Counter[str]:
+    """Calls in each module of the package, in all threads, while one message is answered over HTTP.
 
-    def start_and_note(thread: threading.Thread) -> None:
-        started[thread] = _chain(started)
-        start(thread)
+    The engine is the scripted one, and the window has talked before, so that nothing is loaded for the first time.
+    """
+    calls: Counter[str] = Counter()
 
-    def generate_and_note(engine: ScriptedEngine, *asked: Any, **named: Any) -> Any:
-        seen.append(_chain(started))
-        return generate(engine, *asked, **named)
+    def count(frame: FrameType, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(PACKAGE):
+            calls[path.relative_to(PACKAGE).as_posix()] += 1
 
-    with (
-        patch.object(threading.Thread, "start", start_and_note),
-        patch.object(ScriptedEngine, "generate", generate_and_note),
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        service = Service(lambda progress: assemble(Options(data=Path(folder), engine="scripted")))
-        service.begin().join()
-        with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
-            window = client.post("/api/windows", json={"name": "Frames"}).json()["id"]
-            client.post(f"/api/windows/{window}/say", json={"text": "Hello."}).raise_for_status()
-            end = time.monotonic() + 30
-            while not seen and time.monotonic() < end:
-                time.sleep(0.01)
-        service.close()
-    frames = [frame for frame in seen[0] if Path(frame.filename).is_relative_to(PACKAGE)]
-    handler = next(
-        i for i, frame in enumerate(frames) if Path(frame.filename).is_relative_to(PACKAGE / "server/routes")
-    )
-    return len(frames) - handler + 1  # and the engine's own
+    threading.setprofile(count)  # for the threads that start from here on
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            service = Service(lambda progress: build_weave(Options(data=Path(folder), engine="scripted")))
+            service.begin().join()
+            with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+                window = client.post("/api/windows", json={"name": "One message"}).json()["id"]
+                for text in ("Hello.", "My cat is called Mochi.", "What is my cat called?"):
+                    calls.clear()
+                    said = client.post(f"/api/windows/{window}/say", json={"text": text}).raise_for_status()
+                    wait_for_the_end(client, window, said.json()["last_event"])
+                    one = Counter(calls)
+            service.close()
+    finally:
+        threading.setprofile(None)
+    return one
 
 
-def _chain(started: dict[threading.Thread, list[FrameSummary]]) -> list[FrameSummary]:
-    """The stack of this thread below that of whoever started it. The two frames that only measure are left out."""
-    return [*started.get(threading.current_thread(), []), *list(extract_stack())[:-2]]
+def wait_for_the_end(client: httpx.Client, window: str, last_event: str) -> None:
+    with client.stream(
+        "GET", f"/api/windows/{window}/events", headers={"last-event-id": last_event}
+    ) as events:
+        for line in events.iter_lines():
+            if line == "event: done":
+                return
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench shape", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
+    parser.add_argument(
+        "--modules", action="store_true", help="list the modules that one message passes through"
+    )
     options = parser.parse_args()
-    result = measure_code() | {"frames_to_engine": frames_to_engine()}
+    calls = follow_one_message()
+    if options.modules:
+        for name, count in sorted(calls.items()):
+            print(f"{count:7,} {name}", file=sys.stderr)
+    result = measure_code() | {"modules_of_a_message": len(calls), "calls_of_a_message": calls.total()}
     if options.json:
         print(json.dumps(result))
     else:

@@ -199,8 +199,8 @@ def turns_stored(http: httpx.Client) -> dict[str, str]:
 
 
 def main() -> None:
-    from halo_weave.assemble import Options, assemble
-    from halo_weave.server.listening import serving
+    from halo_weave.app import Options, build_weave
+    from halo_weave.server.http_server import serve_in_thread
     from halo_weave.server.service import Service
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -210,8 +210,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        service = Service(lambda progress: assemble(Options(data=Path(folder), engine="scripted")))
-        with serving(service) as address:
+        service = Service(lambda progress: build_weave(Options(data=Path(folder), engine="scripted")))
+        with serve_in_thread(service) as address:
             service.begin().join()
             print(f"{asked.clients} clients, {asked.windows} windows, {asked.seconds:g} s", file=sys.stderr)
             report = soak(address, asked.seconds, clients=asked.clients, windows=asked.windows)

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
-from halo_weave.core.window import Live
-from halo_weave.records import PutToSleep, WakeUp
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.core.working_set import LiveChunk
+from halo_weave.store.records import ChunkToPrune, ChunkToResurrect
+from halo_weave.store.sqlite import SqliteStore
 
 CHUNK = 70  # tokens, between the 64 of the rule and the 80 that paragraphs tend to have
 LIVE = 30_000
@@ -66,14 +66,14 @@ PIECES = [
 
 def turn(
     rng: np.random.Generator, turn_id: int, role: Role, start: int, answers: int | None, chunks: int
-) -> list[Live]:
+) -> list[LiveChunk]:
     """A turn of a few chunks, each of tokens that look like words."""
     said = []
     for chunk_id in range(chunks):
         ids = rng.integers(0, 49_152, CHUNK)
         tokens = Tokens.of(ids, [PIECES[i] for i in rng.integers(0, len(PIECES), CHUNK)])
         chunk = Chunk(ChunkKey(turn_id, chunk_id, role), start + chunk_id * CHUNK, tokens, answers)
-        said.append(Live(chunk, np.full(CHUNK, 10_000, np.float32)))
+        said.append(LiveChunk(chunk, np.full(CHUNK, 10_000, np.float32)))
     return said
 
 
@@ -112,14 +112,16 @@ class Memory:
         self.store.append(self.window, answer, tokenizer="bench", now=NOW, asleep=asleep)
         self.tokens += 5 * CHUNK
 
-    def prune(self, live: list[Live]) -> None:
+    def prune(self, live: list[LiveChunk]) -> None:
         reason = {"why": "dimmest", "rivals": 12}
-        asleep = [PutToSleep(item.chunk.key, item.brightness, reason) for item in live]
+        asleep = [ChunkToPrune(item.chunk.key, item.brightness, reason) for item in live]
         self.store.prune(self.window, asleep, now=NOW)
 
     def wake(self, chunks: list[tuple[ChunkKey, np.ndarray]]) -> None:
         reason = {"part": "hit", "similarity": 0.61, "words": ["river"]}
-        self.store.wake(self.window, [WakeUp(key, bright, reason) for key, bright in chunks], now=NOW)
+        self.store.wake(
+            self.window, [ChunkToResurrect(key, bright, reason) for key, bright in chunks], now=NOW
+        )
 
     def embed(self) -> None:
         """A vector for every chunk, as large as MiniLM's."""

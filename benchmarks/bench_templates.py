@@ -18,9 +18,9 @@ from jinja2 import nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
 
-from halo_weave.templates.messages import ChatMessage, NativeCall
-from halo_weave.templates.model import ModelTemplate
-from halo_weave.templates.renderer import TemplateRenderer
+from halo_weave.engines.templates.messages import ChatMessage, NativeCall
+from halo_weave.engines.templates.model_template import ModelTemplate
+from halo_weave.engines.templates.renderer import TemplateRenderer
 
 NOW = datetime(2026, 1, 2, 3, 4)
 SPECIALS = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from halo_weave.assemble import Options, assemble
-from halo_weave.llama import catalogue
+from halo_weave.app import Options, build_weave
+from halo_weave.chat import Weave, events
+from halo_weave.models import catalogue
 from halo_weave.settings import Settings
-from halo_weave.weave import Weave, events
 
 LONGEST = 48  # tokens of a reply
 PLAIN = (
@@ -83,7 +83,7 @@ class _Talk:
 
 def _plain(talk: _Talk, text: str) -> bool:
     turn = talk.say(text)
-    spoken = "".join(event.text for event in turn if isinstance(event, events.TokenSpoken))
+    spoken = "".join(event.text for event in turn if isinstance(event, events.TokenGenerated))
     called = any(isinstance(event, events.ToolCalled) for event in turn)
     _tell(talk.form, text, spoken)
     return bool(spoken.strip()) and not called and not _TRACE.search(spoken)
@@ -99,7 +99,7 @@ def _remembers(talk: _Talk, text: str, word: str) -> bool:
         talk.weave._system.toolbox.tree.delete(path, now=now)  # type: ignore[union-attr]
         if path in before:
             talk.weave._system.toolbox.tree.save(path, before[path], now=now)  # type: ignore[union-attr]
-    _tell(talk.form, text, "".join(one.text for one in turn if isinstance(one, events.TokenSpoken)))
+    _tell(talk.form, text, "".join(one.text for one in turn if isinstance(one, events.TokenGenerated)))
     return any(word in f"{path} {content}".lower() for path, content in new.items()) or (
         word not in noted and word in _noted(talk.weave)
     )
@@ -107,7 +107,7 @@ def _remembers(talk: _Talk, text: str, word: str) -> bool:
 
 def _looks_up(talk: _Talk, text: str, fact: str) -> bool:
     turn = talk.say(text)
-    _tell(talk.form, text, "".join(one.text for one in turn if isinstance(one, events.TokenSpoken)))
+    _tell(talk.form, text, "".join(one.text for one in turn if isinstance(one, events.TokenGenerated)))
     return any(isinstance(one, events.ToolAnswered) and one.ok and fact in one.text for one in turn)
 
 
@@ -140,7 +140,7 @@ def measure(model: str, forms: list[str] | None = None) -> dict[str, dict[str, f
     )
     with tempfile.TemporaryDirectory() as folder:
         options = Options(Path(folder), model=model, embedder="off", settings=settings, context=4096)
-        with closing(assemble(options)) as weave:
+        with closing(build_weave(options)) as weave:
             assert weave._system.toolbox is not None
             for path, content in KNOWN.items():
                 weave._system.toolbox.tree.save(path, content, now=weave.now())
@@ -159,7 +159,7 @@ def measure(model: str, forms: list[str] | None = None) -> dict[str, dict[str, f
                 talk = _Talk.open(weave, form)
                 texts = PLAIN if kind == "plain" else [text for text, _ in (*REMEMBER, *LOOK_UP)]
                 settings = weave.windows.settings(talk.window)
-                same = (weave._system.tool_form(settings),) * len(texts)
+                same = (weave._system.tool_format(settings),) * len(texts)
                 if (kind, same) not in known:
                     known[kind, same] = _share(talk, kind) if kind == "plain" or set(same) != {"off"} else 0.0
                 shares[kind][form] = known[kind, same]
@@ -176,7 +176,7 @@ def _share(talk: _Talk, kind: str) -> float:
 
 def _present() -> list[str]:
     """The models of the catalogue that are here and write text; the smallest is pulled if it is not."""
-    catalogue.ensure(catalogue.CHAT)
+    catalogue.ensure(catalogue.SMOLLM2_135M)
     writing = [entry for entry in catalogue.ENTRIES if entry.kind != "embedder"]
     for entry in writing:
         if not entry.present:

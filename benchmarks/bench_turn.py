@@ -25,18 +25,18 @@ from typing import Any
 
 import numpy as np
 
-from halo_weave.assemble import Options, assemble
+from halo_weave.app import Options, build_weave
+from halo_weave.chat import Weave, events
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.core.window import Live, chunk_turn
-from halo_weave.engines.llama import LlamaEngine
-from halo_weave.index.embedding import vectors_by
-from halo_weave.index.recall import Recall
-from halo_weave.llama import catalogue
-from halo_weave.llama.inventory import resolve
-from halo_weave.ports import Engine
+from halo_weave.core.working_set import LiveChunk, chunk_turn
+from halo_weave.engines.base import Engine
+from halo_weave.engines.llama.engine import LlamaEngine
+from halo_weave.models import catalogue
+from halo_weave.models.inventory import resolve
+from halo_weave.search.embedding_worker import generation_name
+from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
-from halo_weave.store import Store
-from halo_weave.weave import Weave, events
+from halo_weave.store.protocol import Store
 
 LIVE = 2_000
 TRIES = 5
@@ -79,7 +79,7 @@ def fill(store: Store, engine: Engine, window: str, chunks: int, prose: Prose) -
         tokens = engine.tokenize("".join(prose(32) for _ in range(count)))
         ids = store.reserve(len(tokens))
         said = chunk_turn(tokens, ids.user_turn, Role.USER, ids.start)
-        brightness = [Live(chunk, np.full(len(chunk), 9_000, np.float32)) for chunk in said]
+        brightness = [LiveChunk(chunk, np.full(len(chunk), 9_000, np.float32)) for chunk in said]
         store.append(window, brightness, tokenizer=engine.info.tokenizer, now=datetime.now(UTC))
         keys += [chunk.key for chunk in said]
     return keys
@@ -89,7 +89,7 @@ def fill(store: Store, engine: Engine, window: str, chunks: int, prose: Prose) -
 class Measured:
     first_token_ms: float
     stats: dict[str, float]
-    reading: events.PromptRead
+    reading: events.PrefillFinished
     woken: frozenset[ChunkKey]
 
 
@@ -97,11 +97,11 @@ def turn(weave: Weave, window: str, text: str) -> Measured:
     began = time.perf_counter()
     first, reading, woken = 0.0, None, frozenset[ChunkKey]()
     for event in weave.turns.steps(window, text):
-        if isinstance(event, events.TokenSpoken) and not first:
+        if isinstance(event, events.TokenGenerated) and not first:
             first = (time.perf_counter() - began) * 1e3
-        elif isinstance(event, events.PromptRead):
+        elif isinstance(event, events.PrefillFinished):
             reading = event
-        elif isinstance(event, events.ChunksWoken):
+        elif isinstance(event, events.ChunksResurrected):
             woken = frozenset(one.chunk.key for one in event.chunks)
         elif isinstance(event, events.TurnEnded):
             stats = dict(event.stats)
@@ -121,7 +121,7 @@ def main() -> None:
     options = parser.parse_args()
     options.chunks = options.chunks or (2_000 if options.quick else 100_000)
     options.rounds = options.rounds or (2 if options.quick else 5)
-    options.model = resolve(options.model) if options.model else catalogue.ensure(catalogue.CHAT)
+    options.model = resolve(options.model) if options.model else catalogue.ensure(catalogue.SMOLLM2_135M)
     with other_version(options.against) as other:
         result = compared(other, options) if other else measured(options)
     if options.json:
@@ -162,7 +162,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     rng = np.random.default_rng(7)
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings().changed({"max_context_tokens": LIVE, "max_new_tokens": 24, "temperature": 0})
-        weave = assemble(
+        weave = build_weave(
             Options(data=Path(folder), model=options.model, settings=settings),
             progress=told,
         )
@@ -183,7 +183,7 @@ def other_version(named: str | None) -> Iterator[Path | None]:
         tree = Path(folder) / "tree"
         subprocess.run(["git", "worktree", "add", "--detach", tree, named], cwd=here, check=True, stdout=2)
         try:
-            source = tree / "halo_weave" / "engines" / "_capture.c"
+            source = next((tree / "halo_weave").rglob("_capture.c"))
             build = ["cc", "-O3", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", str(source), "-o"]
             subprocess.run([*build, str(source.with_suffix(".abi3.so"))], check=True)
             yield tree
@@ -270,7 +270,7 @@ def say_with_room(weave: Weave, window: str, text: str, room: int, *, typed: boo
 
     The one before is embedded by then, and what can be read ahead was, as when a person speaks.
     """
-    assert isinstance(weave._system.recall, Recall)
+    assert isinstance(weave._system.recall, MemorySearch)
     weave._system.recall.settle()
     quota = len(weave.engine.tokenize(text)) + room
     weave.windows.change(window, settings={"resurrection_budget": quota})
@@ -285,12 +285,12 @@ def say_with_room(weave: Weave, window: str, text: str, room: int, *, typed: boo
 def give_vectors(weave: Weave, rng: np.random.Generator) -> None:
     """Made up ones: embedding so many chunks takes half an hour, and searching them does not care."""
     recall, store = weave._system.recall, weave._system.store
-    assert isinstance(recall, Recall)
+    assert isinstance(recall, MemorySearch)
     embedder = recall.embedder()
     if embedder is None:
         print("no embedder: words alone are searched", file=sys.stderr)
         return
-    generation = store.begin_generation(vectors_by(embedder), embedder.dimension, now=datetime.now(UTC))
+    generation = store.begin_generation(generation_name(embedder), embedder.dimension, now=datetime.now(UTC))
     topics = rng.normal(size=(300, embedder.dimension))
     while len((wanted := store.wanted(generation.id, 5_000)).numbers):
         vectors = topics[rng.integers(0, 300, len(wanted.numbers))]
@@ -306,9 +306,9 @@ def say_elsewhere(weave: Weave, window: str, text: str) -> tuple[ChunkKey, int]:
     (chunk,) = chunk_turn(
         tokens, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=10_000, max_chunk_tokens=10_000
     )
-    live = Live(chunk, np.full(len(chunk), 9_000, np.float32))
+    live = LiveChunk(chunk, np.full(len(chunk), 9_000, np.float32))
     weave._system.store.append(window, [live], tokenizer=weave.engine.info.tokenizer, now=datetime.now(UTC))
-    weave._system.recall.note_said()
+    weave._system.recall.embed_soon()
     return chunk.key, len(chunk) + 40
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from halo_weave.engines.llama import Limits, LlamaEngine
-from halo_weave.ports import Capture, Prompt, Read, Sampling, Segment
+from halo_weave.engines.base import Capture, PrefillResult, Prompt, Sampling, Segment
+from halo_weave.engines.llama.engine import EngineLimits, LlamaEngine
 
 LINES = [
     f"Line {i}: boat number {i * 7 % 97} is blue and has {i % 9 + 2} sails, and its captain is called Marta."
@@ -67,9 +67,9 @@ def drill(model: Path, kills: int, *, seed: int = 7) -> dict[str, float]:
     return asdict(told)
 
 
-def _limits(cells: Path) -> Limits:
+def _limits(cells: Path) -> EngineLimits:
     """Two windows never fit together, so that each turn writes a whole one."""
-    return Limits(cells=cells, memory_bytes=1, context=2048)
+    return EngineLimits(cells=cells, memory_bytes=1, context=2048)
 
 
 def _prompt(engine: LlamaEngine, asleep: set[int], *, ending: bool = False) -> Prompt:
@@ -89,7 +89,7 @@ def _surprisal(engine: LlamaEngine, told: Killed, *, count: bool = False) -> np.
     """Of the ending, which depends on everything before it."""
     capture = Capture(reply=False, reading_surprisal=True)
     for event in engine.generate(WINDOW, _prompt(engine, set(), ending=True), ONE, capture):
-        if isinstance(event, Read):
+        if isinstance(event, PrefillResult):
             told.from_disk += count and event.reused + event.restored > 0
             told.computed_anew += count and event.reused + event.restored == 0
             return event.surprisal

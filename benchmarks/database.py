@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from halo_weave.assemble import open_store
-from halo_weave.store import Store
+from halo_weave.app import open_store
+from halo_weave.store.protocol import Store
 
 SHARED_MEMORY = Path("/dev/shm")
 CONFIG = """
@@ -80,7 +80,7 @@ class Server:
 
     def memory_template(self) -> str:
         """A database with an empty memory, from which others are copied quickly."""
-        from halo_weave.stores.postgres import PostgresStore
+        from halo_weave.store.postgres.store import PostgresStore
 
         name = self.new()
         PostgresStore(self.address(name)).close()

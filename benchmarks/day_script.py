@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,27 @@ class Day:
                 if newer != label and newer in again:
                     found = set(self.sources(newer, before))
         return frozenset(found)
+
+
+def mixed(days: list[Day], count: int | None) -> Day:
+    """All days as one: a window for each, and their messages in turn. Labels say which day they are of.
+
+    The days are of different people, so in one memory their facts contradict each other: what counts here is how the
+    replies look, not what they answer.
+    """
+    messages = [
+        replace(
+            message,
+            window=day.name,
+            tells=tuple(f"{day.name}/{one}" for one in message.tells),
+            needs=tuple(f"{day.name}/{one}" for one in message.needs),
+            replaces=message.replaces and f"{day.name}/{message.replaces}",
+        )
+        for row in zip_longest(*(day.messages for day in days))
+        for day, message in zip(days, row, strict=True)
+        if message is not None
+    ]
+    return Day("mixed", "All days in one memory, a window for each.", tuple(messages)).first(count)
 
 
 def read_days(folder: Path, only: str | None = None) -> list[Day]:

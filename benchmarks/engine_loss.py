@@ -28,11 +28,11 @@ from benchmarks.engine_talk import (
     prompt,
 )
 from halo_weave.core.tokens import Ids
-from halo_weave.engines.llama import Limits, LlamaEngine
-from halo_weave.llama.footprint import cache_bytes
-from halo_weave.llama.header import read_header
-from halo_weave.ports import NAMELESS, UNSENT, Capture, Prompt
-from halo_weave.templates.messages import ChatMessage
+from halo_weave.engines.base import NAMELESS, UNSENT, Capture, Prompt
+from halo_weave.engines.llama.engine import EngineLimits, LlamaEngine
+from halo_weave.engines.templates.messages import ChatMessage
+from halo_weave.models.gguf_header import read_header
+from halo_weave.models.memory_estimate import kv_bytes_per_token
 
 WAYS = ("resident", "window", "disk", "computed")
 WORDS = 20  # tokens of a message
@@ -199,14 +199,14 @@ def kv_types(path: Path, folder: Path, data: Path, count: int) -> dict[str, Any]
     """Keys as q8_0: bytes of a token, the loss of reading against f16 on the same dialogues, and of surgery on top of it."""
     losses = {}
     for kind in ("f16", "q8_0"):
-        with LlamaEngine(path, limits=Limits(cells=folder / "cells", kv_type=kind)) as engine:
+        with LlamaEngine(path, limits=EngineLimits(cells=folder / "cells", kv_type=kind)) as engine:
             losses[kind] = read_losses(engine, data, count)
             size = engine.shape.cell_bytes
             surgery = nll(engine, data, max(1, count // 4), ("resident",)) if kind == "q8_0" else {}
     more = [small - plain for small, plain in zip(losses["q8_0"], losses["f16"], strict=True)]
     note(f"  {count} dialogues, difference of each: {', '.join(f'{one:+.4f}' for one in more)}")
     return {
-        "bytes_per_token": {"f16": cache_bytes(read_header(path)), "q8_0": size},
+        "bytes_per_token": {"f16": kv_bytes_per_token(read_header(path)), "q8_0": size},
         "dialogues": count,
         "f16": round(statistics.mean(losses["f16"]), 4),
         "difference": round(statistics.mean(more), 4),

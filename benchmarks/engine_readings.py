@@ -12,12 +12,12 @@ import numpy as np
 
 from benchmarks.bench_turn import turn
 from benchmarks.engine_talk import note
-from halo_weave.assemble import Options, assemble
-from halo_weave.core.brightness import INITIAL
+from halo_weave.app import Options, build_weave
+from halo_weave.chat import Weave
+from halo_weave.core.brightness import INITIAL_BRIGHTNESS
 from halo_weave.core.tokens import Role
-from halo_weave.core.window import Live, chunk_turn
+from halo_weave.core.working_set import LiveChunk, chunk_turn
 from halo_weave.settings import Settings
-from halo_weave.weave import Weave
 
 BUDGET, FRAME_TOKENS = 2000, 30  # of the window, and of each of its turns
 
@@ -35,7 +35,7 @@ def turns_between_readings(model: Path, folder: Path, data: Path, turns: int) ->
         "read_ahead": "off",
     }
     options = Options(data=folder, model=model, settings=Settings().changed(exact))
-    weave = assemble(options)
+    weave = build_weave(options)
     lines = said_lines(data)
     found = {}
     try:
@@ -74,7 +74,7 @@ def fill_window(weave: Weave, window: str, lines: Iterator[str], tokens: int) ->
             return
         ids = store.reserve(len(said))
         born = [
-            Live(chunk, np.full(len(chunk), INITIAL, np.float32))
+            LiveChunk(chunk, np.full(len(chunk), INITIAL_BRIGHTNESS, np.float32))
             for chunk in chunk_turn(said, ids.user_turn, Role.USER, ids.start)
         ]
         store.append(window, born, tokenizer=engine.info.tokenizer, now=datetime.now(UTC))

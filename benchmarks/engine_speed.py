@@ -12,11 +12,11 @@ from collections.abc import Generator
 from typing import Any
 
 from benchmarks.engine_talk import facts, note, pieces, prompt
-from halo_weave.core.heads import Calibration
-from halo_weave.core.use import seen_for_use
-from halo_weave.engines.llama import LlamaEngine
-from halo_weave.engines.prompts import FlatPrompt, Observation
-from halo_weave.ports import Capture, GenerationEvent, Prompt, Sampling, Step
+from halo_weave.core.attribution import capture_for_attribution
+from halo_weave.core.retrieval_heads import Calibration
+from halo_weave.engines.base import Capture, GenerationEvent, Prompt, Sampling, Step
+from halo_weave.engines.flat_prompt import FlatPrompt, Observation
+from halo_weave.engines.llama.engine import LlamaEngine
 from halo_weave.settings import Settings
 
 CONTEXTS = (500, 1700, 4000)
@@ -36,7 +36,7 @@ def capture_ratio(
         ask = prompt(pieces(facts(engine, size), size)) if fits else None
         for name, found in ratios.items():
             strategy = Settings().changed({"strategy": name}).brightness_strategy(calibration)
-            capture = seen_for_use(strategy.capture, calibration)
+            capture = capture_for_attribution(strategy.capture, calibration)
             found[str(size)] = _watched_ratio(engine, ask, capture, rounds, name) if ask else None
     for window in WINDOWS:
         engine.forget(window)

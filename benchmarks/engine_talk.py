@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 
 from halo_weave.core.tokens import Ids
-from halo_weave.engines.llama import LlamaEngine
-from halo_weave.ports import Capture, GenerationEvent, Prompt, Read, Sampling, Segment, Step
+from halo_weave.engines.base import Capture, GenerationEvent, PrefillResult, Prompt, Sampling, Segment, Step
+from halo_weave.engines.llama.engine import LlamaEngine
 from halo_weave.settings import KvMode
 
 PREFIX, CHUNK, MIDDLE, LATER, CONTINUATION = 128, 96, 96, 192, 64
@@ -57,11 +57,11 @@ def facts(engine: LlamaEngine, count: int) -> Ids:
 
 def first_token(
     engine: LlamaEngine, window: str, ask: Prompt, mode: KvMode, capture: Capture | None = None
-) -> tuple[float, Read]:
+) -> tuple[float, PrefillResult]:
     start = time.perf_counter()
     read = None
     for event in engine.generate(window, ask, GREEDY, capture or Capture(), mode=mode):
-        if isinstance(event, Read):
+        if isinstance(event, PrefillResult):
             read = event
         elif isinstance(event, Step):
             break
@@ -76,7 +76,7 @@ def leave_to_disk(engine: LlamaEngine, window: str) -> None:
         engine.generate("idle", prompt(pieces(facts(engine, 8), 8)), GREEDY, None)
     )  # the turn before has ended
     engine.disk.settle()
-    engine.caches[window].graves.clear()
+    engine.caches[window].evicted.clear()
 
 
 def dialogues(engine: LlamaEngine, folder: Path, count: int) -> Iterator[Ids]:
@@ -104,13 +104,13 @@ def forget_asleep(engine: LlamaEngine, window: str) -> None:
 
 def loss(
     engine: LlamaEngine, window: str, parts: list[Piece], read: Piece, mode: KvMode = "splice"
-) -> tuple[float, Read]:
+) -> tuple[float, PrefillResult]:
     """Mean surprisal of what is read, after everything before it, and how it was read."""
     ask = prompt(parts, read=read)
     for event in engine.generate(
         window, ask, GREEDY, Capture(reply=False, reading_surprisal=True), mode=mode
     ):
-        if isinstance(event, Read):
+        if isinstance(event, PrefillResult):
             assert event.surprisal is not None
             return float(event.surprisal.mean()), event
     raise AssertionError("nothing was read")

@@ -104,10 +104,10 @@ class Servers:
 
 
 def nursery() -> None:
-    from halo_weave import assemble as assembling
-    from halo_weave.assemble import Options, assemble
-    from halo_weave.core.heads import Calibration
-    from halo_weave.server.listening import serving
+    from halo_weave import app as assembling
+    from halo_weave.app import Options, build_weave
+    from halo_weave.core.retrieval_heads import Calibration
+    from halo_weave.server.http_server import serve_in_thread
     from halo_weave.server.service import Service
 
     # Each fault has a memory of its own, and calibrating the model for each would take minutes.
@@ -129,12 +129,12 @@ def nursery() -> None:
                 model=order["model"],
                 embedder=None if order["engine"] == "scripted" else "off",
             )
-            weave = assemble(options)
+            weave = build_weave(options)
             if order["engine"] == "scripted":
                 _script(weave.engine, order["manner"])
             service = Service(partial(_ready, weave))
             service.begin().join()
-            with serving(service) as address:
+            with serve_in_thread(service) as address:
                 os.write(1, f"{os.getpid()} {address}\n".encode())
                 threading.Event().wait()
         os.waitpid(child, 0)

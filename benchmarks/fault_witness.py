@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from benchmarks.fault_servers import WORDS
-from halo_weave.store import Store
+from halo_weave.store.protocol import Store
 
 GRACE = 0.15  # seconds after which what was shown must be stored
 SETTINGS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from halo_weave.errors import BadSetting
-from halo_weave.places import config_file
+from halo_weave.paths import config_file
 from halo_weave.settings import FIELDS, Settings
 
 PREFIX = "HALO_WEAVE_"

@@ -8,24 +8,24 @@ from dataclasses import Field, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
-from halo_weave.core.brightness import PairSleep, Strategy
-from halo_weave.core.heads import NOT_CALIBRATED, Calibration
-from halo_weave.core.setting import Day, checked_value, description, is_setting, setting
+from halo_weave.core.brightness import PairPruning, Strategy
+from halo_weave.core.retrieval_heads import NOT_CALIBRATED, Calibration
+from halo_weave.core.setting_fields import Day, checked_value, description, is_setting, setting
 from halo_weave.core.strategies import STRATEGIES, settings_of
 from halo_weave.core.tokens import Role
 from halo_weave.errors import BadSetting
 
-SHARED = "windows"  # the key under which a store keeps the settings that all windows share
+SHARED_KEY = "windows"  # the key under which a store keeps the settings that all windows share
 PRESETS_KEY = "presets"  # and the one of the saved presets, by name
 
-Returning = Literal["earned", "hybrid", "fresh"]
-Scope = Literal["all", "tags", "window"]
+ResurrectedBrightness = Literal["earned", "hybrid", "fresh"]
+MemoryScope = Literal["all", "tags", "window"]
 KvMode = Literal["splice", "exact"]
-Pairs = Literal["ranked", "with", "off"]
+PairRecall = Literal["ranked", "with", "off"]
 Effort = Literal["off", "low", "high"]
-Leaving = Literal["all", "window", "not_private"]
-Taken = Literal["off", "mean", "retrieval", "all"]
-Ahead = Literal["off", "frames", "load", "compute"]
+RemoteScope = Literal["all", "window", "not_private"]
+CaptureMode = Literal["off", "mean", "retrieval", "all"]
+PrefetchMode = Literal["off", "frames", "load", "compute"]
 ToolForm = Literal["auto", "native", "tags", "off"]
 
 _generation = partial(setting, group="Generation")
@@ -35,11 +35,11 @@ _documents = partial(setting, group="Documents")
 _system = partial(setting, group="System")
 _elsewhere = partial(setting, group="Elsewhere")
 
-AUTO_MOST = (
+MAX_AUTOMATIC_BUDGET = (
     16_384  # a window's budget is not larger by itself: what is live is read, and paid for where a server is
 )
 
-OWN = settings_of(STRATEGIES)  # the strategies' own settings
+STRATEGY_SETTINGS = settings_of(STRATEGIES)  # the strategies' own settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +121,12 @@ class Settings:
         10_000.0, "No token becomes brighter than this. There is no floor.", low=1, high=1_000_000
     )
     own: Mapping[str, Any] = field(  # the strategies' own settings, of all strategies
-        default_factory=lambda: {name: one.default for name, one in OWN.items()}
+        default_factory=lambda: {name: one.default for name, one in STRATEGY_SETTINGS.items()}
     )
-    pairs_asleep: PairSleep | None = _forgetting(
+    pairs_asleep: PairPruning | None = _forgetting(
         None,
         "Whether a question and its answer fall asleep apart, or together by the brighter or the dimmer of them; empty is as the strategy has it.",
-        choices=get_args(PairSleep),
+        choices=get_args(PairPruning),
         optional=True,
     )
     keep_exchanges: int = _forgetting(
@@ -147,15 +147,15 @@ class Settings:
         optional=True,
         common=True,
     )
-    resurrection_brightness: Returning = _remembering(
+    resurrection_brightness: ResurrectedBrightness = _remembering(
         "earned",
         "Brightness of what wakes up: what it had, no less than the others have, or as new.",
-        choices=get_args(Returning),
+        choices=get_args(ResurrectedBrightness),
     )
-    pairs: Pairs = _remembering(
+    pairs: PairRecall = _remembering(
         "ranked",
         "Whether a woken chunk's question and opening come before weaker hits, always with it, or not at all.",
-        choices=get_args(Pairs),
+        choices=get_args(PairRecall),
     )
     user_weight: float = _remembering(
         1.5, "How much more your own words count in search than the model's.", low=0.1, high=10
@@ -169,10 +169,10 @@ class Settings:
     mmr_lambda: float | None = _remembering(
         None, "Below 1, prefers variety among what wakes up; empty is off.", low=0, high=1, optional=True
     )
-    memory_scope: Scope = _remembering(
+    memory_scope: MemoryScope = _remembering(
         "all",
         "Recall from all windows, from windows and chunks that share a tag with this one, or only from this one.",
-        choices=get_args(Scope),
+        choices=get_args(MemoryScope),
         common=True,
     )
     recall_tags: str = _remembering(
@@ -199,10 +199,10 @@ class Settings:
         "Remove and restore parts of the model's cache, or read everything again after each change.",
         choices=get_args(KvMode),
     )
-    read_ahead: Ahead = _system(
+    read_ahead: PrefetchMode = _system(
         "compute",
         "What the model makes ready before you send: nothing, the frame of your message, also what it would wake up from memory or disk, or also your words while you type and, on an idle machine, what has to be computed.",
-        choices=get_args(Ahead),
+        choices=get_args(PrefetchMode),
     )
     timestamps: bool = _system(
         True,
@@ -227,10 +227,10 @@ class Settings:
     answered_by: str = _elsewhere(
         "", "The engine that answers here, by its name; empty is the model of all windows.", high=60
     )
-    may_leave: Leaving | None = _elsewhere(
+    may_leave: RemoteScope | None = _elsewhere(
         None,
         "What the model may read: everything, only what was said in this window, or nothing from private windows; empty is everything, or only this window where the model runs on another machine.",
-        choices=get_args(Leaving),
+        choices=get_args(RemoteScope),
         optional=True,
     )
     private: bool = _elsewhere(
@@ -244,10 +244,10 @@ class Settings:
         30, "Reading a PDF or a DOCX is stopped after this long.", low=1, high=600
     )
 
-    capture: Taken = _system(
+    capture: CaptureMode = _system(
         "off",
         "Whether what the model looks at is written to disk for the lab: the mean of all heads, also its retrieval heads, or all.",
-        choices=get_args(Taken),
+        choices=get_args(CaptureMode),
     )
     capture_megabytes: int = _system(
         1_000, "A window's capture takes at most so much room on the disk.", low=1, high=1_000_000
@@ -255,17 +255,17 @@ class Settings:
 
     def __getitem__(self, name: str) -> Any:
         """Any setting by its name, a strategy's own ones too."""
-        return self.own[name] if name in OWN else getattr(self, known(name).name)
+        return self.own[name] if name in STRATEGY_SETTINGS else getattr(self, setting_field(name).name)
 
     def changed(self, changes: Mapping[str, Any]) -> Settings:
         """These settings with others in their place. An unknown name or a value out of range is refused."""
-        values = {name: checked(name, value) for name, value in changes.items()}
-        own = {name: values.pop(name) for name in OWN if name in values}
+        values = {name: checked_setting(name, value) for name, value in changes.items()}
+        own = {name: values.pop(name) for name in STRATEGY_SETTINGS if name in values}
         return replace(self, **values, own={**self.own, **own})
 
     def restored(self, stored: object) -> Settings:
         """These settings with stored ones in their place, as far as this version can use them."""
-        return self.changed(usable(stored))
+        return self.changed(usable_settings(stored))
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -296,7 +296,7 @@ class Settings:
         if self.max_context_tokens is not None:
             return self.max_context_tokens
         recalled = context if self.resurrection_budget is None else self.resurrection_budget
-        return min(context - self.reply_room(context) - min(recalled, context // 8), AUTO_MOST)
+        return min(context - self.reply_room(context) - min(recalled, context // 8), MAX_AUTOMATIC_BUDGET)
 
     def prune_goal(self, budget: int, *, cuts: bool, token_ids: bool = True) -> int:
         """How many tokens one forgetting leaves.
@@ -317,30 +317,30 @@ class Settings:
 
 def _all_fields() -> Iterator[Field[Any]]:
     for one in fields(Settings):
-        if one.name in OWN:
+        if one.name in STRATEGY_SETTINGS:
             raise TypeError(f"A strategy defines {one.name}, which is a general setting.")
         if is_setting(one):
             yield one
         else:
-            yield from OWN.values()
+            yield from STRATEGY_SETTINGS.values()
 
 
 FIELDS: dict[str, Field[Any]] = {one.name: one for one in _all_fields()}
 
 
-def known(name: str) -> Field[Any]:
+def setting_field(name: str) -> Field[Any]:
     """The setting of this name."""
     if name not in FIELDS:
         raise BadSetting(f"There is no setting {name!r}. Known: {', '.join(FIELDS)}.")
     return FIELDS[name]
 
 
-def checked(name: str, value: Any) -> Any:
+def checked_setting(name: str, value: Any) -> Any:
     """The value in its right type, or a sentence that says what it may be."""
-    return checked_value(known(name), value)
+    return checked_value(setting_field(name), value)
 
 
-def usable(stored: object) -> dict[str, Any]:
+def usable_settings(stored: object) -> dict[str, Any]:
     """What of stored settings this version knows and allows.
 
     The rest may be of a newer version: it stays stored, and never makes a window unusable.
@@ -348,18 +348,18 @@ def usable(stored: object) -> dict[str, Any]:
     found = {}
     for name, value in stored.items() if isinstance(stored, Mapping) else ():
         with suppress(BadSetting):
-            found[name] = checked(name, value)
+            found[name] = checked_setting(name, value)
     return found
 
 
 def no_effect(name: str) -> dict[str, str]:
     """Why a setting changes nothing, by each strategy under which that is so."""
-    if name in OWN:
+    if name in STRATEGY_SETTINGS:
         users = [one for one, kind in STRATEGIES.items() if any(name == own.name for own in fields(kind))]
         return {one: f"only {' and '.join(users)} uses it." for one in STRATEGIES if one not in users}
     return {one: kind.ignores[name] for one, kind in STRATEGIES.items() if name in kind.ignores}
 
 
-def described() -> list[dict[str, Any]]:
+def described_settings() -> list[dict[str, Any]]:
     """All settings for a page or a document: name, group, default, range, meaning, and where it changes nothing."""
     return [{**description(one), "no_effect": no_effect(one.name)} for one in FIELDS.values()]

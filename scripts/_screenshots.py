@@ -13,8 +13,8 @@ import httpx
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from halo_weave.assemble import Options, assemble
-from halo_weave.server.listening import serving
+from halo_weave.app import Options, build_weave
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
@@ -105,11 +105,13 @@ def main() -> None:
     model = sys.argv[1] if len(sys.argv) > 1 else None  # the default model
     PICTURES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        service = Service(lambda progress: assemble(Options(Path(folder), model=model, threads=2), progress))
+        service = Service(
+            lambda progress: build_weave(Options(Path(folder), model=model, threads=2), progress)
+        )
         service.begin().join()
         if service.failure:
             sys.exit(str(service.failure))
-        with serving(service) as address, sync_playwright() as playwright:
+        with serve_in_thread(service) as address, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
             try:
                 take(

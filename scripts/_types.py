@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from halo_weave.server.app import create_app
-from halo_weave.server.security import Policy
+from halo_weave.server.auth import Policy
 from halo_weave.server.service import Service
 
 FILE = Path(__file__).parents[1] / "halo_weave" / "web" / "types.d.ts"

@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 from hypothesis import HealthCheck, settings
 
-from tests.stores.material import SHARED_MEMORY
+from tests.store.material import SHARED_MEMORY
 
 # A slow machine is no defect: nothing here is judged by the clock.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,6 +1,6 @@
 """What the fuzz tests share: how many examples, and a limit on the time of each.
 
-The tests run a few examples. To run for long: HALO_WEAVE_FUZZ=100000 pytest tests/weave/test_fuzz_imports.py
+The tests run a few examples. To run for long: HALO_WEAVE_FUZZ=100000 pytest tests/chat/test_fuzz_imports.py
 """
 
 from __future__ import annotations

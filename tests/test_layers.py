@@ -12,19 +12,17 @@ PACKAGE = Path(__file__).parents[1] / "halo_weave"
 # From the bottom up. A part may import those below it, and itself.
 LAYERS = [
     {"errors"},
-    {"confined"},
-    {"core", "templates", "documents"},
-    {"records", "imports", "fleet"},
-    {"keeping"},  # what of a store belongs to someone
-    {"ports", "store", "places", "settings"},
-    {"config", "engine_list"},
-    {"llama"},  # the binding of llama.cpp, shared by engine and embedder
-    {"keepsakes"},  # the AI's own memory and tools: they need nothing but a store
-    {"engines", "embedders", "index", "stores", "weave"},
-    {"lab"},  # captures are written while windows talk, so it stands below what puts the parts together
-    {"lastrun"},
-    {"assemble"},
-    {"mcp"},  # over stdio, and as an address of the server
+    {"sandbox"},
+    {"core"},
+    {"paths", "settings"},
+    {"config"},
+    {"models"},  # files of weights
+    {"engines", "store"},
+    {"search"},  # of what the store holds, by embedders that run on llama.cpp
+    {"chat"},
+    {"lab"},
+    {"state_file"},
+    {"app"},
     {"server"},
     {"cli"},  # `halo-weave serve` starts the server
 ]
@@ -85,11 +83,11 @@ def test_imports_point_down(path):
 
 
 def test_the_guard_sees_an_upward_and_a_sideways_import():
-    assert upward("core", "stores")
-    assert upward("stores", "engines")
-    assert upward("ports", "weave")
-    assert not upward("weave", "core")
-    assert not upward("server", "assemble")
+    assert upward("core", "store")
+    assert upward("store", "engines")
+    assert upward("search", "chat")
+    assert not upward("chat", "core")
+    assert not upward("server", "app")
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "core").rglob("*.py")), ids=lambda path: path.name)

@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halo_weave.errors import BadSetting
-from halo_weave.settings import FIELDS, Settings, checked, described, usable
+from halo_weave.settings import FIELDS, Settings, checked_setting, described_settings, usable_settings
 
 
 def test_every_setting_has_a_meaning_and_a_default_that_it_accepts():
-    for about in described():
+    for about in described_settings():
         assert len(about["meaning"]) > 20
         assert about["group"]
-        assert checked(about["name"], about["default"]) == about["default"]
+        assert checked_setting(about["name"], about["default"]) == about["default"]
         assert (about["low"] is None) == (about["type"] in {"boolean", "choice", "text", "day"})
 
 
@@ -63,7 +63,7 @@ def test_what_is_optional_may_be_empty():
 
 def test_a_stored_setting_that_this_version_cannot_use_is_passed_over():
     stored = {"top_k": 7.0, "temperature": 99, "later": {"any": []}, "sink": ["max"], "decay": 10**400}
-    assert usable(stored) == {"top_k": 7}
+    assert usable_settings(stored) == {"top_k": 7}
     assert Settings(temperature=0.3).restored(stored) == Settings(temperature=0.3, top_k=7)
     for nothing in (None, 5, [], "top_k"):
         assert Settings().restored(nothing) == Settings()
@@ -76,8 +76,8 @@ def test_a_stored_setting_that_this_version_cannot_use_is_passed_over():
 def test_any_value_is_taken_or_refused_with_a_sentence(name, value):
     taken = None
     with suppress(BadSetting):
-        taken = checked(name, value)
-        assert checked(name, taken) == taken
+        taken = checked_setting(name, value)
+        assert checked_setting(name, taken) == taken
     if taken is None and value is not None:
         with pytest.raises(BadSetting, match=name):
-            checked(name, value)
+            checked_setting(name, value)

@@ -9,24 +9,19 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from halo_weave.cli import cache as cache
 from halo_weave.cli import chat as chat
 from halo_weave.cli import lab as lab
-from halo_weave.cli import light as light
-from halo_weave.cli import mcp as mcp
-from halo_weave.cli import memory as memory
 from halo_weave.cli import models as models
 from halo_weave.cli import people as people
-from halo_weave.cli import recall as recall
+from halo_weave.cli import search as search
 from halo_weave.cli import serve as serve
-from halo_weave.cli import sync as sync
-from halo_weave.cli import tree as tree
-from halo_weave.cli.app import app
-from halo_weave.cli.glow import plain
-from halo_weave.cli.starting import offer_store
+from halo_weave.cli import store as store
+from halo_weave.cli import structured_memory as structured_memory
+from halo_weave.cli.app import add_store_option, app
+from halo_weave.cli.terminal import plain
 from halo_weave.errors import HaloWeaveError
 
-offer_store(app)
+add_store_option(app)
 
 
 def main() -> None:

@@ -17,21 +17,20 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from halo_weave.assemble import Options, assemble
-from halo_weave.cli.app import app
-from halo_weave.cli.glow import TOOL, counted, painted, plain, size, span
-from halo_weave.cli.starting import progress_bar, say_default, with_options
-from halo_weave.core.pruning import SleepReason
+from halo_weave.app import Options, build_weave
+from halo_weave.chat import events
+from halo_weave.chat.documents import Document
+from halo_weave.chat.views import PrunedGap
+from halo_weave.chat.weave import Weave
+from halo_weave.cli.app import announce_default_model, app, progress_bar, with_options
+from halo_weave.cli.terminal import TOOL, brightness_range, coloured_chunk, format_bytes, plain, with_count
+from halo_weave.core.pruning import PruneReason
 from halo_weave.core.tokens import ChunkKey
+from halo_weave.engines.base import PrefillPlanned
 from halo_weave.errors import BadInput, HaloWeaveError
-from halo_weave.llama.footprint import machine_memory
-from halo_weave.llama.inventory import listed_models
-from halo_weave.ports import Planned
-from halo_weave.records import WindowRecord
-from halo_weave.weave import events
-from halo_weave.weave.documents import Document
-from halo_weave.weave.seen import Gap
-from halo_weave.weave.weave import Weave
+from halo_weave.models.inventory import listed_models
+from halo_weave.models.memory_estimate import machine_memory
+from halo_weave.store.records import WindowRecord
 
 HELP = """\
 /context             what the model sees, in the colours of its brightness, with the keys of the chunks
@@ -119,7 +118,7 @@ class Chat:
         """The model reads so many tokens before it speaks; in a terminal a line says so, until something else is shown."""
         self.have_read()
         if tokens and self.console.is_terminal:
-            words = plain(f"reading {counted(tokens, 'token')}…", QUIET)
+            words = plain(f"reading {with_count(tokens, 'token')}…", QUIET)
             self.reading = Status(words, console=self.console, spinner_style=QUIET)
             self.reading.start()
 
@@ -130,88 +129,90 @@ class Chat:
             self.reading = None
 
     def show(self, event: events.WindowEvent) -> None:
-        if not isinstance(event, Planned | events.Brightened):
+        if not isinstance(event, PrefillPlanned | events.BrightnessChanged):
             self.have_read()
         match event:
-            case Planned():
+            case PrefillPlanned():
                 self.read(event.computed)
-            case events.TokenSpoken():
+            case events.TokenGenerated():
                 style = TOOL if event.tool else QUIET if event.thought else "none"
                 if self.thinking and not event.thought and event.text:
                     self.console.print("\n")
                 self.thinking = event.thought or (self.thinking and not event.text)
                 self.console.print(plain(event.text, style), end="", soft_wrap=True)
-            case events.ReplyUnstored():
+            case events.ReplyNotStored():
                 self.console.print()
-                self.quietly(event.sentence or "The reply is stored now.")
+                self.print_dim(event.sentence or "The reply is stored now.")
             case events.TurnFailed():
                 self.console.print()
                 self.console.print(plain(event.sentence, "red"))
-            case events.ChunksWoken():
+            case events.ChunksResurrected():
                 for one in event.chunks:
                     words = f", by {', '.join(one.words)}" if one.words else f", {one.part.value}"
-                    self.quietly(f"↻ {one.chunk.key} woke up{words}: {_shortened(one.chunk.text)}")
-            case events.ChunksSlept() if any(one.why != SleepReason.TURN_OVER for one in event.chunks):
+                    self.print_dim(f"↻ {one.chunk.key} woke up{words}: {_shortened(one.chunk.text)}")
+            case events.ChunksPruned() if any(one.why != PruneReason.TURN_OVER for one in event.chunks):
                 tokens = sum(one.tokens for one in event.chunks)
-                self.quietly(
-                    f"☾ {counted(len(event.chunks), 'chunk')}, {counted(tokens, 'token')}, fell asleep"
+                self.print_dim(
+                    f"☾ {with_count(len(event.chunks), 'chunk')}, {with_count(tokens, 'token')}, fell asleep"
                 )
             case events.MemoryChanged():
-                self.quietly(
+                self.print_dim(
                     f"✎ {event.change}: {event.path} (halo-weave memory history {event.path!r} tells more)"
                 )
-            case events.Spoken():
+            case events.ReplyStored():
                 self.thinking = False
                 self.console.print()
             case events.TurnEnded():
                 if event.stats.get("only_thought"):
-                    self.quietly("The reply ended within its thought: there is no answer.")
+                    self.print_dim("The reply ended within its thought: there is no answer.")
                 ended = {
                     "abort": "stopped, ",
                     "length": "cut at max_new_tokens, ",
                     "context": "no room left, ",
                 }
                 speed = event.stats.get("tokens_per_second", 0)
-                count = counted(event.stats.get("tokens", 0), "token")
-                self.quietly(f"{ended.get(event.reason, '')}{count}, {speed} a second")
+                count = with_count(event.stats.get("tokens", 0), "token")
+                self.print_dim(f"{ended.get(event.reason, '')}{count}, {speed} a second")
             case _:
                 pass
 
-    def quietly(self, text: str) -> None:
+    def print_dim(self, text: str) -> None:
         self.console.print(plain(text, QUIET))
 
     # Looking
 
     def context(self, _: str = "") -> None:
         seen = self.weave.windows.context(self.window.id)
-        low, high = span(one.brightness for turn in seen.turns for one in turn.chunks)
+        low, high = brightness_range(one.brightness for turn in seen.turns for one in turn.chunks)
         for turn in seen.turns:
             self.console.print(plain(f"{turn.speaker}, {turn.said.astimezone():%Y-%m-%d %H:%M}", "bold"))
             for one in turn.chunks:
                 self.gap(one.gap)
                 mark = " 📌" if one.pinned else ""
-                self.quietly(
-                    f"{one.chunk.key}{mark}, {counted(len(one.chunk), 'token')}, brightness {one.rank} of 100"
+                self.print_dim(
+                    f"{one.chunk.key}{mark}, {with_count(len(one.chunk), 'token')}, brightness {one.rank} of 100"
                 )
                 self.console.print(
-                    painted(one.chunk.tokens, one.brightness, low, high, tool=one.tool), soft_wrap=True
+                    coloured_chunk(one.chunk.tokens, one.brightness, low, high, tool=one.tool), soft_wrap=True
                 )
         self.gap(seen.gaps.tail)
         budget = seen.budget
-        self.quietly(f"{budget.used} tokens of {budget.max_context_tokens or budget.model_context}")
+        self.print_dim(f"{budget.used} tokens of {budget.max_context_tokens or budget.model_context}")
 
     def prune(self, _: str = "") -> None:
         slept = self.weave.windows.prune(self.window.id)
         if not slept.chunks:
-            self.quietly("Nothing falls asleep: the window is within its budget, or all that is live stays.")
+            self.print_dim(
+                "Nothing falls asleep: the window is within its budget, or all that is live stays."
+            )
         for one in slept.chunks:
-            self.quietly(
-                f"☾ {one.key}, {counted(one.tokens, 'token')}, brightness {one.brightness:.0f}, {one.why}"
+            self.print_dim(
+                f"☾ {one.key}, {with_count(one.tokens, 'token')}, brightness {one.brightness:.0f}, {one.why}"
             )
 
-    def gap(self, gap: Gap | None) -> None:
+    def gap(self, gap: PrunedGap | None) -> None:
         if gap:
-            self.quietly(f"┈ {counted(gap.chunks, 'chunk')}, {counted(gap.tokens, 'token')} asleep")
+            self.print_dim(f"┈ {with_count(gap.chunks, 'chunk')}, {with_count(gap.tokens, 'token')} asleep")
 
     def graveyard(self, text: str) -> None:
         page = self.weave.windows.graveyard(self.window.id, limit=SHOWN, text=text or None)
@@ -222,7 +223,7 @@ class Chat:
             table.add_row(str(one.key), str(len(one.record.chunk)), f"{one.peak:.0f}", slept, words)
         if page.items:
             self.console.print(table)
-        self.quietly(f"{counted(page.total, 'chunk')} asleep here" + (f" with {text!r}" if text else ""))
+        self.print_dim(f"{with_count(page.total, 'chunk')} asleep here" + (f" with {text!r}" if text else ""))
 
     def why(self, key: str) -> None:
         told = self.weave.chunks.why(self.window.id, _keyed(key))
@@ -231,12 +232,14 @@ class Chat:
         bright = "" if told.peak is None else f", peak {told.peak:.0f}, mean {told.mean:.0f}"
         bright += "".join(f", {name} {value:.2f}" for name, value in told.parts.items())
         bright += "" if told.rank is None else f", brightness {told.rank} of 100"
-        self.quietly(f"{told.key}, {state}, {counted(told.tokens, 'token')}{bright}, said by {told.speaker}")
+        self.print_dim(
+            f"{told.key}, {state}, {with_count(told.tokens, 'token')}{bright}, said by {told.speaker}"
+        )
         for one in told.history:
             detail = ", ".join(
                 f"{name} {value}" for name, value in one.detail.items() if value not in ("", [], {})
             )
-            self.quietly(f"{one.happened.astimezone():%Y-%m-%d %H:%M:%S} {one.event} {detail}")
+            self.print_dim(f"{one.happened.astimezone():%Y-%m-%d %H:%M:%S} {one.event} {detail}")
 
     def search(self, text: str) -> None:
         if not text:
@@ -250,18 +253,18 @@ class Chat:
             )
         if found:
             self.console.print(table)
-        self.quietly(counted(len(found), "hit"))
+        self.print_dim(with_count(len(found), "hit"))
 
     def stats(self, _: str) -> None:
         now, window = self.weave.memory.status(), self.weave.windows.state(self.window.id)
         memory = now.memory
         table = Table(show_header=False, box=None)
         table.add_row("window", plain(self.window.name))
-        live = f"{counted(window.live_tokens, 'token')} in {counted(window.live_chunks, 'chunk')}"
+        live = f"{with_count(window.live_tokens, 'token')} in {with_count(window.live_chunks, 'chunk')}"
         table.add_row("live", live)
-        table.add_row("asleep", counted(window.asleep_chunks, "chunk"))
-        said = f"{counted(memory.tokens, 'token')} in {counted(memory.chunks, 'chunk')}"
-        table.add_row("memory", f"{said}, {counted(memory.windows, 'window')}")
+        table.add_row("asleep", with_count(window.asleep_chunks, "chunk"))
+        said = f"{with_count(memory.tokens, 'token')} in {with_count(memory.chunks, 'chunk')}"
+        table.add_row("memory", f"{said}, {with_count(memory.windows, 'window')}")
         table.add_row("model", plain(now.model.name))
         if last := self.weave.turns.last(self.window.id):
             table.add_row("last turn", ", ".join(f"{name} {value}" for name, value in last.items()))
@@ -271,15 +274,15 @@ class Chat:
 
     def act(self, done: Callable[[str, ChunkKey], object], key: str, what: str) -> None:
         done(self.window.id, _keyed(key))
-        self.quietly(f"{key} {what}")
+        self.print_dim(f"{key} {what}")
 
     def wake(self, key: str) -> None:
         done = self.weave.chunks.wake(self.window.id, _keyed(key))
-        self.quietly(f"{key} is awake and pinned")
+        self.print_dim(f"{key} is awake and pinned")
         for one in done.woken[1:]:
-            self.quietly(f"↻ {one.chunk.key} came with it: {_shortened(one.chunk.text)}")
+            self.print_dim(f"↻ {one.chunk.key} came with it: {_shortened(one.chunk.text)}")
         if done.slept:
-            self.quietly(f"☾ {counted(len(done.slept), 'dimmer chunk')} fell asleep to make room")
+            self.print_dim(f"☾ {with_count(len(done.slept), 'dimmer chunk')} fell asleep to make room")
 
     def windows(self, name: str) -> None:
         if name:
@@ -308,16 +311,16 @@ class Chat:
                 raise BadInput(f"{path} cannot be read: {error.strerror}.") from error
             self.attached.append(self.weave.documents.read(path.name, data, self.window.id))
         for one in self.attached:
-            self.quietly(f"{one.name}, {counted(one.tokens, 'token')}, goes with your next message")
+            self.print_dim(f"{one.name}, {with_count(one.tokens, 'token')}, goes with your next message")
         if not self.attached:
-            self.quietly("Nothing is attached.")
+            self.print_dim("Nothing is attached.")
 
     def preset(self, name: str) -> None:
         presets = self.weave.presets
         if name:
             presets.apply(name, self.window.id)
             self.window = self.weave.windows.get(self.window.id)
-            self.quietly(f"{name} holds in {self.window.name} now.")
+            self.print_dim(f"{name} holds in {self.window.name} now.")
             return
         table = Table("name", "sets", box=None)
         for one in presets.list():
@@ -326,7 +329,7 @@ class Chat:
 
     def go(self, window: WindowRecord) -> None:
         self.window = window
-        self.quietly(f"Now in {window.name}.")
+        self.print_dim(f"Now in {window.name}.")
 
     def model(self, name: str) -> None:
         """What is said goes on with another model; Ctrl-C leaves the one that is on its way."""
@@ -335,9 +338,9 @@ class Chat:
             with progress_bar() as telling, _on_interrupt(models.stop):
                 models.change(name, telling)
             now = models.state().info
-            self.quietly(f"Now with {now.name}.")
+            self.print_dim(f"Now with {now.name}.")
             if now.template_note:
-                self.quietly(now.template_note)
+                self.print_dim(now.template_note)
             return
         used = models.state().info.file
         table = Table("name", "model", "size", "fits", "where", box=None)
@@ -345,7 +348,9 @@ class Chat:
             if one.kind != "embedder":
                 here = " ←" if one.path == used else ""
                 fits = {None: "", True: "yes", False: "no"}[one.fits]
-                table.add_row(*map(plain, (one.name, one.title + here, size(one.size), fits, one.where)))
+                table.add_row(
+                    *map(plain, (one.name, one.title + here, format_bytes(one.size), fits, one.where))
+                )
         self.console.print(table)
 
     def quit(self, _: str) -> None:
@@ -422,15 +427,15 @@ def chat(
         raise BadInput(
             "Standard input is closed, so nothing can be said. Run this in a terminal or with a pipe."
         )
-    say_default(options, Console(stderr=True, highlight=False))
+    announce_default_model(options, Console(stderr=True, highlight=False))
     with progress_bar() as telling:
-        weave = assemble(options, telling)
+        weave = build_weave(options, telling)
     with contextlib.closing(weave):
         console = Console(highlight=False)
         talk = Chat(weave, first_window(weave, window), console)
         if sys.stdin.isatty():
             talk.context()
-            talk.quietly(
+            talk.print_dim(
                 f"{talk.window.name}, on {weave.memory.status().model.name}. /help shows the commands."
             )
         talk.run(_typed(console))

@@ -1,4 +1,4 @@
-"""`halo-weave lab`: capture a conversation, replay it with other strategies, compare strategies and models, digest."""
+"""halo-weave lab: capture, replay, compare, models, digest."""
 
 from __future__ import annotations
 
@@ -12,28 +12,25 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from halo_weave.assemble import calibrate_engine, open_engine
-from halo_weave.cli.app import app
-from halo_weave.cli.glow import counted, plain
-from halo_weave.cli.memory import opened_to_read, say, shown
-from halo_weave.cli.starting import Data, Json, Model, folder_of, options_of, progress_bar
+from halo_weave.app import calibrate_engine, open_engine
+from halo_weave.chat.capture import StoredCapture
+from halo_weave.chat.transcript import digest as made_digest
+from halo_weave.chat.windows import find_window
+from halo_weave.cli.app import Data, Json, Model, app, folder_of, options_of, progress_bar
+from halo_weave.cli.store import open_to_read, print_json, to_json
+from halo_weave.cli.terminal import plain, with_count
 from halo_weave.config import read_config
 from halo_weave.core.strategies import STRATEGIES
-from halo_weave.embedders.standard import open_embedder
 from halo_weave.errors import BadInput
-from halo_weave.lab import figures
-from halo_weave.lab.capture import TapedWindow
-from halo_weave.lab.comparing import compared
-from halo_weave.lab.dialogues import dialogues
-from halo_weave.lab.measuring import Extent, measure_whole, measure_windows
-from halo_weave.lab.plots import plotted
+from halo_weave.lab import evaluation
+from halo_weave.lab.conversations import read_dialogues, read_messages, run_conversation
+from halo_weave.lab.evaluation import CachingEmbedder, Workload, measure_whole, measure_windows
+from halo_weave.lab.plots import write_plots
+from halo_weave.lab.replay import compare_strategies
 from halo_weave.lab.replay import replay as replayed
-from halo_weave.lab.talking import says_of, talked
-from halo_weave.lab.whole import RememberedVectors
-from halo_weave.places import captures_folder
+from halo_weave.paths import captures_folder
+from halo_weave.search.llama_embedder import open_embedder
 from halo_weave.settings import Settings
-from halo_weave.weave.digest import digest as made_digest
-from halo_weave.weave.windows import find_window
 
 lab = typer.Typer(help="Captures of what a model looks at, replays, comparisons and digests: docs/lab.md.")
 app.add_typer(lab, name="lab")
@@ -72,7 +69,7 @@ def capture(
 ) -> None:
     """Say a conversation to a model and write down what it looks at. For windows in use: the setting `capture`."""
     options = options_of(read_config(), data=data, model=model, embedder="off")
-    says = says_of(text)[:exchanges]
+    says = read_messages(text)[:exchanges]
     settings = options.settings.changed(
         {
             "capture": heads,
@@ -85,8 +82,8 @@ def capture(
     )
     with progress_bar(counts=True) as telling, closing(open_engine(options, telling)) as engine:
         calibration = calibrate_engine(options, engine, telling)
-        talked(engine, calibration, settings, says, telling, folder)
-    Console(highlight=False).print(plain(f"Captured {counted(len(says), 'exchange')} in {folder}."))
+        run_conversation(engine, calibration, settings, says, telling, folder)
+    Console(highlight=False).print(plain(f"Captured {with_count(len(says), 'exchange')} in {folder}."))
 
 
 @lab.command()
@@ -98,9 +95,9 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """What would have fallen asleep with a strategy and a budget, turn by turn."""
-    tape = _tape(capture, data)
+    recording = _recording(capture, data)
     _chosen(strategy, "")
-    done = replayed(tape, strategy=strategy, budget=budget)
+    done = replayed(recording, strategy=strategy, budget=budget)
     if as_json:
         slept = [
             {
@@ -113,7 +110,7 @@ def replay(
             for one in done.slept
         ]
         woken = [{"turn": turn, "key": str(key)} for turn, key in done.woken]
-        say({"turns": len(done.brightness), "rows": done.rows, "slept": slept, "woken": woken})
+        print_json({"turns": len(done.brightness), "rows": done.rows, "slept": slept, "woken": woken})
         return
     table = Table("turn", "key", "brightness", "age", "why", "text", box=SIMPLE)
     for one in done.slept:
@@ -122,7 +119,9 @@ def replay(
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        plain(f"{counted(len(done.brightness), 'turn')}, {counted(len(done.slept), 'chunk')} fell asleep.")
+        plain(
+            f"{with_count(len(done.brightness), 'turn')}, {with_count(len(done.slept), 'chunk')} fell asleep."
+        )
     )
 
 
@@ -152,7 +151,7 @@ def compare(
 ) -> None:
     """Strategies side by side, on captures or on conversations with questions; the latter with several models."""
     if folder is not None:
-        extent = Extent(
+        extent = Workload(
             windows=windows,
             questions=questions,
             budgets=tuple(int(one) for one in budgets.split(",") if one),
@@ -166,15 +165,17 @@ def compare(
     elif captures:
         told = {}
         for capture in captures:
-            tape = _tape(capture, data)
-            done, told[str(capture)] = compared(tape, _chosen(strategies, ",".join(STRATEGIES)), budget)
+            recording = _recording(capture, data)
+            done, told[str(capture)] = compare_strategies(
+                recording, _chosen(strategies, ",".join(STRATEGIES)), budget
+            )
             if plots:
                 place = plots if len(captures) == 1 else plots / capture.name
-                told[str(capture)]["plots"] = [str(path) for path in plotted(tape, done, place)]
+                told[str(capture)]["plots"] = [str(path) for path in write_plots(recording, done, place)]
     else:
         raise BadInput("Name captures, or a folder of conversations with --dialogues.")
     if as_json:
-        say(told)
+        print_json(told)
         return
     console = Console(highlight=False)
     for name, found in told.items():
@@ -196,17 +197,17 @@ def models(
     as_json: Json = False,
 ) -> None:
     """The same conversation said to several models: their replies, and what each reply came from."""
-    says = says_of(text)
+    says = read_messages(text)
     told: dict[str, Any] = {}
     for name in model:
         options = options_of(read_config(), data=data, model=name, embedder="off")
         settings = options.settings.changed({"temperature": 0.0, "tools": "off"})
         with progress_bar(counts=True) as telling, closing(open_engine(options, telling)) as engine:
             calibration = calibrate_engine(options, engine, telling)
-            turns = talked(engine, calibration, settings, [(said, "") for said, _ in says], telling)
+            turns = run_conversation(engine, calibration, settings, [(said, "") for said, _ in says], telling)
             told[engine.info.name] = {"light": calibration.sentence, "turns": turns}
     if as_json:
-        say(told)
+        print_json(told)
         return
     console = Console(highlight=False)
     for i, (said, _) in enumerate(says):
@@ -227,28 +228,28 @@ def digest(
     as_json: Json = False,
 ) -> None:
     """What a window used most, in the original words, with its sources."""
-    with opened_to_read(data) as store:
+    with open_to_read(data) as store:
         found = made_digest(store, find_window(store.windows(), window).id, tokens)
     if as_json:
-        say([{**shown(one), "key": str(one.key)} for one in found])
+        print_json([{**to_json(one), "key": str(one.key)} for one in found])
         return
     console = Console(highlight=False)
     for one in found:
         when = f"{one.said.astimezone():%Y-%m-%d %H:%M}"
-        used = counted(len(one.replies), "reply", "replies")
+        used = with_count(len(one.replies), "reply", "replies")
         console.print(plain(f"{one.key}, {one.speaker}, {when}: {one.share:.0%} of {used}", "dim"))
         console.print(plain(one.text))
     if not found:
         console.print(plain("No reply of this window has used anything yet."))
 
 
-def _tape(capture: Path, data: Path | None) -> TapedWindow:
+def _recording(capture: Path, data: Path | None) -> StoredCapture:
     """A folder, or the capture of a window by its name or id."""
     if not capture.is_dir():
-        with opened_to_read(data) as store:
+        with open_to_read(data) as store:
             window = find_window(store.windows(), str(capture)).id
         capture = captures_folder(folder_of(read_config(), data)) / window
-    return TapedWindow.open(capture)
+    return StoredCapture.open(capture)
 
 
 def _chosen(named: str | None, otherwise: str) -> list[str]:
@@ -261,13 +262,13 @@ def _chosen(named: str | None, otherwise: str) -> list[str]:
 def _measured(
     folder: Path,
     most: int | None,
-    extent: Extent,
+    extent: Workload,
     model: str | None,
     data: Path | None,
     minutes: float | None,
 ) -> tuple[str, dict[str, Any]]:
     options = options_of(read_config(), data=data, model=model, embedder="off")
-    talks, records, began = dialogues(folder, most), figures.Records(None), time.monotonic()
+    talks, records, began = read_dialogues(folder, most), evaluation.Records(None), time.monotonic()
 
     def time_left() -> bool:
         return minutes is None or time.monotonic() - began < 60 * minutes
@@ -281,7 +282,7 @@ def _measured(
         complete = measure_windows(talks, engine, calibration, extent, records, tell, time_left)
         if extent.budgets and complete:
             with closing(open_embedder()) as embedder:
-                vectors = RememberedVectors(embedder)
+                vectors = CachingEmbedder(embedder)
                 complete = measure_whole(
                     talks, engine, calibration, vectors, extent, records, tell, time_left
                 )
@@ -290,9 +291,9 @@ def _measured(
     return name, {
         "complete": complete,
         "windows": len(windows),
-        "attribution": figures.attribution(windows),
-        "keeping": figures.keeping(windows),
-        "end_to_end": figures.end_to_end(records.of("whole")),
+        "attribution": evaluation.attribution(windows),
+        "keeping": evaluation.kept_shares(windows),
+        "end_to_end": evaluation.end_to_end(records.of("whole")),
     }
 
 

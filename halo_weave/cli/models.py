@@ -1,7 +1,8 @@
-"""`halo-weave models`, `pull` and `doctor`: which models there are, how to get one, and what it runs on."""
+"""Commands for models: models, pull, doctor, and the KV cache on disk."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -12,19 +13,27 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from halo_weave.cli.app import app
-from halo_weave.cli.glow import plain, size
-from halo_weave.cli.starting import Context, Json, KvCacheType, Model, options_of
+from halo_weave.cli.app import Context, Data, Json, KvCacheType, Model, app, folder_of, options_of
+from halo_weave.cli.store import print_result
+from halo_weave.cli.terminal import format_bytes, plain
 from halo_weave.config import read_config
+from halo_weave.engines.llama import library
+from halo_weave.engines.llama.cache_files import DiskUse, clear_disk, disk_use
+from halo_weave.engines.llama.devices import ADVICE, inspect_build
 from halo_weave.errors import BadInput, ModelNotFound
-from halo_weave.llama import catalogue, inventory, library
-from halo_weave.llama.catalogue import CatalogueEntry
-from halo_weave.llama.devices import ADVICE, inspect
-from halo_weave.llama.footprint import DEFAULT_CONTEXT, Footprint, footprint, machine_cores, machine_memory
-from halo_weave.llama.header import read_header
-from halo_weave.llama.hub import HubReference
-from halo_weave.llama.names import human_name
-from halo_weave.places import models_folder
+from halo_weave.models import catalogue, inventory
+from halo_weave.models.catalogue import CatalogueEntry
+from halo_weave.models.gguf_header import read_header
+from halo_weave.models.hub import HubReference
+from halo_weave.models.inventory import human_name
+from halo_weave.models.memory_estimate import (
+    DEFAULT_CONTEXT,
+    MemoryEstimate,
+    estimate_memory,
+    machine_cores,
+    machine_memory,
+)
+from halo_weave.paths import kv_cache_folder, models_folder
 
 Name = Annotated[
     str | None,
@@ -38,9 +47,9 @@ Name = Annotated[
 @app.command()
 def pull(name: Name = None, as_json: Json = False) -> None:
     """Download a model, checked; what is there already is kept, and what was interrupted goes on."""
-    wanted: list[CatalogueEntry | HubReference | None] = [None, catalogue.EMBEDDER]
+    wanted: list[CatalogueEntry | HubReference | None] = [None, catalogue.DEFAULT_EMBEDDER]
     if name:
-        found = inventory.find(name)
+        found = inventory.find_model(name)
         if isinstance(found, Path):
             raise BadInput(f"{found} lies on this machine already. Use it with --model.")
         wanted = [found]
@@ -63,7 +72,7 @@ def pull(name: Name = None, as_json: Json = False) -> None:
                 paths[inventory.name_of(chosen)] = str(chosen)
             else:
                 named = one.name if isinstance(one, CatalogueEntry) else str(one)
-                paths[named] = str(inventory.pull(one, show))
+                paths[named] = str(inventory.pull_model(one, show))
     if as_json:
         typer.echo(json.dumps(paths))
     else:
@@ -87,9 +96,9 @@ def models(as_json: Json = False) -> None:
     for title in ("name", "model", "size", "memory", "fits", "where"):
         table.add_column(title, justify="right" if title in ("size", "memory") else "left", overflow="fold")
     for one in listed:
-        needs = "" if one.needs is None else size(one.needs)
+        needs = "" if one.needs is None else format_bytes(one.needs)
         fits = {None: "", True: "yes", False: "no"}[one.fits]
-        table.add_row(*map(plain, (one.name, one.title, size(one.size), needs, fits, one.where)))
+        table.add_row(*map(plain, (one.name, one.title, format_bytes(one.size), needs, fits, one.where)))
     console.print(table)
     for one in listed:
         if one.problem:
@@ -98,7 +107,7 @@ def models(as_json: Json = False) -> None:
             console.print(plain(f"{one.name}: {one.note}"))
     console.print(
         plain(
-            f"\nThis machine has {size(memory)} of memory; the default is {default}. "
+            f"\nThis machine has {format_bytes(memory)} of memory; the default is {default}. "
             "memory: weights, KV cache at the default context, and what works with them."
         )
     )
@@ -114,7 +123,7 @@ def doctor(
     """Say what the model runs on: llama.cpp, processor, GPU, memory; and what would make it faster."""
     options = options_of(read_config(), model=model, embedder="off", context=context, kv_type=kv_type)
     memory = machine_memory()
-    build = inspect(library.load())
+    build = inspect_build(library.load())
     told: dict[str, Any] = {
         "llama_cpp": {**asdict(build), "file": str(build.file)},
         "memory": memory,
@@ -131,18 +140,18 @@ def doctor(
         f"llama.cpp    {build.version}, {build.file}",
         f"backends     {', '.join(build.backends) or 'not told'}",
         *(
-            f"{one.kind:<13}{one.name}: {one.description}, {size(one.total)} of memory"
+            f"{one.kind:<13}{one.name}: {one.description}, {format_bytes(one.total)} of memory"
             for one in build.devices
         ),
         f"processor    uses {', '.join(build.used) or 'nothing special'}",
         *([f"             has, and does not use, {', '.join(build.unused)}"] if build.unused else []),
-        f"memory       {size(memory)}",
+        f"memory       {format_bytes(memory)}",
         f"models       {models_folder()}",
     ]
     about = told["model"]
     lines.append(
-        f"model        {about['title']}: {size(about['weights'])} of weights, {size(about['cache'])} of KV cache for "
-        f"{about['context']:,} tokens, {size(about['needs'])} in all: {'fits' if about['fits'] else 'does not fit'}"
+        f"model        {about['title']}: {format_bytes(about['weights'])} of weights, {format_bytes(about['cache'])} of KV cache for "
+        f"{about['context']:,} tokens, {format_bytes(about['needs'])} in all: {'fits' if about['fits'] else 'does not fit'}"
     )
     lines += [f"faster       {one}" for one in build.advice]
     if not any("GPU" in one.kind for one in build.devices):
@@ -153,16 +162,16 @@ def doctor(
 
 def _weights_told(model: Path | str | None, memory: int, context: int | None, kv_type: Any) -> dict[str, Any]:
     """What the chosen model will take; one of the catalogue need not be pulled for that."""
-    found = inventory.find(str(model)) if model else catalogue.default_model(memory, machine_cores())[0]
-    path = inventory.located(found)
+    found = inventory.find_model(str(model)) if model else catalogue.default_model(memory, machine_cores())[0]
+    path = inventory.local_path(found)
     if path:
         header = read_header(path)
         title = human_name(path, header)
-        needs = footprint(header, inventory.LocalModel("", path, "").size, context, kv_type)
+        needs = estimate_memory(header, inventory.LocalModel("", path, "").size, context, kv_type)
         context = min(context or DEFAULT_CONTEXT, int(header.get("context_length") or 1 << 30))
     elif isinstance(found, CatalogueEntry):
         title, context = found.title, context or DEFAULT_CONTEXT
-        needs = Footprint(found.size, context * found.cache_bytes)
+        needs = MemoryEstimate(found.size, context * found.cache_bytes)
     else:
         raise ModelNotFound(f"{found} is not on this machine yet. Get it: halo-weave pull {found}")
     return {
@@ -174,3 +183,28 @@ def _weights_told(model: Path | str | None, memory: int, context: int | None, kv
         "needs": needs.total,
         "fits": needs.fits(memory),
     }
+
+
+cache = typer.Typer(help="What a model has read is kept on disk, so that it need not read it again.")
+app.add_typer(cache, name="cache")
+
+
+@cache.command()
+def status(data: Data = None, as_json: Json = False) -> None:
+    """How much lies on disk."""
+    _print_use(disk_use(_folder(data)), as_json, "{0} in {1} files in {2}")
+
+
+@cache.command()
+def clear(data: Data = None, as_json: Json = False) -> None:
+    """Delete it all. Conversations stay; their models read them again once."""
+    _print_use(clear_disk(_folder(data)), as_json, "Deleted {0} in {1} files in {2}")
+
+
+def _folder(data: Path | None) -> Path:
+    return kv_cache_folder(folder_of(read_config(), data))
+
+
+def _print_use(use: DiskUse, as_json: bool, sentence: str) -> None:
+    told = sentence.format(f"{use.bytes / 1e6:,.1f} MB", use.files, use.folder)
+    print_result(as_json, {**dataclasses.asdict(use), "folder": str(use.folder)}, told)

@@ -1,4 +1,4 @@
-"""`halo-weave people` and `halo-weave share`: who has a key and a memory here, and what is shared with whom."""
+"""halo-weave people and halo-weave share."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Annotated
 
 import typer
 
-from halo_weave.cli.app import app
-from halo_weave.cli.glow import plain
-from halo_weave.cli.memory import now, opened, opened_to_read
-from halo_weave.cli.memory import say as say_json
-from halo_weave.cli.starting import Data, Json
+from halo_weave.chat.people import People
+from halo_weave.chat.windows import find_window
+from halo_weave.cli.app import Data, Json, app
+from halo_weave.cli.store import now, open_or_create, open_to_read
+from halo_weave.cli.store import print_json as say_json
+from halo_weave.cli.terminal import plain
 from halo_weave.config import read_config, text_of
 from halo_weave.errors import BadInput
-from halo_weave.records import OWNER_NAME
-from halo_weave.store import Store
-from halo_weave.weave.people import WeavePeople
-from halo_weave.weave.windows import find_window
+from halo_weave.store.protocol import Store
+from halo_weave.store.records import OWNER_NAME
 
 _people = typer.Typer(help="Who has a key and a memory of their own here.", no_args_is_help=True)
 app.add_typer(_people, name="people")
@@ -34,9 +33,9 @@ _With = Annotated[str, typer.Argument(help=f"With whom; {OWNER_NAME!r} is whoeve
 
 
 @contextmanager
-def _opened(data: Data, *, change: bool = True) -> Iterator[tuple[Store, WeavePeople]]:
-    with opened(data) if change else opened_to_read(data) as store:
-        yield store, WeavePeople(store, now)
+def _opened(data: Data, *, change: bool = True) -> Iterator[tuple[Store, People]]:
+    with open_or_create(data) if change else open_to_read(data) as store:
+        yield store, People(store, now)
 
 
 @_people.command("add")

@@ -1,24 +1,27 @@
-"""`halo-weave serve`: the page and the API."""
+"""halo-weave serve (page and API) and halo-weave mcp (MCP over standard input and output)."""
 
 from __future__ import annotations
 
+import logging
+import sys
 import webbrowser
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import httpx
 import typer
 from rich.console import Console
 
-from halo_weave.assemble import Options, assemble_without_model
-from halo_weave.cli.app import app
-from halo_weave.cli.glow import plain
-from halo_weave.cli.starting import progress_bar, say_default, with_options
+from halo_weave.app import Options, build_weave_without_model
+from halo_weave.cli.app import announce_default_model, app, progress_bar, with_options
+from halo_weave.cli.terminal import plain
 from halo_weave.config import read_config, text_of, texts_of, whole_of
-from halo_weave.lastrun import note_server
+from halo_weave.state_file import mark_server_running, running_server
 
 if TYPE_CHECKING:
-    from halo_weave.server.listening import Server
+    from halo_weave.server.http_server import Server
     from halo_weave.server.service import Service
+
 
 HOST, PORT = "127.0.0.1", 4256  # "HALO" on a keypad
 
@@ -65,8 +68,8 @@ def serve(
 ) -> None:
     """Serve the page and the API on http://127.0.0.1:4256. The default command."""
     # Here, since the web framework takes longer to import than most other commands take to run.
-    from halo_weave.server.listening import Server, bind, policy_for
-    from halo_weave.server.logs import write_log
+    from halo_weave.server.http_server import Server, bind, policy_for
+    from halo_weave.server.logs import configure_logging
     from halo_weave.server.service import Service
 
     config = read_config()
@@ -79,15 +82,15 @@ def serve(
     policy_for(host, wanted, key=key, names=names, origins=origins)  # before anything is opened
     listener = bind(host, wanted)
     taken = listener.getsockname()[1]
-    write_log(log)
-    service = Service(lambda _: assemble_without_model(options, progress_bar))
+    configure_logging(log)
+    service = Service(lambda _: build_weave_without_model(options, progress_bar))
     policy = policy_for(host, taken, key=key, names=names, origins=origins)
     server = Server(service, policy, mcp_writes=allow_writes)
     address = f"http://[{host}]:{taken}" if ":" in host else f"http://{host}:{taken}"
-    note_server(options.data, address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]"))
+    mark_server_running(options.data, address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]"))
     console = Console(stderr=True, highlight=False)
     console.print(plain(f"Halo Weave is at {address} (Ctrl-C ends it)"))
-    say_default(options, console)
+    announce_default_model(options, console)
     Thread(target=_attend, args=(service, server, options, console), name="start", daemon=True).start()
     if open_page:
         webbrowser.open(address)
@@ -106,3 +109,42 @@ def _attend(service: Service, server: Server, options: Options, console: Console
     else:
         console.print(plain(f"halo-weave: {service.failure}", "red"))
         console.print("The page is served all the same, and can try again.")
+
+
+_AllowMcpWrites = Annotated[
+    bool,
+    typer.Option("--allow-writes", help="Also tools that write into memory and forget. Default: read only."),
+]
+_OwnKey = Annotated[str | None, typer.Option("--key", help="Of a server that runs, if it has one.")]
+_PATIENCE = 3.0  # seconds for a running server to answer
+
+
+@app.command()
+@with_options
+def mcp(options: Options, allow_writes: _AllowMcpWrites = False, key: _OwnKey = None) -> None:
+    """Serve the memory to an MCP host over standard input and output. No chat model is loaded.
+
+    If `halo-weave serve` runs on the same data folder, it does the work; else the memory is opened here.
+    """
+    # Here, since it takes a second to import.
+    from halo_weave.server.mcp.tools import proxy_stdio, serve_stdio
+
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    key = key or text_of(read_config(), "key")
+    address = running_server(options.data)
+    if address and _responds(address, key):
+        proxy_stdio(address, key, writes=allow_writes)
+        return
+    weave = build_weave_without_model(options)
+    try:
+        serve_stdio(weave.library, writes=allow_writes)
+    finally:
+        weave.close()
+
+
+def _responds(address: str, key: str) -> bool:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        return httpx.get(f"{address}/api/status", headers=headers, timeout=_PATIENCE).status_code == 200
+    except httpx.HTTPError:
+        return False

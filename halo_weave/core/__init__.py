@@ -1,0 +1,1 @@
+"""The algorithms, on values and numpy arrays: no files, clock, randomness or logging."""

@@ -1,4 +1,4 @@
-"""What the model looked at, and the interface of the strategies that turn it into brightness."""
+"""Captured attention, and the interface of the strategies that turn it into brightness."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.core.heads import NOT_CALIBRATED, Calibration
+from halo_weave.core.retrieval_heads import NOT_CALIBRATED, Calibration
 from halo_weave.core.tokens import Brightness, Chunk
 from halo_weave.errors import BadInput
 
-INITIAL = 10_000.0
-FLOOR_OF_HYBRID = 255.0
+INITIAL_BRIGHTNESS = 10_000.0
+HYBRID_FLOOR = 255.0
 SUM_TOLERANCE = 1e-2
 
 Floats = npt.NDArray[np.float32]
 Offsets = npt.NDArray[np.int64]
-PairSleep = Literal[
+PairPruning = Literal[
     "apart", "brighter", "dimmer"
 ]  # a question and its answer: each by itself, or both by one of them
 
@@ -72,7 +72,7 @@ class Capture:
         return pairs if self.raw_pairs is None else list(self.raw_pairs)
 
 
-class Fault(StrEnum):
+class RowFault(StrEnum):
     """Why an attention row was not used. The row changes nothing and the fault is counted."""
 
     MISSING = "missing"
@@ -97,21 +97,21 @@ class AttentionRow:
     first: float | None = None  # the share of the very first token of the context, when that is aside
     raw: Floats | None = None  # (pairs, live tokens) as `Capture.chosen_raw` orders them; when asked for
 
-    def fault(self, live: int) -> Fault | None:
+    def fault(self, live: int) -> RowFault | None:
         """What makes the row unusable for a window of `live` tokens, if anything."""
         if self.tokens.ndim != 1 or not self.tokens.size:
-            return Fault.EMPTY
+            return RowFault.EMPTY
         if self.tokens.size != live:
-            return Fault.SHORT if self.tokens.size < live else Fault.LONG
+            return RowFault.SHORT if self.tokens.size < live else RowFault.LONG
         with np.errstate(invalid="ignore"):
             total = float(np.einsum("i->", self.tokens)) + self.frames + self.system  # thrice as fast as sum
         if not np.isfinite(total):
-            return Fault.NOT_FINITE
+            return RowFault.NOT_FINITE
         if self.tokens.min() < 0 or min(self.frames, self.system) < 0:
-            return Fault.NEGATIVE
+            return RowFault.NEGATIVE
         if total == 0:
-            return Fault.ZERO
-        return None if abs(total - 1) <= SUM_TOLERANCE else Fault.NOT_ONE
+            return RowFault.ZERO
+        return None if abs(total - 1) <= SUM_TOLERANCE else RowFault.NOT_ONE
 
     @property
     def length(self) -> int:
@@ -126,7 +126,7 @@ class AttentionRow:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Light:
+class TokenBrightness:
     """What a strategy keeps of each token: its brightness, and further numbers if the strategy has traces."""
 
     brightness: Brightness  # (n,)
@@ -134,10 +134,10 @@ class Light:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sight:
+class StrategyInput:
     """The window as a strategy sees it. Views of the window's own arrays: not to be changed, not to be kept."""
 
-    light: Light  # of all live tokens, the reply in progress last
+    light: TokenBrightness  # of all live tokens, the reply in progress last
     chunks: Sequence[Chunk]  # in time order; the reply in progress is none yet
     offsets: Offsets  # (chunks + 1,), where each chunk's tokens begin
     ages: npt.NDArray[np.int64]  # (chunks,), in turns; 0 is the newest
@@ -156,13 +156,13 @@ class Strategy(ABC):
     """
 
     traces: ClassVar[tuple[str, ...]] = ()  # names of the numbers kept of each token beside its brightness
-    pairs: ClassVar[PairSleep] = "apart"
+    pairs: ClassVar[PairPruning] = "apart"
     ignores: ClassVar[
         Mapping[str, str]
     ] = {}  # general settings that do not change what falls asleep, and why
 
-    initial_brightness: float = INITIAL
-    brightness_cap: float = INITIAL
+    initial_brightness: float = INITIAL_BRIGHTNESS
+    brightness_cap: float = INITIAL_BRIGHTNESS
     calibration: Calibration = NOT_CALIBRATED  # the model's retrieval heads
 
     @property
@@ -170,24 +170,24 @@ class Strategy(ABC):
         """Which attention it reads."""
         return Capture()
 
-    def born(self, surprisal: Floats) -> Light:
+    def born(self, surprisal: Floats) -> TokenBrightness:
         """New tokens; their surprisal in nats is NaN where it is not known (yet)."""
         shape = (len(self.traces), len(surprisal))
         traces = np.full(shape, np.nan, np.float32) if self.traces else None
-        return Light(np.full(surprisal.shape, self.initial_brightness, np.float32), traces)
+        return TokenBrightness(np.full(surprisal.shape, self.initial_brightness, np.float32), traces)
 
     @abstractmethod
-    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
         """All live tokens after one row, which has been checked."""
 
-    def after_reading(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light | None:
+    def after_reading(self, sight: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness | None:
         """All live tokens after the user turn was read, if `capture.reading`; None changes nothing.
 
         Each row covers the tokens up to its own; the user's turn is the newest.
         """
         return None
 
-    def after_reply(self, sight: Sight) -> Light | None:
+    def after_reply(self, sight: StrategyInput) -> TokenBrightness | None:
         """All live tokens after a whole reply, which is the newest chunks now; None changes nothing."""
         return None
 
@@ -195,7 +195,7 @@ class Strategy(ABC):
         """What a chunk's brightness is made of, for those who ask why: from the traces of its tokens."""
         return {}
 
-    def of_chunks(self, sight: Sight) -> Floats:
+    def of_chunks(self, sight: StrategyInput) -> Floats:
         """(chunks,) brightness of whole chunks: the lowest falls asleep first, infinite ones never."""
         return peaks(sight.light.brightness, sight.offsets)
 
@@ -214,12 +214,16 @@ def means(values: Floats, offsets: Offsets) -> Floats:
     return np.asarray(np.add.reduceat(values[: offsets[-1]], offsets[:-1]) / np.diff(offsets), np.float32)
 
 
-def returning(
-    mode: Literal["earned", "hybrid", "fresh"], earned: Brightness, *, mean: float, initial: float = INITIAL
+def resurrected_brightness(
+    mode: Literal["earned", "hybrid", "fresh"],
+    earned: Brightness,
+    *,
+    mean: float,
+    initial: float = INITIAL_BRIGHTNESS,
 ) -> Brightness:
     """Brightness of a chunk that wakes up: what it had, no less than the others have, or as new."""
     if mode == "earned":
         return earned.copy()
     if mode == "hybrid":
-        return np.maximum(earned, np.float32(max(FLOOR_OF_HYBRID, mean)))
+        return np.maximum(earned, np.float32(max(HYBRID_FLOOR, mean)))
     return np.full(earned.shape, initial, np.float32)

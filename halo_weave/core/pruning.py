@@ -1,4 +1,4 @@
-"""Which chunks fall asleep when the window is over its budget, and why."""
+"""Plan which chunks are pruned when a window is over its budget, and why."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from halo_weave.core.brightness import PairSleep
+from halo_weave.core.brightness import PairPruning
 from halo_weave.core.tokens import Chunk, ChunkKey, Role
-from halo_weave.core.window import Window
+from halo_weave.core.working_set import WorkingSet
 from halo_weave.errors import BadSetting
 
 
-class SleepReason(StrEnum):
+class PruneReason(StrEnum):
     """Why a chunk falls asleep."""
 
     DIMMEST = "dimmest"  # the lowest brightness among what could go
@@ -34,7 +34,7 @@ class Prune:
     key: ChunkKey
     tokens: int
     brightness: float
-    why: SleepReason
+    why: PruneReason
     rivals: int
 
 
@@ -57,14 +57,14 @@ class PrunePlan:
         return max(0, self.after - self.budget) if self.budget else 0
 
 
-def choose_prunes(
-    window: Window,
+def plan_prune(
+    window: WorkingSet,
     budget: int,
     *,
     goal: int | None = None,
     current: Collection[int] = (),
     kept: Collection[ChunkKey] = (),
-    pairs: PairSleep | None = None,
+    pairs: PairPruning | None = None,
     last: bool = False,
 ) -> PrunePlan:
     """The dimmest chunks, until the window's size is within the budget. A budget of 0 prunes nothing.
@@ -78,12 +78,12 @@ def choose_prunes(
     size = window.size
     if budget == 0 or size <= budget:
         return PrunePlan(budget, size, (), frozenset(current), frozenset(kept), goal)
-    ground = _Ground(window, current, kept, pairs or window.strategy.pairs, last)
+    ground = _PruneCandidates(window, current, kept, pairs or window.strategy.pairs, last)
     goes: list[Prune] = []
     while size > (budget if goal is None else goal) and (unit := ground.take_dimmest()):
         for place in unit:
             chunk = window.chunks[place]
-            why = ground.why if place == unit[0] else SleepReason.PAIR
+            why = ground.why if place == unit[0] else PruneReason.PAIR
             goes.append(Prune(chunk.key, len(chunk), ground.brightness[place], why, ground.rivals))
             size -= len(chunk)
             if not ground.left[chunk.key.turn_id]:
@@ -91,15 +91,15 @@ def choose_prunes(
     return PrunePlan(budget, size, tuple(goes), frozenset(current), frozenset(kept), goal)
 
 
-class _Ground:
+class _PruneCandidates:
     """What could go, dimmest first. S0 of a turn is its anchor and goes last, alone or together with its pair."""
 
     def __init__(
         self,
-        window: Window,
+        window: WorkingSet,
         current: Collection[int],
         kept: Collection[ChunkKey],
-        pairs: PairSleep,
+        pairs: PairPruning,
         last: bool,
     ) -> None:
         self.chunks = window.chunks
@@ -122,7 +122,7 @@ class _Ground:
         self.queue: list[tuple[float, int, int]] = []
         self.open: set[int] = set()  # places that could go now
         self.rivals = 0  # how many others could have gone in the last one's place
-        self.why = SleepReason.DIMMEST  # the last one went
+        self.why = PruneReason.DIMMEST  # the last one went
         for place in range(len(self.chunks)):
             self.offer(place)
 
@@ -168,7 +168,7 @@ class _Ground:
             if place in self.open:
                 unit = self.unit(place)
                 self.rivals = len(self.open.difference(unit))
-                self.why = SleepReason.OLDEST if self.as_dim(bright, unit) else SleepReason.DIMMEST
+                self.why = PruneReason.OLDEST if self.as_dim(bright, unit) else PruneReason.DIMMEST
                 for member in unit:
                     self.leave(member)
                 return unit if self.open or self.last else []

@@ -1,4 +1,4 @@
-"""Which sleeping chunks wake up for a question, and what each costs."""
+"""Plan which pruned chunks are resurrected for a query, and what each costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, BadSetting, UnknownChunk
 
 PairOrder = Literal["ranked", "with", "off"]
-THRIFT = 0.5  # of two chunks, one twice as long needs ln 2 times this more similarity to come first
+LENGTH_WEIGHT = 0.5  # of two chunks, one twice as long needs ln 2 times this more similarity to come first
 PAIR_SHARE = 0.5  # of its hit's similarity: measured, it costs no hit and keeps the pairs of strong ones
 
 
@@ -37,20 +37,20 @@ class RecallHit:
 
 
 @dataclass(frozen=True, slots=True)
-class Sleeper:
+class RecallCandidate:
     """What the plan needs to know of a chunk that is not live: its cost, its rank among equals, its pairs."""
 
     key: ChunkKey
     tokens: int
     peak: float = 0.0  # brightness at deletion
     start: int = 0  # later is more recent
-    across: ChunkKey | None = None  # S0 of the question for an answer, of the answer for a question
+    pair_key: ChunkKey | None = None  # S0 of the question for an answer, of the answer for a question
     window: str = ""  # where it was said
     thought: bool = False
     said: datetime = datetime.min
 
 
-class WakeReason(StrEnum):
+class ResurrectReason(StrEnum):
     """Why a chunk wakes up."""
 
     HIT = "hit"  # its own words or meaning
@@ -60,27 +60,29 @@ class WakeReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Waking:
+class PlannedResurrection:
     key: ChunkKey
-    part: WakeReason
+    part: ResurrectReason
     hit: ChunkKey  # the hit that brings it
     similarity: float  # of that hit
     cost: int  # tokens, its turn's frame included if that was not live
 
 
 @dataclass(frozen=True, slots=True)
-class ResurrectionPlan:
+class RecallPlan:
     room: int
     cost: int
-    wakes: tuple[Waking, ...]  # in the order they were taken
-    passed_over: tuple[Waking, ...] = ()  # hits that did not fit, with what they and their pairs would cost
+    wakes: tuple[PlannedResurrection, ...]  # in the order they were taken
+    passed_over: tuple[
+        PlannedResurrection, ...
+    ] = ()  # hits that did not fit, with what they and their pairs would cost
 
     @property
     def keys(self) -> tuple[ChunkKey, ...]:
         return tuple(waking.key for waking in self.wakes)
 
 
-def room_for(
+def resurrection_room(
     *, model_context: int, live: int, user: int, max_new: int, max_context: int = 0, quota: int | None = None
 ) -> int:
     """Tokens that may wake up: the universal equation, within the window's budget and quota if it has them.
@@ -97,16 +99,16 @@ def room_for(
     return room
 
 
-def choose_resurrections(
+def plan_recall(
     hits: Iterable[RecallHit],
-    sleepers: Mapping[ChunkKey, Sleeper],
+    sleepers: Mapping[ChunkKey, RecallCandidate],
     room: int,
     *,
     live: Collection[ChunkKey] = (),
     frame_tokens: Mapping[Role, int] | None = None,
     stamps: Mapping[tuple[str, Role], int] | None = None,
     pairs: PairOrder = "with",
-) -> ResurrectionPlan:
+) -> RecallPlan:
     """Hits in order of similarity, brightness at deletion and recency, as far as the room goes.
 
     Unless pairs come `with` their hits, similarity is weighed against length: room is what is short. A hit brings its pairs: the question of an answer or the answer's opening for a question, and the opening of
@@ -114,7 +116,7 @@ def choose_resurrections(
     a hit first, its pairs once no other hit is worth more than they are. `off`: hits alone. `stamps`: what the frame of
     a turn takes more, by the window where it was said and by role.
     """
-    thrift = THRIFT if pairs != "with" else 0.0
+    thrift = LENGTH_WEIGHT if pairs != "with" else 0.0
 
     def price(key: ChunkKey) -> float:
         """What its length takes off from the worth of a chunk."""
@@ -122,14 +124,14 @@ def choose_resurrections(
 
     ranked = _ranked(hits, sleepers, live, price)
     awake = {key.turn_id for key in live}
-    taken: dict[ChunkKey, Waking] = {}
-    passed: list[Waking] = []
+    taken: dict[ChunkKey, PlannedResurrection] = {}
+    passed: list[PlannedResurrection] = []
     left = room
 
-    def take(hit: RecallHit, members: list[tuple[ChunkKey, WakeReason]]) -> int | None:
+    def take(hit: RecallHit, members: list[tuple[ChunkKey, ResurrectReason]]) -> int | None:
         """Wake all of them if they fit; None if so, else what they would cost."""
         nonlocal left
-        wakes: list[Waking] = []
+        wakes: list[PlannedResurrection] = []
         turns: set[int] = set()
         for key, part in members:
             if key in taken or key in live:
@@ -139,7 +141,7 @@ def choose_resurrections(
                 cost += (frame_tokens or {}).get(key.role, 0)
                 cost += (stamps or {}).get((sleepers[key].window, key.role), 0)
                 turns.add(key.turn_id)
-            wakes.append(Waking(key, part, hit.key, hit.similarity, cost))
+            wakes.append(PlannedResurrection(key, part, hit.key, hit.similarity, cost))
         total = sum(waking.cost for waking in wakes)
         if total > left:
             return total
@@ -152,15 +154,17 @@ def choose_resurrections(
         if is_hit:
             cost = take(hit, members)
             if cost is not None:
-                passed.append(Waking(hit.key, WakeReason.HIT, hit.key, hit.similarity, cost))
+                passed.append(
+                    PlannedResurrection(hit.key, ResurrectReason.HIT, hit.key, hit.similarity, cost)
+                )
         elif hit.key in taken:
             take(hit, members)
-    return ResurrectionPlan(room, room - left, tuple(taken.values()), tuple(passed))
+    return RecallPlan(room, room - left, tuple(taken.values()), tuple(passed))
 
 
 def _ranked(
     hits: Iterable[RecallHit],
-    sleepers: Mapping[ChunkKey, Sleeper],
+    sleepers: Mapping[ChunkKey, RecallCandidate],
     live: Collection[ChunkKey],
     price: Callable[[ChunkKey], float],
 ) -> list[RecallHit]:
@@ -184,15 +188,15 @@ def _ranked(
 
 def _steps(
     ranked: list[RecallHit],
-    sleepers: Mapping[ChunkKey, Sleeper],
+    sleepers: Mapping[ChunkKey, RecallCandidate],
     pairs: PairOrder,
     price: Callable[[ChunkKey], float],
-) -> list[tuple[RecallHit, list[tuple[ChunkKey, WakeReason]], bool]]:
+) -> list[tuple[RecallHit, list[tuple[ChunkKey, ResurrectReason]], bool]]:
     """What is tried one after the other: a hit with what must come along, or a pair of one (then the last is False)."""
-    steps: list[tuple[float, int, tuple[RecallHit, list[tuple[ChunkKey, WakeReason]], bool]]] = []
+    steps: list[tuple[float, int, tuple[RecallHit, list[tuple[ChunkKey, ResurrectReason]], bool]]] = []
     for hit in ranked:
         worth = hit.similarity - price(hit.key)
-        own = [(hit.key, WakeReason.HIT)]
+        own = [(hit.key, ResurrectReason.HIT)]
         brought = _pairs(sleepers[hit.key], sleepers) if pairs != "off" else []
         if pairs == "with":
             steps.append((-worth, 0, (hit, own + brought, True)))
@@ -204,13 +208,15 @@ def _steps(
     return [step for _, _, step in steps]
 
 
-def _pairs(sleeper: Sleeper, sleepers: Mapping[ChunkKey, Sleeper]) -> list[tuple[ChunkKey, WakeReason]]:
+def _pairs(
+    sleeper: RecallCandidate, sleepers: Mapping[ChunkKey, RecallCandidate]
+) -> list[tuple[ChunkKey, ResurrectReason]]:
     """Pairs that can wake up: a deleted one, or one that never was, is not among the sleepers."""
     key = sleeper.key
     if key.role is Role.SYSTEM:
         return []
-    across = WakeReason.QUESTION if key.role is Role.ASSISTANT else WakeReason.ANSWER
-    wanted = [(sleeper.across, across)] if sleeper.across else []
+    pair_key = ResurrectReason.QUESTION if key.role is Role.ASSISTANT else ResurrectReason.ANSWER
+    wanted = [(sleeper.pair_key, pair_key)] if sleeper.pair_key else []
     if key.chunk_id:
-        wanted.append((ChunkKey(key.turn_id, 0, key.role), WakeReason.ANCHOR))
+        wanted.append((ChunkKey(key.turn_id, 0, key.role), ResurrectReason.ANCHOR))
     return [(pair, part) for pair, part in wanted if pair in sleepers]

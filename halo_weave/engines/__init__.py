@@ -1,4 +1,4 @@
-"""The engines by name, and how each is opened. What an engine needs is imported when it is chosen."""
+"""Engines that run a language model: llama.cpp in this process, a KoboldAI or OpenAI-compatible server, and a placeholder while there is no model."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from halo_weave.ports import Engine
+from halo_weave.engines.base import Engine
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
 
 class _OpenEngine(Protocol):
     def __call__(
-        self, model: Path | str | None, progress: Progress, *, careful: bool = False, **limits: Any
+        self, model: Path | str | None, progress: Progress, *, check_fits: bool = False, **limits: Any
     ) -> Engine: ...
 
 
 def _open_llama(
-    model: Path | str | None, progress: Progress, *, careful: bool = False, **limits: Any
+    model: Path | str | None, progress: Progress, *, check_fits: bool = False, **limits: Any
 ) -> Engine:
-    from halo_weave.engines.llama import Limits, LlamaEngine
-    from halo_weave.llama.inventory import check_memory, chosen_weights, title_of
+    from halo_weave.engines.llama.devices import check_memory
+    from halo_weave.engines.llama.engine import EngineLimits, LlamaEngine
+    from halo_weave.models.inventory import chosen_weights, title_of
 
     path = chosen_weights(model, progress)
-    if careful:
+    if check_fits:
         check_memory(path, limits.get("context"), limits.get("kv_type") or "f16")
     progress("Loading the model", 0, 0)
-    return LlamaEngine(path, limits=Limits(**limits), name=title_of(path))
+    return LlamaEngine(path, limits=EngineLimits(**limits), name=title_of(path))
 
 
 def _open_scripted(
-    model: Path | str | None, progress: Progress, *, careful: bool = False, **limits: Any
+    model: Path | str | None, progress: Progress, *, check_fits: bool = False, **limits: Any
 ) -> Engine:
     from halo_weave.engines.scripted import ScriptedEngine
 
@@ -40,7 +41,7 @@ def _open_scripted(
 
 
 def _open_kobold(
-    model: Path | str | None, progress: Progress, *, careful: bool = False, **limits: Any
+    model: Path | str | None, progress: Progress, *, check_fits: bool = False, **limits: Any
 ) -> Engine:
     from halo_weave.engines.kobold import KoboldEngine
 
@@ -50,7 +51,7 @@ def _open_kobold(
 
 
 def _open_openai(
-    model: Path | str | None, progress: Progress, *, careful: bool = False, **limits: Any
+    model: Path | str | None, progress: Progress, *, check_fits: bool = False, **limits: Any
 ) -> Engine:
     from halo_weave.engines.openai import OpenAiEngine
 
@@ -78,4 +79,4 @@ ENGINES: dict[str, _OpenEngine] = {
     "openai": _open_openai,
     "scripted": _open_scripted,
 }
-REMOTE = ("kobold", "openai")  # those that need the address of a server
+REMOTE_ENGINES = ("kobold", "openai")  # those that need the address of a server

@@ -1,4 +1,4 @@
-"""Calibration: finds a model's retrieval heads by letting it copy words and recall facts; once for each model file."""
+"""Finds the retrieval heads of a model by letting it copy words and recall facts, once per model file."""
 
 from __future__ import annotations
 
@@ -15,20 +15,27 @@ from typing import Any
 import numpy as np
 
 from halo_weave.core.brightness import AttentionRow
-from halo_weave.core.heads import NOT_CALIBRATED, PENDING, Calibration, RetrievalHead, Strengths, choose_heads
+from halo_weave.core.retrieval_heads import (
+    NOT_CALIBRATED,
+    PENDING,
+    Calibration,
+    RetrievalHead,
+    Strengths,
+    choose_heads,
+)
 from halo_weave.core.tokens import Ids, Tokens
+from halo_weave.engines.base import Capture, Engine, PrefillResult, Prompt, Sampling, Segment
+from halo_weave.engines.templates.messages import ChatMessage
 from halo_weave.errors import HaloWeaveError
-from halo_weave.ports import Capture, Engine, Prompt, Read, Sampling, Segment
-from halo_weave.templates.messages import ChatMessage
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
 METHOD = 2  # grows when the tests or the choice change, so that every model is calibrated again
-LOOKING = "Finding out which heads look back"
+PROGRESS_TEXT = "Finding out which heads look back"
 WINDOW = "calibration"
-LISTS, STORIES = 2, 4  # lists of words to copy; stories, with a question for each of their facts
-PAIRS_AT_ONCE = 512  # whose rows are held in memory, some 50 MB; more are read in several passes
+WORD_LISTS, FACT_STORIES = 2, 4  # lists of words to copy; stories, with a question for each of their facts
+HEADS_PER_PASS = 512  # whose rows are held in memory, some 50 MB; more are read in several passes
 BLOCK = 1 << 20
 
 WORDS = """
@@ -81,7 +88,7 @@ FILLER = (
 )
 
 
-def calibrated(
+def load_or_calibrate(
     engine: Engine, folder: Path, progress: Progress, *, anew: bool = False, shared: Path | None = None
 ) -> Calibration:
     """The calibration of the engine's model: as it was stored, or made now and stored in the folder.
@@ -89,61 +96,61 @@ def calibrated(
     `shared`: a folder beside the models, so that another data folder need not find it out again. A model that cannot be
     calibrated works as well: its light comes from all heads.
     """
-    if (blind := _blind(engine)) is not None:
+    if (blind := _without_attention(engine)) is not None:
         return blind
-    if (reader := _reader(engine)) is not None:
-        return _lent(reader, calibrated(reader, folder, progress, anew=anew, shared=shared))
+    if (reader := _shadow_model_of(engine)) is not None:
+        return _of_shadow_model(reader, load_or_calibrate(reader, folder, progress, anew=anew, shared=shared))
     try:
-        places = _places(engine, folder, shared, progress)
-        stored = [None if anew else _stored(place) for place in places]
+        places = _files(engine, folder, shared, progress)
+        stored = [None if anew else _read_file(place) for place in places]
         found = next((one for one in stored if one), None) or calibrate(engine, progress)
         for place, known in zip(places, stored, strict=True):
             if known is None:
-                _write(place, {"method": METHOD, "model": engine.info.name, **_as_json(found)})
+                _write_file(place, {"method": METHOD, "model": engine.info.name, **_as_json(found)})
         return found
     except (HaloWeaveError, OSError) as error:
         log.warning("The model was not calibrated: %s", error)
         return Calibration(sentence=f"This model was not calibrated: {error}")
 
 
-def stored_calibration(
+def load_calibration(
     engine: Engine, folder: Path, progress: Progress, *, shared: Path | None = None
 ) -> Calibration | None:
     """As `calibrated`, but nothing is made: None if that is still to be done."""
-    if (blind := _blind(engine)) is not None:
+    if (blind := _without_attention(engine)) is not None:
         return blind
-    if (reader := _reader(engine)) is not None:
-        found = stored_calibration(reader, folder, progress, shared=shared)
-        return found and _lent(reader, found)
+    if (reader := _shadow_model_of(engine)) is not None:
+        found = load_calibration(reader, folder, progress, shared=shared)
+        return found and _of_shadow_model(reader, found)
     try:
-        return next(filter(None, map(_stored, _places(engine, folder, shared, progress))), None)
+        return next(filter(None, map(_read_file, _files(engine, folder, shared, progress))), None)
     except OSError:
         return None
 
 
 def pending_calibration(engine: Engine) -> Calibration:
     """What holds until it is made."""
-    reader = _reader(engine)
-    return PENDING if reader is None else _lent(reader, PENDING)
+    reader = _shadow_model_of(engine)
+    return PENDING if reader is None else _of_shadow_model(reader, PENDING)
 
 
-def _reader(engine: Engine) -> Engine | None:
+def _shadow_model_of(engine: Engine) -> Engine | None:
     """The model that lends its eyes to this one, if it hides what it looks at."""
     reader: Engine | None = getattr(engine, "reader", None)
     return reader
 
 
-def _lent(reader: Engine, found: Calibration) -> Calibration:
+def _of_shadow_model(reader: Engine, found: Calibration) -> Calibration:
     return replace(found, sentence=f"{reader.info.name} reads along and lends its eyes. {found.sentence}")
 
 
-def _blind(engine: Engine) -> Calibration | None:
+def _without_attention(engine: Engine) -> Calibration | None:
     """What is said of a model that cannot be calibrated."""
     info = engine.info
     told = getattr(engine, "calibration", None)  # by a server that has found its heads, or hides them
     if isinstance(told, Calibration):
         return told
-    if _reader(engine) is not None:
+    if _shadow_model_of(engine) is not None:
         return None
     if not info.file and not info.url:
         return NOT_CALIBRATED
@@ -152,7 +159,7 @@ def _blind(engine: Engine) -> Calibration | None:
     )
 
 
-def _places(engine: Engine, folder: Path, shared: Path | None, progress: Progress) -> list[Path]:
+def _files(engine: Engine, folder: Path, shared: Path | None, progress: Progress) -> list[Path]:
     """Where the calibration of the engine's model is stored, or would be."""
     folders = [folder] if shared is None else [folder, shared]
     info = engine.info
@@ -167,20 +174,20 @@ def calibrate(engine: Engine, progress: Progress) -> Calibration:
     """Let the model copy and recall, and see which heads look at the right place."""
     random = Random(1)  # the same tests for every model
     trials = [
-        *(_copying(engine, random.sample(WORDS, 48)) for _ in range(LISTS)),
-        *(trial for _ in range(STORIES) for trial in _needles(engine, random)),
+        *(_copying_trial(engine, random.sample(WORDS, 48)) for _ in range(WORD_LISTS)),
+        *(trial for _ in range(FACT_STORIES) for trial in _recall_trials(engine, random)),
     ]
     shape = engine.info.layers, engine.info.heads
     sums = {"copying": np.zeros(shape), "needles": np.zeros(shape)}
     counts = dict.fromkeys(sums, 0)
     try:
         for done, trial in enumerate(trials):
-            progress(LOOKING, done, len(trials))
+            progress(PROGRESS_TEXT, done, len(trials))
             sums[trial.kind] += trial.run(engine)
             counts[trial.kind] += 1
     finally:
         engine.forget(WINDOW)
-    progress(LOOKING, len(trials), len(trials))
+    progress(PROGRESS_TEXT, len(trials), len(trials))
     copying, needles = (sums[kind] / max(1, counts[kind]) for kind in sums)
     if engine.info.wide_layers:  # what lies beyond a sliding window is seen by the other layers only
         narrow = np.setdiff1d(np.arange(shape[0]), engine.info.wide_layers)
@@ -200,7 +207,7 @@ class _Trial:
         """(layers, heads): the mean share that the right token got."""
         layers, heads = engine.info.layers, engine.info.heads
         found = np.zeros((layers, heads))
-        at_once = layers if len(self.targets) == 1 else max(1, PAIRS_AT_ONCE // heads)
+        at_once = layers if len(self.targets) == 1 else max(1, HEADS_PER_PASS // heads)
         for first in range(0, layers, at_once):
             chosen = tuple(range(first, min(layers, first + at_once)))
             rows = _rows(engine, self.prompt, Capture(layers=chosen, reply=False, reading=True, raw=True))
@@ -214,12 +221,12 @@ class _Trial:
 def _rows(engine: Engine, prompt: Prompt, capture: Capture) -> tuple[AttentionRow, ...]:
     rows: tuple[AttentionRow, ...] = ()
     for event in engine.generate(WINDOW, prompt, Sampling(temperature=0, max_new_tokens=1), capture):
-        if isinstance(event, Read):
+        if isinstance(event, PrefillResult):
             rows = event.rows
     return rows
 
 
-def _copying(engine: Engine, words: Sequence[str]) -> _Trial:
+def _copying_trial(engine: Engine, words: Sequence[str]) -> _Trial:
     """The words once more: each was looked up where it stands in what the user said."""
     text = " ".join(words)
     prompt, said, reply = _prompt(engine, [ChatMessage("user", f"Repeat these words: {text}")], text)
@@ -230,7 +237,7 @@ def _copying(engine: Engine, words: Sequence[str]) -> _Trial:
     return _Trial("copying", prompt, targets)
 
 
-def _needles(engine: Engine, random: Random) -> Iterator[_Trial]:
+def _recall_trials(engine: Engine, random: Random) -> Iterator[_Trial]:
     """Six facts among filler, and for each a reply up to where its answer comes."""
     told = []
     for i, name in enumerate(random.sample(NAMES, 6)):
@@ -288,7 +295,7 @@ def _as_json(found: Calibration) -> dict[str, Any]:
     return {"sentence": found.sentence, "heads": [one._asdict() for one in found.heads]}
 
 
-def _stored(place: Path) -> Calibration | None:
+def _read_file(place: Path) -> Calibration | None:
     """A calibration of this method; None if there is none, or it cannot be read."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         kept = json.loads(place.read_text(encoding="utf-8"))
@@ -297,7 +304,7 @@ def _stored(place: Path) -> Calibration | None:
     return None
 
 
-def _write(place: Path, content: dict[str, Any]) -> None:
+def _write_file(place: Path, content: dict[str, Any]) -> None:
     """Whole or not at all. Where nothing can be written, the model is calibrated at each start."""
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -326,7 +333,7 @@ def _hash_of(file: Path, lists: Sequence[Path], progress: Progress) -> str:
     entry = {"mark": mark, "sha256": sha256}
     for place, known in kept.items():
         if known.get(name) != entry:
-            _write(place, {**known, name: entry})
+            _write_file(place, {**known, name: entry})
     return sha256
 
 

@@ -1,4 +1,4 @@
-"""A server that speaks the prototype's attention API: a patched KoboldCPP, or another Halo Weave, which tells more."""
+"""Engine for servers with the KoboldCpp attention API: a patched KoboldCpp, or another Halo Weave, which also shares its KV cache."""
 
 from __future__ import annotations
 
@@ -12,47 +12,242 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.core.brightness import AttentionRow
-from halo_weave.core.heads import Calibration, RetrievalHead
+from halo_weave.core.brightness import AttentionRow, Floats
+from halo_weave.core.retrieval_heads import Calibration, RetrievalHead
 from halo_weave.core.tokens import Ids, Tokens
-from halo_weave.engines.prompts import CHUNK, FlatPrompt
-from halo_weave.engines.remote import Refused, RemoteServer
-from halo_weave.engines.rows import RowReader, whole
-from halo_weave.engines.spelling import MARK, PlainTokens
-from halo_weave.engines.stops import Stops
-from halo_weave.errors import AnotherModel, BadInput, EngineError, ServerFailed
-from halo_weave.ports import (
-    Abilities,
+from halo_weave.engines.base import (
+    Capabilities,
     Capture,
-    Done,
+    GenerationEnd,
     GenerationEvent,
     ModelInfo,
-    Planned,
+    PrefillPlanned,
+    PrefillResult,
     Prompt,
-    Read,
-    Reason,
     Sampling,
     Step,
+    StopReason,
 )
-from halo_weave.templates.facts import TemplateFacts
-from halo_weave.templates.messages import ChatMessage, ChatPrompt
-from halo_weave.templates.model import ModelTemplate
-from halo_weave.templates.renderer import TemplateRenderer
+from halo_weave.engines.flat_prompt import CHUNK, FlatPrompt, Kinds, attention_row
+from halo_weave.engines.remote_server import RemoteServer, RequestRejected
+from halo_weave.engines.stop_strings import StopStrings
+from halo_weave.engines.templates.messages import ChatMessage, ChatPrompt
+from halo_weave.engines.templates.model_template import ModelTemplate, TemplateFacts
+from halo_weave.engines.templates.renderer import TemplateRenderer
+from halo_weave.errors import AnotherModel, BadInput, EngineError, ServerFailed
 
-MOST_CONTEXT = 1 << 20
+
+class AttentionDecoder:
+    """What the server shows of attention becomes rows over the tokens of the chunks; what cannot be used, None."""
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        capture: Capture | None,
+        kinds: Kinds,
+        first: int | None,
+        faulty: Callable[[], None],
+    ) -> None:
+        self.info, self.capture, self.kinds, self.first, self.faulty = info, capture, kinds, first, faulty
+        self.reply = capture is not None and capture.reply
+        looks = capture is not None and (capture.reply or capture.reading)
+        self.pairs = capture.chosen_raw(info.layers, info.heads) if capture and looks and capture.raw else []
+        # The mean of exactly these pairs is made here; that of others is asked for.
+        chosen = capture.chosen(info.layers, info.heads) if capture and looks else []
+        self.per_layer = bool(self.pairs) or 0 < len(chosen) < info.layers * info.heads
+        self.chosen = chosen
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """What a Halo Weave is asked to show."""
+        capture = self.capture or Capture(reply=False)
+        pairs = self.pairs or (self.chosen if self.per_layer else [])
+        return {
+            "heads": [list(pair) for pair in pairs] or None,
+            "mean": bool(pairs) and set(pairs) != set(self.chosen),
+            "reply": capture.reply,
+            "reading": capture.reading and self.first is not None,
+            "surprisal": capture.reading_surprisal and self.first is not None,
+        }
+
+    def read(self, event: Mapping[str, Any], seconds: float) -> PrefillResult:
+        rows = event.get("attention") or ()
+        said = [i for i in range(self.first or 0, len(self.kinds)) if self.kinds[i] == CHUNK]
+        every = range(self.first or 0, len(self.kinds))
+        seen: list[AttentionRow] = []
+        if isinstance(rows, list) and len(rows) == len(every):
+            found = (self.row(rows[i - every.start], i + 1 - len(self.kinds), wanted=True) for i in said)
+            seen = [row for row in found if row is not None]
+        elif rows:
+            self.faulty()
+        surprisal = _decode_array(event.get("surprisal"), np.float32, len(every))
+        if surprisal is not None and self.first is not None:
+            surprisal = surprisal[np.array(said, np.int64) - every.start]
+        reused, restored, computed = (
+            non_negative_int(event.get(n)) or 0 for n in ("reused", "restored", "computed")
+        )
+        rebuilt = str(event.get("rebuilt") or "")[:200]
+        return PrefillResult(
+            reused, restored, computed, bool(event.get("shifted")), rebuilt, seconds, tuple(seen), surprisal
+        )
+
+    def row(self, told: Any, made: int, *, wanted: bool = False) -> AttentionRow | None:
+        """The row of a token that is `made` tokens after the prompt."""
+        if not (wanted or self.reply):
+            return None
+        count = len(self.kinds) + made
+        kinds = self.kinds[:count] if made <= 0 else np.append(self.kinds, np.zeros(made, np.uint8))
+        mean, raw = self._decoded(told, count) if isinstance(told, dict) else (None, None)
+        if mean is None or not np.isfinite(mean).all() or mean.min() < 0:
+            self.faulty()
+            return None
+        row = attention_row(mean, np.arange(count, dtype=np.int32), kinds, raw)
+        if row is None:
+            self.faulty()
+        return row
+
+    def _decoded(self, told: Mapping[str, Any], count: int) -> tuple[Floats | None, Floats | None]:
+        """(count,) over the whole context, and (pairs, count) if rows of single heads are wanted."""
+        match told.get("format"):
+            case "heads":
+                raw = self._heads(told, count)
+                mean = _decode_array(told.get("mean"), np.float16, count) if "mean" in told else None
+                mean = self._folded(raw) if mean is None and raw is not None else mean
+                return mean, raw if self.pairs else None
+            case "per_layer":
+                shape = self.info.layers, self.info.heads, count
+                values = _decode_array(told.get("data"), np.float32, math.prod(shape))
+                if values is None:
+                    return None, None
+                values = values.reshape(shape)
+                picked = np.array(self.chosen)
+                raw = np.array(self.pairs)
+                mean = (
+                    self._folded(values[picked[:, 0], picked[:, 1]]) if len(picked) else values.mean((0, 1))
+                )
+                return mean, values[raw[:, 0], raw[:, 1]] if len(raw) else None
+            case _:
+                return _decode_array(told.get("data"), np.float32, count), None
+
+    def _heads(self, told: Mapping[str, Any], count: int) -> Floats | None:
+        """Whole rows: what of a head was not sent is spread evenly."""
+        pairs = len(self.pairs or self.chosen)
+        shape = told.get("shape")
+        if not (isinstance(shape, list) and len(shape) == 2 and shape[0] == pairs and 0 < shape[1] <= count):
+            return None
+        places = _decode_array(told.get("indices"), np.int32, pairs * shape[1])
+        shares = _decode_array(told.get("data"), np.float16, pairs * shape[1])
+        if places is None or shares is None or places.min() < 0 or places.max() >= count:
+            return None
+        at, shares = places.astype(np.int64).reshape(shape), shares.reshape(shape)
+        left = np.maximum(0, 1 - shares.sum(axis=1)) / max(1, count - shape[1])
+        raw = np.repeat(left[:, None], count, axis=1).astype(np.float32)
+        np.put_along_axis(raw, at, shares, axis=1)
+        return raw
+
+    def _folded(self, raw: Floats) -> Floats:
+        folded = raw.max(axis=0) if self.capture and self.capture.combine == "max" else raw.mean(axis=0)
+        return np.asarray(folded, np.float32)
+
+
+def non_negative_int(value: Any) -> int | None:
+    """A whole number that cannot be negative; None: it is none."""
+    fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+    return value if fits else None
+
+
+def _decode_array(coded: Any, kind: Any, count: int) -> Floats | None:
+    """So many numbers, as float32; None: they are not there."""
+    if not isinstance(coded, str):
+        return None
+    try:
+        raw = base64.b64decode(coded, validate=True)
+    except ValueError:
+        return None
+    size = np.dtype(kind).newbyteorder("<")
+    if len(raw) != count * size.itemsize:
+        return None
+    values = np.frombuffer(raw, size)
+    return np.asarray(values, np.int32 if size.kind == "i" else np.float32)
+
+
+# What control tokens look like, where a server does not tell which ones there are.
+CONTROL_TOKEN = re.compile(r"<[|｜]?[\w▁ /.-]+[|｜]?>|\[/?[A-Z_]+\]")
+TOKENS_PER_REQUEST = 256  # tokens whose text is asked for in one request
+
+
+class TokenTexts:
+    """What is learned goes into `known`, by token: it is asked for once."""
+
+    def __init__(
+        self, ask: Callable[[str, str, Any], dict[str, Any]], known: dict[int, bytes], url: str
+    ) -> None:
+        self._ask, self._known, self._url = ask, known, url
+
+    def tokens(self, text: str) -> Tokens:
+        told = self._ask("POST", "/api/v1/tokenize", {"text": text, "add_special_tokens": False})
+        try:
+            ids = [int(one["token_id"]) for one in told["tokens"]]
+            pieces = [str(one["text"]).encode() for one in told["tokens"]]
+        except (KeyError, TypeError, ValueError):
+            raise ServerFailed(f"{self._url} tells tokens in a form that is not known here.") from None
+        if b"".join(pieces) != text.encode():
+            raise ServerFailed(f"The tokens that {self._url} tells do not join to the text again.")
+        for id, piece in zip(ids, pieces, strict=True):
+            # Only marks are learned: to another piece the server may add a character that no token spells.
+            if CONTROL_TOKEN.fullmatch(piece.decode(errors="replace")):
+                self._known.setdefault(id, piece)
+        return Tokens.of(ids, pieces)
+
+    def learn(self, ids: Sequence[int]) -> None:
+        """What these tokens spell."""
+        if len(ids) > 1 and self._between:
+            ids = [id for id in ids if id not in self._known]
+        for first in range(0, len(ids), TOKENS_PER_REQUEST):
+            self._known.update(self._apart(ids[first : first + TOKENS_PER_REQUEST]))
+
+    def _apart(self, ids: Sequence[int]) -> dict[int, bytes]:
+        """Many in one request, with a token between them, as far as they can be told apart."""
+        if len(ids) == 1 or self._between is None:
+            return {id: self._text([id]).encode() for id in ids}
+        mark, text = self._between
+        parts = self._text([mark, *(one for id in ids for one in (id, mark))]).split(text)
+        if len(parts) == len(ids) + 2 and not parts[0] and not parts[-1]:
+            return {id: part.encode() for id, part in zip(ids, parts[1:-1], strict=True)}
+        half = len(ids) // 2
+        return self._apart(ids[:half]) | self._apart(ids[half:])
+
+    @cached_property
+    def _between(self) -> tuple[int, str] | None:
+        """A token that hardly any other holds, and its text; None if the server has none."""
+        for text in ("¶", "§", "\n"):
+            try:
+                ids = self.tokens(text).ids.tolist()
+            except ServerFailed:  # it may not know this one
+                continue
+            if len(ids) == 1 and self._text(ids * 3) == text * 3:
+                self._known[ids[0]] = text.encode()
+                return ids[0], text
+        return None
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self._ask("POST", "/api/v1/detokenize", {"token_ids": list(ids)}).get("text") or "")
+
+
+MAX_CONTEXT = 1 << 20
 CHATML_END = "<|im_end|>"
-OTHER = "{} runs {} now. Send it again, and that one answers."
-ASKING = 30.0  # seconds for an answer that needs no model
+OTHER_MODEL = "{} runs {} now. Send it again, and that one answers."
+REQUEST_TIMEOUT = 30.0  # seconds for an answer that needs no model
 
 
 class KoboldEngine:
-    """Implements `ports.Engine`. What the server cannot tell is left out; what it tells wrongly is counted."""
+    """Implements `engines.base.Engine`. What the server cannot tell is left out; what it tells wrongly is counted."""
 
     def __init__(
         self, url: str, key: str = "", *, client: str = "", context: int | None = None, plain: bool = False
@@ -63,12 +258,12 @@ class KoboldEngine:
         self._client = hashlib.sha256(client.encode()).hexdigest()[:16] if client else secrets.token_hex(8)
         self._doubt = False  # whether the server may run another model by now
         self._known: dict[int, bytes] = {}
-        self._plain = PlainTokens(self._asked, self._known, self.server.url)
+        self._plain = TokenTexts(self._asked, self._known, self.server.url)
         self._controls: set[int] = set()
         self.renderer = TemplateRenderer()
         try:
             told = self._asked("GET", "/api/v1/model")
-            self._lent: Mapping[str, Any] = {} if plain else self._lending()
+            self._lent: Mapping[str, Any] = {} if plain else self._remote_kv_model()
             self._info = self._describe(told, context)
             self._template = self._learn_template()
         except BaseException:
@@ -85,58 +280,64 @@ class KoboldEngine:
     # What the server tells of its model
 
     def _asked(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        found = self.server.ask(method, path, body, patience=ASKING)
+        found = self.server.ask(method, path, body, patience=REQUEST_TIMEOUT)
         if not isinstance(found, dict):
             raise ServerFailed(f"{self.server.url}{path} answers with something that is not known here.")
         return found
 
-    def _lending(self) -> Mapping[str, Any]:
+    def _remote_kv_model(self) -> Mapping[str, Any]:
         try:
             return self._asked("GET", "/api/extra/lending")
-        except Refused as error:
+        except RequestRejected as error:
             if error.status in (404, 405, 501):
                 return {}
             raise
 
     def _describe(self, told: Mapping[str, Any], context: int | None) -> ModelInfo:
-        room = whole(told.get("max_context_length"))
+        room = non_negative_int(told.get("max_context_length"))
         if not room:
             with suppress(EngineError):
-                room = whole(self._asked("GET", "/api/extra/true_max_context_length").get("value"))
-        room = min(room or 2048, context or MOST_CONTEXT, MOST_CONTEXT)
+                room = non_negative_int(self._asked("GET", "/api/extra/true_max_context_length").get("value"))
+        room = min(room or 2048, context or MAX_CONTEXT, MAX_CONTEXT)
         name = str(told.get("model_name") or told.get("result") or "a model")[:200]
         special = told.get("special_tokens")
-        known = {n: int(i) for n, i in special.items() if whole(i)} if isinstance(special, dict) else {}
+        known = (
+            {n: int(i) for n, i in special.items() if non_negative_int(i)}
+            if isinstance(special, dict)
+            else {}
+        )
         for short in ("bos", "eos", "eot"):
-            if (id := whole(told.get(f"{short}_token_id"))) is not None:
+            if (id := non_negative_int(told.get(f"{short}_token_id"))) is not None:
                 known.setdefault(short, id)
         able = self._lent.get("abilities")
         able = able if isinstance(able, dict) else {}
-        layers, heads = (whole(told.get(n)) or 0 for n in ("num_layers", "num_attention_heads"))
+        layers, heads = (non_negative_int(told.get(n)) or 0 for n in ("num_layers", "num_attention_heads"))
         words = self._lent.get("template_words")
         return ModelInfo(
             name=name,
             architecture=str(told.get("architecture") or ""),
             layers=layers,
             heads=heads,
-            kv_heads=whole(told.get("num_key_value_heads")) or heads,
-            vocabulary=whole(told.get("vocab_size")) or 2**31 - 1,
-            trained_context=whole(told.get("max_trained_context")) or room,
+            kv_heads=non_negative_int(told.get("num_key_value_heads")) or heads,
+            vocabulary=non_negative_int(told.get("vocab_size")) or 2**31 - 1,
+            trained_context=non_negative_int(told.get("max_trained_context")) or room,
             context=room,
             special=known,
             tokenizer=str(self._lent.get("tokenizer") or f"{self.server.url} {name}"),
             template="chatml",
-            abilities=Abilities(
+            abilities=Capabilities(
                 attention=bool(able.get("attention", True)),
                 cuts=bool(able.get("cuts", False)),
                 surprisal=bool(able.get("surprisal", False)),
                 reading=bool(able.get("reading", False)),
             ),
-            parameters=whole(self._lent.get("parameters")) or 0,
+            parameters=non_negative_int(self._lent.get("parameters")) or 0,
             chat_template=str(self._lent.get("chat_template") or ""),
             template_words={str(k): str(v) for k, v in words.items()} if isinstance(words, dict) else {},
             adds_bos=bool(self._lent.get("adds_bos")),
-            wide_layers=tuple(i for i in map(whole, self._lent.get("wide_layers") or ()) if i is not None),
+            wide_layers=tuple(
+                i for i in map(non_negative_int, self._lent.get("wide_layers") or ()) if i is not None
+            ),
             url=self.server.url,
         )
 
@@ -239,7 +440,7 @@ class KoboldEngine:
             return False
         piece = self._known.get(id, b"").decode(errors="replace")
         special = {one for name, one in self._info.special.items() if name != "nl"}  # a line break is a word
-        return id in special or MARK.fullmatch(piece) is not None
+        return id in special or CONTROL_TOKEN.fullmatch(piece) is not None
 
     def _learn(self, ids: Ids) -> None:
         """What bytes these tokens stand for."""
@@ -297,7 +498,7 @@ class KoboldEngine:
             "request_id": name,
             "genkey": name,
         }
-        seeing = RowReader(self._info, capture, flat.kinds, first, self._note_malformed)
+        seeing = AttentionDecoder(self._info, capture, flat.kinds, first, self._note_malformed)
         if self._lent:
             body["halo"] = {
                 "window": f"{self._client} {window}",
@@ -312,7 +513,7 @@ class KoboldEngine:
         else:
             form = "per_layer" if seeing.per_layer else "aggregated"
             body |= {"output_attentions": seeing.reply, "attention_format": form, "grammar": sampling.grammar}
-            yield Planned(0, 0, len(flat))
+            yield PrefillPlanned(0, 0, len(flat))
             if capture and capture.reading and not capture.reply:
                 yield from self._read_one_by_one(body, flat, first, seeing, began)
                 return
@@ -320,12 +521,12 @@ class KoboldEngine:
         finished = False
         try:
             for event in self._followed(events, flat, prompt.next_label, sampling, seeing, stopped, began):
-                finished = isinstance(event, Done) and event.reason != "abort"
+                finished = isinstance(event, GenerationEnd) and event.reason != "abort"
                 yield event
         except EngineError as error:
             self._doubt = True  # it may have been started again, with another model
-            if isinstance(error, Refused) and error.status == 409:  # it says so itself
-                raise AnotherModel(OTHER.format(self.server.url, "another model")) from None
+            if isinstance(error, RequestRejected) and error.status == 409:  # it says so itself
+                raise AnotherModel(OTHER_MODEL.format(self.server.url, "another model")) from None
             raise
         finally:
             events.close()
@@ -344,7 +545,7 @@ class KoboldEngine:
             told = self._asked("GET", "/api/v1/model")
             name = str(told.get("model_name") or told.get("result") or "")
             if name[:200] != self._info.name:
-                raise AnotherModel(OTHER.format(self.server.url, name))
+                raise AnotherModel(OTHER_MODEL.format(self.server.url, name))
             self._doubt = False
 
     def _followed(
@@ -353,28 +554,30 @@ class KoboldEngine:
         flat: FlatPrompt,
         label: int,
         sampling: Sampling,
-        seeing: RowReader,
+        seeing: AttentionDecoder,
         stopped: Callable[[], bool],
         began: float,
     ) -> Iterator[GenerationEvent]:
         # Where ChatML stands in, its end of a turn may be no token of the model: then it is written out.
         ends = (CHATML_END,) if self._info.template == "chatml" else ()
-        stops = Stops((*sampling.stop, *ends))
+        stops = StopStrings((*sampling.stop, *ends))
         made = given = 0
         read = False
-        reason: Reason | None = None
+        reason: StopReason | None = None
         last: AttentionRow | None = None
         for event in events:
             kind = event.get("type")
             if kind == "planned" and self._lent:
-                yield Planned(*(whole(event.get(n)) or 0 for n in ("reused", "restored", "computed")))
+                yield PrefillPlanned(
+                    *(non_negative_int(event.get(n)) or 0 for n in ("reused", "restored", "computed"))
+                )
             elif kind == "read" and self._lent:
                 read = True
                 yield seeing.read(event, time.perf_counter() - began)
             elif kind == "token":
                 if not read:
                     read = True
-                    yield Read(0, 0, len(flat), False, "", time.perf_counter() - began)
+                    yield PrefillResult(0, 0, len(flat), False, "", time.perf_counter() - began)
                 step = self._step(event, label, seeing.row(event.get("attention"), made))
                 made, label = made + 1, label + 1
                 out, met = stops.feed(step)
@@ -387,7 +590,7 @@ class KoboldEngine:
                     break
             elif kind == "done":
                 told = event.get("finish_reason")
-                reason = cast(Reason, told) if told in get_args(Reason) else "eos"
+                reason = cast(StopReason, told) if told in get_args(StopReason) else "eos"
                 last = seeing.row(event["attention"], made) if event.get("attention") else None
                 break
             elif kind == "error":
@@ -400,7 +603,7 @@ class KoboldEngine:
             reason = "abort"
         rest = stops.rest()
         yield from rest
-        yield Done(reason, given + len(rest), time.perf_counter() - began, last)
+        yield GenerationEnd(reason, given + len(rest), time.perf_counter() - began, last)
 
     def _step(self, event: Mapping[str, Any], label: int, row: AttentionRow | None) -> Step:
         try:
@@ -416,7 +619,12 @@ class KoboldEngine:
         return Step(id, label, piece, float(surprisal) if known else math.nan, row)  # type: ignore[arg-type]
 
     def _read_one_by_one(
-        self, body: dict[str, Any], flat: FlatPrompt, first: int | None, seeing: RowReader, began: float
+        self,
+        body: dict[str, Any],
+        flat: FlatPrompt,
+        first: int | None,
+        seeing: AttentionDecoder,
+        began: float,
     ) -> Iterator[GenerationEvent]:
         """Rows of what is read, from a server that shows only those of what it writes: a prompt for each. To calibrate."""
         rows = []
@@ -437,8 +645,8 @@ class KoboldEngine:
             if row is None:  # those that follow would stand for other words
                 raise ServerFailed(f"{self.server.url} shows attention that cannot be used.")
             rows.append(row)
-        yield Read(0, 0, len(flat), False, "", time.perf_counter() - began, tuple(rows))
-        yield Done("length", 0, time.perf_counter() - began)
+        yield PrefillResult(0, 0, len(flat), False, "", time.perf_counter() - began, tuple(rows))
+        yield GenerationEnd("length", 0, time.perf_counter() - began)
 
     def read_ahead(
         self,

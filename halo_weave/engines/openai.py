@@ -1,61 +1,238 @@
-"""A server with `/v1/chat/completions`: its tokens, template and attention are hidden; a reader lends it eyes."""
+"""Engine for servers with `/v1/chat/completions`: tokens and attention are hidden, so tokens are counted here and a shadow model supplies attention."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import takewhile
+from threading import Lock
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
 
-from halo_weave.core.heads import Calibration
+from halo_weave.core.retrieval_heads import Calibration
 from halo_weave.core.tokens import Ids, Tokens
-from halo_weave.engines import counting
-from halo_weave.engines.messages import (
-    TEMPLATE,
-    Message,
-    alternating,
-    kept_in_order,
-    with_reply,
-    written_call,
-)
-from halo_weave.engines.prompts import FlatPrompt
-from halo_weave.engines.reader import ReadingAlong
-from halo_weave.engines.remote import Refused, RemoteServer, checked_url
-from halo_weave.engines.stops import Stops
-from halo_weave.errors import BadInput, ServerFailed
-from halo_weave.ports import (
-    Abilities,
+from halo_weave.engines.base import (
+    Capabilities,
     Capture,
-    Done,
     Engine,
+    GenerationEnd,
     GenerationEvent,
+    LateAttention,
     ModelInfo,
-    Planned,
+    PrefillPlanned,
+    PrefillResult,
     Prompt,
-    Read,
-    Reason,
     Sampling,
-    Seen,
     Step,
-    named_by,
+    StopReason,
+    windows_named_by,
 )
-from halo_weave.templates.facts import TemplateFacts
-from halo_weave.templates.messages import ChatMessage, ChatPrompt
-from halo_weave.templates.model import ModelTemplate
-from halo_weave.templates.renderer import TemplateRenderer
+from halo_weave.engines.flat_prompt import FlatPrompt
+from halo_weave.engines.remote_server import RemoteServer, RequestRejected, check_url
+from halo_weave.engines.shadow_model import ShadowRun
+from halo_weave.engines.stop_strings import StopStrings
+from halo_weave.engines.templates.messages import ChatMessage, ChatPrompt, NativeCall
+from halo_weave.engines.templates.model_template import ModelTemplate, TemplateFacts
+from halo_weave.engines.templates.renderer import TemplateRenderer
+from halo_weave.errors import BadInput, ServerFailed
 
-CONTEXT = 8192  # tokens, where the server does not tell
-ASKING = 30.0  # seconds for an answer that needs no model
-MOST_WINDOWS = 256  # whose last requests are remembered
-CATCH_UP = 60.0  # seconds that the reader gets after a reply
+COUNTED_TOKENIZER = "counted"
+COUNTED_VOCABULARY = 1 << 24
+_COUNTED_PIECE = re.compile(r"\s?\w{1,6}|\s+|[^\w\s]{1,3}", re.UNICODE)
+
+
+class CountingTokenizer:
+    """Gives every piece a number when it first sees it. The numbers mean nothing to any model."""
+
+    def __init__(self) -> None:
+        self._ids: dict[bytes, int] = {}
+        self._pieces: list[bytes] = []
+        self._lock = Lock()
+
+    def tokenize(self, text: str) -> Tokens:
+        try:
+            pieces = [match.group().encode() for match in _COUNTED_PIECE.finditer(text)]
+        except UnicodeEncodeError as error:
+            raise BadInput("The text holds half of a surrogate pair, which is not a character.") from error
+        return Tokens.of([self._id(piece) for piece in pieces], pieces)
+
+    def pieces(self, ids: Ids) -> Tokens:
+        known = len(self._pieces)
+        if len(ids) and not 0 <= ids.min() <= ids.max() < known:
+            raise BadInput("There are tokens that nobody has counted here.")
+        return Tokens.of(ids, [self._pieces[id] for id in ids.tolist()])
+
+    def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        return (ids < 0) | (ids >= COUNTED_VOCABULARY)
+
+    def _id(self, piece: bytes) -> int:
+        found = self._ids.get(piece)
+        if found is None:
+            with self._lock:
+                found = self._ids.setdefault(piece, len(self._pieces) % COUNTED_VOCABULARY)
+                if found == len(self._pieces):
+                    self._pieces.append(piece)
+        return found
+
+
+Message = dict[str, Any]
+
+# How thoughts, tool calls and the answers of tools stand in a reply. Servers send and take them in fields of their own.
+TOOL_TEMPLATE = """{%- if tools %}<|im_start|>system
+{% if messages[0].role == 'system' %}{{ messages[0].content }}
+
+{% endif %}# Tools
+<tools>
+{%- for tool in tools %}
+{{ tool | tojson }}
+{%- endfor %}
+</tools>
+Call one with <tool_call>
+{"name": "…", "arguments": {}}
+</tool_call><|im_end|>
+{% elif messages[0].role == 'system' %}<|im_start|>system
+{{ messages[0].content }}<|im_end|>
+{% endif %}
+{%- for message in messages %}
+{%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% elif message.role == 'assistant' %}<|im_start|>assistant
+{% if message.reasoning_content %}<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}{{ message.content }}
+{%- for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% elif message.role == 'tool' %}<|im_start|>user
+<tool_response>
+{{ message.content }}
+</tool_response><|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+OMITTED = "[…]"  # what stands for a question that sleeps while its answer is live
+_CALL = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+_ANSWER = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>(?=<\|im_end\|>|\Z)", re.DOTALL)
+_FRAME = re.compile(r"\A\s*(<\|im_end\|>\s*)?(<\|im_start\|>assistant\s*)?")
+_THOUGHT = re.compile(r"\A\s*<think>.*?(</think>\s*|\Z)", re.DOTALL)
+
+
+def in_cached_order(
+    before: Sequence[ChatMessage],
+    now: Sequence[ChatMessage],
+    recently_resurrected: Container[ChatMessage] = (),
+) -> list[ChatMessage]:
+    """What is live `now`, in the order that lets a server use again what it has read: the request `before`, and its reply.
+
+    What was sent before stays where it was, as far as nothing of it fell asleep; if less than half of it can stay, it
+    returns to the order of time. `guests`, which woke up lately, come after it, with their dates, right before what is new.
+    """
+    *said, newest = now
+    places = defaultdict[ChatMessage, deque[int]](deque)
+    for place, one in enumerate(said):
+        places[one].append(place)
+    found = [places[one].popleft() if places[one] else None for one in before]
+    kept = [place for place in takewhile(lambda place: place is not None, found) if place is not None]
+    if len(kept) < len(before) / 2:
+        kept = []
+    last = -1 if not found or found[-1] is None else found[-1]
+    rest = sorted(set(range(len(said))).difference(kept))
+    stays = [place for place in rest if place <= last and said[place] not in recently_resurrected]
+    woken = [place for place in rest if place <= last and said[place] in recently_resurrected]
+    since = [place for place in rest if place > last]
+    reply = list(takewhile(lambda place: said[place].role == "assistant", since))
+    order = [*kept, *stays, *reply, *woken, *since[len(reply) :]]
+    return [*(said[place] for place in order), newest]
+
+
+def alternate_roles(messages: Iterable[ChatMessage]) -> list[Message]:
+    """What was said, the system prompt first, then user and assistant in turn.
+
+    Where something sleeps, two of one speaker may meet: what users said becomes one message, and an answer that stands
+    alone gets a mark in place of its question.
+    """
+    system, talk = [], list[Message]()
+    for message in messages:
+        text = message.content
+        if message.role == "system":
+            system.append(text)
+            continue
+        role = "assistant" if message.role == "assistant" else "user"
+        if role == "assistant" and (not talk or talk[-1]["role"] == role):
+            talk.append({"role": "user", "content": OMITTED})
+        if talk and talk[-1]["role"] == role:
+            talk[-1]["content"] += f"\n\n{text}"
+        else:
+            talk.append({"role": role, "content": text})
+    told = [{"role": "system", "content": "\n\n".join(system)}] if system else []
+    return [*told, *talk]
+
+
+def with_reply(talk: Sequence[Message], reply: str) -> list[Message]:
+    """The conversation with what was written of its last reply: calls and answers of tools as messages of their own."""
+    messages, rest, number = list(talk), _THOUGHT.sub("", reply), 0
+    while made := _CALL.search(rest):
+        calls = list[Message]()
+        before, end = rest[: made.start()].strip(), made.start()
+        while (call := _CALL.match(rest, end)) and (one := _call_in(call.group(1))):
+            number, end = number + 1, call.end()
+            function = {"name": one.name, "arguments": json.dumps(dict(one.arguments))}
+            calls.append({"id": f"call_{number}", "type": "function", "function": function})
+        if not calls:
+            break
+        messages.append({"role": "assistant", "content": before or None, "tool_calls": calls})
+        rest = rest[end:]
+        for asked in calls:
+            answer = _ANSWER.search(rest)
+            told, end = (answer.group(1), answer.end()) if answer else (rest, len(rest))
+            messages.append({"role": "tool", "tool_call_id": asked["id"], "content": told.strip("\n")})
+            rest = rest[end:]
+        rest = _THOUGHT.sub("", _FRAME.sub("", rest))
+    if rest.strip():
+        messages.append({"role": "assistant", "content": rest.strip()})
+    return messages
+
+
+def format_call(name: str, arguments: str) -> str:
+    """A call that a server sends in fields, as it stands in a reply."""
+    try:
+        given = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        given = {}
+    told = json.dumps(
+        {"name": name, "arguments": given if isinstance(given, dict) else {}}, ensure_ascii=False
+    )
+    return f"\n<tool_call>\n{told}\n</tool_call>"
+
+
+def _call_in(text: str) -> NativeCall | None:
+    try:
+        found = json.loads(text)
+        return NativeCall(str(found["name"]), dict(found.get("arguments") or {}))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+DEFAULT_CONTEXT = 8192  # tokens, where the server does not tell
+REQUEST_TIMEOUT = 30.0  # seconds for an answer that needs no model
+MAX_WINDOWS = 256  # whose last requests are remembered
+SHADOW_TIMEOUT = 60.0  # seconds that the reader gets after a reply
 # What not every server takes, by the name that it complains about: left out from then on, or sent under another name.
-OPTIONAL = {
+OPTIONAL_FIELDS = {
     "max_tokens": "max_completion_tokens",
     **dict.fromkeys(
         (
@@ -72,15 +249,20 @@ OPTIONAL = {
     ),
     **dict.fromkeys(("temperature", "top_p"), ""),
 }
-HIDDEN = Calibration(
+NO_ATTENTION = Calibration(
     sentence="This model hides what it looks at, and nobody reads along: light comes from surprise, as far as the server "
     "tells it, and from recall."
 )
-ENDS: dict[str, Reason] = {"stop": "eos", "length": "length", "tool_calls": "eos", "content_filter": "stop"}
+FINISH_REASONS: dict[str, StopReason] = {
+    "stop": "eos",
+    "length": "length",
+    "tool_calls": "eos",
+    "content_filter": "stop",
+}
 
 
 class OpenAiEngine:
-    """Implements `ports.Engine`. Prompts are sent as messages; what is counted is counted with the reader's tokens."""
+    """Implements `engines.base.Engine`. Prompts are sent as messages; what is counted is counted with the reader's tokens."""
 
     def __init__(
         self,
@@ -92,17 +274,17 @@ class OpenAiEngine:
         context: int | None = None,
     ) -> None:
         """`reader` is this engine's own from now on."""
-        url = checked_url(url).removesuffix("/chat/completions")
+        url = check_url(url).removesuffix("/chat/completions")
         self.server = RemoteServer(url if urlsplit(url).path else f"{url}/v1", key)
         self.reader = reader
-        self.calibration = HIDDEN if reader is None else None  # else the reader's
-        self._counting = counting.CountingTokenizer()
+        self.calibration = NO_ATTENTION if reader is None else None  # else the reader's
+        self._counting = CountingTokenizer()
         self._renderer = TemplateRenderer()
         self._left_out: set[str] = set()
         self._asked: dict[str, Sequence[ChatMessage]] = {}  # what each window sent last, in its order
         try:
             self._template = ModelTemplate(
-                TEMPLATE,
+                TOOL_TEMPLATE,
                 self._renderer,
                 specials={"bos_token": "", "eos_token": "<|im_end|>"},
                 now=datetime.now(),
@@ -125,8 +307,8 @@ class OpenAiEngine:
     def _models(self) -> dict[str, Mapping[str, Any]]:
         """What the server lists, by name. Not every server does."""
         try:
-            told = self.server.ask("GET", "models", patience=ASKING)
-        except Refused as error:
+            told = self.server.ask("GET", "models", patience=REQUEST_TIMEOUT)
+        except RequestRejected as error:
             if error.status in (404, 405, 501):
                 return {}
             raise
@@ -137,7 +319,7 @@ class OpenAiEngine:
         meta = listed.get("meta")
         sizes = [listed.get("max_model_len"), listed.get("context_length")]
         sizes += [meta.get("n_ctx"), meta.get("n_ctx_train")] if isinstance(meta, dict) else []
-        known = next((one for one in sizes if isinstance(one, int) and one > 0), CONTEXT)
+        known = next((one for one in sizes if isinstance(one, int) and one > 0), DEFAULT_CONTEXT)
         eyes = self.reader.info if self.reader else None
         room = context or (min(known, eyes.context) if eyes else known)
         return ModelInfo(
@@ -146,13 +328,13 @@ class OpenAiEngine:
             layers=eyes.layers if eyes else 0,
             heads=eyes.heads if eyes else 0,
             kv_heads=eyes.kv_heads if eyes else 0,
-            vocabulary=eyes.vocabulary if eyes else counting.VOCABULARY,
+            vocabulary=eyes.vocabulary if eyes else COUNTED_VOCABULARY,
             trained_context=max(room, known),
             context=room,
             special=dict(eyes.special) if eyes else {},
-            tokenizer=eyes.tokenizer if eyes else counting.NAME,
+            tokenizer=eyes.tokenizer if eyes else COUNTED_TOKENIZER,
             template="model",
-            abilities=Abilities(
+            abilities=Capabilities(
                 attention=False,
                 cuts=False,
                 token_ids=eyes is not None,
@@ -192,7 +374,7 @@ class OpenAiEngine:
         return self._template.write(messages, tools=tools, now=datetime.now())
 
     def forget(self, window: str) -> None:
-        for one in named_by(window, list(self._asked)):
+        for one in windows_named_by(window, list(self._asked)):
             self._asked.pop(one, None)
         if self.reader is not None:
             self.reader.forget(window)
@@ -245,11 +427,11 @@ class OpenAiEngine:
         stopped: Callable[[], bool],
     ) -> Iterator[GenerationEvent]:
         began = time.perf_counter()
-        along = ReadingAlong(self.reader, window, prompt, capture) if self.reader and capture else None
+        shadow_run = ShadowRun(self.reader, window, prompt, capture) if self.reader and capture else None
         try:
-            yield Planned(0, 0, size)
+            yield PrefillPlanned(0, 0, size)
             reply = _StreamedReply(
-                self.tokenize, prompt.next_label, Stops(sampling.stop), sampling.max_new_tokens
+                self.tokenize, prompt.next_label, StopStrings(sampling.stop), sampling.max_new_tokens
             )
             reply.most = min(reply.most, self._info.context - size + 1)
             reply.full = reply.most < sampling.max_new_tokens
@@ -257,43 +439,47 @@ class OpenAiEngine:
             for event in self._events(window, prompt, sampling, stopped):
                 if not read:
                     read = True
-                    yield Read(0, 0, size, False, "", time.perf_counter() - began)
+                    yield PrefillResult(0, 0, size, False, "", time.perf_counter() - began)
                 for step in reply.take(event):
                     yield step
-                    if along:
-                        along.say([step.id])
-                if along:
-                    yield from along.take()
+                    if shadow_run:
+                        shadow_run.say([step.id])
+                if shadow_run:
+                    yield from shadow_run.take()
                 # Where it is as long as it was asked for, the server is about to tell what it had read.
                 if reply.reason and (reply.reason != "length" or reply.longer):
                     break
             if not read:
-                yield Read(0, 0, size, False, "", time.perf_counter() - began)
+                yield PrefillResult(0, 0, size, False, "", time.perf_counter() - began)
             if reply.reason is None and not reply.told and not stopped():
                 raise ServerFailed(
                     f"{self.server.url} broke off in the middle of its answer. What it said so far is kept; try again."
                 )
             for step in reply.finish():
                 yield step
-                if along:
-                    along.say([step.id])
-            if along:
-                yield from self._caught_up(along, stopped)
-            last = along.last if along and reply.told == "eos" else None
+                if shadow_run:
+                    shadow_run.say([step.id])
+            if shadow_run:
+                yield from self._wait_for_shadow_run(shadow_run, stopped)
+            last = shadow_run.last if shadow_run and reply.told == "eos" else None
             reason = reply.reason or ("abort" if not reply.told else reply.told)
-            yield Done(reason, reply.given, time.perf_counter() - began, last, reply.prompted, reply.cached)
+            yield GenerationEnd(
+                reason, reply.given, time.perf_counter() - began, last, reply.prompted, reply.cached
+            )
         finally:
-            if along:
-                along.leave()
+            if shadow_run:
+                shadow_run.leave()
 
-    def _caught_up(self, along: ReadingAlong, stopped: Callable[[], bool]) -> Iterator[Seen]:
+    def _wait_for_shadow_run(
+        self, shadow_run: ShadowRun, stopped: Callable[[], bool]
+    ) -> Iterator[LateAttention]:
         """The reply is whole: what the reader has not read of it yet."""
-        along.end()
-        end = time.monotonic() + CATCH_UP
-        while not along.over and time.monotonic() < end and not stopped():
-            along.wait(0.05)
-            yield from along.take()
-        yield from along.take()
+        shadow_run.end()
+        end = time.monotonic() + SHADOW_TIMEOUT
+        while not shadow_run.over and time.monotonic() < end and not stopped():
+            shadow_run.wait(0.05)
+            yield from shadow_run.take()
+        yield from shadow_run.take()
 
     def _events(
         self, window: str, prompt: Prompt, sampling: Sampling, stopped: Callable[[], bool]
@@ -308,31 +494,39 @@ class OpenAiEngine:
                         raise ServerFailed(f"{self.server.url} says: {self.server.told(words)}")
                     yield event
                 return
-            except Refused as error:
+            except RequestRejected as error:
                 told = error.told.lower()
                 wrong = [
-                    name for name in OPTIONAL if name in told and name in body and name not in self._left_out
+                    name
+                    for name in OPTIONAL_FIELDS
+                    if name in told and name in body and name not in self._left_out
                 ]
                 if error.status not in (400, 422) or not wrong:
                     raise
                 self._left_out.update(wrong)
 
     def _fitting(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        renamed = {name: OPTIONAL[name] if name in self._left_out else name for name in body}
+        renamed = {name: OPTIONAL_FIELDS[name] if name in self._left_out else name for name in body}
         return {renamed[name]: value for name, value in body.items() if renamed[name]}
 
-    def _laid_out(self, window: str, prompt: Prompt) -> list[Message]:
+    def _ordered_messages(self, window: str, prompt: Prompt) -> list[Message]:
         """What is said to the server: its beginning stays the same as far as possible, since servers cache it."""
         said, last = prompt.messages, prompt.messages[-1]
         if last.role == "assistant":
             said = said[:-1]
-        said = self._asked[window] = kept_in_order(self._asked.pop(window, ()), said, prompt.guests)
-        if len(self._asked) > MOST_WINDOWS:
+        said = self._asked[window] = in_cached_order(
+            self._asked.pop(window, ()), said, prompt.recently_resurrected
+        )
+        if len(self._asked) > MAX_WINDOWS:
             del self._asked[next(iter(self._asked))]
-        return with_reply(alternating(said), last.content) if last.role == "assistant" else alternating(said)
+        return (
+            with_reply(alternate_roles(said), last.content)
+            if last.role == "assistant"
+            else alternate_roles(said)
+        )
 
     def _body(self, window: str, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
-        messages = self._laid_out(window, prompt)
+        messages = self._ordered_messages(window, prompt)
         body: dict[str, Any] = {
             "model": self.model,
             "messages": messages,
@@ -360,12 +554,12 @@ class _StreamedReply:
 
     tokenize: Callable[[str], Tokens]
     label: int
-    stops: Stops
+    stops: StopStrings
     most: int
     full: bool = False  # whether the context, not the request, says how long it may be
-    reason: Reason | None = None  # why no more of it is wanted
+    reason: StopReason | None = None  # why no more of it is wanted
     longer: bool = False  # whether more of it came all the same
-    told: Reason | None = None  # why the server ended it
+    told: StopReason | None = None  # why the server ended it
     given: int = 0
     made: int = 0
     prompted: int | None = None
@@ -393,11 +587,11 @@ class _StreamedReply:
         for call in delta.get("tool_calls") or ():
             self._note_call(call)
         if choice.get("finish_reason"):
-            self.told = ENDS.get(str(choice["finish_reason"]), "eos")
+            self.told = FINISH_REASONS.get(str(choice["finish_reason"]), "eos")
 
     def finish(self) -> Iterator[Step]:
         for name, arguments in self.calls.values():
-            yield from self._say(self._closed() + written_call(name, arguments))
+            yield from self._say(self._closed() + format_call(name, arguments))
         self.calls = {}
         rest = self.stops.rest() if self.reason is None else []
         self.given += len(rest)

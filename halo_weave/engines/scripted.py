@@ -1,7 +1,4 @@
-"""A deterministic engine without a model, for tests: it says what it is told to and looks where it is told to.
-
-It plans what is read, kept and brought back as the real one does, so that what is built on it can be tested whole.
-"""
+"""A deterministic engine without a model, for tests and benchmarks: replies and attention are given by the test."""
 
 from __future__ import annotations
 
@@ -19,29 +16,28 @@ import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow, Floats
 from halo_weave.core.tokens import Ids, Role, Tokens
-from halo_weave.engines.cells import BringBack, CachedTokens, count_before, plan_reading, stands_before
-from halo_weave.engines.disk import has_any
-from halo_weave.engines.prompts import CHUNK, FlatPrompt, Kinds, attention_row
-from halo_weave.engines.stops import Stops
-from halo_weave.errors import BadInput, EngineError
-from halo_weave.ports import (
-    Abilities,
+from halo_weave.engines.base import (
+    Capabilities,
     Capture,
-    Done,
+    GenerationEnd,
     GenerationEvent,
     ModelInfo,
-    Planned,
+    PrefillPlanned,
+    PrefillResult,
     Prompt,
-    Read,
-    Reason,
     Sampling,
     Step,
-    named_by,
+    StopReason,
+    windows_named_by,
 )
-from halo_weave.templates.facts import TemplateFacts
-from halo_weave.templates.messages import ChatMessage, ChatPrompt, Piece
-from halo_weave.templates.model import ModelTemplate
-from halo_weave.templates.renderer import TemplateRenderer
+from halo_weave.engines.flat_prompt import CHUNK, FlatPrompt, Kinds, attention_row
+from halo_weave.engines.llama.cache_files import overlaps_any
+from halo_weave.engines.llama.cache_plan import CachedTokens, Restore, all_before, count_before, plan_cache
+from halo_weave.engines.stop_strings import StopStrings
+from halo_weave.engines.templates.messages import ChatMessage, ChatPrompt, Piece
+from halo_weave.engines.templates.model_template import ModelTemplate, TemplateFacts
+from halo_weave.engines.templates.renderer import TemplateRenderer
+from halo_weave.errors import BadInput, EngineError
 
 WORD = re.compile(r"\s?\w+|\s+|[^\w\s]+", re.UNICODE)
 CONTROLS = ("<|begin|>", "<|turn|>", "<|end|>")
@@ -52,15 +48,18 @@ END = CONTROL_IDS + CONTROLS.index("<|end|>")
 LAYERS, HEADS = 2, 3
 SPECIALS = {"bos_token": CONTROLS[0], "eos_token": CONTROLS[2]}
 # What its own frames are, as a template.
-FRAMES = (
+TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}<|turn|>{{ message.role }}\n{{ message.content }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
 )
-KNOWN, NEW = 0.5, 5.0  # surprisal of a token that was there before, and of one that was not
+KNOWN_SURPRISAL, NEW_SURPRISAL = (
+    0.5,
+    5.0,
+)  # surprisal of a token that was there before, and of one that was not
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Looking:
+class Visible:
     """What a token sees when it looks back: everything live, in time order."""
 
     labels: npt.NDArray[np.int64]  # (n,)
@@ -69,7 +68,7 @@ class Looking:
     text: str  # of it all
 
 
-def _look(at: Looking) -> Floats:
+def _default_attention(at: Visible) -> Floats:
     """By default: mostly at the very first token, and at earlier occurrences of what was said last."""
     weights = np.ones(len(at.ids), dtype=np.float32)
     recent = set(at.ids[-4:].tolist())
@@ -78,7 +77,7 @@ def _look(at: Looking) -> Floats:
     return weights
 
 
-def _answer(prompt: str) -> str:
+def _default_reply(prompt: str) -> str:
     """By default the engine repeats what it was asked."""
     said = prompt.rsplit(f"<|turn|>{Role.USER}\n", 1)[-1].split("<|end|>", 1)[0]
     return f"You said: {said.strip()}"
@@ -90,22 +89,22 @@ class _WindowCache:
     clean: int = 0  # tokens at the beginning that are as reading anew would make them
     asleep: list[CachedTokens] = field(default_factory=list)
     stale: int | None = None  # the label from which on deleted text was in sight
-    foreseen: Capture | None = None  # what was read of words that were not sent yet
+    read_ahead_result: Capture | None = None  # what was read of words that were not sent yet
     speaking: bool = False  # nothing is read ahead while a reply grows
 
 
 class ScriptedEngine:
-    """Implements `ports.Engine`. `replies` are said one after the other, then `answer` is asked."""
+    """Implements `engines.base.Engine`. `replies` are said one after the other, then `answer` is asked."""
 
     def __init__(
         self,
         replies: Iterable[str] = (),
         *,
-        answer: Callable[[str], str] = _answer,
-        look: Callable[[Looking], Floats] = _look,
+        answer: Callable[[str], str] = _default_reply,
+        look: Callable[[Visible], Floats] = _default_attention,
         pause: Callable[[], None] = lambda: None,
         context: int = 8192,
-        abilities: Abilities | None = None,
+        abilities: Capabilities | None = None,
         asleep_tokens: int = 1 << 16,
         template: str | None = None,
         parameters: int = 0,
@@ -129,9 +128,9 @@ class ScriptedEngine:
             special={"bos": CONTROL_IDS, "eos": END},
             tokenizer="scripted",
             template="model",
-            abilities=abilities or Abilities(),
+            abilities=abilities or Capabilities(),
             parameters=parameters,
-            chat_template=template or FRAMES,
+            chat_template=template or TEMPLATE,
             template_words=SPECIALS,
         )
         self._renderer = TemplateRenderer()
@@ -150,13 +149,13 @@ class ScriptedEngine:
         except UnicodeEncodeError as error:
             raise BadInput("The text holds half of a surrogate pair, which is not a character.") from error
         if not special:
-            return _spelled(text)
+            return _split_pieces(text)
         tokens, at = Tokens.of([], []), 0
         for match in CONTROL.finditer(text):
             control = Tokens.of([CONTROL_IDS + CONTROLS.index(match.group())], [match.group().encode()])
-            tokens = tokens + _spelled(text[at : match.start()]) + control
+            tokens = tokens + _split_pieces(text[at : match.start()]) + control
             at = match.end()
-        return tokens + _spelled(text[at:])
+        return tokens + _split_pieces(text[at:])
 
     def pieces(self, ids: Ids) -> Tokens:
         return Tokens.of(ids, [_piece(id) for id in ids.tolist()])
@@ -210,7 +209,7 @@ class ScriptedEngine:
             read = self._read(kept, flat, prompt, sampling, capture, mode)
             kept.speaking = True
         try:
-            yield Planned(read.reused, read.restored, read.computed)
+            yield PrefillPlanned(read.reused, read.restored, read.computed)
             yield replace(read, seconds=time.perf_counter() - began)
             yield from self._reply(kept, flat, prompt.next_label, sampling, capture, stopped, began)
         finally:
@@ -233,20 +232,20 @@ class ScriptedEngine:
                 kept = self.windows.setdefault(window, _WindowCache())
                 if not kept.speaking:
                     self._read(kept, flat, prompt, Sampling(max_new_tokens=room), capture, mode)
-                    kept.foreseen = capture
+                    kept.read_ahead_result = capture
 
     def forget(self, window: str) -> None:
         with self.lock:
-            for one in named_by(window, list(self.windows)):
+            for one in windows_named_by(window, list(self.windows)):
                 self.windows.pop(one)
 
     def erase(self, spans: Sequence[tuple[int, int]], windows: Collection[str] = ()) -> None:
         first = min((first for first, _ in spans), default=0)
         with self.lock:
             for name, kept in self.windows.items():
-                kept.asleep = [run for run in kept.asleep if not has_any(run.labels, spans)]
-                if name in windows or has_any(kept.live.labels, spans):
-                    kept.asleep = [run for run in kept.asleep if stands_before(run.labels, first)]
+                kept.asleep = [run for run in kept.asleep if not overlaps_any(run.labels, spans)]
+                if name in windows or overlaps_any(kept.live.labels, spans):
+                    kept.asleep = [run for run in kept.asleep if all_before(run.labels, first)]
                     kept.stale = first if kept.stale is None else min(kept.stale, first)
 
     def close(self) -> None:
@@ -263,7 +262,7 @@ class ScriptedEngine:
         sampling: Sampling,
         capture: Capture | None,
         mode: Literal["splice", "exact"],
-    ) -> Read:
+    ) -> PrefillResult:
         mode = mode if self.info.abilities.cuts else "exact"
         reading = capture is not None and (capture.reading or capture.reading_surprisal)
         start = len(flat)
@@ -274,8 +273,8 @@ class ScriptedEngine:
             kept.live, kept.clean, kept.stale = kept.live.part(slice(sound)), min(kept.clean, sound), None
         most = min(len(kept.live), len(flat))
         same = int(np.argmin(np.append(kept.live.ids[:most] == flat.ids[:most], False)))
-        known, kept.foreseen = same - 1 if kept.foreseen == capture else 0, None
-        plan = plan_reading(
+        known, kept.read_ahead_result = same - 1 if kept.read_ahead_result == capture else 0, None
+        plan = plan_cache(
             kept.live,
             kept.asleep if mode == "splice" else (),
             flat.labels,
@@ -290,7 +289,7 @@ class ScriptedEngine:
             kept.asleep.append(kept.live.part(plan.removed))
             while sum(map(len, kept.asleep)) > self.asleep_tokens:
                 del kept.asleep[0]
-        only_tail = len(plan.steps) == 1 and not isinstance(plan.steps[0], BringBack)
+        only_tail = len(plan.steps) == 1 and not isinstance(plan.steps[0], Restore)
         kept.clean = len(flat) if only_tail and plan.reused <= kept.clean else 0
         kept.live = CachedTokens(flat.labels, flat.ids, plan.places)
         kept.asleep = [held for held in kept.asleep if not np.isin(held.labels, flat.labels).all()]
@@ -298,8 +297,8 @@ class ScriptedEngine:
         rows = [self._row(flat, i + 1, capture) for i in said] if capture and capture.reading else []
         surprisal = None
         if capture and capture.reading_surprisal and self.info.abilities.surprisal:
-            surprisal = np.array([_surprise(flat.ids[:i], int(flat.ids[i])) for i in said], dtype=np.float32)
-        return Read(
+            surprisal = np.array([_surprisal(flat.ids[:i], int(flat.ids[i])) for i in said], dtype=np.float32)
+        return PrefillResult(
             reused=plan.reused,
             restored=plan.restored,
             computed=plan.computed,
@@ -312,7 +311,7 @@ class ScriptedEngine:
 
     def _row(self, flat: FlatPrompt, count: int, capture: Capture) -> AttentionRow | None:
         """What the token after the first `count` looks at; the same for all layers and heads."""
-        seen = Looking(
+        seen = Visible(
             flat.labels[:count],
             flat.ids[:count],
             flat.kinds[:count],
@@ -336,9 +335,9 @@ class ScriptedEngine:
         with self.lock:
             text = self.replies.pop(0) if self.replies else self.answer(self.pieces(flat.ids).text)
         ids = self.tokenize(text).ids.tolist()
-        stops = Stops(sampling.stop)
+        stops = StopStrings(sampling.stop)
         given = 0
-        reason: Reason = "eos"
+        reason: StopReason = "eos"
         last: AttentionRow | None = None
         for made, id in enumerate(ids, start=1):
             self.pause()
@@ -346,7 +345,7 @@ class ScriptedEngine:
                 reason = "abort"
                 break
             row = self._row(flat, len(flat), capture) if capture and capture.reply else None
-            surprisal = _surprise(flat.ids, id) if self.info.abilities.surprisal else math.nan
+            surprisal = _surprisal(flat.ids, id) if self.info.abilities.surprisal else math.nan
             step = Step(id, label, _piece(id), surprisal, row)
             out, met = stops.feed(step)
             given += len(out)
@@ -367,7 +366,7 @@ class ScriptedEngine:
             last = self._row(flat, len(flat), capture) if capture and capture.reply else None
         rest = stops.rest()
         yield from rest
-        yield Done(reason, given + len(rest), time.perf_counter() - began, last)
+        yield GenerationEnd(reason, given + len(rest), time.perf_counter() - began, last)
 
     def _append(self, kept: _WindowCache, flat: FlatPrompt, label: int, id: int) -> FlatPrompt:
         flat = FlatPrompt(
@@ -383,11 +382,11 @@ class ScriptedEngine:
         return flat
 
 
-def _surprise(before: Ids, id: int) -> float:
-    return KNOWN if bool(np.any(before == id)) else NEW
+def _surprisal(before: Ids, id: int) -> float:
+    return KNOWN_SURPRISAL if bool(np.any(before == id)) else NEW_SURPRISAL
 
 
-def _spelled(text: str) -> Tokens:
+def _split_pieces(text: str) -> Tokens:
     """Words in pieces of at most three bytes; a character may lie across two of them."""
     pieces = []
     for match in WORD.finditer(text):

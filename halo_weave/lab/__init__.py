@@ -1,1 +1,1 @@
-"""The lab: strategies compared on conversations that are given, on captures of real ones, and on several models."""
+"""What users run in the lab: replay and compare captures, plot them, evaluate strategies on given conversations."""

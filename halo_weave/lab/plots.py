@@ -1,4 +1,4 @@
-"""Plots of replays, as PNG or SVG. Needs matplotlib: pip install 'halo-weave[lab]'."""
+"""Plot replays as PNG and SVG. Needs matplotlib: pip install 'halo-weave[lab]'."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from halo_weave.chat.capture import StoredCapture
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput
-from halo_weave.lab.capture import TapedWindow
-from halo_weave.lab.replay import Replayed, replay
+from halo_weave.lab.replay import ReplayResult, replay
 
 KINDS = ("png", "svg")
 MOST_LINES = 40  # chunks whose brightness is drawn one by one
 
 
-def plotted(tape: TapedWindow, done: Mapping[str, Replayed], folder: Path) -> list[Path]:
+def write_plots(recording: StoredCapture, done: Mapping[str, ReplayResult], folder: Path) -> list[Path]:
     """Brightness over time, what slept when, survival by age, and who looked at whom; each as PNG and as SVG."""
     plt = _matplotlib()
     folder.mkdir(parents=True, exist_ok=True)
@@ -26,7 +26,7 @@ def plotted(tape: TapedWindow, done: Mapping[str, Replayed], folder: Path) -> li
         ("brightness", _brightness(plt, done)),
         ("asleep", _asleep(plt, done)),
         ("survival", _survival(plt, done)),
-        ("looks", _looks(plt, tape)),
+        ("looks", _looks(plt, recording)),
     ):
         for axis in figure.axes:
             if axis.get_xlabel():  # turns, ages and chunks are counted
@@ -50,7 +50,7 @@ def _matplotlib() -> Any:
     return matplotlib.pyplot
 
 
-def _brightness(plt: Any, done: Mapping[str, Replayed]) -> Any:
+def _brightness(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
     figure, axes = plt.subplots(1, len(done), figsize=(5 * len(done), 4), squeeze=False, layout="constrained")
     for axis, (name, one) in zip(axes[0], done.items(), strict=True):
         keys = sorted({key for turn in one.brightness for key in turn}, key=_place)
@@ -61,7 +61,7 @@ def _brightness(plt: Any, done: Mapping[str, Replayed]) -> Any:
     return figure
 
 
-def _asleep(plt: Any, done: Mapping[str, Replayed]) -> Any:
+def _asleep(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
     figure, axes = plt.subplots(
         1, len(done), figsize=(5 * len(done), 4), squeeze=False, sharey=True, layout="constrained"
     )
@@ -76,7 +76,7 @@ def _asleep(plt: Any, done: Mapping[str, Replayed]) -> Any:
     return figure
 
 
-def _survival(plt: Any, done: Mapping[str, Replayed]) -> Any:
+def _survival(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
     figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
     for name, one in done.items():
         ages = np.array([slept.age for slept in one.slept])
@@ -89,9 +89,9 @@ def _survival(plt: Any, done: Mapping[str, Replayed]) -> Any:
     return figure
 
 
-def _looks(plt: Any, tape: TapedWindow) -> Any:
+def _looks(plt: Any, recording: StoredCapture) -> Any:
     """Each reply is a row, each chunk that was live a column: what the reply took from it."""
-    looks = replay(tape, uses=True).uses
+    looks = replay(recording, uses=True).uses
     keys = sorted({key for reply in looks for key in reply}, key=_place)
     columns = {key: i for i, key in enumerate(keys)}
     shares = np.full((len(looks), max(1, len(keys))), np.nan)

@@ -1,25 +1,27 @@
-"""Replay: a capture once more, with any strategy and any budget, as the window itself would have acted."""
+"""Replay a capture with another strategy or budget, and compare strategies on it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
+from halo_weave.chat.capture import CapturedTurn, StoredCapture, live_chunks_of, parts_of, surprisal_of
+from halo_weave.core.attribution import AttributionTracker
 from halo_weave.core.brightness import AttentionRow, Offsets
-from halo_weave.core.heads import Calibration
-from halo_weave.core.pruning import SleepReason, choose_prunes
+from halo_weave.core.pruning import PruneReason, plan_prune
+from halo_weave.core.retrieval_heads import Calibration
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.core.use import UseTally
-from halo_weave.core.window import Live, Window
-from halo_weave.lab.capture import TapedTurn, TapedWindow, lives, parts_of, surprisal_of
+from halo_weave.core.working_set import LiveChunk, WorkingSet
 from halo_weave.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Slept:
+class ReplayedPrune:
     """A chunk that fell asleep in a replay."""
 
     turn: int  # of the capture, from 0 on
@@ -30,10 +32,10 @@ class Slept:
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayResult:
     """What a strategy did in a replay."""
 
-    slept: list[Slept] = field(default_factory=list)
+    slept: list[ReplayedPrune] = field(default_factory=list)
     woken: list[tuple[int, ChunkKey]] = field(default_factory=list)
     brightness: list[dict[ChunkKey, float]] = field(default_factory=list)  # of what is live after each turn
     texts: dict[ChunkKey, str] = field(default_factory=dict)
@@ -45,20 +47,20 @@ class Replayed:
 
 
 def replay(
-    tape: TapedWindow,
+    recording: StoredCapture,
     *,
     strategy: str | None = None,
     budget: int | None = None,
     uses: bool = False,
-) -> Replayed:
+) -> ReplayResult:
     """The capture with a strategy and a budget; with those of the capture where they are not given.
 
     With the captured strategy and budget it is exactly what happened. With others, rows are limited to what is live in the
     replay; what the captured window had put to sleep already got no attention in it, and only what woke up there
     wakes up here.
     """
-    run = _Run(strategy, budget, tape.calibration, uses)
-    for turn in tape:
+    run = _Run(strategy, budget, recording.calibration, uses)
+    for turn in recording:
         run.turn(turn)
     return run.done
 
@@ -68,20 +70,20 @@ class _Run:
         self, strategy: str | None, budget: int | None, calibration: Calibration, uses: bool
     ) -> None:
         self.strategy, self.budget, self.calibration, self.uses = strategy, budget, calibration, uses
-        self.window: Window | None = None
-        self.asleep: dict[ChunkKey, Live] = {}
+        self.window: WorkingSet | None = None
+        self.asleep: dict[ChunkKey, LiveChunk] = {}
         self.there: dict[ChunkKey, tuple[int, int]] = {}  # live in the captured window: start and tokens
         self.columns: _Columns | None = None  # of the captured rows, for the replay's tokens
         self.born: dict[ChunkKey, int] = {}
-        self.done = Replayed()
+        self.done = ReplayResult()
         self.number = -1
 
-    def turn(self, turn: TapedTurn) -> None:
+    def turn(self, turn: CapturedTurn) -> None:
         self.number += 1
         rows = turn.rows()
         self.said = next((s["answers"] for s in turn.steps if s["what"] == "begin_reply"), None)
         self.pruned: set[ChunkKey] = set()
-        self.tally = UseTally(self.calibration, asked=True)
+        self.tally = AttributionTracker(self.calibration, asked=True)
         for step in turn.steps:
             self.step(turn, step, rows)
         window = self.window
@@ -91,17 +93,17 @@ class _Run:
             self.done.uses.append({one.key: one.share for one in self.tally.whole().chunks})
         self.done.brightness.append({chunk.key: value for chunk, value in bright})
 
-    def step(self, turn: TapedTurn, step: Mapping[str, Any], rows: Iterator[AttentionRow]) -> None:
+    def step(self, turn: CapturedTurn, step: Mapping[str, Any], rows: Iterator[AttentionRow]) -> None:
         what = step["what"]
         if what == "begin":
-            self.begin(lives(turn, step), step)
+            self.begin(live_chunks_of(turn, step), step)
             return
         window = self.window
         assert window is not None
         match what:
             case "add":
                 window.stamps |= {int(turn_id): count for turn_id, count in step["stamps"].items()}
-                self.add(lives(turn, step))
+                self.add(live_chunks_of(turn, step))
             case "remove":
                 self.remove([ChunkKey.parse(key) for key in step["keys"]])
             case "begin_reply":
@@ -133,14 +135,14 @@ class _Run:
 
     # What happened to the captured window
 
-    def begin(self, live: list[Live], step: Mapping[str, Any]) -> None:
+    def begin(self, live: list[LiveChunk], step: Mapping[str, Any]) -> None:
         """What the user did between two turns is done here too."""
         chosen = Settings().restored(step["settings"])
         self.same = self.strategy in (None, chosen.strategy)
         own = chosen if self.strategy is None else replace(chosen, strategy=self.strategy)
         made = own.brightness_strategy(self.calibration)
         if self.window is None:
-            self.window = Window(strategy=made)
+            self.window = WorkingSet(strategy=made)
         elif self.window.strategy != made:
             self.window.use(made)
         self.settings = own
@@ -158,7 +160,7 @@ class _Run:
         self.there = {key: (one.chunk.start, len(one.chunk)) for key, one in now.items()}
         self.columns = None
 
-    def add(self, live: list[Live]) -> None:
+    def add(self, live: list[LiveChunk]) -> None:
         window = self.window
         assert window is not None
         for one in live:
@@ -187,17 +189,17 @@ class _Run:
         self.asleep |= {one.chunk.key: one for one in window.remove(gone)}
         self.columns = None
 
-    def read(self, turn: TapedTurn, step: Mapping[str, Any], rows: list[AttentionRow]) -> None:
+    def read(self, turn: CapturedTurn, step: Mapping[str, Any], rows: list[AttentionRow]) -> None:
         window = self.window
         assert window is not None
         surprisal = surprisal_of(turn, step)
         if surprisal is not None and step["turn"] is not None:
-            window.learn_surprisal(step["turn"], surprisal)
+            window.observe_surprisal(step["turn"], surprisal)
         if self.uses:
             before = sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != step["turn"])
             self.tally.read(rows, before)
         if window.strategy.capture.reading:
-            window.learn_rows(rows)
+            window.observe_rows(rows)
         self.done.rows += len(rows)
 
     def prune(self, step: Mapping[str, Any]) -> None:
@@ -205,11 +207,11 @@ class _Run:
         assert window is not None
         goes = step["goes"]
         self.pruned |= {ChunkKey.parse(one["key"]) for one in goes}
-        if goes and all(one["why"] == SleepReason.TURN_OVER for one in goes):
+        if goes and all(one["why"] == PruneReason.TURN_OVER for one in goes):
             over = [ChunkKey.parse(one["key"]) for one in goes]
-            self.sleep([(key, 0.0, SleepReason.TURN_OVER) for key in over if key in window])
+            self.sleep([(key, 0.0, PruneReason.TURN_OVER) for key in over if key in window])
             return
-        plan = choose_prunes(
+        plan = plan_prune(
             window,
             step["budget"] if self.budget is None else self.budget,
             goal=step["goal"] if self.budget is None else None,
@@ -221,13 +223,13 @@ class _Run:
 
     # Inside
 
-    def sleep(self, goes: list[tuple[ChunkKey, float, SleepReason]]) -> None:
+    def sleep(self, goes: list[tuple[ChunkKey, float, PruneReason]]) -> None:
         window = self.window
         assert window is not None
         self.asleep |= {one.chunk.key: one for one in window.remove([key for key, _, _ in goes])}
         for key, bright, why in goes:
             age = self.number - self.born.get(key, self.number)
-            self.done.slept.append(Slept(self.number, key, bright, age, str(why)))
+            self.done.slept.append(ReplayedPrune(self.number, key, bright, age, str(why)))
         self.columns = None
 
     def note(self, keys: list[ChunkKey], texts: dict[ChunkKey, str]) -> None:
@@ -252,7 +254,7 @@ class _Columns:
     captured: int  # tokens of the captured chunks
 
     @classmethod
-    def of(cls, there: Mapping[ChunkKey, tuple[int, int]], window: Window) -> _Columns:
+    def of(cls, there: Mapping[ChunkKey, tuple[int, int]], window: WorkingSet) -> _Columns:
         ordered = sorted((start, size, key) for key, (start, size) in there.items())
         count = sum(size for _, size, _ in ordered)
         if [key for _, _, key in ordered] == [chunk.key for chunk in window.chunks]:
@@ -292,3 +294,39 @@ class _Columns:
             first=None if row.first is None else row.first * float(share),
             raw=raw,
         )
+
+
+def compare_strategies(
+    recording: StoredCapture, strategies: Sequence[str], budget: int | None
+) -> tuple[dict[str, ReplayResult], dict[str, Any]]:
+    """The replays, and what they came to."""
+    done, told = {}, {}
+    for name in strategies:
+        began = time.perf_counter()
+        one = done[name] = replay(recording, strategy=name, budget=budget)
+        seconds = time.perf_counter() - began
+        ages = [slept.age for slept in one.slept]
+        told[name] = {
+            "turns": len(one.brightness),
+            "asleep": len(one.slept),
+            "woken": len(one.woken),
+            "woken_tokens": one.woken_tokens,
+            "live": len(one.brightness[-1]) if one.brightness else 0,
+            "median_age": float(np.median(ages)) if ages else None,
+            "rows": one.rows,
+            "rows_per_second": round(one.rows / seconds) if seconds else None,
+        }
+    return done, {"strategies": told, "agreement": _agreement(done)}
+
+
+def _agreement(done: Mapping[str, ReplayResult]) -> dict[str, float]:
+    """For each pair, the mean over turns of what both keep live, of what either does."""
+    found = {}
+    for one, other in combinations(done, 2):
+        shares = [
+            len(a.keys() & b.keys()) / len(a.keys() | b.keys())
+            for a, b in zip(done[one].brightness, done[other].brightness, strict=True)
+            if a or b
+        ]
+        found[f"{one}, {other}"] = round(float(np.mean(shares)), 4) if shares else 1.0
+    return found

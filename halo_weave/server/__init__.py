@@ -1,1 +1,1 @@
-"""Halo Weave over HTTP: a thin skin over weave."""
+"""The HTTP server: the page and its API, an OpenAI-compatible API, the KoboldAI API and MCP."""

@@ -1,4 +1,4 @@
-"""The HTTP application: the routes, the page's files, the description of the API, and the guard around them."""
+"""Builds the HTTP application: all routes, the files of the page, the OpenAPI description, authentication."""
 
 from __future__ import annotations
 
@@ -18,34 +18,36 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from halo_weave import __version__
-from halo_weave.mcp.http import McpAddress
-from halo_weave.server import kobold, koboldai, lending, refusals
-from halo_weave.server.asking import PerPerson
-from halo_weave.server.events import EVENTS
-from halo_weave.server.refusals import Refusal
-from halo_weave.server.routes import (
+from halo_weave.server import errors, remote_kv
+from halo_weave.server.api import (
     chunks,
     documents,
     engines,
-    keepsakes,
+    health,
     lab,
     models,
-    operating,
     people,
     presets,
+    structured_memory,
+    system,
     turns,
-    upkeep,
     windows,
 )
-from halo_weave.server.scratch import Scratch
-from halo_weave.server.security import Guard, Policy
+from halo_weave.server.auth import AuthMiddleware, Policy
+from halo_weave.server.current_user import PerUser
+from halo_weave.server.errors import ApiError
+from halo_weave.server.events import EVENTS
+from halo_weave.server.koboldai import generation
+from halo_weave.server.koboldai import routes as koboldai
+from halo_weave.server.mcp.http import McpEndpoint
+from halo_weave.server.openai import routes as v1
 from halo_weave.server.service import Service
 from halo_weave.server.sse import REF
-from halo_weave.server.v1 import routes as v1
+from halo_weave.server.stateless_runs import StatelessRuns
 
 WEB = Path(__file__).parents[1] / "web"
 # Not left to the machine's own table, which may be missing or wrong.
-_KINDS = {
+_MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
     ".ico": "image/x-icon",
@@ -56,13 +58,13 @@ _KINDS = {
     ".webmanifest": "application/manifest+json",
     ".woff2": "font/woff2",
 }
-_FAILURES: dict[int | str, dict[str, Any]] = {
+_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     "4XX": {
-        "model": refusals.Failure,
+        "model": errors.ErrorResponse,
         "description": "What was asked cannot be done; the sentence says why.",
     },
     "5XX": {
-        "model": refusals.Failure,
+        "model": errors.ErrorResponse,
         "description": "Not now, or not any more; the sentence says what to do.",
     },
 }
@@ -80,11 +82,11 @@ class _Api(FastAPI):
         """What the framework describes, with errors in their own shape, the events, and the key."""
         if self.openapi_schema is None:
             schema = super().openapi()
-            failure = {"application/json": {"schema": {"$ref": "#/components/schemas/Failure"}}}
+            failure = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorResponse"}}}
             for operations in schema["paths"].values():
                 for operation in operations.values():
                     operation["responses"].pop("422", None)
-                    for status in _FAILURES:
+                    for status in _ERROR_RESPONSES:
                         operation["responses"][status]["content"] = failure
             for name in ("HTTPValidationError", "ValidationError"):
                 schema["components"]["schemas"].pop(name, None)
@@ -110,7 +112,7 @@ class _Api(FastAPI):
 
 def _event_schemas() -> dict[str, Any]:
     """The schemas of what events carry, by name."""
-    models: list[type[BaseModel]] = [*EVENTS.values(), kobold.GeneratedMessage]
+    models: list[type[BaseModel]] = [*EVENTS.values(), generation.GeneratedMessage]
     _, told = models_json_schema([(model, "serialization") for model in models], ref_template=REF)
     return dict(told["$defs"])
 
@@ -136,18 +138,20 @@ class _PageFiles(StaticFiles):
 
     def file_response(self, full_path: Any, *more: Any, **named: Any) -> Response:
         answer = super().file_response(full_path, *more, **named)
-        kind = _KINDS.get(Path(full_path).suffix)
+        kind = _MEDIA_TYPES.get(Path(full_path).suffix)
         if kind and "content-type" in answer.headers:
             answer.headers["content-type"] = kind
         return answer
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        if Path(path).suffix not in _KINDS:  # sources that only the type checker reads, and the like
-            raise Refusal(404, "not_found", "There is no such file.")
+        if Path(path).suffix not in _MEDIA_TYPES:  # sources that only the type checker reads, and the like
+            raise ApiError(404, "not_found", "There is no such file.")
         return await super().get_response(path, scope)
 
 
-def create_app(service: Service, policy: Policy, *, web: Path = WEB, mcp_writes: bool = False) -> Guard:
+def create_app(
+    service: Service, policy: Policy, *, web: Path = WEB, mcp_writes: bool = False
+) -> AuthMiddleware:
     """The API and the page as one ASGI application. `mcp_writes`: programs that speak MCP may write."""
     app = _Api(
         policy,
@@ -158,53 +162,53 @@ def create_app(service: Service, policy: Policy, *, web: Path = WEB, mcp_writes:
         docs_url=None,  # they would load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
-        responses=_FAILURES,
+        responses=_ERROR_RESPONSES,
         generate_unique_id_function=_operation_name,
     )
-    refusals.install(app)
+    errors.install_error_handlers(app)
     families = (
         windows.routes(service),
         turns.routes(service),
         chunks.routes(service),
         presets.routes(service),
         documents.routes(service),
-        keepsakes.routes(service),
+        structured_memory.routes(service),
         lab.routes(service),
         models.routes(service, policy),
         engines.routes(service),
         people.routes(service, policy),
     )
-    for router in (*families, upkeep.routes(service, policy)):
-        checks = [Depends(_no_shadowed_method), Depends(_no_unread_body), Depends(_no_unknown_parameter)]
+    for router in (*families, system.routes(service, policy)):
+        checks = [Depends(_check_method), Depends(_check_body_expected), Depends(_check_query_parameters)]
         app.include_router(router, dependencies=checks)
-    running = PerPerson(lambda who: Scratch(f"prototype {who}".strip()))
-    past = PerPerson(lambda who: kobold.Generations())
-    app.include_router(kobold.routes(service.engine, running, past))
-    app.include_router(lending.routes(service.engine, service.calibration))
-    app.include_router(koboldai.routes(service.engine, running, past))
+    running = PerUser(lambda who: StatelessRuns(f"prototype {who}".strip()))
+    generation_history = PerUser(lambda who: generation.GenerationHistory())
+    app.include_router(generation.routes(service.engine, running, generation_history))
+    app.include_router(remote_kv.routes(service.engine, service.calibration))
+    app.include_router(koboldai.routes(service.engine, running, generation_history))
     app.include_router(v1.routes(service))
-    app.include_router(operating.routes(service))
+    app.include_router(health.routes(service))
 
     @app.get("/", include_in_schema=False)
     def index() -> Response:
-        return FileResponse(web / "index.html", media_type=_KINDS[".html"])
+        return FileResponse(web / "index.html", media_type=_MEDIA_TYPES[".html"])
 
     @app.get("/favicon.ico", include_in_schema=False)
     def icon() -> Response:
-        return FileResponse(web / "icon.svg", media_type=_KINDS[".svg"])
+        return FileResponse(web / "icon.svg", media_type=_MEDIA_TYPES[".svg"])
 
-    memory = McpAddress(lambda: service.weave.library, writes=mcp_writes)
+    memory = McpEndpoint(lambda: service.weave.library, writes=mcp_writes)
     app.router.routes.append(Route("/mcp", memory, include_in_schema=False))
     app.mount("/static", _PageFiles(directory=web, check_dir=False))
-    return Guard(app, policy, service.people)
+    return AuthMiddleware(app, policy, service.people)
 
 
-def _described(request: Request) -> dict[str, Any]:
+def _check_described_route(request: Request) -> dict[str, Any]:
     operation = request.app.openapi()["paths"][request.scope["route"].path_format][request.method.lower()]
     return cast(dict[str, Any], operation)
 
 
-def _no_shadowed_method(request: Request) -> None:
+def _check_method(request: Request) -> None:
     """An address whose last part could also be a parameter's value takes only the methods described for it."""
     if not request.scope["route"].path_format.endswith("}"):
         return
@@ -213,22 +217,24 @@ def _no_shadowed_method(request: Request) -> None:
             raise HTTPException(405, headers={"allow": ", ".join(methods)})
 
 
-async def _no_unread_body(request: Request) -> None:
+async def _check_body_expected(request: Request) -> None:
     """A body that nobody reads would otherwise do nothing, without a word."""
     sent = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
-    if sent and "requestBody" not in _described(request) and await request.body():
-        raise Refusal(422, "bad_input", "This address takes no body. Send none.")
+    if sent and "requestBody" not in _check_described_route(request) and await request.body():
+        raise ApiError(422, "bad_input", "This address takes no body. Send none.")
 
 
-def _no_unknown_parameter(request: Request) -> None:
+def _check_query_parameters(request: Request) -> None:
     """A misspelt parameter would otherwise do nothing, without a word."""
     if not request.query_params:
         return
-    known = [one["name"] for one in _described(request).get("parameters", ()) if one["in"] == "query"]
+    known = [
+        one["name"] for one in _check_described_route(request).get("parameters", ()) if one["in"] == "query"
+    ]
     unknown = sorted(set(request.query_params) - set(known))
     if unknown:
         takes = f"It takes {', '.join(known)}." if known else "It takes none."
-        raise Refusal(422, "bad_input", f"This address takes no parameter {unknown[0]!r}. {takes}")
+        raise ApiError(422, "bad_input", f"This address takes no parameter {unknown[0]!r}. {takes}")
 
 
 def _operation_name(route: APIRoute) -> str:

@@ -1,4 +1,4 @@
-"""The events of a window as they go over the wire: their names, and models made from the events of weave."""
+"""Events of a window as they are sent to clients: their names and their models."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import BeforeValidator, Field, create_model
 
+from halo_weave.chat import events
+from halo_weave.chat.event_hub import NumberedEvent
+from halo_weave.chat.views import ChunkView, ReplySourceView
+from halo_weave.core.attribution import Attribution
 from halo_weave.core.tokens import Brightness, ChunkKey
-from halo_weave.core.use import ReplyUse
-from halo_weave.ports import Planned
-from halo_weave.server.refusals import json_bytes
+from halo_weave.engines.base import PrefillPlanned
+from halo_weave.server.errors import json_bytes
 from halo_weave.server.schema import KeyText, Number, Output
-from halo_weave.server.speech import RememberedTold, UseTold
-from halo_weave.server.wire import ChunkTold
-from halo_weave.weave import events
-from halo_weave.weave.hub import Numbered
-from halo_weave.weave.seen import Reminder, SeenChunk
+from halo_weave.server.views import AttributionView, LiveChunkView, RememberedChunk
 
 _IDS = {"turn_id", "reply_turn", "position"}
 
@@ -51,11 +50,11 @@ class TurnStats(Output):
     cached: int = Field(description="Of those, the ones that it says it had read before.")
 
 
-def _packed(row: Brightness) -> str:
+def _encode_floats(row: Brightness) -> str:
     return base64.b64encode(row.astype("<f4").tobytes()).decode()
 
 
-def _made(
+def _event_model(
     name: str, kind: type, base: type[Output] = Output, leave_out: tuple[str, ...] = (), **about: Any
 ) -> type[Output]:
     """A model of an event with the event's own fields. `about`: a description, or another type with one."""
@@ -65,7 +64,7 @@ def _made(
         if field.name in base.model_fields or field.name in (*leave_out, "chunk"):
             continue
         given = about.get(field.name)
-        shape = Number if field.name in _IDS else _SHAPES.get(hints[field.name], hints[field.name])
+        shape = Number if field.name in _IDS else _FIELD_TYPES.get(hints[field.name], hints[field.name])
         made[field.name] = (
             given if isinstance(given, tuple) else (shape, Field(description=given) if given else ...)
         )
@@ -74,17 +73,17 @@ def _made(
     return create_model(name, __base__=base, __doc__=kind.__doc__, **made)
 
 
-_SHAPES: dict[Any, Any] = {
+_FIELD_TYPES: dict[Any, Any] = {
     ChunkKey: KeyText,
-    tuple[SeenChunk, ...]: list[ChunkTold],
-    tuple[Reminder, ...] | None: list[RememberedTold] | None,
-    ReplyUse | None: UseTold | None,
+    tuple[ChunkView, ...]: list[LiveChunkView],
+    tuple[ReplySourceView, ...] | None: list[RememberedChunk] | None,
+    Attribution | None: AttributionView | None,
 }
-_SHAPES[tuple[events.WokenChunk, ...]] = list[  # type: ignore[misc]
-    _made(
+_FIELD_TYPES[tuple[events.ResurrectedChunk, ...]] = list[  # type: ignore[misc]
+    _event_model(
         "WokenChunk",
-        events.WokenChunk,
-        ChunkTold,
+        events.ResurrectedChunk,
+        LiveChunkView,
         part="Itself a hit, or the pair of one.",
         hit=(KeyText, Field(description="The key of the hit.")),
         words=(
@@ -96,17 +95,17 @@ _SHAPES[tuple[events.WokenChunk, ...]] = list[  # type: ignore[misc]
         slept="In this window; else it comes from another one.",
     )
 ]
-_SHAPES[tuple[events.SleptChunk, ...]] = list[_made("SleptChunk", events.SleptChunk)]  # type: ignore[misc]
+_FIELD_TYPES[tuple[events.PrunedChunk, ...]] = list[_event_model("SleptChunk", events.PrunedChunk)]  # type: ignore[misc]
 
 # By the name that an event has on the wire.
-_ABOUT: list[tuple[str, type, dict[str, Any]]] = [
+_EVENT_TABLE: list[tuple[str, type, dict[str, Any]]] = [
     ("searching", events.SearchStarted, {"room": "Tokens that may wake up."}),
-    ("woken", events.ChunksWoken, {"passed_over": "Hits that did not fit."}),
-    ("asleep", events.ChunksSlept, {"over": "Tokens above the budget that nothing prunable is left for."}),
-    ("heard", events.Heard, {"frames": "Tokens of all frames that the model reads now."}),
+    ("woken", events.ChunksResurrected, {"passed_over": "Hits that did not fit."}),
+    ("asleep", events.ChunksPruned, {"over": "Tokens above the budget that nothing prunable is left for."}),
+    ("heard", events.MessageStored, {"frames": "Tokens of all frames that the model reads now."}),
     (
         "answering",
-        events.Answering,
+        events.RegenerationStarted,
         {
             "reply_turn": "The turn that the answer will be.",
             "opened": "Tokens that the answer begins with: the model said them before.",
@@ -114,13 +113,17 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
     ),
     (
         "to_read",
-        Planned,
+        PrefillPlanned,
         {"reused": "Tokens that are still in its cache.", "restored": "Tokens that come back to it."},
     ),
-    ("reading", events.PromptRead, {"rebuilt": "Why the window was read anew from the start, or nothing."}),
+    (
+        "reading",
+        events.PrefillFinished,
+        {"rebuilt": "Why the window was read anew from the start, or nothing."},
+    ),
     (
         "token",
-        events.TokenSpoken,
+        events.TokenGenerated,
         {
             "leave_out": ("piece", "surprisal", "likely"),
             "text": "Whole characters only: the token that ends one carries it.",
@@ -130,11 +133,11 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
     ),
     (
         "brightened",
-        events.Brightened,
+        events.BrightnessChanged,
         {
             "leave_out": ("brightness",),
             "data": (
-                Annotated[str, BeforeValidator(_packed)],
+                Annotated[str, BeforeValidator(_encode_floats)],
                 Field(
                     validation_alias="brightness",
                     description="Little-endian float32, one for each live token in time order, the reply's included.",
@@ -142,7 +145,7 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
                 ),
             ),
             "attention": (
-                Annotated[str, BeforeValidator(_packed)],
+                Annotated[str, BeforeValidator(_encode_floats)],
                 Field(
                     description="What the reply took so far from each token before its exchange; packed the same.",
                     json_schema_extra={"contentEncoding": "base64"},
@@ -153,15 +156,15 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
     ("tool_called", events.ToolCalled, {}),
     (
         "call_made",
-        events.CallMade,
+        events.ClientToolCalled,
         {"arguments": (dict[str, Any], Field(description="As the model wrote them."))},
     ),
     ("tool_answered", events.ToolAnswered, {}),
     ("memory", events.MemoryChanged, {"content": (Any, Field(description="What is saved there, or was."))}),
-    ("spoken", events.Spoken, {}),
+    ("spoken", events.ReplyStored, {}),
     (
         "unstored",
-        events.ReplyUnstored,
+        events.ReplyNotStored,
         {"sentence": "Why what was shown is not stored yet; empty: it is stored again."},
     ),
     (
@@ -176,19 +179,19 @@ _ABOUT: list[tuple[str, type, dict[str, Any]]] = [
         },
     ),
     ("failed", events.TurnFailed, {"elsewhere": "Whether the server that runs the model failed."}),
-    ("model", events.ModelNews, {"model": "The one that is wanted."}),
+    ("model", events.ModelChange, {"model": "The one that is wanted."}),
     ("changed", events.WindowChanged, {}),
     ("deleted", events.WindowDeleted, {}),
     ("reset", events.EventsLost, {}),
 ]
 _MODELS = {
-    kind: (name, _made("".join(part.title() for part in name.split("_")) + "Event", kind, **about))
-    for name, kind, about in _ABOUT
+    kind: (name, _event_model("".join(part.title() for part in name.split("_")) + "Event", kind, **about))
+    for name, kind, about in _EVENT_TABLE
 }
 EVENTS: dict[str, type[Output]] = dict(_MODELS.values())
 
 
-def rendered(numbered: Numbered) -> bytes:
+def render_event(numbered: NumberedEvent) -> bytes:
     """An event as it is sent; made once, however many watch."""
     if numbered.rendered is None:
         name, model = _MODELS[type(numbered.event)]

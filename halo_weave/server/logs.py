@@ -1,7 +1,4 @@
-"""What the server writes down about itself, as text or as JSON lines: never a word that was said.
-
-Errors can quote what they failed on. So of an error its type and its place in the code are written, not its message.
-"""
+"""Log format of the server, as text or JSON lines. Never logs message text: errors are logged as type and location only."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ import traceback
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-LogForm = Literal["text", "json"]
+LogFormat = Literal["text", "json"]
 
 
-class WordlessFormatter(logging.Formatter):
-    def __init__(self, form: LogForm = "text") -> None:
+class PrivateFormatter(logging.Formatter):
+    def __init__(self, form: LogFormat = "text") -> None:
         super().__init__()
         self._form = form
 
@@ -44,10 +41,10 @@ class WordlessFormatter(logging.Formatter):
         return line + "".join(f"\n  {place}" for place in told.get("error", ()))
 
 
-def write_log(form: LogForm) -> None:
+def configure_logging(form: LogFormat) -> None:
     """To the error stream; with figures of each turn if a program reads it."""
     handler = logging.StreamHandler()
-    handler.setFormatter(WordlessFormatter(form))
+    handler.setFormatter(PrivateFormatter(form))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     if form == "json":
         logging.getLogger("halo_weave").setLevel(logging.INFO)

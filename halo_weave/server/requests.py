@@ -1,4 +1,4 @@
-"""What may be asked of the API: request bodies, and the forms of ids, times and settings in them."""
+"""Request bodies of the API."""
 
 from __future__ import annotations
 
@@ -7,43 +7,51 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, create_model
 
+from halo_weave.chat.documents import MAX_DOCUMENTS as MOST_DOCUMENTS
+from halo_weave.chat.recall_plan import NO_OVERRIDES, RecallOverrides
+from halo_weave.chat.tools.calls import CONTEXT_LIMIT, CONTEXT_TOKENS
 from halo_weave.core.tokens import ID_LIMIT, ChunkKey
 from halo_weave.errors import BadInput
-from halo_weave.keepsakes.commands import CONTEXT_LIMIT, CONTEXT_TOKENS
-from halo_weave.records import MOST_TAGS, NAME_LENGTH, PROMPT_LENGTH, TAG_LENGTH, WINDOW_ID
-from halo_weave.server.schema import DAY, KEY, SAID, WHOLE, Id, Input, Json
-from halo_weave.settings import described
-from halo_weave.weave.documents import MOST as MOST_DOCUMENTS
-from halo_weave.weave.waking import NO_WISH, WakeWish
+from halo_weave.server.schema import (
+    KEY_PATTERN,
+    NON_BLANK_PATTERN,
+    TEXT_PATTERN,
+    TIME_PATTERN,
+    Id,
+    Input,
+    Json,
+)
+from halo_weave.settings import described_settings
+from halo_weave.store.records import MAX_TAGS, NAME_LENGTH, PROMPT_LENGTH, TAG_LENGTH, WINDOW_ID
 
-LONGEST_SAID = 200_000
-LONGEST_QUESTION = 20_000
-LONGEST_DOCUMENT = 10_000_000
+MAX_MESSAGE_LENGTH = 200_000
+MAX_QUESTION_LENGTH = 20_000
+MAX_DOCUMENT_LENGTH = 10_000_000
 
-Key = Annotated[str, Field(pattern=KEY, examples=["12.0.user"])]
+Key = Annotated[str, Field(pattern=KEY_PATTERN, examples=["12.0.user"])]
 WindowId = Annotated[str, Field(pattern=WINDOW_ID, examples=["3f9a01bc"])]
-Moment = Annotated[str, Field(max_length=40, pattern=DAY, examples=["2026-01-31T12:00Z"])]
-Path = Annotated[str, Field(min_length=1, max_length=512, pattern=WHOLE, examples=["People/Mochi"])]
-Name = Annotated[str, Field(max_length=NAME_LENGTH, pattern=SAID)]
-Tag = Annotated[str, Field(max_length=TAG_LENGTH, pattern=SAID, examples=["work"])]
-Prompt = Annotated[str, Field(max_length=PROMPT_LENGTH, pattern=WHOLE)]
+TimeText = Annotated[str, Field(max_length=40, pattern=TIME_PATTERN, examples=["2026-01-31T12:00Z"])]
+Path = Annotated[str, Field(min_length=1, max_length=512, pattern=TEXT_PATTERN, examples=["People/Mochi"])]
+Name = Annotated[str, Field(max_length=NAME_LENGTH, pattern=NON_BLANK_PATTERN)]
+Tag = Annotated[str, Field(max_length=TAG_LENGTH, pattern=NON_BLANK_PATTERN, examples=["work"])]
+Prompt = Annotated[str, Field(max_length=PROMPT_LENGTH, pattern=TEXT_PATTERN)]
 
 
-def position(text: str) -> int:
+def parse_position(text: str) -> int:
     if int(text) >= ID_LIMIT:
         raise BadInput("Positions end at 2^63.")
     return int(text)
 
 
-def wish_of(asked: Wish | None) -> WakeWish:
+def recall_overrides_of(asked: RecallChoice | None) -> RecallOverrides:
     """What is to wake up for a message."""
     if asked is None:
-        return NO_WISH
+        return NO_OVERRIDES
     without, also = ([ChunkKey.parse(key) for key in keys] for keys in (asked.without, asked.also))
-    return WakeWish(frozenset(without), tuple(also), asked.room)
+    return RecallOverrides(frozenset(without), tuple(also), asked.room)
 
 
-def moment(text: str | None) -> datetime | None:
+def parse_time(text: str | None) -> datetime | None:
     """A time that a request names. Without a zone it is UTC."""
     try:
         when = None if text is None else datetime.fromisoformat(text)
@@ -61,15 +69,15 @@ def _setting_field(about: dict[str, Any], *, empty: bool) -> tuple[Any, Any]:
     kind = Literal[tuple(about["choices"])] if about["choices"] else kinds[about["type"]]
     limits = {} if about["low"] is None else {"ge": about["low"], "le": about["high"]}
     if about["type"] == "text":
-        limits = {"max_length": about["high"], "pattern": WHOLE}
+        limits = {"max_length": about["high"], "pattern": TEXT_PATTERN}
     field: Any = Annotated[kind, Field(**limits)]
     # A factory, since a default would be described: to leave a setting out is not to send null.
     return field | None if empty else field, Field(default_factory=lambda: None, description=about["meaning"])
 
 
-_OWN: dict[str, Any] = {about["name"]: _setting_field(about, empty=True) for about in described()}
+_OWN: dict[str, Any] = {about["name"]: _setting_field(about, empty=True) for about in described_settings()}
 _SHARED: dict[str, Any] = {
-    about["name"]: _setting_field(about, empty=about["optional"]) for about in described()
+    about["name"]: _setting_field(about, empty=about["optional"]) for about in described_settings()
 }
 SettingNames: Any = list[Literal[tuple(_OWN)]]  # type: ignore[misc]
 
@@ -88,7 +96,7 @@ SettingsChange: type[Input] = create_model(
 )
 
 
-def given(asked: BaseModel) -> dict[str, Any]:
+def given_fields(asked: BaseModel) -> dict[str, Any]:
     """What a request names, and nothing that it leaves out."""
     return {name: getattr(asked, name) for name in asked.model_fields_set if name != "reset"}
 
@@ -97,7 +105,7 @@ def given(asked: BaseModel) -> dict[str, Any]:
 
 
 class ChunkTags(Input):
-    tags: Annotated[list[Tag], Field(max_length=MOST_TAGS, description="All of them, from now on.")]
+    tags: Annotated[list[Tag], Field(max_length=MAX_TAGS, description="All of them, from now on.")]
 
 
 class PersonaChange(Input):
@@ -106,16 +114,16 @@ class PersonaChange(Input):
     ai_name: Name | None = None
 
 
-class _WindowTexts(PersonaChange):
-    tags: Annotated[list[Tag], Field(max_length=MOST_TAGS)] | None = None
+class _WindowFields(PersonaChange):
+    tags: Annotated[list[Tag], Field(max_length=MAX_TAGS)] | None = None
     settings: OwnSettings | None = None  # type: ignore[valid-type]
 
 
-class NewWindow(_WindowTexts):
+class NewWindow(_WindowFields):
     name: Name
 
 
-class WindowChange(_WindowTexts):
+class WindowChange(_WindowFields):
     name: Name | None = None
     pinned: bool | None = None
     archived: bool | None = None
@@ -144,31 +152,36 @@ class ApplyPreset(Input):
     window: WindowId | None = Field(default=None, description="Null: all windows.")
 
 
-class Attached(Input):
+class AttachedDocument(Input):
     name: Name
-    text: Annotated[str, Field(max_length=LONGEST_DOCUMENT, pattern=SAID)]
+    text: Annotated[str, Field(max_length=MAX_DOCUMENT_LENGTH, pattern=NON_BLANK_PATTERN)]
 
 
-class Say(Input):
-    text: Annotated[str, Field(max_length=LONGEST_SAID, pattern=SAID, examples=["My cat is called Mochi."])]
+class NewMessage(Input):
+    text: Annotated[
+        str,
+        Field(max_length=MAX_MESSAGE_LENGTH, pattern=NON_BLANK_PATTERN, examples=["My cat is called Mochi."]),
+    ]
     after: Id | None = Field(default=None, description="The turn that it follows, if not the last; 0: none.")
-    wish: Wish | None = Field(default=None, description="What wakes up for it, as chosen in a preview.")
-    documents: Annotated[list[Attached], Field(max_length=MOST_DOCUMENTS)] = Field(
+    wish: RecallChoice | None = Field(
+        default=None, description="What wakes up for it, as chosen in a preview."
+    )
+    documents: Annotated[list[AttachedDocument], Field(max_length=MOST_DOCUMENTS)] = Field(
         default=[],
         description="Files as `POST /api/documents` read them; each becomes a turn before the words.",
     )
 
 
-class SaidElsewhere(Input):
+class ExternalTurn(Input):
     role: Literal["user", "assistant"]
-    text: Annotated[str, Field(max_length=LONGEST_SAID, pattern=SAID)]
+    text: Annotated[str, Field(max_length=MAX_MESSAGE_LENGTH, pattern=NON_BLANK_PATTERN)]
 
 
 class AddTurns(Input):
-    turns: Annotated[list[SaidElsewhere], Field(min_length=1, max_length=200)]
+    turns: Annotated[list[ExternalTurn], Field(min_length=1, max_length=200)]
 
 
-class Wish(Input):
+class RecallChoice(Input):
     """What is to wake up for this message, beside what recall finds."""
 
     without: list[Key] = Field(default_factory=list, max_length=1000, description="These do not wake up.")
@@ -176,49 +189,53 @@ class Wish(Input):
     room: bool = Field(default=False, description="Room is made for all of it.")
 
 
-class Answer(Input):
+class Regenerate(Input):
     turn: Id | None = Field(
         default=None, description="The user's turn, or its answer. By default the last one."
     )
 
 
-class OneTurn(Input):
+class TurnReference(Input):
     turn: Id
 
 
-class Edit(Input):
+class EditTurn(Input):
     turn: Id
-    text: Annotated[str, Field(max_length=LONGEST_SAID, pattern=SAID)]
+    text: Annotated[str, Field(max_length=MAX_MESSAGE_LENGTH, pattern=NON_BLANK_PATTERN)]
 
 
-class BranchOff(Input):
+class CreateBranch(Input):
     turn: Id
     name: Name | None = None
 
 
 class ChooseModel(Input):
-    model: Annotated[str, Field(max_length=4096, pattern=SAID, examples=["smollm2-135m"])] = Field(
-        description="A name that GET /api/models lists, hf:owner/repository[:quant], or the path of a GGUF file."
+    model: Annotated[str, Field(max_length=4096, pattern=NON_BLANK_PATTERN, examples=["smollm2-135m"])] = (
+        Field(
+            description="A name that GET /api/models lists, hf:owner/repository[:quant], or the path of a GGUF file."
+        )
     )
 
 
-class EmbedAnew(Input):
-    embedder: Annotated[str, Field(max_length=4096, pattern=SAID, examples=["nomic-embed"])] | None = Field(
+class Reindex(Input):
+    embedder: (
+        Annotated[str, Field(max_length=4096, pattern=NON_BLANK_PATTERN, examples=["nomic-embed"])] | None
+    ) = Field(
         default=None,
         description="An embedder that GET /api/models lists, hf:owner/repository[:quant], or the path of a GGUF file. "
         "Without one: the embedder in use.",
     )
 
 
-class Wrong(Input):
-    question: Annotated[str, Field(min_length=1, max_length=LONGEST_QUESTION, pattern=WHOLE)]
+class NegativeFeedback(Input):
+    question: Annotated[str, Field(min_length=1, max_length=MAX_QUESTION_LENGTH, pattern=TEXT_PATTERN)]
 
 
-class Undelete(Input):
+class RestoreChunks(Input):
     keys: Annotated[list[Key], Field(min_length=1, max_length=10_000)]
 
 
-class Keep(Input):
+class SaveMemoryEntry(Input):
     path: Path
     content: Json
     context_tokens: int = Field(
@@ -226,7 +243,7 @@ class Keep(Input):
     )
 
 
-class Inject(Input):
+class InjectMemoryEntry(Input):
     path: Path
 
 
@@ -238,5 +255,5 @@ class ReplaceNotes(Input):
     )
 
 
-class Clear(Input):
+class ClearMemory(Input):
     confirm: Literal["delete everything"]

@@ -1,4 +1,4 @@
-"""The base models of requests and answers, and the patterns of ids, keys, times and texts in them."""
+"""Base classes of request and response models, and the patterns of ids, keys, times and texts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from halo_weave.core.depth import storable
 from halo_weave.core.tokens import ID_LIMIT
+from halo_weave.core.validation import storable
 
-WHOLE = r"^[^\x00]*$"  # no NUL
-SAID = r"^[^\x00]*[^\s\x00][^\x00]*$"  # and not only blanks
-ID = "^[0-9]{1,19}$"
-KEY = r"^[0-9]{1,40}\.[0-9]{1,40}\.(system|user|assistant)$"
-DAY = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+TEXT_PATTERN = r"^[^\x00]*$"  # no NUL
+NON_BLANK_PATTERN = r"^[^\x00]*[^\s\x00][^\x00]*$"  # and not only blanks
+ID_PATTERN = "^[0-9]{1,19}$"
+KEY_PATTERN = r"^[0-9]{1,40}\.[0-9]{1,40}\.(system|user|assistant)$"
+TIME_PATTERN = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 
 class Input(BaseModel):
@@ -32,8 +32,10 @@ class Output(BaseModel):
 
 
 Json = Annotated[Any, AfterValidator(partial(storable, limit=ID_LIMIT))]
-Id = Annotated[str, Field(pattern=ID, examples=["12"])]
-Number = Annotated[str, BeforeValidator(str), Field(pattern=ID, examples=["12"])]  # an id as a decimal string
+Id = Annotated[str, Field(pattern=ID_PATTERN, examples=["12"])]
+Number = Annotated[
+    str, BeforeValidator(str), Field(pattern=ID_PATTERN, examples=["12"])
+]  # an id as a decimal string
 KeyText = Annotated[str, BeforeValidator(str)]
 
 

@@ -1,4 +1,4 @@
-"""The system behind the server, assembled in the background so that the page can show how far that is."""
+"""Holds the running system behind the server: builds it in the background, reports progress, closes it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 
 from halo_weave import __version__
-from halo_weave.core.heads import Calibration
+from halo_weave.chat.events import INTERNAL_ERROR_MESSAGE
+from halo_weave.chat.people import People
+from halo_weave.chat.weave import Weave
+from halo_weave.core.retrieval_heads import Calibration
+from halo_weave.engines.base import Engine
 from halo_weave.errors import HaloWeaveError, StoreUnreachable
-from halo_weave.llama import catalogue
-from halo_weave.ports import Engine
-from halo_weave.records import OWNER
-from halo_weave.server import modelwire, wire
-from halo_weave.server.asking import UNKNOWN, WHO
-from halo_weave.server.refusals import Refusal, kind
-from halo_weave.weave.events import INTERNAL
-from halo_weave.weave.people import WeavePeople
-from halo_weave.weave.weave import Weave
+from halo_weave.models import catalogue
+from halo_weave.server import views
+from halo_weave.server.current_user import CURRENT_USER, UNKNOWN_USER
+from halo_weave.server.errors import ApiError, status_and_code
+from halo_weave.store.records import OWNER
 
 log = logging.getLogger(__name__)
-AGAIN = 2.0  # seconds after which a database that could not be reached is tried again
+RETRY_SECONDS = 2.0  # seconds after which a database that could not be reached is tried again
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
-Assemble = Callable[[Progress], Weave]
+BuildSystem = Callable[[Progress], Weave]
 
 
 class Service:
-    def __init__(self, assemble: Assemble) -> None:
+    def __init__(self, assemble: BuildSystem) -> None:
         self._assemble = assemble
         self._lock = Lock()
         self._loading: Thread | None = None
@@ -36,7 +36,7 @@ class Service:
         self._closed = False
         self._ending = Event()
         self._failure: HaloWeaveError | None = None
-        self._told = modelwire.ModelTold(state="loading", sentence="The model is being loaded.")
+        self._told = views.ModelView(state="loading", sentence="The model is being loaded.")
 
     # Coming and going
 
@@ -45,14 +45,18 @@ class Service:
         with self._lock:
             if self._loading is None or not (self._loading.is_alive() or self._closed):
                 if self._weave is None:
-                    self._told = modelwire.ModelTold(state="loading", sentence="The model is being loaded.")
+                    self._told = views.ModelView(state="loading", sentence="The model is being loaded.")
                 self._loading = Thread(target=self._load, name="assemble", daemon=True)
                 self._loading.start()
             return self._loading
 
     def _load(self) -> None:
         weave = self._weave or self._assembled()
-        while weave is None and isinstance(self._failure, StoreUnreachable) and not self._ending.wait(AGAIN):
+        while (
+            weave is None
+            and isinstance(self._failure, StoreUnreachable)
+            and not self._ending.wait(RETRY_SECONDS)
+        ):
             weave = (
                 self._assembled()
             )  # the database may come back, and nobody needs to start this server again
@@ -66,10 +70,14 @@ class Service:
         except Exception as error:
             if not isinstance(error, HaloWeaveError):
                 log.exception("The system could not be assembled.")
-            self._failure = error if isinstance(error, HaloWeaveError) else Refusal(503, "failed", INTERNAL)
+            self._failure = (
+                error
+                if isinstance(error, HaloWeaveError)
+                else ApiError(503, "failed", INTERNAL_ERROR_MESSAGE)
+            )
             if isinstance(error, StoreUnreachable) and self._told.sentence != str(error):
                 log.warning("%s", error)
-            self._told = modelwire.ModelTold(state="missing", sentence=str(self._failure))
+            self._told = views.ModelView(state="missing", sentence=str(self._failure))
             return None
         with self._lock:
             if not self._closed:
@@ -80,7 +88,7 @@ class Service:
 
     def _progress(self, what: str, done: int, total: int) -> None:
         share = done / total if total else None
-        self._told = modelwire.ModelTold(state="loading", sentence=f"{what}…", progress=share)
+        self._told = views.ModelView(state="loading", sentence=f"{what}…", progress=share)
 
     @property
     def failure(self) -> HaloWeaveError | None:
@@ -108,19 +116,19 @@ class Service:
     @property
     def weave(self) -> Weave:
         """What whoever asks may use."""
-        whole, who = self._open(), WHO.get()
-        if who == UNKNOWN and whole.people.several():
-            raise Refusal(503, "model_loading", "The memory was being opened. Try again.")
-        return whole if who in (None, UNKNOWN) else whole.of(str(who))
+        whole, who = self._open(), CURRENT_USER.get()
+        if who == UNKNOWN_USER and whole.people.several():
+            raise ApiError(503, "model_loading", "The memory was being opened. Try again.")
+        return whole if who in (None, UNKNOWN_USER) else whole.of(str(who))
 
     @property
     def whole(self) -> Weave:
         """All of it, for whoever runs the server alone."""
-        if WHO.get() not in (None, OWNER):
-            raise Refusal(403, "not_yours", "This is for whoever runs the server.")
+        if CURRENT_USER.get() not in (None, OWNER):
+            raise ApiError(403, "not_yours", "This is for whoever runs the server.")
         return self._open()
 
-    def people(self) -> WeavePeople | None:
+    def people(self) -> People | None:
         """Who has a key, once that is known."""
         weave = self._weave
         return None if weave is None or self._closed else weave.people
@@ -128,11 +136,17 @@ class Service:
     def _open(self) -> Weave:
         weave = self._weave
         if self._closed:
-            raise Refusal(503, "ending", "The server is ending.")
+            raise ApiError(503, "ending", "The server is ending.")
         if weave is None:
             error = self._failure
-            code = error.code if isinstance(error, Refusal) else kind(error)[1] if error else "model_missing"
-            raise Refusal(
+            code = (
+                error.code
+                if isinstance(error, ApiError)
+                else status_and_code(error)[1]
+                if error
+                else "model_missing"
+            )
+            raise ApiError(
                 503, "model_loading" if self._told.state == "loading" else code, self._told.sentence
             )
         return weave
@@ -145,35 +159,35 @@ class Service:
     def engine(self) -> Engine:
         """The model alone, for the prototype's addresses."""
         weave = self._open()
-        weave.models.check_speaks()
+        weave.models.check_model_loaded()
         return weave.engine
 
     def calibration(self) -> Calibration:
         return self._open().calibration
 
-    def model(self) -> modelwire.ModelTold:
+    def model(self) -> views.ModelView:
         """The model in use, and how far a change is."""
         if self._weave is None:
             return self._told
         now = self._open().models.state()
-        told = modelwire.ModelTold.of(now, catalogue.note_of(Path(now.info.file)))
+        told = views.ModelView.of(now, catalogue.note_of(Path(now.info.file)))
         return told if self.runs_it else told.model_copy(update={"file": ""})
 
     @property
     def runs_it(self) -> bool:
         """Whether the one who asks runs the server."""
-        return WHO.get() in (None, OWNER)
+        return CURRENT_USER.get() in (None, OWNER)
 
-    def status(self) -> wire.Status:
+    def status(self) -> views.Status:
         if self._weave is None:
-            return wire.Status(version=__version__, model=self._told)
+            return views.Status(version=__version__, model=self._told)
         weave = self.weave
         now = weave.memory.status()
-        return wire.Status(
+        return views.Status(
             version=__version__,
             model=self.model(),
-            embedder=wire.EmbedderTold.model_validate(now.embedder),
-            memory=wire.MemoryTold.model_validate(now.memory).model_copy(
+            embedder=views.EmbedderView.model_validate(now.embedder),
+            memory=views.MemoryView.model_validate(now.memory).model_copy(
                 update={"place": weave.memory.place if self.runs_it else ""}
             ),
             generating=weave.turns.generating(),

@@ -1,4 +1,4 @@
-"""Server-sent events, and other answers that are made while they are sent."""
+"""Server-sent events and other streamed responses."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from halo_weave.server.events import rendered
-from halo_weave.weave.hub import Hub
+from halo_weave.chat.event_hub import EventHub
+from halo_weave.server.events import render_event
 
-STILL_HERE_SECONDS = 15.0
+KEEPALIVE_SECONDS = 15.0
 REF = "#/components/schemas/{model}"
 
 
-def described(
+def describe_events(
     events: Iterable[tuple[str, type[BaseModel]]], example: str, *, numbered: bool = True
 ) -> dict[str, Any]:
     """What one event looks like, for the description of the API: its name, and what its data is as JSON."""
@@ -48,8 +48,8 @@ def described(
     }
 
 
-async def follow(
-    hub: Hub, after: str | None, *, pause: float = STILL_HERE_SECONDS
+async def follow_events(
+    hub: EventHub, after: str | None, *, pause: float = KEEPALIVE_SECONDS
 ) -> AsyncGenerator[bytes, None]:
     """Everything after an event, then what comes, until the hub is closed."""
     woken = asyncio.Event()
@@ -61,7 +61,7 @@ async def follow(
             ended = hub.closed
             found, place = hub.since(place)
             if found:
-                yield b"".join(map(rendered, found))
+                yield b"".join(map(render_event, found))
                 continue
             if ended:
                 return
@@ -71,8 +71,8 @@ async def follow(
                 yield b": still here\n\n"
 
 
-async def nudged(
-    pieces: Generator[bytes, None, None], hub: Hub, *, pause: float = STILL_HERE_SECONDS
+async def poll_on_events(
+    pieces: Generator[bytes, None, None], hub: EventHub, *, pause: float = KEEPALIVE_SECONDS
 ) -> AsyncGenerator[bytes, None]:
     """A generator that never waits, read again after each event of a hub; it gives nothing where nothing has come."""
     woken = asyncio.Event()
@@ -94,7 +94,7 @@ async def nudged(
         pieces.close()
 
 
-class Flow(Response):
+class StreamedBody(Response):
     """A body that is made while it is sent. When the client goes, its source is closed at once."""
 
     def __init__(
@@ -125,7 +125,7 @@ class Flow(Response):
             group.cancel_scope.cancel()
 
 
-class EventStream(Flow):
+class EventStream(StreamedBody):
     """Server-sent events."""
 
     media_type = "text/event-stream"
@@ -134,7 +134,9 @@ class EventStream(Flow):
         super().__init__(lines, "text/event-stream", {"x-accel-buffering": "no"})
 
 
-async def hopping(pieces: Generator[bytes, None, None], first: bytes = b"") -> AsyncGenerator[bytes, None]:
+async def iterate_in_threads(
+    pieces: Generator[bytes, None, None], first: bytes = b""
+) -> AsyncGenerator[bytes, None]:
     """A generator that works in threads, read from the event loop; closed when its reader goes."""
     try:
         if first:

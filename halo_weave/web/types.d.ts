@@ -6,128 +6,128 @@ declare namespace Wire {
     "POST /api/windows": NewWindow;
     "PATCH /api/windows/{window_id}": WindowChange;
     "POST /api/windows/{window_id}/turns": AddTurns;
-    "POST /api/windows/{window_id}/inject": Inject;
-    "POST /api/windows/{window_id}/say": Say;
-    "POST /api/windows/{window_id}/answer": Answer;
-    "POST /api/windows/{window_id}/edit": Edit;
-    "POST /api/windows/{window_id}/switch": OneTurn;
-    "POST /api/windows/{window_id}/rewind": OneTurn;
-    "POST /api/windows/{window_id}/branch": BranchOff;
-    "POST /api/windows/{window_id}/chunks/undelete": Undelete;
-    "POST /api/windows/{window_id}/chunks/{key}/wrong": Wrong;
+    "POST /api/windows/{window_id}/inject": InjectMemoryEntry;
+    "POST /api/windows/{window_id}/say": NewMessage;
+    "POST /api/windows/{window_id}/answer": Regenerate;
+    "POST /api/windows/{window_id}/edit": EditTurn;
+    "POST /api/windows/{window_id}/switch": TurnReference;
+    "POST /api/windows/{window_id}/rewind": TurnReference;
+    "POST /api/windows/{window_id}/branch": CreateBranch;
+    "POST /api/windows/{window_id}/chunks/undelete": RestoreChunks;
+    "POST /api/windows/{window_id}/chunks/{key}/wrong": NegativeFeedback;
     "PUT /api/windows/{window_id}/chunks/{key}/tags": ChunkTags;
     "PATCH /api/persona": PersonaChange;
     "PUT /api/presets": SavePreset;
     "POST /api/presets/rename": RenamePreset;
     "POST /api/presets/apply": ApplyPreset;
-    "PUT /api/memory/entry": Keep;
+    "PUT /api/memory/entry": SaveMemoryEntry;
     "PUT /api/notes": ReplaceNotes;
     "POST /api/model": ChooseModel;
-    "PUT /api/engines/{engine}": PutEngine;
+    "PUT /api/engines/{engine}": EngineDefinition;
     "POST /api/people": NewPerson;
     "PUT /api/shares": ShareChange;
     "PATCH /api/settings": SettingsChange;
     "POST /api/import": Record<string, any>;
-    "POST /api/clear": Clear;
-    "POST /api/reindex": EmbedAnew | null;
-    "POST /api/extra/lending/tokens": AskBytes;
-    "POST /api/extra/lending/forget": ForgetLent;
+    "POST /api/clear": ClearMemory;
+    "POST /api/reindex": Reindex | null;
+    "POST /api/extra/lending/tokens": TokenBytesRequest;
+    "POST /api/extra/lending/forget": RemoteKvForget;
     "POST /api/extra/tokencount": CountTokens;
     "POST /api/v1/generate": Generate;
     "POST /api/extra/generate/check": CheckText | null;
   }
 
   interface Answers {
-    "GET /api/windows": WindowsTold;
-    "POST /api/windows": WindowTold;
-    "GET /api/windows/{window_id}": WindowTold;
-    "PATCH /api/windows/{window_id}": WindowTold;
+    "GET /api/windows": Windows;
+    "POST /api/windows": Window;
+    "GET /api/windows/{window_id}": Window;
+    "PATCH /api/windows/{window_id}": Window;
     "DELETE /api/windows/{window_id}": null;
-    "POST /api/windows/{window_id}/prune": Pruned;
+    "POST /api/windows/{window_id}/prune": PruneResult;
     "GET /api/windows/{window_id}/events": null;
-    "GET /api/windows/{window_id}/context": ContextTold;
-    "GET /api/windows/{window_id}/turns": SaidTold;
-    "POST /api/windows/{window_id}/turns": Added;
-    "GET /api/windows/{window_id}/turns/{turn_id}/use": ReplyUseTold;
-    "GET /api/windows/{window_id}/graveyard": GraveyardTold;
-    "GET /api/windows/{window_id}/deleted": DeletedPage;
-    "GET /api/windows/{window_id}/gap": GapItems;
-    "GET /api/windows/{window_id}/preview": PreviewTold;
-    "GET /api/windows/{window_id}/life": LifeTold;
-    "POST /api/windows/{window_id}/inject": Injected;
-    "POST /api/windows/{window_id}/say": Saying;
-    "POST /api/windows/{window_id}/answer": Saying;
-    "POST /api/windows/{window_id}/continue": Saying;
-    "POST /api/windows/{window_id}/edit": Edited;
-    "POST /api/windows/{window_id}/switch": Switched;
-    "POST /api/windows/{window_id}/rewind": Switched;
-    "POST /api/windows/{window_id}/branch": WindowTold;
-    "GET /api/windows/{window_id}/siblings": SiblingsTold;
-    "POST /api/windows/{window_id}/abort": Stopped;
-    "POST /api/windows/{window_id}/chunks/undelete": Undeleted;
+    "GET /api/windows/{window_id}/context": WindowContext;
+    "GET /api/windows/{window_id}/turns": Transcript;
+    "POST /api/windows/{window_id}/turns": AddedTurns;
+    "GET /api/windows/{window_id}/turns/{turn_id}/use": ReplySources;
+    "GET /api/windows/{window_id}/graveyard": Graveyard;
+    "GET /api/windows/{window_id}/deleted": DeletedChunks;
+    "GET /api/windows/{window_id}/gap": PrunedBetween;
+    "GET /api/windows/{window_id}/preview": RecallPreview;
+    "GET /api/windows/{window_id}/life": WindowTimeline;
+    "POST /api/windows/{window_id}/inject": InjectionResult;
+    "POST /api/windows/{window_id}/say": MessageAccepted;
+    "POST /api/windows/{window_id}/answer": MessageAccepted;
+    "POST /api/windows/{window_id}/continue": MessageAccepted;
+    "POST /api/windows/{window_id}/edit": EditedTurn;
+    "POST /api/windows/{window_id}/switch": CheckedOutTurn;
+    "POST /api/windows/{window_id}/rewind": CheckedOutTurn;
+    "POST /api/windows/{window_id}/branch": Window;
+    "GET /api/windows/{window_id}/siblings": TurnVersions;
+    "POST /api/windows/{window_id}/abort": StopResult;
+    "POST /api/windows/{window_id}/chunks/undelete": RestoredChunks;
     "POST /api/windows/{window_id}/chunks/{key}/wrong": null;
     "DELETE /api/windows/{window_id}/chunks/{key}/wrong": null;
-    "PUT /api/windows/{window_id}/chunks/{key}/tags": ChunkTagsTold;
-    "GET /api/tags": TagsTold;
-    "POST /api/windows/{window_id}/chunks/{key}/{act}": Acted;
-    "GET /api/windows/{window_id}/chunks/{key}/why": WhyTold;
-    "GET /api/windows/{window_id}/chunks/{key}/delete": DeletionTold;
-    "DELETE /api/windows/{window_id}/chunks/{key}": DeletionTold;
-    "GET /api/tokens": TokensTold;
-    "GET /api/search": SearchTold;
-    "GET /api/persona": PersonaTold;
-    "PATCH /api/persona": PersonaTold;
-    "GET /api/presets": PresetsTold;
-    "PUT /api/presets": PresetTold;
-    "DELETE /api/presets": PresetTold;
-    "POST /api/presets/rename": PresetTold;
-    "POST /api/presets/apply": PresetTold;
-    "POST /api/documents": DocumentTold;
-    "GET /api/memory": BranchTold;
-    "GET /api/memory/entry": EntryTold;
-    "PUT /api/memory/entry": EntryTold;
-    "DELETE /api/memory/entry": Forgotten;
-    "GET /api/memory/history": VersionsTold;
-    "GET /api/memory/query": MatchesTold;
-    "GET /api/notes": NotesTold;
-    "PUT /api/notes": NotesTold;
-    "GET /api/windows/{window_id}/captures": Captures;
+    "PUT /api/windows/{window_id}/chunks/{key}/tags": ChunkTagsView;
+    "GET /api/tags": TagCounts;
+    "POST /api/windows/{window_id}/chunks/{key}/{act}": ChunkActionResult;
+    "GET /api/windows/{window_id}/chunks/{key}/why": ChunkExplanation;
+    "GET /api/windows/{window_id}/chunks/{key}/delete": Deletion;
+    "DELETE /api/windows/{window_id}/chunks/{key}": Deletion;
+    "GET /api/tokens": TokenViews;
+    "GET /api/search": SearchResults;
+    "GET /api/persona": PersonaView;
+    "PATCH /api/persona": PersonaView;
+    "GET /api/presets": PresetViews;
+    "PUT /api/presets": PresetView;
+    "DELETE /api/presets": PresetView;
+    "POST /api/presets/rename": PresetView;
+    "POST /api/presets/apply": PresetView;
+    "POST /api/documents": DocumentView;
+    "GET /api/memory": MemoryTreeNode;
+    "GET /api/memory/entry": MemoryEntryView;
+    "PUT /api/memory/entry": MemoryEntryView;
+    "DELETE /api/memory/entry": DeletedEntries;
+    "GET /api/memory/history": MemoryEntryVersions;
+    "GET /api/memory/query": MemoryMatches;
+    "GET /api/notes": NotesView;
+    "PUT /api/notes": NotesView;
+    "GET /api/windows/{window_id}/captures": CaptureViews;
     "DELETE /api/windows/{window_id}/captures": null;
-    "GET /api/windows/{window_id}/replay": ReplayTold;
-    "GET /api/windows/{window_id}/compare": ComparisonTold;
-    "GET /api/windows/{window_id}/digest": DigestTold;
-    "GET /api/model": ModelTold;
-    "POST /api/model": ModelTold;
-    "GET /api/models": ModelsTold;
-    "POST /api/model/stop": Stopped;
+    "GET /api/windows/{window_id}/replay": ReplayView;
+    "GET /api/windows/{window_id}/compare": StrategyComparison;
+    "GET /api/windows/{window_id}/digest": DigestView;
+    "GET /api/model": ModelView;
+    "POST /api/model": ModelView;
+    "GET /api/models": AvailableModels;
+    "POST /api/model/stop": StopResult;
     "POST /api/model/retry": Status;
-    "GET /api/engines": EnginesTold;
-    "PUT /api/engines/{engine}": EnginesTold;
-    "DELETE /api/engines/{engine}": EnginesTold;
-    "GET /api/windows/{window_id}/engine": WhereTold;
-    "GET /api/me": AskingTold;
-    "GET /api/people": PeopleTold;
-    "POST /api/people": KeyTold;
-    "DELETE /api/people/{person}": PersonTold;
-    "GET /api/shares": SharesTold;
-    "PUT /api/shares": ShareTold;
+    "GET /api/engines": EngineViews;
+    "PUT /api/engines/{engine}": EngineViews;
+    "DELETE /api/engines/{engine}": EngineViews;
+    "GET /api/windows/{window_id}/engine": WindowEngineView;
+    "GET /api/me": CurrentUserView;
+    "GET /api/people": PeopleView;
+    "POST /api/people": NewKey;
+    "DELETE /api/people/{person}": PersonView;
+    "GET /api/shares": ShareViews;
+    "PUT /api/shares": ShareView;
     "DELETE /api/shares": null;
     "GET /api/status": Status;
-    "GET /api/settings": SettingsTold;
-    "PATCH /api/settings": SettingsTold;
-    "GET /api/stats": StatsTold;
+    "GET /api/settings": SettingsView;
+    "PATCH /api/settings": SettingsView;
+    "GET /api/stats": MemoryStats;
     "GET /api/export": Record<string, any> | any[];
     "GET /api/import": ImportState;
-    "POST /api/import": Imported;
+    "POST /api/import": ImportResult;
     "POST /api/clear": null;
     "GET /api/reindex": EmbeddingState;
     "POST /api/reindex": EmbeddingState;
     "POST /api/session": null;
     "DELETE /api/session": null;
-    "GET /api/extra/lending": LentModel;
-    "GET /props": Props;
-    "POST /api/extra/lending/tokens": Bytes;
-    "POST /api/extra/lending/forget": LentForgotten;
+    "GET /api/extra/lending": RemoteKvModel;
+    "GET /props": ModelProps;
+    "POST /api/extra/lending/tokens": TokenBytes;
+    "POST /api/extra/lending/forget": RemoteKvForgotten;
     "GET /api/v1/info/version": KoboldResult;
     "GET /api/extra/version": KoboldVersion;
     "GET /api/v1/config/max_context_length": KoboldValue;
@@ -163,24 +163,12 @@ declare namespace Wire {
     reset: ResetEvent;
   }
 
-  interface Acted {
-    key: string;
-    live: boolean;
-    pinned: boolean;
-    woken: string[];
-    asleep: string[];
-  }
-
   interface AddTurns {
-    turns: SaidElsewhere[];
+    turns: ExternalTurn[];
   }
 
-  interface Added {
+  interface AddedTurns {
     turns: string[];
-  }
-
-  interface Answer {
-    turn?: string | null;
   }
 
   interface AnsweringEvent {
@@ -194,19 +182,6 @@ declare namespace Wire {
     window?: string | null;
   }
 
-  interface AskBytes {
-    text?: string | null;
-    special?: boolean;
-    ids?: number[] | null;
-  }
-
-  interface AskingTold {
-    name: string;
-    runs_it: boolean;
-    several: boolean;
-    may_add: boolean;
-  }
-
   interface AsleepEvent {
     chunks: SleptChunk[];
     budget: number;
@@ -214,24 +189,40 @@ declare namespace Wire {
     before_turn: boolean;
   }
 
-  interface Attached {
+  interface AttachedDocument {
     name: string;
     text: string;
   }
 
-  interface BranchOff {
-    turn: string;
-    name?: string | null;
+  interface AttributionView {
+    chunks: ChunkShareView[];
+    nothing: number;
+    tokens: TokenSourceView[][];
   }
 
-  interface BranchTold {
-    heading: string;
-    path: string;
-    version: number | null;
-    modified: string | null;
-    children: BranchTold[];
-    entries: number;
-    content: any;
+  interface AvailableModel {
+    name: string;
+    title: string;
+    kind: "chat" | "text" | "embedder" | null;
+    size: number;
+    needs: number | null;
+    fits: boolean | null;
+    where: string;
+    source: string;
+    path: string | null;
+    license: string;
+    problem: string;
+    note: string;
+    in_use: boolean;
+  }
+
+  interface AvailableModels {
+    memory: number;
+    default: string;
+    models: AvailableModel[];
+    recommended: string[];
+    embedders: Record<string, string>;
+    any_path: boolean;
   }
 
   interface BrightenedEvent {
@@ -239,22 +230,10 @@ declare namespace Wire {
     data: string;
   }
 
-  interface Budget {
-    max_context_tokens: number;
-    model_context: number;
-    system: number;
-    pinned: number;
-    live: number;
-    frames: number;
-    reserve: number;
-    free: number;
-  }
-
-  interface Bytes {
-    ids: number[];
-    raw: string;
-    ends: number[];
-    controls: number[];
+  interface BrightnessRange {
+    low: number;
+    high: number;
+    mean: number;
   }
 
   interface CallMadeEvent {
@@ -262,7 +241,7 @@ declare namespace Wire {
     arguments: Record<string, any>;
   }
 
-  interface CaptureTold {
+  interface CaptureView {
     name: string;
     model: string;
     heads: string;
@@ -270,8 +249,8 @@ declare namespace Wire {
     megabytes: number;
   }
 
-  interface Captures {
-    captures: CaptureTold[];
+  interface CaptureViews {
+    captures: CaptureView[];
   }
 
   interface ChangedEvent {
@@ -281,11 +260,52 @@ declare namespace Wire {
     genkey?: string | null | null;
   }
 
+  interface CheckedOutTurn {
+    turn: string;
+  }
+
   interface ChooseModel {
     model: string;
   }
 
-  interface ChunkShareTold {
+  interface ChunkActionResult {
+    key: string;
+    live: boolean;
+    pinned: boolean;
+    woken: string[];
+    asleep: string[];
+  }
+
+  interface ChunkExplanation {
+    key: string;
+    text: string;
+    tokens: number;
+    live: boolean;
+    pinned: boolean;
+    rank: number | null;
+    peak: number | null;
+    mean: number | null;
+    parts: Record<string, number>;
+    said: string;
+    window: string;
+    window_name: string;
+    speaker: string;
+    history: ChunkHistoryEvent[];
+    uses: UsedByReply[];
+    use: AttributionView | null;
+    woken: number;
+    tags: string[];
+  }
+
+  interface ChunkHistoryEvent {
+    event: string;
+    happened: string;
+    window: string | null;
+    window_name: string;
+    detail: Record<string, any>;
+  }
+
+  interface ChunkShareView {
     key: string;
     start: string;
     share: number;
@@ -295,37 +315,13 @@ declare namespace Wire {
     tags: string[];
   }
 
-  interface ChunkTagsTold {
+  interface ChunkTagsView {
     key: string;
     tags: string[];
   }
 
-  interface ChunkTold {
-    key: string;
-    start: string;
-    pinned: boolean;
-    tokens: number;
-    text_pieces: string[];
-    brightness: number[];
-    rank: number | null;
-    peak: number;
-    mean: number;
-    woken: Record<string, any> | null;
-    tool: boolean;
-    thought: boolean;
-    gap: Gap | null;
-    thoughts: number;
-  }
-
-  interface Clear {
+  interface ClearMemory {
     confirm: "delete everything";
-  }
-
-  interface ComparisonTold {
-    strategies: Record<string, StrategyTold>;
-    agreement: Record<string, number>;
-    slept: Record<string, ReplayedSleep[]>;
-    live: Record<string, number[]>;
   }
 
   interface ContextStats {
@@ -337,35 +333,23 @@ declare namespace Wire {
     only_thought: boolean;
   }
 
-  interface ContextTold {
-    window: string;
-    version: number;
-    last_event: string;
-    size: number;
-    system_tokens: number;
-    system_text: string;
-    budget: Budget;
-    brightness: RangeTold;
-    turns: TurnTold[];
-    tail_gap: Gap | null;
-    generating: ReplyTold | null;
-    unstored: string | null;
-    stats: ContextStats;
-  }
-
   interface CountTokens {
     prompt: string;
   }
 
-  interface DeletedEvent {
+  interface CreateBranch {
+    turn: string;
+    name?: string | null;
   }
 
-  interface DeletedPage {
-    total: number;
-    items: DeletedTold[];
+  interface CurrentUserView {
+    name: string;
+    runs_it: boolean;
+    several: boolean;
+    may_add: boolean;
   }
 
-  interface DeletedTold {
+  interface DeletedChunk {
     key: string;
     role: Role;
     turn_id: string;
@@ -379,7 +363,19 @@ declare namespace Wire {
     text: string;
   }
 
-  interface DeletionTold {
+  interface DeletedChunks {
+    total: number;
+    items: DeletedChunk[];
+  }
+
+  interface DeletedEntries {
+    deleted: number;
+  }
+
+  interface DeletedEvent {
+  }
+
+  interface Deletion {
     keys: string[];
     turns: number;
     chunks: number;
@@ -387,25 +383,20 @@ declare namespace Wire {
     text: string | null;
   }
 
-  interface Described {
-    name: string;
-    group: string;
-    type: "integer" | "number" | "boolean" | "choice" | "text" | "day";
-    default: boolean | number | string | null;
-    low: number | null;
-    high: number | null;
-    choices: string[];
-    optional: boolean;
-    common: boolean;
-    meaning: string;
-    no_effect: Record<string, string>;
+  interface DigestExcerpt {
+    key: string;
+    text: string;
+    speaker: string;
+    said: string;
+    share: number;
+    replies: string[];
   }
 
-  interface DigestTold {
-    excerpts: ExcerptTold[];
+  interface DigestView {
+    excerpts: DigestExcerpt[];
   }
 
-  interface DocumentTold {
+  interface DocumentView {
     name: string;
     text: string;
     tokens: number;
@@ -413,26 +404,22 @@ declare namespace Wire {
 
   interface DoneEvent {
     reason: "stop" | "eos" | "length" | "context" | "abort";
-    budget: Budget;
+    budget: TokenBudget;
     stats: TurnStats;
     ranks: Record<string, number>;
   }
 
-  interface Edit {
+  interface EditTurn {
     turn: string;
     text: string;
   }
 
-  interface Edited {
+  interface EditedTurn {
     turn: string | null;
-    saying: Saying | null;
+    saying: MessageAccepted | null;
   }
 
-  interface EmbedAnew {
-    embedder?: string | null;
-  }
-
-  interface EmbedderTold {
+  interface EmbedderView {
     state: "ready" | "loading" | "off";
     model: string;
     file: string;
@@ -448,7 +435,15 @@ declare namespace Wire {
     sentence: string;
   }
 
-  interface EngineTold {
+  interface EngineDefinition {
+    kind: "kobold" | "openai" | "llama";
+    url?: string;
+    model_name?: string;
+    reader?: string;
+    key?: string;
+  }
+
+  interface EngineView {
     name: string;
     kind: string;
     url: string;
@@ -461,55 +456,19 @@ declare namespace Wire {
     light: string;
   }
 
-  interface EnginesTold {
-    engines: EngineTold[];
+  interface EngineViews {
+    engines: EngineView[];
     notice: string;
   }
 
-  interface EntryTold {
-    path: string;
-    content: any;
-    snapshot: KeptTold[];
-    created: string;
-    modified: string;
-    accessed: string;
-    version: number;
-    ended: string | null;
-  }
-
-  interface ExcerptTold {
-    key: string;
+  interface ExternalTurn {
+    role: "user" | "assistant";
     text: string;
-    speaker: string;
-    said: string;
-    share: number;
-    replies: string[];
   }
 
   interface FailedEvent {
     sentence: string;
     elsewhere: boolean;
-  }
-
-  interface ForgetLent {
-    window?: string | null;
-    spans?: number[][];
-    windows?: string[];
-  }
-
-  interface Forgotten {
-    deleted: number;
-  }
-
-  interface Gap {
-    chunks: number;
-    tokens: number;
-  }
-
-  interface GapItems {
-    total: number;
-    items: SleepingTold[];
-    tokens: number;
   }
 
   interface Generate {
@@ -531,34 +490,31 @@ declare namespace Wire {
     memory?: string | null | null;
     trim_stop?: boolean | null;
     replace_instruct_placeholders?: boolean | null;
-    halo?: LentRequest | null | null;
+    halo?: RemoteKvRequest | null | null;
     max_context_length?: any | null;
     quiet?: any | null;
     sampler_order?: any | null;
   }
 
-  interface Generation {
-    id: number;
-    model: string;
-    dimension: number;
-    state: "building" | "current" | "retired";
-    created: string;
-    completed: string | null;
-    vectors: number;
-    wanted: number;
-  }
-
-  interface GraveyardTold {
+  interface Graveyard {
     total: number;
-    items: SleepingTold[];
+    items: GraveyardItem[];
   }
 
-  interface Happened {
-    event: string;
-    happened: string;
-    window: string | null;
+  interface GraveyardItem {
+    key: string;
+    role: Role;
+    turn_id: string;
+    start: string;
+    tokens: number;
+    peak: number;
+    slept: string;
+    reason: Record<string, any>;
+    said: string;
+    window: string;
     window_name: string;
-    detail: Record<string, any>;
+    speaker: string;
+    text: string;
   }
 
   interface HeardEvent {
@@ -567,33 +523,10 @@ declare namespace Wire {
     said: string;
     speaker: string;
     frames: number;
-    chunks: ChunkTold[];
+    chunks: LiveChunkView[];
   }
 
-  interface HitTold {
-    key: string;
-    text: string;
-    role: Role;
-    speaker: string;
-    said: string;
-    window: string;
-    window_name: string;
-    similarity: number;
-    parts: Record<string, number>;
-    words: string[];
-    part: "hit" | "question" | "answer" | "anchor";
-    live: boolean;
-    tokens: number;
-    tags: string[];
-  }
-
-  interface ImportState {
-    state: "idle" | "running";
-    done: number;
-    total: number;
-  }
-
-  interface Imported {
+  interface ImportResult {
     turns: number;
     chunks: number;
     tokens: number;
@@ -607,33 +540,20 @@ declare namespace Wire {
     left?: Record<string, number>;
   }
 
-  interface Inject {
+  interface ImportState {
+    state: "idle" | "running";
+    done: number;
+    total: number;
+  }
+
+  interface InjectMemoryEntry {
     path: string;
   }
 
-  interface Injected {
+  interface InjectionResult {
     keys: string[];
     cost: number;
     asleep: string[];
-  }
-
-  interface Keep {
-    path: string;
-    content: any;
-    context_tokens?: number;
-  }
-
-  interface KeptTold {
-    key: string | null;
-    text: string;
-    tokens: number;
-    similarity: number;
-    said: string | null;
-  }
-
-  interface KeyTold {
-    name: string;
-    key: string;
   }
 
   interface KoboldPerf {
@@ -673,80 +593,52 @@ declare namespace Wire {
     halo_weave: string;
   }
 
-  interface LentForgotten {
-    done: true;
+  interface LiveChunkView {
+    key: string;
+    start: string;
+    pinned: boolean;
+    tokens: number;
+    text_pieces: string[];
+    brightness: number[];
+    rank: number | null;
+    peak: number;
+    mean: number;
+    woken: Record<string, any> | null;
+    tool: boolean;
+    thought: boolean;
+    gap: PrunedGap | null;
+    thoughts: number;
   }
 
-  interface LentModel {
-    tokenizer: string;
-    chat_template: string;
-    template_words: Record<string, string>;
-    adds_bos: boolean;
-    parameters: number;
-    wide_layers: number[];
-    abilities: Record<string, boolean>;
-    heads: Record<string, number>[];
-    light: string;
-  }
-
-  interface LentRequest {
+  interface LiveTurnView {
+    turn_id: string;
+    role: Role;
+    said: string;
     window: string;
-    tokenizer: string;
-    labels: number[];
-    next_label: number;
-    read_from?: number | null;
-    splice?: boolean;
-    heads?: number[][] | null;
-    mean?: boolean;
-    reply?: boolean;
-    reading?: boolean;
-    surprisal?: boolean;
-    grammar?: string;
+    window_name: string;
+    speaker: string;
+    cut: boolean;
+    unfinished: boolean;
+    siblings: number;
+    sibling: number;
+    document: boolean;
+    remembered: RememberedChunk[] | null;
+    chunks: LiveChunkView[];
   }
 
-  interface LifeEventTold {
-    step: number;
-    chunk: number;
-    event: "slept" | "woke" | "pinned" | "unpinned";
-    why: string;
+  interface MemoryEntryVersions {
+    versions: MemoryEntryView[];
   }
 
-  interface LifeTold {
-    turns: string[];
-    keys: string[];
-    tokens: number[];
-    foreign: number[];
-    live: number[];
-    pinned: number[];
-    events: LifeEventTold[];
-  }
-
-  interface ListedModelTold {
-    name: string;
-    title: string;
-    kind: "chat" | "text" | "embedder" | null;
-    size: number;
-    needs: number | null;
-    fits: boolean | null;
-    where: string;
-    source: string;
-    path: string | null;
-    license: string;
-    problem: string;
-    note: string;
-    in_use: boolean;
-  }
-
-  interface MatchTold {
-    entry: EntryTold;
-    score: number;
-    similarity: number;
-    recency: number;
-    relevant: KeptTold[];
-  }
-
-  interface MatchesTold {
-    matches: MatchTold[];
+  interface MemoryEntryView {
+    path: string;
+    content: any;
+    snapshot: SnapshotChunk[];
+    created: string;
+    modified: string;
+    accessed: string;
+    version: number;
+    ended: string | null;
   }
 
   interface MemoryEvent {
@@ -755,13 +647,61 @@ declare namespace Wire {
     content: any;
   }
 
-  interface MemoryTold {
+  interface MemoryMatch {
+    entry: MemoryEntryView;
+    score: number;
+    similarity: number;
+    recency: number;
+    relevant: SnapshotChunk[];
+  }
+
+  interface MemoryMatches {
+    matches: MemoryMatch[];
+  }
+
+  interface MemoryStats {
+    id: string;
+    created: string;
+    next_turn: string;
+    next_position: string;
+    turns: number;
+    chunks: number;
+    tokens: number;
+    deleted_chunks: number;
+    windows: number;
+    drafts: number;
+    entries: number;
+    notes: number;
+    generations: VectorGeneration[];
+    schema_version: number;
+    bytes: number;
+    clients: number;
+  }
+
+  interface MemoryTreeNode {
+    heading: string;
+    path: string;
+    version: number | null;
+    modified: string | null;
+    children: MemoryTreeNode[];
+    entries: number;
+    content: any;
+  }
+
+  interface MemoryView {
     chunks: number;
     tokens: number;
     windows: number;
     deleted: number;
     bytes: number;
     place: string;
+  }
+
+  interface MessageAccepted {
+    turn: string;
+    reply_turn: string;
+    last_event: string;
+    stream: string;
   }
 
   interface ModelChange {
@@ -778,7 +718,13 @@ declare namespace Wire {
     progress: number | null;
   }
 
-  interface ModelTold {
+  interface ModelProps {
+    chat_template: string;
+    bos_token: string;
+    eos_token: string;
+  }
+
+  interface ModelView {
     state: "ready" | "loading" | "missing";
     sentence: string;
     progress: number | null;
@@ -805,13 +751,20 @@ declare namespace Wire {
     change: ModelChange | null;
   }
 
-  interface ModelsTold {
-    memory: number;
-    default: string;
-    models: ListedModelTold[];
-    recommended: string[];
-    embedders: Record<string, string>;
-    any_path: boolean;
+  interface NegativeFeedback {
+    question: string;
+  }
+
+  interface NewKey {
+    name: string;
+    key: string;
+  }
+
+  interface NewMessage {
+    text: string;
+    after?: string | null;
+    wish?: RecallChoice | null;
+    documents?: AttachedDocument[];
   }
 
   interface NewPerson {
@@ -827,13 +780,9 @@ declare namespace Wire {
     name: string;
   }
 
-  interface NotesTold {
+  interface NotesView {
     content: Record<string, any>;
     version: string;
-  }
-
-  interface OneTurn {
-    turn: string;
   }
 
   interface OwnSettings {
@@ -893,11 +842,11 @@ declare namespace Wire {
     capture_megabytes?: number | null;
   }
 
-  interface PeopleTold {
-    people: PersonTold[];
+  interface PeopleView {
+    people: PersonView[];
   }
 
-  interface PersonTold {
+  interface PersonView {
     name: string;
     created: string;
     revoked: string | null;
@@ -909,57 +858,47 @@ declare namespace Wire {
     ai_name?: string | null;
   }
 
-  interface PersonaTold {
+  interface PersonaView {
     system_prompt: string;
     user_name: string;
     ai_name: string;
   }
 
-  interface PresetTold {
+  interface PresetView {
     name: string;
     settings: Record<string, boolean | number | string | null>;
     words: Record<string, string>;
   }
 
-  interface PresetsTold {
-    presets: PresetTold[];
+  interface PresetViews {
+    presets: PresetView[];
   }
 
-  interface PreviewTold {
-    tokens: number;
-    room: number;
-    cost: number;
-    wakes: WakingTold[];
-    passed_over: number;
-    over: WakingTold[];
-    near: WakingTold[];
-    sleeps: number;
-  }
+  type PruneReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "stays on this machine" |
+      "no room" | "turn over";
 
-  interface Props {
-    chat_template: string;
-    bos_token: string;
-    eos_token: string;
-  }
-
-  interface Pruned {
-    chunks: SleptTold[];
+  interface PruneResult {
+    chunks: PrunedChunk[];
     budget: number;
     over: number;
   }
 
-  interface PutEngine {
-    kind: "kobold" | "openai" | "llama";
-    url?: string;
-    model_name?: string;
-    reader?: string;
-    key?: string;
+  interface PrunedBetween {
+    total: number;
+    items: GraveyardItem[];
+    tokens: number;
   }
 
-  interface RangeTold {
-    low: number;
-    high: number;
-    mean: number;
+  interface PrunedChunk {
+    key: string;
+    tokens: number;
+    brightness: number;
+    why: string;
+  }
+
+  interface PrunedGap {
+    chunks: number;
+    tokens: number;
   }
 
   interface ReadingEvent {
@@ -970,7 +909,43 @@ declare namespace Wire {
     rebuilt: string;
   }
 
-  interface RememberedTold {
+  interface RecallChoice {
+    without?: string[];
+    also?: string[];
+    room?: boolean;
+  }
+
+  interface RecallPreview {
+    tokens: number;
+    room: number;
+    cost: number;
+    wakes: RecallPreviewChunk[];
+    passed_over: number;
+    over: RecallPreviewChunk[];
+    near: RecallPreviewChunk[];
+    sleeps: number;
+  }
+
+  interface RecallPreviewChunk {
+    key: string;
+    part: "hit" | "question" | "answer" | "anchor";
+    hit: string;
+    similarity: number;
+    cost: number;
+    words: string[];
+    parts: Record<string, number>;
+    text: string;
+  }
+
+  interface Regenerate {
+    turn?: string | null;
+  }
+
+  interface Reindex {
+    embedder?: string | null;
+  }
+
+  interface RememberedChunk {
     key: string;
     start: string;
     tokens: number;
@@ -983,6 +958,43 @@ declare namespace Wire {
     woken: Record<string, any> | null;
   }
 
+  interface RemoteKvForget {
+    window?: string | null;
+    spans?: number[][];
+    windows?: string[];
+  }
+
+  interface RemoteKvForgotten {
+    done: true;
+  }
+
+  interface RemoteKvModel {
+    tokenizer: string;
+    chat_template: string;
+    template_words: Record<string, string>;
+    adds_bos: boolean;
+    parameters: number;
+    wide_layers: number[];
+    abilities: Record<string, boolean>;
+    heads: Record<string, number>[];
+    light: string;
+  }
+
+  interface RemoteKvRequest {
+    window: string;
+    tokenizer: string;
+    labels: number[];
+    next_label: number;
+    read_from?: number | null;
+    splice?: boolean;
+    heads?: number[][] | null;
+    mean?: boolean;
+    reply?: boolean;
+    reading?: boolean;
+    surprisal?: boolean;
+    grammar?: string;
+  }
+
   interface RenamePreset {
     name: string;
     to: string;
@@ -993,11 +1005,11 @@ declare namespace Wire {
     version?: string | null;
   }
 
-  interface ReplayTold {
+  interface ReplayView {
     turns: ReplayedTurn[];
   }
 
-  interface ReplayedSleep {
+  interface ReplayedPrune {
     turn: number;
     key: string;
     brightness: number;
@@ -1013,7 +1025,7 @@ declare namespace Wire {
     woken: string[];
   }
 
-  interface ReplyTold {
+  interface ReplyInProgress {
     turn_id: string;
     position: string;
     text_pieces: string[];
@@ -1022,50 +1034,30 @@ declare namespace Wire {
     thought: boolean[];
   }
 
-  interface ReplyUseTold {
+  interface ReplySources {
     start: string;
-    use: UseTold | null;
+    use: AttributionView | null;
   }
 
   interface ResetEvent {
   }
 
+  interface RestoreChunks {
+    keys: string[];
+  }
+
+  interface RestoredChunks {
+    keys: string[];
+  }
+
+  type ResurrectReason = "hit" | "question" | "answer" | "anchor";
+
   type Role = "system" | "user" | "assistant";
 
-  interface SaidChunkTold {
-    key: string;
-    start: string;
-    tokens: number;
-    text_pieces: string[];
-    tool: boolean;
-    thought: boolean;
-  }
-
-  interface SaidElsewhere {
-    role: "user" | "assistant";
-    text: string;
-  }
-
-  interface SaidTold {
-    total: number;
-    offset: number;
-    turns: SaidTurnTold[];
-  }
-
-  interface SaidTurnTold {
-    turn_id: string;
-    role: Role;
-    said: string;
-    window: string;
-    window_name: string;
-    speaker: string;
-    cut: boolean;
-    unfinished: boolean;
-    siblings: number;
-    sibling: number;
-    document: boolean;
-    remembered: RememberedTold[] | null;
-    chunks: SaidChunkTold[];
+  interface SaveMemoryEntry {
+    path: string;
+    content: any;
+    context_tokens?: number;
   }
 
   interface SavePreset {
@@ -1075,27 +1067,44 @@ declare namespace Wire {
     words?: PersonaChange | null;
   }
 
-  interface Say {
+  interface SearchHit {
+    key: string;
     text: string;
-    after?: string | null;
-    wish?: Wish | null;
-    documents?: Attached[];
+    role: Role;
+    speaker: string;
+    said: string;
+    window: string;
+    window_name: string;
+    similarity: number;
+    parts: Record<string, number>;
+    words: string[];
+    part: "hit" | "question" | "answer" | "anchor";
+    live: boolean;
+    tokens: number;
+    tags: string[];
   }
 
-  interface Saying {
-    turn: string;
-    reply_turn: string;
-    last_event: string;
-    stream: string;
-  }
-
-  interface SearchTold {
-    hits: HitTold[];
+  interface SearchResults {
+    hits: SearchHit[];
     cost: number | null;
   }
 
   interface SearchingEvent {
     room: number;
+  }
+
+  interface SettingDescription {
+    name: string;
+    group: string;
+    type: "integer" | "number" | "boolean" | "choice" | "text" | "day";
+    default: boolean | number | string | null;
+    low: number | null;
+    high: number | null;
+    choices: string[];
+    optional: boolean;
+    common: boolean;
+    meaning: string;
+    no_effect: Record<string, string>;
   }
 
   interface SettingsChange {
@@ -1164,8 +1173,8 @@ declare namespace Wire {
     capture_megabytes?: number;
   }
 
-  interface SettingsTold {
-    described: Described[];
+  interface SettingsView {
+    described: SettingDescription[];
     values: Record<string, boolean | number | string | null>;
     auto: Record<string, number>;
   }
@@ -1176,7 +1185,7 @@ declare namespace Wire {
     writes?: boolean;
   }
 
-  interface ShareTold {
+  interface ShareView {
     owner: string;
     window: string;
     window_name: string;
@@ -1185,98 +1194,55 @@ declare namespace Wire {
     made: string;
   }
 
-  interface SharesTold {
-    shares: ShareTold[];
-  }
-
-  interface SiblingTold {
-    turn_id: string;
-    role: Role;
-    speaker: string;
-    said: string;
-    current: boolean;
-    text: string;
-  }
-
-  interface SiblingsTold {
-    siblings: SiblingTold[];
-  }
-
-  type SleepReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "stays on this machine" |
-      "no room" | "turn over";
-
-  interface SleepingTold {
-    key: string;
-    role: Role;
-    turn_id: string;
-    start: string;
-    tokens: number;
-    peak: number;
-    slept: string;
-    reason: Record<string, any>;
-    said: string;
-    window: string;
-    window_name: string;
-    speaker: string;
-    text: string;
+  interface ShareViews {
+    shares: ShareView[];
   }
 
   interface SleptChunk {
     key: string;
     tokens: number;
     brightness: number;
-    why: SleepReason;
+    why: PruneReason;
   }
 
-  interface SleptTold {
-    key: string;
+  interface SnapshotChunk {
+    key: string | null;
+    text: string;
     tokens: number;
-    brightness: number;
-    why: string;
+    similarity: number;
+    said: string | null;
   }
 
   interface SpokenEvent {
     turn_id: string;
     said: string;
     speaker: string;
-    chunks: ChunkTold[];
-    use: UseTold | null;
-    remembered: RememberedTold[] | null;
+    chunks: LiveChunkView[];
+    use: AttributionView | null;
+    remembered: RememberedChunk[] | null;
     unfinished: boolean;
-  }
-
-  interface StatsTold {
-    id: string;
-    created: string;
-    next_turn: string;
-    next_position: string;
-    turns: number;
-    chunks: number;
-    tokens: number;
-    deleted_chunks: number;
-    windows: number;
-    drafts: number;
-    entries: number;
-    notes: number;
-    generations: Generation[];
-    schema_version: number;
-    bytes: number;
-    clients: number;
   }
 
   interface Status {
     version: string;
-    model: ModelTold;
-    embedder: EmbedderTold;
-    memory: MemoryTold;
+    model: ModelView;
+    embedder: EmbedderView;
+    memory: MemoryView;
     generating: string[];
   }
 
-  interface Stopped {
+  interface StopResult {
     stopped: boolean;
   }
 
-  interface StrategyTold {
+  interface StrategyComparison {
+    strategies: Record<string, StrategyResult>;
+    agreement: Record<string, number>;
+    slept: Record<string, ReplayedPrune[]>;
+    live: Record<string, number[]>;
+  }
+
+  interface StrategyResult {
     turns: number;
     asleep: number;
     woken: number;
@@ -1287,24 +1253,51 @@ declare namespace Wire {
     rows_per_second: number | null;
   }
 
-  interface Switched {
-    turn: string;
-  }
-
-  interface TagTold {
+  interface TagCount {
     tag: string;
     windows: number;
     chunks: number;
   }
 
-  interface TagsTold {
-    tags: TagTold[];
+  interface TagCounts {
+    tags: TagCount[];
+  }
+
+  interface TimelineEvent {
+    step: number;
+    chunk: number;
+    event: "slept" | "woke" | "pinned" | "unpinned";
+    why: string;
   }
 
   interface ToReadEvent {
     reused: number;
     restored: number;
     computed: number;
+  }
+
+  interface TokenBudget {
+    max_context_tokens: number;
+    model_context: number;
+    system: number;
+    pinned: number;
+    live: number;
+    frames: number;
+    reserve: number;
+    free: number;
+  }
+
+  interface TokenBytes {
+    ids: number[];
+    raw: string;
+    ends: number[];
+    controls: number[];
+  }
+
+  interface TokenBytesRequest {
+    text?: string | null;
+    special?: boolean;
+    ids?: number[] | null;
   }
 
   interface TokenCount {
@@ -1320,21 +1313,21 @@ declare namespace Wire {
     thought: boolean;
   }
 
-  interface TokenSourceTold {
+  interface TokenSourceView {
     place: number;
     offset: number;
     share: number;
   }
 
-  interface TokenTold {
+  interface TokenView {
     position: string;
     id: number;
     text: string;
     key: string;
   }
 
-  interface TokensTold {
-    tokens: TokenTold[];
+  interface TokenViews {
+    tokens: TokenView[];
   }
 
   interface ToolAnsweredEvent {
@@ -1344,6 +1337,41 @@ declare namespace Wire {
 
   interface ToolCalledEvent {
     command: string;
+  }
+
+  interface Transcript {
+    total: number;
+    offset: number;
+    turns: TranscriptTurn[];
+  }
+
+  interface TranscriptChunk {
+    key: string;
+    start: string;
+    tokens: number;
+    text_pieces: string[];
+    tool: boolean;
+    thought: boolean;
+  }
+
+  interface TranscriptTurn {
+    turn_id: string;
+    role: Role;
+    said: string;
+    window: string;
+    window_name: string;
+    speaker: string;
+    cut: boolean;
+    unfinished: boolean;
+    siblings: number;
+    sibling: number;
+    document: boolean;
+    remembered: RememberedChunk[] | null;
+    chunks: TranscriptChunk[];
+  }
+
+  interface TurnReference {
+    turn: string;
   }
 
   interface TurnStats {
@@ -1367,41 +1395,24 @@ declare namespace Wire {
     cached: number;
   }
 
-  interface TurnTold {
+  interface TurnVersion {
     turn_id: string;
     role: Role;
-    said: string;
-    window: string;
-    window_name: string;
     speaker: string;
-    cut: boolean;
-    unfinished: boolean;
-    siblings: number;
-    sibling: number;
-    document: boolean;
-    remembered: RememberedTold[] | null;
-    chunks: ChunkTold[];
+    said: string;
+    current: boolean;
+    text: string;
   }
 
-  interface Undelete {
-    keys: string[];
-  }
-
-  interface Undeleted {
-    keys: string[];
+  interface TurnVersions {
+    siblings: TurnVersion[];
   }
 
   interface UnstoredEvent {
     sentence: string;
   }
 
-  interface UseTold {
-    chunks: ChunkShareTold[];
-    nothing: number;
-    tokens: TokenSourceTold[][];
-  }
-
-  interface UsedIn {
+  interface UsedByReply {
     turn_id: string;
     said: string;
     window: string;
@@ -1409,53 +1420,38 @@ declare namespace Wire {
     share: number;
   }
 
-  interface VersionsTold {
-    versions: EntryTold[];
-  }
-
-  type WakeReason = "hit" | "question" | "answer" | "anchor";
-
-  interface WakingTold {
-    key: string;
-    part: "hit" | "question" | "answer" | "anchor";
-    hit: string;
-    similarity: number;
-    cost: number;
-    words: string[];
-    parts: Record<string, number>;
-    text: string;
-  }
-
-  interface WhereTold {
-    name: string;
-    known: boolean;
+  interface VectorGeneration {
+    id: number;
     model: string;
-    elsewhere: string;
-    rule: "all" | "window" | "not_private";
-    private: boolean;
-    light: string;
-    malformed: number;
+    dimension: number;
+    state: "building" | "current" | "retired";
+    created: string;
+    completed: string | null;
+    vectors: number;
+    wanted: number;
   }
 
-  interface WhyTold {
-    key: string;
-    text: string;
-    tokens: number;
-    live: boolean;
-    pinned: boolean;
-    rank: number | null;
-    peak: number | null;
-    mean: number | null;
-    parts: Record<string, number>;
-    said: string;
-    window: string;
-    window_name: string;
-    speaker: string;
-    history: Happened[];
-    uses: UsedIn[];
-    use: UseTold | null;
-    woken: number;
+  interface Window {
+    id: string;
+    name: string;
+    system_prompt: string;
+    user_name: string;
+    ai_name: string;
+    inherits: string[];
+    owner: string;
+    writable: boolean;
     tags: string[];
+    pinned: boolean;
+    archived: boolean;
+    settings: Record<string, boolean | number | string | null>;
+    effective: Record<string, boolean | number | string | null>;
+    created: string;
+    modified: string;
+    last_text: string;
+    live_chunks: number;
+    live_tokens: number;
+    asleep_chunks: number;
+    generating: boolean;
   }
 
   interface WindowChange {
@@ -1479,37 +1475,45 @@ declare namespace Wire {
       "capture_megabytes")[];
   }
 
-  interface WindowTold {
-    id: string;
+  interface WindowContext {
+    window: string;
+    version: number;
+    last_event: string;
+    size: number;
+    system_tokens: number;
+    system_text: string;
+    budget: TokenBudget;
+    brightness: BrightnessRange;
+    turns: LiveTurnView[];
+    tail_gap: PrunedGap | null;
+    generating: ReplyInProgress | null;
+    unstored: string | null;
+    stats: ContextStats;
+  }
+
+  interface WindowEngineView {
     name: string;
-    system_prompt: string;
-    user_name: string;
-    ai_name: string;
-    inherits: string[];
-    owner: string;
-    writable: boolean;
-    tags: string[];
-    pinned: boolean;
-    archived: boolean;
-    settings: Record<string, boolean | number | string | null>;
-    effective: Record<string, boolean | number | string | null>;
-    created: string;
-    modified: string;
-    last_text: string;
-    live_chunks: number;
-    live_tokens: number;
-    asleep_chunks: number;
-    generating: boolean;
+    known: boolean;
+    model: string;
+    elsewhere: string;
+    rule: "all" | "window" | "not_private";
+    private: boolean;
+    light: string;
+    malformed: number;
   }
 
-  interface WindowsTold {
-    windows: WindowTold[];
+  interface WindowTimeline {
+    turns: string[];
+    keys: string[];
+    tokens: number[];
+    foreign: number[];
+    live: number[];
+    pinned: number[];
+    events: TimelineEvent[];
   }
 
-  interface Wish {
-    without?: string[];
-    also?: string[];
-    room?: boolean;
+  interface Windows {
+    windows: Window[];
   }
 
   interface WokenChunk {
@@ -1525,9 +1529,9 @@ declare namespace Wire {
     woken: Record<string, any> | null;
     tool: boolean;
     thought: boolean;
-    gap: Gap | null;
+    gap: PrunedGap | null;
     thoughts: number;
-    part: WakeReason;
+    part: ResurrectReason;
     hit: string;
     similarity: number;
     cost: number;
@@ -1546,9 +1550,5 @@ declare namespace Wire {
     cost: number;
     room: number;
     passed_over: number;
-  }
-
-  interface Wrong {
-    question: string;
   }
 }

@@ -14,6 +14,7 @@ from benchmarks.day_script import (
     abstains,
     has_leading_stamp,
     is_right,
+    mixed,
     read_day,
     read_days,
     refuses,
@@ -236,3 +237,16 @@ def test_a_server_that_is_not_there_is_a_fault_and_no_traceback():
     product.close()
     assert heard.faults
     assert heard.faults[0].startswith("no answer")
+
+
+def test_mixed_days_take_turns_in_a_window_each_and_keep_their_labels_apart():
+    one = Day("one", "", (Message("a", "x", tells=("cat",)), Message("b", "y", needs=("cat",))))
+    two = Day("two", "", (Message("a", "z", tells=("cat",)),))
+    day = mixed([one, two], None)
+    assert [(message.window, message.say) for message in day.messages] == [
+        ("one", "x"),
+        ("two", "z"),
+        ("one", "y"),
+    ]
+    assert day.sources(day.messages[2].needs[0], 2) == {0}
+    assert len(mixed([one, two], 2).messages) == 2

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 import halo_weave.cli
 from halo_weave.cli.app import app
-from halo_weave.engines.absent import AbsentEngine
-from halo_weave.engines.cells import CachedTokens
-from halo_weave.engines.disk import CellFiles, Grave
-from halo_weave.places import cells_folder, image_file
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.engines.llama.cache_files import CacheFiles, SavedCells
+from halo_weave.engines.llama.cache_plan import CachedTokens
+from halo_weave.engines.no_model import NoModelEngine
+from halo_weave.paths import index_snapshot_file, kv_cache_folder
+from halo_weave.store.sqlite import SqliteStore
 
 assert halo_weave.cli  # registers the commands
 
@@ -23,12 +23,12 @@ assert halo_weave.cli  # registers the commands
 @pytest.fixture
 def cells(tmp_path: Path) -> Path:
     """Ten tokens in each of three files of two windows."""
-    folder = cells_folder(tmp_path)
-    files = CellFiles(folder, "some model", 1 << 30)
+    folder = kv_cache_folder(tmp_path)
+    files = CacheFiles(folder, "some model", 1 << 30)
     for window, first in (("one", 0), ("one", 100), ("two", 200)):
         labels = np.arange(first, first + 10)
         tokens = CachedTokens(labels, labels.astype(np.int32), np.arange(10, dtype=np.int32))
-        files.keep(window, Grave(tokens, np.arange(10), np.zeros(1000, np.uint8)))
+        files.keep(window, SavedCells(tokens, np.arange(10), np.zeros(1000, np.uint8)))
     files.close()
     return folder
 
@@ -51,20 +51,20 @@ def test_the_cache_is_told_and_deleted(cells: Path) -> None:
 
 def test_wiping_the_memory_wipes_its_cells_and_the_image_of_its_index(cells: Path) -> None:
     SqliteStore(cells.parent / "memory.sqlite").close()
-    image_file(cells.parent).write_bytes(b"vectors")
+    index_snapshot_file(cells.parent).write_bytes(b"vectors")
     run("clear", "--yes", "--data", str(cells.parent))
     assert not cells.exists()
-    assert not image_file(cells.parent).exists()
+    assert not index_snapshot_file(cells.parent).exists()
 
 
 def test_what_is_deleted_before_a_model_is_there_leaves_no_cells(cells: Path) -> None:
-    engine = AbsentEngine(cells)
+    engine = NoModelEngine(cells)
     engine.erase([(105, 106)])
     assert len(list(cells.rglob("*.cells"))) == 2
     engine.forget("two")
     (left,) = cells.rglob("*.cells")
-    files = CellFiles(cells, "some model", 1 << 30)
-    (grave,) = files.asleep("one", np.array([3]))
+    files = CacheFiles(cells, "some model", 1 << 30)
+    (evicted_cells,) = files.asleep("one", np.array([3]))
     files.close()
-    assert grave.tokens.labels[0] == 0
+    assert evicted_cells.tokens.labels[0] == 0
     assert left.is_file()

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from halo_weave.assemble import Options, assemble
+from halo_weave.app import Options, build_weave
 from halo_weave.cli.chat import Chat, first_window
-from halo_weave.cli.glow import json_line, painted, span, visible
+from halo_weave.cli.terminal import brightness_range, coloured_chunk, json_line, printable
 from halo_weave.core.tokens import Tokens
 from halo_weave.engines import ENGINES
 from halo_weave.errors import ModelNotFound
-from halo_weave.lastrun import remembered_model
+from halo_weave.state_file import remembered_model
 
 
 @pytest.fixture
 def weave(tmp_path):
-    weave = assemble(Options(data=tmp_path, engine="scripted"))
+    weave = build_weave(Options(data=tmp_path, engine="scripted"))
     yield weave
     weave.close()
 
@@ -169,7 +169,7 @@ def test_text_cannot_steer_the_terminal(talk):
     assert "\x1b" not in said
     assert "\x9b" not in said
     assert "\x07" not in said
-    assert visible("a\tb\nc") == "a\tb\nc"
+    assert printable("a\tb\nc") == "a\tb\nc"
 
 
 STEERING = "\x9b2J \x85 \x7f \u202e \u2066 \u200f \u061c \u2028"
@@ -177,7 +177,7 @@ STEERING = "\x9b2J \x85 \x7f \u202e \u2066 \u200f \u061c \u2028"
 
 def test_marks_that_turn_or_steer_text_never_reach_the_terminal():
     kept = "שלום 👩\u200d🚀 é\n\t"  # letters, joined signs and line breaks are shown as they are
-    assert visible(kept + STEERING) == kept + "�2J � � � � � � �"
+    assert printable(kept + STEERING) == kept + "�2J � � � � � � �"
 
 
 def test_json_escapes_what_could_steer_the_terminal_and_means_the_same():
@@ -191,8 +191,8 @@ def test_json_escapes_what_could_steer_the_terminal_and_means_the_same():
 def test_brighter_chunks_and_tokens_look_brighter():
     tokens = Tokens.of([1, 2], [b"dim", b"bright"])
     rows = [np.array([0, 100], np.float32), np.array([0, 10], np.float32)]
-    low, high = span(rows)
-    bright, dim = (painted(tokens, row, low, high) for row in rows)
+    low, high = brightness_range(rows)
+    bright, dim = (coloured_chunk(tokens, row, low, high) for row in rows)
     assert sum(bright.style.color.triplet) > sum(dim.style.color.triplet)
     assert bright.spans
     assert not dim.spans

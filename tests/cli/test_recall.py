@@ -7,16 +7,16 @@ from datetime import datetime, timedelta
 import pytest
 from typer.testing import CliRunner
 
-from halo_weave import assemble as assembling
-from halo_weave.cli import recall as commands
+from halo_weave import app as assembling
+from halo_weave.cli import search as commands
 from halo_weave.cli.app import app
-from halo_weave.embedders.hashing import HashingEmbedder
 from halo_weave.errors import BadInput, ModelNotFound, UnknownWindow
-from halo_weave.places import memory_file
-from halo_weave.settings import SHARED
-from halo_weave.stores.sqlite import SqliteStore
-from tests.index.talk import talk
-from tests.stores.material import NOW
+from halo_weave.paths import memory_file
+from halo_weave.search.hashing_embedder import HashingEmbedder
+from halo_weave.settings import SHARED_KEY
+from halo_weave.store.sqlite import SqliteStore
+from tests.search.talk import talk
+from tests.store.material import NOW
 
 
 class Opened(HashingEmbedder):
@@ -85,10 +85,10 @@ def test_a_budget_shows_what_would_wake_up_with_pairs(memory):
 def test_a_budget_heeds_the_stored_settings_and_what_is_near_enough(memory):
     asked = ("Who plays the violin?", "--budget", "20", "--embedder", "off")
     with SqliteStore(memory_file(memory)) as store:
-        store.change_settings(SHARED, {"pairs": "with"}, now=NOW)
+        store.change_settings(SHARED_KEY, {"pairs": "with"}, now=NOW)
     both = found(memory, *asked)["hits"]
     with SqliteStore(memory_file(memory)) as store:
-        store.change_settings(SHARED, {"pairs": "off"}, now=NOW)
+        store.change_settings(SHARED_KEY, {"pairs": "off"}, now=NOW)
     alone = found(memory, *asked)["hits"]
     assert both[0]["key"] == alone[0]["key"]
     assert "answer" in {hit["part"] for hit in both}
@@ -97,7 +97,7 @@ def test_a_budget_heeds_the_stored_settings_and_what_is_near_enough(memory):
     asked = ("Tell me of Grace", "--budget", "500")
     for floor, wakes in ((0, True), (20, False)):
         with SqliteStore(memory_file(memory)) as store:
-            store.change_settings(SHARED, {"relevance_floor": floor}, now=NOW)
+            store.change_settings(SHARED_KEY, {"relevance_floor": floor}, now=NOW)
         assert bool(found(memory, *asked)["hits"]) == wakes
 
 
@@ -172,7 +172,9 @@ def test_an_embedder_that_was_named_must_be_there(memory, monkeypatch, command, 
 def test_a_system_is_not_loaded_with_an_embedder_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(assembling, "open_engine", lambda *_: pytest.fail("the model was loaded"))
     with pytest.raises(ModelNotFound, match="no embedder"):
-        assembling.assemble(assembling.Options(tmp_path, engine="scripted", embedder=tmp_path / "nope.gguf"))
+        assembling.build_weave(
+            assembling.Options(tmp_path, engine="scripted", embedder=tmp_path / "nope.gguf")
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -215,6 +217,6 @@ def test_what_has_nothing_to_do_with_the_text_is_not_found(memory):
 
 def test_a_search_heeds_the_stored_settings(memory):
     with SqliteStore(memory_file(memory)) as store:
-        store.change_settings(SHARED, {"user_weight": 9.0}, now=NOW)
+        store.change_settings(SHARED_KEY, {"user_weight": 9.0}, now=NOW)
     hits = found(memory, "violin greyhound rent", "--embedder", "off")["hits"]
     assert {hit["parts"]["user"] for hit in hits if "user" in hit["parts"]} == {2.1972}

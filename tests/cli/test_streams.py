@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from halo_weave.places import memory_file
-from halo_weave.stores.sqlite import SqliteStore
-from tests.index.talk import talk
-from tests.stores.material import NOW
+from halo_weave.paths import memory_file
+from halo_weave.store.sqlite import SqliteStore
+from tests.search.talk import talk
+from tests.store.material import NOW
 
 FULL = Path("/dev/full")
 UNTOUCHED = {"HALO_WEAVE_ENGINE": "scripted", "HALO_WEAVE_CONFIG": os.devnull, "HALO_WEAVE_EMBEDDER": "off"}

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from benchmarks.database import Server, postgres_server
-from halo_weave.assemble import open_store
+from halo_weave.app import open_store
 from halo_weave.core.tokens import Chunk, Tokens
-from halo_weave.core.window import Live
-from halo_weave.places import memory_file
-from halo_weave.store import Store
-from halo_weave.stores.sql.copying import copy_rows
-from tests.stores.material import (
+from halo_weave.core.working_set import LiveChunk
+from halo_weave.paths import memory_file
+from halo_weave.store.protocol import Store
+from halo_weave.store.transfer import copy_rows
+from tests.store.material import (
     NOW,
     answer,
     ask,
@@ -187,7 +187,9 @@ def enriched(store: Store) -> Store:
     ids = ask(store, second, "whole", " in", " parts", tags=lambda key: ["tool"])
     half = Tokens.of([7, 70_000], [b"\xf0\x9f", b"\x8c\x99 moon \xff"])
     chunk = Chunk(assistant(ids.assistant_turn), ids.start + 100, half, ids.user_turn)
-    store.append(second, [Live(chunk, np.array([np.pi, -1e-20], np.float32))], tokenizer="other", now=NOW)
+    store.append(
+        second, [LiveChunk(chunk, np.array([np.pi, -1e-20], np.float32))], tokenizer="other", now=NOW
+    )
     embed_all(store)
     answer(store, second, store.reserve(300) and ask(store, second, "late"), "reply")
     sleep(store, first, user(1), assistant(2, 1), why="dimmest", rivals=3)
@@ -203,7 +205,9 @@ def enriched(store: Store) -> Store:
     store.delete([user(9)], now=NOW)
     store.undelete([user(9)], now=NOW)
     letters = Tokens.of(range(10), [bytes([letter]) for letter in b"question 4"])
-    reading = Live(Chunk(user(9), store.chunk(user(9)).chunk.start, letters, span=2), np.ones(10, np.float32))
+    reading = LiveChunk(
+        Chunk(user(9), store.chunk(user(9)).chunk.start, letters, span=2), np.ones(10, np.float32)
+    )
     store.reread(first, [reading], tokenizer="letters", now=NOW)
     lit = store.live(second)
     bright = np.concatenate([item.brightness for item in lit])

@@ -8,8 +8,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from halo_weave.core.tokens import Role, Tokens
-from halo_weave.ports import Capture, Done, Engine, Prompt, Read, Sampling, Segment, Step
-from halo_weave.templates.messages import ChatMessage
+from halo_weave.engines.base import (
+    Capture,
+    Engine,
+    GenerationEnd,
+    PrefillResult,
+    Prompt,
+    Sampling,
+    Segment,
+    Step,
+)
+from halo_weave.engines.templates.messages import ChatMessage
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=6)
 
@@ -18,9 +27,9 @@ GREEDY = Sampling(temperature=0.0, max_new_tokens=6)
 class Heard:
     """Everything one generation gave."""
 
-    read: Read | None = None
+    read: PrefillResult | None = None
     steps: list[Step] = field(default_factory=list)
-    done: Done | None = None
+    done: GenerationEnd | None = None
 
     @property
     def text(self) -> str:
@@ -89,11 +98,11 @@ class Talk:
         prompt = self.prompt(read_from=read_from)
         for event in self.engine.generate(self.window, prompt, sampling, capture, **options):  # type: ignore[arg-type]
             match event:
-                case Read():
+                case PrefillResult():
                     heard.read = event
                 case Step():
                     heard.steps.append(event)
-                case Done():
+                case GenerationEnd():
                     heard.done = event
         return heard
 

@@ -9,11 +9,11 @@ import pytest
 from benchmarks import bench_faults, bench_fleet
 from benchmarks.fault_servers import Servers
 from benchmarks.fault_witness import events, rooms
-from halo_weave.assemble import Options, assemble
+from halo_weave.app import Options, build_weave
+from halo_weave.chat.events import ReplyNotStored, TurnEnded
 from halo_weave.server import service as serving_module
-from halo_weave.server.listening import serving
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
-from halo_weave.weave.events import ReplyUnstored, TurnEnded
 from tests.contract.test_stores_fleet import until
 
 
@@ -26,7 +26,7 @@ def away(server):
 
 @pytest.fixture
 def weave(address, folder):
-    weave = assemble(Options(data=folder, store=address, engine="scripted", embedder="off"))
+    weave = build_weave(Options(data=folder, store=address, engine="scripted", embedder="off"))
     weave._system.store._db._pool.timeout = 0.3  # nobody comes
     yield weave
     weave.close()
@@ -36,7 +36,7 @@ def test_without_its_database_a_server_answers_503_with_a_sentence_until_it_is_b
     window = weave.windows.create("talk").id
     service = Service(lambda progress: weave)
     service.begin().join()
-    with serving(service) as at, httpx.Client(base_url=at, timeout=30) as client:
+    with serve_in_thread(service) as at, httpx.Client(base_url=at, timeout=30) as client:
         assert client.get("/readyz").status_code == 200
         away()
         ready = client.get("/readyz")
@@ -77,8 +77,8 @@ def test_a_reply_that_is_written_meanwhile_is_stored_when_the_database_is_back(w
     def told(kind: type) -> list:
         return [one.event for one in hub.since(0)[0] if isinstance(one.event, kind)]
 
-    assert until(lambda: told(ReplyUnstored))
-    assert "cannot be reached" in told(ReplyUnstored)[0].sentence
+    assert until(lambda: told(ReplyNotStored))
+    assert "cannot be reached" in told(ReplyNotStored)[0].sentence
     server.start()
     assert until(lambda: told(TurnEnded))
     reply = weave._system.store.turn(begun.heard.reply_turn)
@@ -88,11 +88,11 @@ def test_a_reply_that_is_written_meanwhile_is_stored_when_the_database_is_back(w
 def test_a_server_that_starts_before_its_database_is_ready_when_that_is(
     address, folder, server, away, monkeypatch
 ):
-    monkeypatch.setattr(serving_module, "AGAIN", 0.05)
+    monkeypatch.setattr(serving_module, "RETRY_SECONDS", 0.05)
     away()
     options = Options(data=folder, store=address, engine="scripted", embedder="off")
-    service = Service(lambda progress: assemble(options))
-    with serving(service) as at, httpx.Client(base_url=at, timeout=30) as client:
+    service = Service(lambda progress: build_weave(options))
+    with serve_in_thread(service) as at, httpx.Client(base_url=at, timeout=30) as client:
         loading = service.begin()
         assert until(lambda: "cannot be reached" in client.get("/readyz").text)
         server.start()

@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from halo_weave.embedders.hashing import HashingEmbedder
-from halo_weave.embedders.llama import LlamaEmbedder
-from halo_weave.embedders.standard import standard_file
+from halo_weave.engines.base import Embedder
 from halo_weave.errors import ModelError
-from halo_weave.llama import catalogue
-from halo_weave.ports import Embedder
+from halo_weave.models import catalogue
+from halo_weave.search.hashing_embedder import HashingEmbedder
+from halo_weave.search.llama_embedder import LlamaEmbedder, default_embedder_file
 
 
 def minilm(compute: str) -> Embedder:
     try:
-        catalogue.ensure(catalogue.EMBEDDER)
-        return LlamaEmbedder(standard_file(), compute=compute)
+        catalogue.ensure(catalogue.DEFAULT_EMBEDDER)
+        return LlamaEmbedder(default_embedder_file(), compute=compute)
     except ModelError as error:
         if os.environ.get("CI") == "true":
             raise

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from halo_weave.core.coding import encoded
+from halo_weave.core.quantization import quantize
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.embedders.hashing import HashingEmbedder
-from halo_weave.index import contents, image, vectors
-from halo_weave.index.coderows import row_size
-from halo_weave.index.recall import Recall
-from tests.stores.material import NOW, ask
+from halo_weave.search import index_snapshot, index_state, vector_index
+from halo_weave.search.hashing_embedder import HashingEmbedder
+from halo_weave.search.memory_search import MemorySearch
+from halo_weave.search.vector_index import row_size
+from tests.store.material import NOW, ask
 
 WORDS = [f"w{i}" for i in range(60)]
 QUESTIONS = ("w1 w2 w3", "w7", "w11 w12 w13 w14 w15", "w59 w1")
@@ -33,9 +33,9 @@ def embedder() -> HashingEmbedder:
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Images and the narrow view for memories of any size."""
-    monkeypatch.setattr(contents, "LARGE", 1)
-    monkeypatch.setattr(contents, "MANY", 1)
-    monkeypatch.setattr(vectors, "EXACT_BELOW", 20)
+    monkeypatch.setattr(index_state, "MIN_SNAPSHOT_CHUNKS", 1)
+    monkeypatch.setattr(index_state, "MIN_SNAPSHOT_CHANGES", 1)
+    monkeypatch.setattr(vector_index, "EXACT_BELOW", 20)
 
 
 @pytest.fixture
@@ -47,19 +47,19 @@ def path(folder) -> Path:
 def read(monkeypatch) -> list[int]:
     """Grows whenever a memory is read from its store."""
     times: list[int] = []
-    whole = contents.Contents._from_store
+    whole = index_state.IndexState._from_store
 
     def noted(self, ready):
         times.append(len(times))
         return whole(self, ready)
 
-    monkeypatch.setattr(contents.Contents, "_from_store", noted)
+    monkeypatch.setattr(index_state.IndexState, "_from_store", noted)
     return times
 
 
 @contextmanager
 def recalling(store, path=None, **more):
-    recall = Recall(store, embedder, now=lambda: NOW, image=path, **more)
+    recall = MemorySearch(store, embedder, now=lambda: NOW, image=path, **more)
     try:
         recall.embedder(30)
         assert recall.settle(30) or not more.get("writes", True)
@@ -110,7 +110,7 @@ def left_behind(store, path) -> list:
 
 
 def head_of(path) -> dict:
-    return image._Image(path, image.OpenFile(os.open(path, os.O_RDONLY)), False).head
+    return index_snapshot._SnapshotFile(path, index_snapshot.OpenFile(os.open(path, os.O_RDONLY)), False).head
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -147,7 +147,7 @@ def test_a_vector_is_erased_from_the_file_with_its_chunk(store, window, again, p
         if index is None:  # the store searches: no vector is in the file
             assert "codes" not in head_of(path)
             return
-        codes = encoded(index.of(np.array([number]))[0])[0].tobytes()
+        codes = quantize(index.of(np.array([number]))[0])[0].tobytes()
         narrow = index.view.codes[index._first[np.array([number])][0]].tobytes()
         assert codes in path.read_bytes()
         assert narrow in path.read_bytes()
@@ -263,7 +263,7 @@ def test_what_was_erased_after_a_backup_is_found_when_the_backup_is_put_back(
     left_behind(store, path)
     backup = twin_of(store, "backup")
     known = expected(backup)
-    monkeypatch.setattr(contents, "MANY", 1000)  # the image is not written anew
+    monkeypatch.setattr(index_state, "MIN_SNAPSHOT_CHANGES", 1000)  # the image is not written anew
     with recalling(store, path) as recall:
         store.delete(said[:1], now=NOW)
         answers(recall)
@@ -315,24 +315,26 @@ def test_a_cleared_memory_leaves_no_image_and_takes_none_from_before(store, wind
 def test_an_image_that_was_begun_before_a_clearing_is_not_kept(store, window, again, path):
     say(store, window, random.Random(11))
     with recalling(store) as recall:
-        snapshot = image.Snapshot(contents.Loaded(recall._outline, recall._index, recall._sequence))
+        snapshot = index_snapshot.IndexSnapshot(
+            index_state.LoadedIndex(recall._outline, recall._index, recall._sequence)
+        )
         generation = recall._generation
     again().clear(confirm=True)
-    image.write_image(path, store, generation, snapshot)
+    index_snapshot.write_snapshot(path, store, generation, snapshot)
     assert not list(path.parent.glob("memory.index*"))
 
 
 def test_a_repaired_memory_takes_no_image_from_before(store, window):
     say(store, window, random.Random(12))
     generation = store.begin_generation("m", 8, now=NOW).id
-    assert store.note_image("one", generation)
-    assert store.knows_image("one")
-    assert not store.knows_image("two")
-    assert not store.note_image("two", generation + 1)
+    assert store.record_index_snapshot("one", generation)
+    assert store.knows_index_snapshot("one")
+    assert not store.knows_index_snapshot("two")
+    assert not store.record_index_snapshot("two", generation + 1)
     with store._db.writing() as db:
         db.execute("DELETE FROM wanted")
     assert any(finding.repaired for finding in store.verify(repair=True))
-    assert not store.knows_image("one")
+    assert not store.knows_index_snapshot("one")
 
 
 def test_two_processes_share_an_image(store, window, again, path, read):
@@ -344,7 +346,7 @@ def test_two_processes_share_an_image(store, window, again, path, read):
         assert same(answers(one), answers(other))
         assert not read
         say(store, window, random.Random(14), turns=20)
-        other.note_said()
+        other.embed_soon()
         assert other.settle(30)
         other.search("w1", now=NOW)
         other._save()  # a new file takes the name of the one that both have open
@@ -385,7 +387,7 @@ def test_an_image_that_cannot_be_written_is_done_without(store, window, path, mo
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(image, "_write_sums", full)
+    monkeypatch.setattr(index_snapshot, "_write_sums", full)
     with recalling(store, path) as recall:
         assert same(answers(recall), known)
     assert not list(path.parent.glob("memory.index*"))
@@ -395,13 +397,13 @@ KILLED = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from halo_weave.assemble import open_store
-from halo_weave.embedders.hashing import HashingEmbedder
-from halo_weave.index import contents, vectors
-from halo_weave.index.recall import Recall
-contents.LARGE = contents.MANY = 1
-vectors.EXACT_BELOW = 20
-recall = Recall(open_store(sys.argv[1]), lambda: HashingEmbedder(100), image=Path(sys.argv[2]))
+from halo_weave.app import open_store
+from halo_weave.search.hashing_embedder import HashingEmbedder
+from halo_weave.search import index_state, vector_index
+from halo_weave.search.memory_search import MemorySearch
+index_state.MIN_SNAPSHOT_CHUNKS = index_state.MIN_SNAPSHOT_CHANGES = 1
+vector_index.EXACT_BELOW = 20
+recall = MemorySearch(open_store(sys.argv[1]), lambda: HashingEmbedder(100), image=Path(sys.argv[2]))
 recall.embedder()
 print("open", flush=True)
 while True:

@@ -16,10 +16,10 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from halo_weave.assemble import Options, assemble
-from halo_weave.server.listening import serving
+from halo_weave.app import Options, build_weave
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
-from tests.mcp.conftest import call
+from tests.server.mcp.conftest import call
 from tests.server.talking import say
 
 KEY = "a key of some length"
@@ -49,10 +49,10 @@ def house(kind, folder) -> Iterator[House]:
     options = Options(
         data=folder / "data", store=kind.place(folder / "data"), engine="scripted", embedder="off"
     )
-    service = Service(lambda progress: assemble(options))
+    service = Service(lambda progress: build_weave(options))
     service.begin().join()
     assert service.failure is None, service.failure
-    with serving(service, key=KEY) as address:
+    with serve_in_thread(service, key=KEY) as address:
         with httpx.Client(base_url=address, headers={"authorization": f"Bearer {KEY}"}, timeout=60) as owner:
             keys = {
                 name: owner.post("/api/people", json={"name": name}).json()["key"] for name in ("ann", "bob")

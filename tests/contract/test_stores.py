@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halo_weave.core.tokens import Chunk, Role, Tokens
-from halo_weave.core.window import Live
+from halo_weave.core.working_set import LiveChunk
 from halo_weave.errors import BadInput, StoreFull, UnknownChunk, UnknownWindow
-from tests.stores.material import (
+from tests.store.material import (
     NOW,
     TOKENIZER,
     answer,
@@ -96,7 +96,7 @@ def test_tokens_of_any_bytes_and_ids_come_back(kind, pieces, ids):
     with quick_folder() as folder, kind.open(folder) as store:
         window = store.create_window("any", now=NOW).id
         given_ids = store.reserve(30)
-        live = Live(
+        live = LiveChunk(
             Chunk(user(given_ids.user_turn), given_ids.start, tokens), np.ones(len(tokens), np.float32)
         )
         store.append(window, [live], tokenizer="t", now=NOW)
@@ -115,7 +115,7 @@ def test_a_turn_cannot_be_stored_twice(store, window):
 
 def test_a_turn_grows_by_chunks_that_follow(store, window):
     ids = ask(store, window, "one two")
-    more = Live(Chunk(user(ids.user_turn, 1), ids.start + 2, cut("three")), np.ones(1, np.float32))
+    more = LiveChunk(Chunk(user(ids.user_turn, 1), ids.start + 2, cut("three")), np.ones(1, np.float32))
     store.append(window, [more], tokenizer=TOKENIZER, now=NOW)
     assert [record.chunk.text for record in store.turn(ids.user_turn)] == ["one two", "three"]
 

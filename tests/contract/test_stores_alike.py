@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halo_weave.assemble import open_store
+from halo_weave.app import open_store
+from halo_weave.core.attribution import Attribution, ChunkShare, TokenSource
 from halo_weave.core.tokens import Chunk, Role
-from halo_weave.core.use import ChunkShare, ReplyUse, TokenSource
-from halo_weave.core.window import Live
-from halo_weave.records import Draft, Subset
-from halo_weave.store import Store
-from halo_weave.stores.moving import move
+from halo_weave.core.working_set import LiveChunk
+from halo_weave.store.protocol import Store
+from halo_weave.store.records import Draft, ExportFilter
+from halo_weave.store.transfer import transfer_memory
 from tests.contract.conftest import enriched
-from tests.stores.material import NOW, answer, ask, assistant, cut, exported, sleep, user, wake
+from tests.store.material import NOW, answer, ask, assistant, cut, exported, sleep, user, wake
 
 LATER = NOW + timedelta(days=400)
 
@@ -87,14 +87,14 @@ QUESTIONS: dict[str, Callable[[Store, str, str], Any]] = {
         store.remembered([4], least=0.4),
         store.remembered([]),
     ],
-    "times woken": lambda store, one, two: store.times_woken(user(1)),
+    "times woken": lambda store, one, two: store.resurrection_count(user(1)),
     "deletion": lambda store, one, two: [store.deletion_of(user(3)), store.deletion_of(assistant(2, 1))],
     "sleepers": lambda store, one, two: store.sleepers(two, [user(1), assistant(2), assistant(4), user(7)]),
     "to wake": lambda store, one, two: store.asleep_or_said(one, [user(1), assistant(2, 1), user(13)]),
     "outline": lambda store, one, two: ordered(store.outline()),
     "outline since": lambda store, one, two: ordered(store.outline(store.sequence() - 3)),
     "changes": lambda store, one, two: store.changes(0),
-    "wrong marks": lambda store, one, two: store.wrong_marks(),
+    "wrong marks": lambda store, one, two: store.negative_feedback(),
     "tags": lambda store, one, two: [
         store.chunk_tags([user(3), user(7), assistant(6)]),
         store.tagged(["garden", "lost"]),
@@ -108,9 +108,9 @@ QUESTIONS: dict[str, Callable[[Store, str, str], Any]] = {
     "wanted": lambda store, one, two: store.wanted(store.generations()[0].id, 100),
     "vectors": lambda store, one, two: store.vectors_of(store.generations()[0].id, range(1, 40)),
     "export of a part": lambda store, one, two: [
-        exported(store, subset=Subset(window=two)),
-        exported(store, subset=Subset(first_turn=3, last_turn=6)),
-        exported(store, subset=Subset(since=NOW + timedelta(2), until=NOW + timedelta(4))),
+        exported(store, subset=ExportFilter(window=two)),
+        exported(store, subset=ExportFilter(first_turn=3, last_turn=6)),
+        exported(store, subset=ExportFilter(since=NOW + timedelta(2), until=NOW + timedelta(4))),
     ],
 }
 UNORDERED = {"vectors"}
@@ -123,7 +123,7 @@ def pair(server, tmp_path_factory) -> Any:
     database = server.new()
     with open_store(folder) as file:
         more_of_everything(enriched(file))
-        move(file, server.address(database))
+        transfer_memory(file, server.address(database))
         with open_store(server.address(database)) as moved:
             yield file, moved
     server.drop(database)
@@ -133,15 +133,17 @@ def more_of_everything(store: Store) -> None:
     one, two = (window.id for window in store.windows())
     starts = {item.key: item.chunk.start for item in store.live(one)}
     shares = (ChunkShare(user(1), starts[user(1)], 0.5), ChunkShare(assistant(2), starts[assistant(2)], 0.25))
-    use = ReplyUse(shares, 0.25, ((TokenSource(0, 0, 1.0),), ()), 12)
+    use = Attribution(shares, 0.25, ((TokenSource(0, 0, 1.0),), ()), 12)
     store.save_use(4, use, {user(3): {"part": "hit", "similarity": 0.5}})
-    store.save_use(6, ReplyUse((shares[1],), 0.75, ()))
-    store.mark_wrong(user(3), "which one?", now=NOW)
+    store.save_use(6, Attribution((shares[1],), 0.75, ()))
+    store.add_negative_feedback(user(3), "which one?", now=NOW)
     ids = ask(store, one, "on the way", now=NOW + timedelta(9))
     answer(store, one, ids, "one way", now=NOW + timedelta(9))
     again = store.reserve(300)
     ask_again = assistant(again.assistant_turn)
-    said = [Live(Chunk(ask_again, again.start, cut("another way"), ids.user_turn), np.ones(2, np.float32))]
+    said = [
+        LiveChunk(Chunk(ask_again, again.start, cut("another way"), ids.user_turn), np.ones(2, np.float32))
+    ]
     store.append(one, said, tokenizer="test", now=NOW + timedelta(10))
     sleep(store, one, user(5), why="dimmest")
     sleep(store, two, assistant(4), why="dimmest")
@@ -166,7 +168,7 @@ def test_both_stores_answer_alike(pair, question):
 
 def test_chunks_that_want_new_vectors_are_the_same_in_both(pair):
     for store in pair:
-        store.want_again([2, 4])
+        store.request_embeddings([2, 4])
     wanted = [store.wanted(store.generations()[0].id, 100).numbers.tolist() for store in pair]
     assert wanted[0] == wanted[1]
     assert {2, 4} <= {*wanted[0]}

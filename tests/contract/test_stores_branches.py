@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from halo_weave.core.marks import mark_of
+from halo_weave.core.terms import query_terms
 from halo_weave.core.tokens import Role
-from halo_weave.core.words import question_terms
+from halo_weave.core.turn_text import turn_hash
 from halo_weave.errors import BadInput
-from tests.stores.material import (
+from tests.store.material import (
     NOW,
     TOKENIZER,
     answer,
@@ -34,7 +34,7 @@ def live(store, window):
 
 def found(store, *words):
     """Which of the words a search finds."""
-    stems = {word: next(iter(question_terms(word, 1))) for word in words}
+    stems = {word: next(iter(query_terms(word, 1))) for word in words}
     return [word for word, stem in stems.items() if len(store.search_terms([stem], 100)[0][0])]
 
 
@@ -242,7 +242,7 @@ def test_what_was_said_meanwhile_in_two_copies_of_a_window_is_all_found(store, t
 
 
 def test_turns_are_known_by_their_words(store, talk):
-    words = mark_of(Role.ASSISTANT, " yes  bananas\n<think>hm</think>")
+    words = turn_hash(Role.ASSISTANT, " yes  bananas\n<think>hm</think>")
     assert [turn.id for turn in store.marked(words)] == [4]
     assert store.marked(words, window="nowhere") == []
     assert [turn for turn, _ in store.marks_before(4, 3)] == [4, 3, 2]

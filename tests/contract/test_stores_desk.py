@@ -6,7 +6,7 @@ import json
 import pytest
 
 from halo_weave.errors import ImportRefused
-from tests.stores.material import NOW, exported
+from tests.store.material import NOW, exported
 
 
 def test_tags_pins_and_archives_are_kept(store, again):

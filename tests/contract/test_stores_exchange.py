@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from halo_weave.core.tokens import Chunk, Role, Tokens
-from halo_weave.core.window import Live
-from halo_weave.records import Subset
-from halo_weave.stores import importfile
-from tests.stores.material import NOW, TOKENIZER, exported, live_keys, sleep, user
+from halo_weave.core.working_set import LiveChunk
+from halo_weave.store import importing
+from halo_weave.store.records import ExportFilter
+from tests.store.material import NOW, TOKENIZER, exported, live_keys, sleep, user
 
 
 def test_a_round_trip_loses_nothing(rich, memory, load, content):
@@ -69,7 +69,7 @@ def test_an_import_never_undoes_what_was_done_here_since(rich, memory, load):
 
 
 def test_an_interrupted_import_goes_on(rich, memory, tmp_path, monkeypatch, load, content):
-    monkeypatch.setattr(importfile, "BATCH", 2)
+    monkeypatch.setattr(importing, "BATCH", 2)
     text = exported(rich)
     copy = memory("copy")
 
@@ -117,7 +117,9 @@ def test_the_roles_of_an_export_are_the_roles_of_the_core(rich):
 
 def test_a_part_can_be_exported_and_pairs_stay_whole(rich, memory, load):
     def turns(**subset):
-        return [int(turn["turn"]) for turn in json.loads(exported(rich, subset=Subset(**subset)))["turns"]]
+        return [
+            int(turn["turn"]) for turn in json.loads(exported(rich, subset=ExportFilter(**subset)))["turns"]
+        ]
 
     first, second = (window.id for window in rich.windows())
     assert turns(first_turn=4, last_turn=5) == [3, 4, 5, 6]
@@ -125,7 +127,7 @@ def test_a_part_can_be_exported_and_pairs_stay_whole(rich, memory, load):
     assert turns(window=first) == list(range(1, 13))
     assert turns(window=second) == [3, 4, *range(13, 15), 17, 18]  # 4 woke up there, and brings its question
     copy = memory("copy")
-    load(copy, exported(rich, subset=Subset(window=second)))
+    load(copy, exported(rich, subset=ExportFilter(window=second)))
     assert copy.verify() == []
     assert live_keys(copy, second) == live_keys(rich, second)
     assert copy.notes() == []
@@ -145,7 +147,7 @@ def test_vectors_of_another_embedder_are_left_out_and_made_again(rich, memory, l
 
 def test_a_memory_larger_than_the_room_for_it_passes(memory, tmp_path, monkeypatch):
     """Neither side holds more of a long memory than of a short one."""
-    monkeypatch.setattr(importfile, "BATCH_CHARACTERS", 1 << 16)
+    monkeypatch.setattr(importing, "BATCH_CHARACTERS", 1 << 16)
 
     def peak_of(turns: int) -> int:
         store, copy = memory(f"from {turns}"), memory(f"to {turns}")
@@ -153,7 +155,7 @@ def test_a_memory_larger_than_the_room_for_it_passes(memory, tmp_path, monkeypat
         for number in range(turns):
             ids = store.reserve(1001)
             tokens = Tokens.of(np.arange(900) + number, [f" word{number}".encode()] * 900)
-            live = Live(Chunk(user(ids.user_turn), ids.start, tokens), np.ones(900, np.float32))
+            live = LiveChunk(Chunk(user(ids.user_turn), ids.start, tokens), np.ones(900, np.float32))
             store.append(window, [live], tokenizer=TOKENIZER, now=NOW)
         file = tmp_path / f"{turns}.json"
         tracemalloc.start()

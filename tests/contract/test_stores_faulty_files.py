@@ -5,10 +5,7 @@ import json
 import pytest
 
 from halo_weave.errors import ImportRefused
-from tests.stores.material import (
-    NOW,
-    exported,
-)
+from tests.store.material import NOW, exported
 
 
 @pytest.fixture

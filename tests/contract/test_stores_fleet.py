@@ -11,15 +11,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from halo_weave.assemble import Options, assemble, open_store
+from halo_weave.app import Options, build_weave, open_store
+from halo_weave.chat import remote_replies
+from halo_weave.chat import runtime as system_module
+from halo_weave.chat.events import TokenGenerated, TurnEnded, TurnFailed, WindowChanged, WindowDeleted
 from halo_weave.core.tokens import Tokens
-from halo_weave.core.window import Live
+from halo_weave.core.working_set import LiveChunk
 from halo_weave.errors import LeaseLost, StoreUnreachable, WindowBusy
-from halo_weave.records import Draft, WakeUp
-from halo_weave.weave import overhearing
-from halo_weave.weave import system as system_module
-from halo_weave.weave.events import TokenSpoken, TurnEnded, TurnFailed, WindowChanged, WindowDeleted
-from tests.stores.material import NOW, ask, exchange, sleep, user
+from halo_weave.store.records import ChunkToResurrect, Draft
+from tests.store.material import NOW, ask, exchange, sleep, user
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def window(one):
 def servers(address, folder):
     """Two whole systems on one memory."""
     pair = [
-        assemble(Options(data=folder / name, store=address, engine="scripted", embedder="off"))
+        build_weave(Options(data=folder / name, store=address, engine="scripted", embedder="off"))
         for name in ("a", "b")
     ]
     yield pair
@@ -105,9 +105,9 @@ def test_who_was_silent_for_too_long_cannot_write_any_more(one, other, window):
 
 STOPPED = """
 import sys
-from halo_weave.assemble import open_store
+from halo_weave.app import open_store
 from halo_weave.errors import LeaseLost
-from tests.stores.material import ask
+from tests.store.material import ask
 
 store, window = open_store(sys.argv[1]), sys.argv[2]
 store.fleet.term = 0.3
@@ -157,11 +157,11 @@ def test_what_is_shared_no_longer_ends_a_reply_that_another_server_writes_with_i
     own = one.create_window("bob's", now=NOW, owner=bob).id
     one.share(ann, private, bob, writes=False, now=NOW)
     with other.fleet.lease(own):
-        other.wake(own, [WakeUp(key, np.ones(2, np.float32), {})], now=NOW)
+        other.wake(own, [ChunkToResurrect(key, np.ones(2, np.float32), {})], now=NOW)
         assert one.unshare(ann, private, bob)
         assert one.live(own) == []
         with pytest.raises(LeaseLost):
-            other.wake(own, [WakeUp(key, np.ones(2, np.float32), {})], now=NOW)
+            other.wake(own, [ChunkToResurrect(key, np.ones(2, np.float32), {})], now=NOW)
     assert one.live(own) == []
 
 
@@ -343,7 +343,7 @@ def _draft(store, window, ids=None) -> Draft:
 
 
 def _light(store, window) -> tuple[list, np.ndarray]:
-    live: list[Live] = store.live(window)
+    live: list[LiveChunk] = store.live(window)
     return [one.chunk for one in live], np.concatenate([one.brightness for one in live])
 
 
@@ -391,14 +391,14 @@ def paced(servers):
 def test_a_reply_appears_on_other_servers_while_it_is_written(paced):
     assert until(lambda: len(paced.shown()) == 20)
     paced.allowed = 40
-    assert until(lambda: len(paced.told(TokenSpoken)) >= 20)
+    assert until(lambda: len(paced.told(TokenGenerated)) >= 20)
     assert "".join(paced.shown()).startswith("word0 word1")
     assert not paced.ended()
     paced.allowed = 1_000
     assert until(paced.ended)
     assert until(lambda: paced.other.windows.context(paced.window).reply is None)
     _, whole = paced.reply()
-    shown = [(token.position, token.text) for token in paced.told(TokenSpoken)]
+    shown = [(token.position, token.text) for token in paced.told(TokenGenerated)]
     assert len(dict(shown)) == len(shown)  # none is told twice
     assert "".join(text for _, text in sorted(shown)) in whole
     assert until(lambda: not paced.other.turns.overhearing._followed)
@@ -421,13 +421,13 @@ def test_a_page_that_is_opened_in_the_middle_of_a_reply_follows_it_too(servers):
     assert until(lambda: (draft := store.draft_in(window)) and len(draft.tokens) >= 20)
     assert until(lambda: len(talk.shown()) == 20)
     talk.allowed = 40
-    assert until(lambda: len(talk.told(TokenSpoken)) >= 20)
+    assert until(lambda: len(talk.told(TokenGenerated)) >= 20)
     talk.allowed = 1_000
     assert until(talk.ended)
 
 
 def test_a_reply_of_a_server_that_falls_silent_becomes_a_turn_for_those_who_watch(paced, monkeypatch):
-    monkeypatch.setattr(overhearing, "PATIENCE", 0.2)
+    monkeypatch.setattr(remote_replies, "SILENCE_TIMEOUT", 0.2)
     assert until(lambda: len(paced.shown()) == 20)
     shown = "".join(paced.shown())
     paced.one._system.store.fleet._renew = lambda raw: None
@@ -440,7 +440,7 @@ def test_a_reply_of_a_server_that_falls_silent_becomes_a_turn_for_those_who_watc
 
 
 def test_a_server_that_was_late_goes_on_with_its_reply_while_somebody_watches_elsewhere(paced, monkeypatch):
-    monkeypatch.setattr(overhearing, "PATIENCE", 60.0)
+    monkeypatch.setattr(remote_replies, "SILENCE_TIMEOUT", 60.0)
     assert until(lambda: len(paced.shown()) == 20)
     _expire(paced.other)
     followed = paced.other.turns.overhearing._followed[paced.window]
@@ -456,17 +456,17 @@ def test_a_server_that_was_late_goes_on_with_its_reply_while_somebody_watches_el
 def test_nothing_of_a_reply_elsewhere_is_told_among_the_events_of_an_own_turn(paced):
     assert until(lambda: len(paced.shown()) == 20)
     followed = paced.other.turns.overhearing._followed[paced.window]
-    before = len(paced.told(TokenSpoken))
+    before = len(paced.told(TokenGenerated))
     with paced.other._system.untouched(paced.window) as free:
         assert free
         paced.allowed = 40
         assert until(lambda: followed.count >= 40)
         with followed.guard:  # that look has ended
-            assert len(paced.told(TokenSpoken)) == before
+            assert len(paced.told(TokenGenerated)) == before
 
 
 def test_who_speaks_while_something_is_told_is_not_refused(servers, monkeypatch):
-    monkeypatch.setattr(system_module, "MOMENT", 20.0)
+    monkeypatch.setattr(system_module, "LOCK_WAIT", 20.0)
     system, inside = servers[0]._system, threading.Event()
     window = servers[0].windows.create("talk").id
 
@@ -505,7 +505,7 @@ def test_news_are_heard_and_a_server_is_closed_while_a_look_waits_for_the_databa
 
 
 def test_a_reply_of_a_model_with_another_tokenizer_is_left_alone(paced, monkeypatch):
-    monkeypatch.setattr(overhearing, "PATIENCE", 0.1)
+    monkeypatch.setattr(remote_replies, "SILENCE_TIMEOUT", 0.1)
     here, engine = paced.other.turns.overhearing, paced.other.engine
     assert until(lambda: len(paced.shown()) == 20)
     monkeypatch.setattr(engine, "_info", replace(engine.info, tokenizer="another"))
@@ -521,14 +521,14 @@ def test_a_reply_of_a_model_with_another_tokenizer_is_left_alone(paced, monkeypa
 
 
 def test_an_end_is_told_only_when_what_was_shown_is_stored(paced, monkeypatch):
-    monkeypatch.setattr(overhearing, "PATIENCE", 0.1)
-    tries, recovered = [], overhearing.recover
+    monkeypatch.setattr(remote_replies, "SILENCE_TIMEOUT", 0.1)
+    tries, recovered = [], remote_replies.recover_drafts
 
     def refused_twice(system, only):
         tries.append(len(paced.told(TurnFailed)))
         return [] if len(tries) < 3 else recovered(system, only=only)
 
-    monkeypatch.setattr(overhearing, "recover", refused_twice)
+    monkeypatch.setattr(remote_replies, "recover_drafts", refused_twice)
     assert until(lambda: len(paced.shown()) == 20)
     paced.one._system.store.fleet._renew = lambda raw: None
     _expire(paced.other)

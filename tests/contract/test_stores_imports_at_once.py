@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from halo_weave.errors import StoreBusy
-from halo_weave.stores import importfile
-from tests.stores.material import NOW, exchange, exported, sleep, user
+from halo_weave.store import importing
+from tests.store.material import NOW, exchange, exported, sleep, user
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +31,7 @@ def in_the_middle(step):
 @pytest.fixture
 def two_files(rich, memory, twin_of, tmp_path, monkeypatch):
     """Exports of two copies of one memory that went on apart, and a store for both."""
-    monkeypatch.setattr(importfile, "BATCH", 2)
+    monkeypatch.setattr(importing, "BATCH", 2)
     twin = twin_of(rich, "twin")
     files = []
     for store, said, day in ((rich, "said here", 8), (twin, "said there", 9)):
@@ -71,8 +71,8 @@ def test_a_second_import_waits_for_the_first(two_files):
 IMPORT = """
 import sys
 from pathlib import Path
-from halo_weave.assemble import open_store
-from tests.stores.material import NOW
+from halo_weave.app import open_store
+from tests.store.material import NOW
 with open_store(sys.argv[1]) as store:
     print("ready", flush=True)
     print(store.import_file(Path(sys.argv[2]), now=NOW).turns)
@@ -97,7 +97,7 @@ def test_an_import_waits_for_that_of_another_process(two_files, kind, folder):
 
 def test_while_an_import_goes_on_for_long_others_are_asked_to_wait(two_files, monkeypatch):
     store, first, second = two_files
-    monkeypatch.setattr(importfile, "PATIENCE", 0.1)
+    monkeypatch.setattr(importing, "IMPORT_LOCK_SECONDS", 0.1)
 
     def try_others() -> None:
         for other in (lambda: store.import_file(second, now=NOW), lambda: store.clear(confirm=True)):

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from halo_weave.records import PutToSleep
-from tests.stores.material import NOW, ask, exchange, holding, user
+from halo_weave.store.records import ChunkToPrune
+from tests.store.material import NOW, ask, exchange, holding, user
 
 
 def long_text(words: int) -> str:
@@ -17,9 +17,9 @@ def test_a_long_chunk_that_sleeps_is_divided_at_its_places(store, window):
     before = store.chunk(key)
     traces = np.arange(2 * len(before.chunk), dtype=np.float32).reshape(2, -1)
     lit = store.live(window)[0].brightness
-    store.prune(window, [PutToSleep(key, lit, {"why": "budget"}, traces)], now=NOW)
+    store.prune(window, [ChunkToPrune(key, lit, {"why": "budget"}, traces)], now=NOW)
     bright = store.asleep_or_said(window, [key])[key].brightness
-    assert store.divide_long(256, now=NOW) == 1
+    assert store.split_long_chunks(256, now=NOW) == 1
     parts = store.chunks_between(before.chunk.start, before.chunk.stop)
     assert len(parts) >= 2
     assert "".join(part.chunk.text for part in parts) == text
@@ -31,11 +31,11 @@ def test_a_long_chunk_that_sleeps_is_divided_at_its_places(store, window):
     assert np.array_equal(np.concatenate(asleep), bright)
     assert np.array_equal(np.hstack([held[part.key].traces for part in parts]), traces)
     assert holding(store, "lighthouse") == {parts[-1].number}
-    assert store.divide_long(256, now=NOW) == 0
+    assert store.split_long_chunks(256, now=NOW) == 0
 
 
 def test_what_is_live_or_short_stays_whole(store, window):
     ids = ask(store, window, long_text(700), room=5000)
     exchange(store, window, "short", "also short")
-    assert store.divide_long(256, now=NOW) == 0
+    assert store.split_long_chunks(256, now=NOW) == 0
     assert store.chunk(user(ids.user_turn)).chunk.text == long_text(700)

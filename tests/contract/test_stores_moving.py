@@ -7,14 +7,14 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from halo_weave.assemble import open_store
+from halo_weave.app import open_store
 from halo_weave.errors import BadInput, StoreError
-from halo_weave.places import memory_file
-from halo_weave.stores.moving import move
-from halo_weave.stores.sql import copying
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.paths import memory_file
+from halo_weave.store import transfer
+from halo_weave.store.sqlite import SqliteStore
+from halo_weave.store.transfer import transfer_memory
 from tests.contract.conftest import Kind
-from tests.stores.material import NOW, exchange, unit_vectors
+from tests.store.material import NOW, exchange, unit_vectors
 
 
 class Interrupted(Exception):
@@ -48,24 +48,24 @@ def told(store) -> dict:
 
 
 def test_a_memory_is_the_same_in_the_other_store_and_back_again(rich, empty, kind, folder):
-    rich.mark_wrong(rich.chunks([2])[0].key, "what was that?", now=NOW)
+    rich.add_negative_feedback(rich.chunks([2])[0].key, "what was that?", now=NOW)
     rich.name_chat("chat-1", rich.windows()[0].id)
     before = told(rich)
-    assert move(rich, empty("there")) == []
+    assert transfer_memory(rich, empty("there")) == []
     back = kind.bare(folder / "back")
     with open_store(empty("there")) as there:
         assert told(there) == before
-        assert there.wrong_marks() == rich.wrong_marks()
+        assert there.negative_feedback() == rich.negative_feedback()
         assert there.chat_window("chat-1") == rich.windows()[0].id
         assert there.history(limit=1000) == rich.history(limit=1000)
-        assert move(there, back) == []
+        assert transfer_memory(there, back) == []
     with open_store(back) as again:
         assert told(again) == before
-        assert again.wrong_marks() == rich.wrong_marks()
+        assert again.negative_feedback() == rich.negative_feedback()
 
 
 def test_what_is_said_after_a_move_gets_new_ids_and_is_found(rich, empty):
-    move(rich, empty("there"))
+    transfer_memory(rich, empty("there"))
     stats = rich.stats()
     with open_store(empty("there")) as there:
         window = there.windows()[0].id
@@ -78,7 +78,7 @@ def test_what_is_said_after_a_move_gets_new_ids_and_is_found(rich, empty):
 
 
 def test_a_move_that_broke_off_goes_on_and_copies_only_what_is_missing(rich, empty, monkeypatch):
-    monkeypatch.setattr(copying, "BATCH", 5)
+    monkeypatch.setattr(transfer, "BATCH", 5)
     steps = []
 
     def stop(done: int, total: int) -> None:
@@ -87,43 +87,43 @@ def test_a_move_that_broke_off_goes_on_and_copies_only_what_is_missing(rich, emp
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        move(rich, empty("there"), progress=stop)
+        transfer_memory(rich, empty("there"), progress=stop)
     with pytest.raises(StoreError):
         open_store(empty("there"), read_only=True).close()  # it is not whole, so nobody can use it
     again = []
-    move(rich, empty("there"), progress=lambda done, total: again.append(done))
+    transfer_memory(rich, empty("there"), progress=lambda done, total: again.append(done))
     whole = []
-    move(rich, empty("whole"), progress=lambda done, total: whole.append(done))
+    transfer_memory(rich, empty("whole"), progress=lambda done, total: whole.append(done))
     assert len(again) < len(whole)
     with open_store(empty("there")) as there:
         assert told(there) == told(rich)
 
 
 def test_rows_that_changed_since_a_move_broke_off_are_what_they_are_now(rich, empty, monkeypatch):
-    monkeypatch.setattr(copying, "BATCH", 5)
+    monkeypatch.setattr(transfer, "BATCH", 5)
 
     def stop(done: int, total: int) -> None:
         if done > total // 2:
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        move(rich, empty("there"), progress=stop)
+        transfer_memory(rich, empty("there"), progress=stop)
     window = rich.windows()[0]
     rich.change_window(window.id, name="renamed", now=NOW)
     live = rich.live(window.id)
     bright = np.full(sum(len(one.chunk) for one in live), 3, np.float32)
     rich.save_brightness(window.id, [one.chunk for one in live], bright)
     rich.delete([live[0].key], now=NOW)
-    move(rich, empty("there"))
+    transfer_memory(rich, empty("there"))
     with open_store(empty("there")) as there:
         assert told(there) == told(rich)
 
 
 def test_a_memory_is_not_moved_over_another_one(rich, empty):
-    move(rich, empty("there"))
+    transfer_memory(rich, empty("there"))
     exchange(rich, rich.windows()[0].id, "later", "words")
     with pytest.raises(BadInput, match="already"):
-        move(rich, empty("there"))
+        transfer_memory(rich, empty("there"))
 
 
 def test_nobody_writes_to_a_memory_while_it_is_moved(rich, empty):
@@ -134,7 +134,7 @@ def test_nobody_writes_to_a_memory_while_it_is_moved(rich, empty):
 
     rich._db.busy_seconds = 0.05
     with pytest.raises(Interrupted):
-        move(rich, empty("there"), progress=say)
+        transfer_memory(rich, empty("there"), progress=say)
 
 
 def test_a_backup_is_a_whole_memory_in_one_file(rich, folder):
@@ -148,7 +148,7 @@ def test_a_backup_is_a_whole_memory_in_one_file(rich, folder):
 
 def test_vectors_are_near_in_both_stores_alike(rich, empty):
     """The database that has an index of its own finds what a comparison of all vectors finds."""
-    move(rich, empty("there"))
+    transfer_memory(rich, empty("there"))
     (generation,) = [one.id for one in rich.generations() if one.state == "current"]
     with open_store(empty("there")) as there:
         searches = [found for one in (rich, there) if (found := one.vector_search(generation))]

@@ -3,9 +3,9 @@
 import pytest
 
 from halo_weave.errors import BadInput, UnknownPerson, UnknownWindow
-from halo_weave.records import OWNER, Subset
-from halo_weave.stores.sql.copying import copy_rows
-from tests.stores.material import NOW, ask, exported, live_keys, user, wake
+from halo_weave.store.records import OWNER, ExportFilter
+from halo_weave.store.transfer import copy_rows
+from tests.store.material import NOW, ask, exported, live_keys, user, wake
 
 HASH = "ab" * 32
 
@@ -72,7 +72,7 @@ def test_what_is_not_shared_any_more_leaves_the_windows_that_it_woke_up_in(store
 
 
 def test_keepsakes_and_chats_of_different_people_have_the_same_names(store, ann):
-    hers = store.kept_by(ann)
+    hers = store.for_owner(ann)
     for kept, said in ((store, "mine"), (hers, "hers")):
         kept.save_note("notes", {"said": said}, now=NOW)
         kept.save_entry("A/B", said, now=NOW)
@@ -94,7 +94,7 @@ def test_owners_and_shares_go_along_with_a_file_and_with_a_move(store, memory, a
     ask(store, hers, "The key is under the mat.")
     ask(store, window(store, OWNER, "Mine"), "The bell is broken.")
     store.share(ann, hers, bob, writes=True, now=NOW)
-    store.kept_by(ann).save_note("notes", {"said": "hers"}, now=NOW)
+    store.for_owner(ann).save_note("notes", {"said": "hers"}, now=NOW)
     file = tmp_path / "all.json"
     file.write_text(exported(store))
     assert HASH not in file.read_text()
@@ -103,7 +103,7 @@ def test_owners_and_shares_go_along_with_a_file_and_with_a_move(store, memory, a
     names = {one.id: one.name for one in other.people()}
     assert {one.name: names.get(one.owner, "") for one in other.windows()} == {"Hers": "ann", "Mine": ""}
     assert [(one.window, names[one.person], one.writes) for one in other.shares()] == [(hers, "bob", True)]
-    assert other.kept_by(next(one for one in names if names[one] == "ann")).notes()[0].content == {
+    assert other.for_owner(next(one for one in names if names[one] == "ann")).notes()[0].content == {
         "said": "hers"
     }
     assert not any(other.key_mark(one) for one in names)  # nobody gets a key by a file
@@ -132,7 +132,7 @@ def test_an_import_shares_nothing_that_was_here(store, memory, ann, bob, tmp_pat
 def test_an_export_of_one_person_has_nothing_of_another(store, ann, bob):
     for owner, word in ((ann, "mat"), (bob, "bell"), (OWNER, "door")):
         ask(store, window(store, owner, f"The {word}"), f"The {word} is red.")
-    told = exported(store, subset=Subset(reader=ann))
+    told = exported(store, subset=ExportFilter(reader=ann))
     assert "The mat is red." in told
     assert "bell" not in told
     assert "door" not in told

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from halo_weave.assemble import open_store
-from halo_weave.embedders.hashing import HashingEmbedder
+from halo_weave.app import open_store
+from halo_weave.engines.base import SearchFilter
 from halo_weave.errors import StoreError, StoreTooNew
-from halo_weave.index.recall import Recall
-from halo_weave.places import memory_file
-from halo_weave.ports import Only
-from halo_weave.stores.sqlite import SqliteStore
-from tests.stores.material import NOW, ask, exchange
+from halo_weave.paths import memory_file
+from halo_weave.search.hashing_embedder import HashingEmbedder
+from halo_weave.search.memory_search import MemorySearch
+from halo_weave.store.sqlite import SqliteStore
+from tests.store.material import NOW, ask, exchange
 
 ROOT = Path(__file__).parents[2]
 
@@ -131,8 +131,8 @@ def broken_off(store, end) -> None:
 
 WRITER = """
 import sys
-from halo_weave.assemble import open_store
-from tests.stores.material import ask
+from halo_weave.app import open_store
+from tests.store.material import ask
 with open_store(sys.argv[1]) as store:
     print("open", flush=True)
     while True:
@@ -159,7 +159,7 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(address):
 
 
 def test_many_vectors_are_searched_by_an_index_and_no_window_gets_too_few(address, monkeypatch):
-    monkeypatch.setattr("halo_weave.stores.postgres.nearest.EXACT_BELOW", 100)
+    monkeypatch.setattr("halo_weave.store.postgres.store.EXACT_BELOW", 100)
     rng = np.random.default_rng(3)
     with open_store(address) as store:
         windows = [store.create_window(name, now=NOW).id for name in ("large", "small")]
@@ -199,9 +199,13 @@ def test_a_search_within_little_of_a_memory_finds_as_much_as_on_sqlite(address, 
             for i in range(24):
                 texts = [" ".join(rng.choices(words, k=6)) for _ in range(40)]
                 ask(store, windows[i % 12 == 0], *texts, room=400, speaker="Ida" if i % 8 == 5 else "Ada")
-            recall = Recall(store, HashingEmbedder)
+            recall = MemorySearch(store, HashingEmbedder)
             recall.settle()
-            masks = Only(), Only(speaker="Ida"), Only(since=NOW, windows=frozenset(windows[1:]))
+            masks = (
+                SearchFilter(),
+                SearchFilter(speaker="Ida"),
+                SearchFilter(since=NOW, windows=frozenset(windows[1:])),
+            )
             hits = [recall.search("w1 w2 w3 w4 w5", limit=50, now=NOW, only=only) for only in masks]
             found.append([[hit.key for hit in some] for some in hits])
             recall.close()

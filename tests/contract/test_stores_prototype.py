@@ -6,7 +6,7 @@ import pytest
 
 from halo_weave.core.tokens import Role
 from halo_weave.errors import ImportRefused
-from tests.stores.material import NOW, assistant, exchange, holding, live_keys, user
+from tests.store.material import NOW, assistant, exchange, holding, live_keys, user
 
 
 def token(

@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 
 from halo_weave.core.tokens import ChunkKey
-from halo_weave.records import Subset
-from halo_weave.store import Store
-from tests.stores.material import (
+from halo_weave.store.protocol import Store
+from halo_weave.store.records import ExportFilter
+from tests.store.material import (
     NOW,
     assistant,
     exchange,
@@ -174,7 +174,7 @@ def test_a_part_without_the_hit_tells_no_event_twice(told, other, load):
     """First the part, then the whole; and the part into the memory that it came from."""
     second = told.create_window("second", now=NOW).id
     wake(told, second, user(5), part="hit", hit="3.0.user")
-    before, part = exported(told), exported(told, subset=Subset(window=second))
+    before, part = exported(told), exported(told, subset=ExportFilter(window=second))
     load(told, part)
     assert exported(told) == before
     for text in (part, before, part):

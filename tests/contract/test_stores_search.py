@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from halo_weave.core.resurrection import RecallHit, choose_resurrections
+from halo_weave.core.resurrection import RecallHit, plan_recall
 from halo_weave.core.tokens import Role
 from halo_weave.errors import BadInput
-from tests.stores.material import (
+from tests.store.material import (
     NOW,
     answer,
     ask,
@@ -164,7 +164,7 @@ def test_the_old_embedder_serves_until_the_new_one_is_complete(store, window, ag
 
     states = {item.id: item.state for item in store.generations()}
     assert states == {old.id: "retired", new.id: "current"}
-    assert store.sweep_vectors() == 10
+    assert store.delete_old_vectors() == 10
     assert [item.vectors for item in store.generations()] == [0, 11]
 
 
@@ -196,9 +196,9 @@ def test_sleepers_are_what_the_plan_needs(store, window):
     sleepers = store.sleepers(window, [assistant(2, 2)])
     assert sleepers.keys() == {assistant(2), assistant(2, 2)}
     hit = sleepers[assistant(2, 2)]
-    assert (hit.tokens, hit.across) == (1, user(1))
+    assert (hit.tokens, hit.pair_key) == (1, user(1))
     assert hit.peak == pytest.approx(2200 + 1 / 3, abs=1e-3)
-    plan = choose_resurrections([RecallHit(assistant(2, 2), 0.9)], sleepers, 100, live={user(1)})
+    plan = plan_recall([RecallHit(assistant(2, 2), 0.9)], sleepers, 100, live={user(1)})
     assert plan.keys == (assistant(2, 2), assistant(2))
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from halo_weave.errors import UnknownChunk
-from halo_weave.records import Subset
-from tests.stores.material import NOW, ask, assistant, exchange, exported, user
+from halo_weave.store.records import ExportFilter
+from tests.store.material import NOW, ask, assistant, exchange, exported, user
 
 
 def test_a_chunk_has_the_tags_that_it_was_given_last(store, window):
@@ -46,7 +46,7 @@ def test_tags_follow_chunks_that_are_merged_and_divided(store, window):
     assert store.chunk_tags([user(1), user(1, 1)]) == {user(1): ("blue", "red")}
     ask(store, window, " ".join(f"word {i}." for i in range(300)), asleep=True, room=1_000)
     store.tag_chunk(user(3), ["long"], now=NOW)
-    assert store.divide_long(100, now=NOW) == 1
+    assert store.split_long_chunks(100, now=NOW) == 1
     parts = [one.key for one in store.turn(3)]
     assert len(parts) > 2
     assert store.tagged(["long"]).keys() == {*parts}
@@ -64,7 +64,7 @@ def test_nobody_has_the_tags_of_somebody_else(store, elsewhere, window, tmp_path
     assert store.tag_counts(owner=ann) == {}  # she may not read it
     store.share("", window, ann, writes=False, now=NOW)
     assert store.tag_counts(owner=ann) == {"hers": 1}
-    assert "hers" not in exported(store, subset=Subset(reader=""))
+    assert "hers" not in exported(store, subset=ExportFilter(reader=""))
     (tmp_path / "all.json").write_text(exported(store))
     elsewhere.import_file(tmp_path / "all.json", now=NOW)
     (there,) = elsewhere.people()
@@ -74,18 +74,18 @@ def test_nobody_has_the_tags_of_somebody_else(store, elsewhere, window, tmp_path
 
 def test_a_wrong_memory_stays_one_when_it_is_merged_or_divided(store, window):
     ask(store, window, "one", " two")
-    store.mark_wrong(user(1), "which?", now=NOW)
-    store.mark_wrong(user(1, 1), "which?", now=NOW)
-    store.mark_wrong(user(1, 1), "what else?", now=NOW)
+    store.add_negative_feedback(user(1), "which?", now=NOW)
+    store.add_negative_feedback(user(1, 1), "which?", now=NOW)
+    store.add_negative_feedback(user(1, 1), "what else?", now=NOW)
     store.merge(window, user(1, 1), now=NOW)
     number = store.chunk(user(1)).number
-    assert sorted(store.wrong_marks()) == [(number, "what else?"), (number, "which?")]
-    store.mark_wrong(user(1), None, now=NOW)
-    assert store.wrong_marks() == []
+    assert sorted(store.negative_feedback()) == [(number, "what else?"), (number, "which?")]
+    store.add_negative_feedback(user(1), None, now=NOW)
+    assert store.negative_feedback() == []
     ask(store, window, " ".join(f"word {i}." for i in range(300)), asleep=True, room=1_000)
-    store.mark_wrong(user(3), "which word?", now=NOW)
-    store.divide_long(100, now=NOW)
+    store.add_negative_feedback(user(3), "which word?", now=NOW)
+    store.split_long_chunks(100, now=NOW)
     parts = {one.number for one in store.turn(3)}
     assert len(parts) > 2
-    assert {marked for marked, _ in store.wrong_marks()} == parts
+    assert {marked for marked, _ in store.negative_feedback()} == parts
     assert store.verify() == []

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, UnknownWindow
-from halo_weave.records import Subset
-from tests.stores.material import (
+from halo_weave.store.records import ExportFilter
+from tests.store.material import (
     NOW,
     answer,
     ask,
@@ -173,7 +173,7 @@ def test_the_version_is_another_one_after_any_commit(store, window, again):
 
 def test_an_unknown_window_cannot_be_exported(store):
     with pytest.raises(UnknownWindow):
-        exported(store, subset=Subset(window="nowhere"))
+        exported(store, subset=ExportFilter(window="nowhere"))
 
 
 @given(data=st.data())

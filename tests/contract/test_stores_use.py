@@ -4,18 +4,18 @@ import json
 
 import pytest
 
-from halo_weave.core.use import ChunkShare, ReplyUse, TokenSource
+from halo_weave.core.attribution import Attribution, ChunkShare, TokenSource
 from halo_weave.errors import ImportRefused, UnknownChunk
-from tests.stores.material import NOW, assistant, exchange, exported, live_keys, user
+from tests.store.material import NOW, assistant, exchange, exported, live_keys, user
 
 
 @pytest.fixture
-def use(store, window) -> ReplyUse:
+def use(store, window) -> Attribution:
     """The reply in turn 4 took most from turn 1, and something from turn 2."""
     exchange(store, window, "the lighthouse stands", "tall and", " white")
     exchange(store, window, "what is white", "the lighthouse is")
     starts = {item.key: item.chunk.start for item in store.live(window)}
-    use = ReplyUse(
+    use = Attribution(
         (
             ChunkShare(user(1), starts[user(1)], 0.5),
             ChunkShare(assistant(2, 1), starts[assistant(2, 1)], 0.25),
@@ -37,7 +37,7 @@ def test_the_use_of_a_reply_is_there_again(store, again, use):
 
 
 def test_what_is_known_stays(store, use):
-    store.save_use(4, ReplyUse((), 1.0, ()))
+    store.save_use(4, Attribution((), 1.0, ()))
     assert store.use_of(4) == use
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from halo_weave.core.tokens import Chunk, Role, Tokens
-from halo_weave.core.window import Live, Window
+from halo_weave.core.working_set import LiveChunk, WorkingSet
 from halo_weave.errors import BadInput, UnknownChunk
-from halo_weave.records import PutToSleep, WakeUp, Wanted
-from tests.stores.material import (
+from halo_weave.store.records import ChunksToEmbed, ChunkToPrune, ChunkToResurrect
+from tests.store.material import (
     NOW,
     TOKENIZER,
     answer,
@@ -35,7 +35,7 @@ def test_a_window_restores_bit_by_bit(store, window, again):
     store.save_brightness(window, [item.chunk for item in store.live(window)], bright)
     live = again().live(window)
     assert np.concatenate([item.brightness for item in live]).tobytes() == bright.tobytes()
-    restored = Window(live)
+    restored = WorkingSet(live)
     assert [chunk.text for chunk in restored.chunks] == ["one two three", "four five", " six"]
     assert restored.brightness.tobytes() == bright.tobytes()
 
@@ -66,7 +66,7 @@ def test_brightness_of_the_wrong_size_or_place_changes_nothing(store, window):
 def test_a_pruned_chunk_keeps_its_brightness_and_why_it_slept(store, window):
     ids = exchange(store, window, "one two three", "answer")
     bright = np.array([3.5, 9, -1], np.float32)
-    store.prune(window, [PutToSleep(user(ids.user_turn), bright, {"why": "dimmest", "rivals": 3})], now=NOW)
+    store.prune(window, [ChunkToPrune(user(ids.user_turn), bright, {"why": "dimmest", "rivals": 3})], now=NOW)
     assert live_keys(store, window) == [assistant(ids.assistant_turn)]
     asleep = sleeping(store, window, user(ids.user_turn))
     assert asleep.brightness.tobytes() == bright.tobytes()
@@ -92,7 +92,9 @@ def test_several_chunks_are_read_at_once_with_the_brightness_they_had_here(store
     letters = Tokens.of(range(9), [bytes([letter]) for letter in b"one two 1"])
     bright = store.live(window)[0].brightness
     sleep(store, window, user(first.user_turn))
-    woken = WakeUp(user(second.user_turn), np.ones(9, np.float32), tokens=letters, tokenizer="letters")
+    woken = ChunkToResurrect(
+        user(second.user_turn), np.ones(9, np.float32), tokens=letters, tokenizer="letters"
+    )
     store.wake(other, [woken], now=NOW)
     sleep(store, other, user(second.user_turn))
     store.delete([user(gone.user_turn)], now=NOW)
@@ -128,12 +130,12 @@ def test_traces_are_kept_beside_brightness_wherever_a_chunk_goes(store, window, 
     with pytest.raises(BadInput, match="do not fit"):
         store.save_brightness(window, [item.chunk for item in live], bright, traces[:, :2])
     with pytest.raises(BadInput, match="do not fit"):
-        store.prune(window, [PutToSleep(key, bright[:2], traces=traces)], now=NOW)
+        store.prune(window, [ChunkToPrune(key, bright[:2], traces=traces)], now=NOW)
 
-    store.prune(window, [PutToSleep(key, bright[:2], traces=10 * traces[:, :2])], now=NOW)
+    store.prune(window, [ChunkToPrune(key, bright[:2], traces=10 * traces[:, :2])], now=NOW)
     assert store.asleep_or_said(window, [key])[key].traces.tolist() == [[0, 10], [30, 40]]
     assert store.graveyard(window).items[0].traces.tolist() == [[0, 10], [30, 40]]
-    store.wake(window, [WakeUp(key, bright[:2], traces=traces[:, :2])], now=NOW)
+    store.wake(window, [ChunkToResurrect(key, bright[:2], traces=traces[:, :2])], now=NOW)
     store.delete([key], now=NOW)
     store.undelete([key], now=NOW)
     assert traces_of(key) == [[0, 1], [3, 4]]
@@ -147,7 +149,7 @@ def test_merged_with_a_chunk_without_traces_those_are_not_known(store, window):
     ids = ask(store, window, "one", " two")
     bright, key = np.ones(1, np.float32), user(ids.user_turn)
     sleep(store, window, key)
-    store.wake(window, [WakeUp(key, bright, traces=np.full((1, 1), 7, np.float32))], now=NOW)
+    store.wake(window, [ChunkToResurrect(key, bright, traces=np.full((1, 1), 7, np.float32))], now=NOW)
     store.merge(window, user(ids.user_turn, 1), now=NOW)
     assert np.array_equal(store.live(window)[0].traces, [[7, np.nan]], equal_nan=True)
 
@@ -156,13 +158,18 @@ def test_a_plan_is_applied_whole_or_not_at_all(store, window):
     ids = exchange(store, window, "one", "two")
     bright = np.ones(1, np.float32)
     with pytest.raises(UnknownChunk):
-        store.prune(window, [PutToSleep(user(ids.user_turn), bright), PutToSleep(user(99), bright)], now=NOW)
+        store.prune(
+            window, [ChunkToPrune(user(ids.user_turn), bright), ChunkToPrune(user(99), bright)], now=NOW
+        )
     assert len(live_keys(store, window)) == 2
     sleep(store, window, user(ids.user_turn))
     with pytest.raises(BadInput):
         store.wake(
             window,
-            [WakeUp(user(ids.user_turn), bright), WakeUp(assistant(ids.assistant_turn), bright)],
+            [
+                ChunkToResurrect(user(ids.user_turn), bright),
+                ChunkToResurrect(assistant(ids.assistant_turn), bright),
+            ],
             now=NOW,
         )
     assert live_keys(store, window) == [assistant(ids.assistant_turn)]
@@ -217,7 +224,7 @@ def test_a_window_on_another_tokenizer_keeps_its_own_reading(store, window, agai
     letters = Tokens.of(range(17), [bytes([letter]) for letter in b"lighthouse keeper"])
     chunk = Chunk(user(ids.user_turn), ids.start, letters, span=2)
     bright = np.arange(17, dtype=np.float32)
-    store.reread(window, [Live(chunk, bright)], tokenizer="letters", now=NOW)
+    store.reread(window, [LiveChunk(chunk, bright)], tokenizer="letters", now=NOW)
     live = again().live(window)[0]
     assert (live.chunk.tokens, live.tokenizer, live.chunk.span) == (letters, "letters", 2)
     assert store.chunk(user(ids.user_turn)).tokenizer == TOKENIZER
@@ -227,7 +234,7 @@ def test_a_window_on_another_tokenizer_keeps_its_own_reading(store, window, agai
     wake(store, window, user(ids.user_turn))
     assert store.live(window)[0].chunk.tokens == letters
     store.reread(
-        window, [Live(store.chunk(user(ids.user_turn)).chunk, bright[:2])], tokenizer=TOKENIZER, now=NOW
+        window, [LiveChunk(store.chunk(user(ids.user_turn)).chunk, bright[:2])], tokenizer=TOKENIZER, now=NOW
     )
     assert store.live(window)[0].chunk.tokens == cut("lighthouse keeper")
 
@@ -237,13 +244,13 @@ def test_a_chunk_wakes_up_with_tokens_of_another_tokenizer(store, window):
     letters = Tokens.of([1, 2], [b"a", b"b"])
     store.wake(
         window,
-        [WakeUp(user(ids.user_turn), np.ones(2, np.float32), tokens=letters, tokenizer="letters")],
+        [ChunkToResurrect(user(ids.user_turn), np.ones(2, np.float32), tokens=letters, tokenizer="letters")],
         now=NOW,
     )
     assert store.live(window)[0].chunk.tokens == letters
     sleep(store, window, user(ids.user_turn))
     with pytest.raises(BadInput, match="1 tokens, not 3"):
-        store.wake(window, [WakeUp(user(ids.user_turn), np.ones(3, np.float32))], now=NOW)
+        store.wake(window, [ChunkToResurrect(user(ids.user_turn), np.ones(3, np.float32))], now=NOW)
 
 
 # The graveyard
@@ -258,7 +265,7 @@ def sleepers(store, window):
     for number, key in enumerate(bright):
         store.prune(
             window,
-            [PutToSleep(key, bright[key] - number * 2000, {})],
+            [ChunkToPrune(key, bright[key] - number * 2000, {})],
             now=NOW + timedelta(minutes=number % 5),
         )
     return window
@@ -337,7 +344,7 @@ def test_a_merged_chunk_has_the_tokens_the_span_and_the_pin_of_both(store, windo
     assert (live.chunk.start, live.chunk.span, live.chunk.stop) == (ids.start, 3, second.chunk.stop)
     assert live.brightness.tolist() == [*first.brightness.tolist(), 10_000]
     assert live.pinned
-    assert Window([live]).pinned == {user(ids.user_turn)}
+    assert WorkingSet([live]).pinned == {user(ids.user_turn)}
 
 
 def test_a_merged_chunk_has_the_tags_of_both(store, window):
@@ -424,7 +431,9 @@ def test_deleted_words_are_found_by_no_way_of_searching_until_undeleted(store, w
     later = NOW + timedelta(days=1)
     store.undelete(keys, now=later)
     assert set(store.wanted(generation.id, 10).numbers.tolist()) == {number, number + 1}
-    store.add_vectors(generation.id, Wanted(np.array([number]), store.sequence()), vectors[number][None])
+    store.add_vectors(
+        generation.id, ChunksToEmbed(np.array([number]), store.sequence()), vectors[number][None]
+    )
     assert everywhere(store, "zanzibar", vectors[number]) == {number, number + 1}
     record = store.chunk(user(ids.user_turn))
     assert (record.deleted, record.undeleted) == (None, later)

@@ -1,7 +1,7 @@
 """Memories in different stores synchronise through one folder."""
 
-from halo_weave.assemble import open_store
-from tests.stores.material import NOW, answer, ask, exchange, holding, user
+from halo_weave.app import open_store
+from tests.store.material import NOW, answer, ask, exchange, holding, user
 
 
 def test_a_memory_in_any_store_comes_to_the_same_as_one_in_a_file(store, tmp_path):
@@ -18,7 +18,7 @@ def test_a_memory_in_any_store_comes_to_the_same_as_one_in_a_file(store, tmp_pat
         again = ask(other, window, "Felix hunts")
         answer(other, window, again, "fine")
         other.delete(other.deletion_of(user(1)), now=NOW)
-        other.mark_wrong(user(again.user_turn), "what?", now=NOW)
+        other.add_negative_feedback(user(again.user_turn), "what?", now=NOW)
         other.delete_entry("Cats/Minka", now=NOW)
         other.sync(shared, now=NOW)
         store.sync(shared, now=NOW)
@@ -28,6 +28,6 @@ def test_a_memory_in_any_store_comes_to_the_same_as_one_in_a_file(store, tmp_pat
             assert not holding(one, "minka")
             assert [window.tags for window in one.windows()] == [("home",)]
             assert one.entries() == []
-            assert len(one.wrong_marks()) == 1
+            assert len(one.negative_feedback()) == 1
             assert one.settings()["persona"]["user_name"] == "Ada"
             assert one.verify() == []

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from halo_weave.core.brightness import AttentionRow, Floats, Light, Sight
+from halo_weave.core.brightness import AttentionRow, Floats, StrategyInput, TokenBrightness
 from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
-from halo_weave.core.window import Live, Window
+from halo_weave.core.working_set import LiveChunk, WorkingSet
 
 
 def tokens(count: int, first: int = 0) -> Tokens:
@@ -21,9 +21,9 @@ def chunk(turn: int, number: int, role: Role, start: int, count: int, answers: i
     return Chunk(ChunkKey(turn, number, role), start, tokens(count), answers)
 
 
-def live(item: Chunk, brightness: float | np.ndarray = 10_000.0, pinned: bool = False) -> Live:
+def live(item: Chunk, brightness: float | np.ndarray = 10_000.0, pinned: bool = False) -> LiveChunk:
     values = np.broadcast_to(np.asarray(brightness, np.float32), (len(item),)).copy()
-    return Live(item, values, pinned)
+    return LiveChunk(item, values, pinned)
 
 
 @dataclass(frozen=True)
@@ -32,31 +32,31 @@ class Traced(MagnitudeVoting):
 
     traces = ("surprisal", "rows", "replies")
 
-    def born(self, surprisal: Floats) -> Light:
+    def born(self, surprisal: Floats) -> TokenBrightness:
         nothing = np.zeros((2, len(surprisal)), np.float32)
-        return Light(super().born(surprisal).brightness, np.vstack([surprisal, nothing]))
+        return TokenBrightness(super().born(surprisal).brightness, np.vstack([surprisal, nothing]))
 
-    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
         assert sight.light.traces is not None
         traces = sight.light.traces.copy()
         traces[1, : sight.scored] += 1
-        return Light(super().brighten(sight, row).brightness, traces)
+        return TokenBrightness(super().brighten(sight, row).brightness, traces)
 
-    def after_reply(self, sight: Sight) -> Light:
+    def after_reply(self, sight: StrategyInput) -> TokenBrightness:
         assert sight.light.traces is not None
         traces = sight.light.traces.copy()
         old = np.repeat(sight.ages > 0, np.diff(sight.offsets))
         traces[2, old] += 1
-        return Light(sight.light.brightness, traces)
+        return TokenBrightness(sight.light.brightness, traces)
 
 
 BRIGHTNESS = st.integers(-500, 10_000)
 
 
 @st.composite
-def said(draw, max_exchanges: int = 6) -> list[Live]:
+def said(draw, max_exchanges: int = 6) -> list[LiveChunk]:
     """All that was said: exchanges of 1 to 4 chunks each, with gaps between, some pinned, brightness in ties."""
-    everything: list[Live] = []
+    everything: list[LiveChunk] = []
     turn, position = 1, 0
     for _ in range(draw(st.integers(1, max_exchanges))):
         question = turn
@@ -76,5 +76,5 @@ def said(draw, max_exchanges: int = 6) -> list[Live]:
 FRAMES = {Role.USER: 3, Role.ASSISTANT: 2}
 
 
-def window_of(items: list[Live], **more: object) -> Window:
-    return Window(items, frame_tokens=FRAMES, system_tokens=4, **more)  # type: ignore[arg-type]
+def window_of(items: list[LiveChunk], **more: object) -> WorkingSet:
+    return WorkingSet(items, frame_tokens=FRAMES, system_tokens=4, **more)  # type: ignore[arg-type]

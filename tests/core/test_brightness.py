@@ -5,11 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halo_weave.core.brightness import AttentionRow, Fault, Light, Sight, means, peaks, returning
+from halo_weave.core.brightness import (
+    AttentionRow,
+    RowFault,
+    StrategyInput,
+    TokenBrightness,
+    means,
+    peaks,
+    resurrected_brightness,
+)
 from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.strategies.surprise import Surprise
 from halo_weave.core.tokens import Role
-from halo_weave.core.window import Window
+from halo_weave.core.working_set import WorkingSet
 from tests.core.conversations import chunk, live
 
 
@@ -17,18 +25,20 @@ def row(shares: list[float], **aside: float) -> AttentionRow:
     return AttentionRow(np.array(shares, np.float32), **aside)
 
 
-def window(tokens: int = 4, reply: int = 0, strategy=None) -> Window:
-    made = Window([live(chunk(1, 0, Role.USER, 0, tokens), 100.0)], strategy=strategy)
+def window(tokens: int = 4, reply: int = 0, strategy=None) -> WorkingSet:
+    made = WorkingSet([live(chunk(1, 0, Role.USER, 0, tokens), 100.0)], strategy=strategy)
     made.begin_reply(2, 100, 1)
     for i in range(reply):
         made.say(i, b"r")
     return made
 
 
-def sight(brightness: np.ndarray, scored: int) -> Sight:
+def sight(brightness: np.ndarray, scored: int) -> StrategyInput:
     """One chunk of tokens, as a strategy sees it."""
     only = chunk(1, 0, Role.USER, 0, len(brightness))
-    return Sight(Light(brightness), [only], np.array([0, len(brightness)]), np.zeros(1, np.int64), scored)
+    return StrategyInput(
+        TokenBrightness(brightness), [only], np.array([0, len(brightness)]), np.zeros(1, np.int64), scored
+    )
 
 
 def voted_by_hand(brightness, shares, sink, context, cap=10_000, decay=1):
@@ -91,7 +101,7 @@ def test_a_first_token_outside_the_chunks_is_the_sink_of_the_prototype():
 
 
 def test_brightness_is_capped_and_has_no_floor():
-    made = Window([live(chunk(1, 0, Role.USER, 0, 3), np.array([9_999, -5_000, 10]))])
+    made = WorkingSet([live(chunk(1, 0, Role.USER, 0, 3), np.array([9_999, -5_000, 10]))])
     made.update(row([0.45, 0.0, 0.55]))
     assert made.brightness.tolist() == [10_000, -5_001, 12]
 
@@ -116,20 +126,20 @@ def test_the_current_turn_is_scored_only_on_request():
 @pytest.mark.parametrize(
     ("seen", "fault"),
     [
-        (None, Fault.MISSING),
-        (row([]), Fault.EMPTY),
-        (AttentionRow(np.full((2, 4), 0.125, np.float32)), Fault.EMPTY),
-        (row([0.5, 0.5]), Fault.SHORT),
-        (row([0.2] * 5), Fault.LONG),
-        (row([0.5, np.nan, 0.25, 0.25]), Fault.NOT_FINITE),
-        (row([0.5, np.inf, 0.25, 0.25]), Fault.NOT_FINITE),
-        (row([0.5, -np.inf, np.inf, 0.25]), Fault.NOT_FINITE),
-        (row([0.5, 0.25, 0.25, 0.0], frames=np.nan), Fault.NOT_FINITE),
-        (row([0.75, -0.25, 0.25, 0.25]), Fault.NEGATIVE),
-        (row([0.75, 0.25, 0.25, 0.25], system=-0.5), Fault.NEGATIVE),
-        (row([0.0] * 4), Fault.ZERO),
-        (row([0.5, 0.5, 0.5, 0.5]), Fault.NOT_ONE),
-        (row([0.1] * 4), Fault.NOT_ONE),
+        (None, RowFault.MISSING),
+        (row([]), RowFault.EMPTY),
+        (AttentionRow(np.full((2, 4), 0.125, np.float32)), RowFault.EMPTY),
+        (row([0.5, 0.5]), RowFault.SHORT),
+        (row([0.2] * 5), RowFault.LONG),
+        (row([0.5, np.nan, 0.25, 0.25]), RowFault.NOT_FINITE),
+        (row([0.5, np.inf, 0.25, 0.25]), RowFault.NOT_FINITE),
+        (row([0.5, -np.inf, np.inf, 0.25]), RowFault.NOT_FINITE),
+        (row([0.5, 0.25, 0.25, 0.0], frames=np.nan), RowFault.NOT_FINITE),
+        (row([0.75, -0.25, 0.25, 0.25]), RowFault.NEGATIVE),
+        (row([0.75, 0.25, 0.25, 0.25], system=-0.5), RowFault.NEGATIVE),
+        (row([0.0] * 4), RowFault.ZERO),
+        (row([0.5, 0.5, 0.5, 0.5]), RowFault.NOT_ONE),
+        (row([0.1] * 4), RowFault.NOT_ONE),
     ],
 )
 @pytest.mark.parametrize("strategy", [MagnitudeVoting(), Surprise()])
@@ -158,16 +168,16 @@ def test_surprise_keeps_what_was_not_expected():
     strategy = Surprise()
     born = strategy.born(np.array([0.5, 3.0, 50.0, np.nan], np.float32)).brightness
     assert born.tolist() == [500, 3_000, 10_000, 10_000]
-    made = Window([live(chunk(1, 0, Role.USER, 0, 2), 500), live(chunk(3, 0, Role.USER, 9, 2), [1, 9])])
+    made = WorkingSet([live(chunk(1, 0, Role.USER, 0, 2), 500), live(chunk(3, 0, Role.USER, 9, 2), [1, 9])])
     made.use(strategy)
     assert made.chunk_brightness() == [500, 5]
-    made.learn_surprisal(3, np.array([2.0, 4.0], np.float32))
+    made.observe_surprisal(3, np.array([2.0, 4.0], np.float32))
     assert made.chunk_brightness() == [500, 3_000]
 
 
 def test_a_chunk_returns_with_what_it_earned_or_as_much_as_the_others_or_as_new():
     earned = np.array([-50, 300, 5_000], np.float32)
-    assert returning("earned", earned, mean=400).tolist() == [-50, 300, 5_000]
-    assert returning("hybrid", earned, mean=400).tolist() == [400, 400, 5_000]
-    assert returning("hybrid", earned, mean=-9).tolist() == [255, 300, 5_000]
-    assert returning("fresh", earned, mean=400).tolist() == [10_000] * 3
+    assert resurrected_brightness("earned", earned, mean=400).tolist() == [-50, 300, 5_000]
+    assert resurrected_brightness("hybrid", earned, mean=400).tolist() == [400, 400, 5_000]
+    assert resurrected_brightness("hybrid", earned, mean=-9).tolist() == [255, 300, 5_000]
+    assert resurrected_brightness("fresh", earned, mean=400).tolist() == [10_000] * 3

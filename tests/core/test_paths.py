@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halo_weave.core.paths import DEPTH, HEADING_LENGTH, PATH_LENGTH, checked_path, is_root
+from halo_weave.core.validation import (
+    MAX_HEADING_LENGTH,
+    MAX_PATH_DEPTH,
+    MAX_PATH_LENGTH,
+    checked_path,
+    is_root,
+)
 from halo_weave.errors import BadInput
 
 
@@ -43,9 +49,9 @@ def test_a_path_is_kept_in_one_form(given_path, kept):
         "\u200d",
         "\ud800",
         "a\u2028b",
-        "x" * (HEADING_LENGTH + 1),
-        "/".join("a" * (DEPTH + 1)),
-        "/".join(["x" * HEADING_LENGTH] * 6),
+        "x" * (MAX_HEADING_LENGTH + 1),
+        "/".join("a" * (MAX_PATH_DEPTH + 1)),
+        "/".join(["x" * MAX_HEADING_LENGTH] * 6),
         None,
         7,
         ["a"],
@@ -63,7 +69,7 @@ def test_a_checked_path_stays_as_it_is(path):
     except BadInput:
         return
     assert checked_path(kept) == kept
-    assert len(kept) <= PATH_LENGTH
+    assert len(kept) <= MAX_PATH_LENGTH
     headings = kept.split("/")
     assert all(heading.strip() == heading and heading not in ("", ".", "..") for heading in headings)
     assert kept.isprintable() or "\u200c" in kept or "\u200d" in kept or not kept.isascii()

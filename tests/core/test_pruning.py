@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halo_weave.core.pruning import SleepReason, choose_prunes
+from halo_weave.core.pruning import PruneReason, plan_prune
 from halo_weave.core.strategies.surprise import Surprise
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.core.window import Window
+from halo_weave.core.working_set import WorkingSet
 from halo_weave.errors import BadSetting
 from tests.core.conversations import chunk, live, said, window_of
 
@@ -17,7 +17,7 @@ def names(plan) -> list[str]:
     return [f"{key.role[0].upper()}T{key.turn_id}S{key.chunk_id}" for key in plan.keys]
 
 
-def turns_3_and_4() -> Window:
+def turns_3_and_4() -> WorkingSet:
     """The seeds' example: bright 9,000, medium 5,000, dim 1,000, very dim 100."""
     levels = {3: [9_000, 1_001, 5_000], 4: [9_001, 1_002, 5_001, 9_002, 100]}
     items, position = [], 0
@@ -27,12 +27,12 @@ def turns_3_and_4() -> Window:
             items.append(live(item, level))
             position += 10
     items.append(live(chunk(5, 0, U, position, 10)))
-    return Window(items)
+    return WorkingSet(items)
 
 
 def test_the_pruning_sequence_of_turns_3_and_4():
     window = turns_3_and_4()
-    plan = choose_prunes(window, 30, current={5})
+    plan = plan_prune(window, 30, current={5})
     assert names(plan) == ["AT4S4", "UT3S1", "AT4S1", "UT3S2", "AT4S2", "AT4S3"]
     window.remove(plan.keys)
     assert [chunk.key.chunk_id for chunk in window.chunks] == [0, 0, 0]
@@ -41,35 +41,35 @@ def test_the_pruning_sequence_of_turns_3_and_4():
 def test_the_anchors_of_turns_3_and_4_go_together():
     window = turns_3_and_4()
     window.add([live(chunk(6, 0, U, 1_000, 10))])
-    plan = choose_prunes(window, 20, current={5})
+    plan = plan_prune(window, 20, current={5})
     assert names(plan)[-2:] == ["UT3S0", "AT4S0"]
-    assert [prune.why for prune in plan.goes[-2:]] == [SleepReason.DIMMEST, SleepReason.PAIR]
+    assert [prune.why for prune in plan.goes[-2:]] == [PruneReason.DIMMEST, PruneReason.PAIR]
     assert plan.after == 20
 
 
 def test_an_anchor_whose_pair_is_gone_goes_alone_once_it_is_the_last_of_its_turn():
-    window = Window(
+    window = WorkingSet(
         [
             live(chunk(2, 0, A, 0, 5, answers=1), 1),
             live(chunk(2, 1, A, 5, 5, answers=1), 2),
             live(chunk(9, 0, U, 50, 5)),
         ]
     )
-    assert names(choose_prunes(window, 12)) == ["AT2S1"]
-    assert names(choose_prunes(window, 5)) == ["AT2S1", "AT2S0"]
+    assert names(plan_prune(window, 12)) == ["AT2S1"]
+    assert names(plan_prune(window, 5)) == ["AT2S1", "AT2S0"]
 
 
 def test_a_question_stays_while_any_chunk_of_its_answer_is_live():
-    window = Window(
+    window = WorkingSet(
         [live(chunk(1, 0, U, 0, 5), 1), live(chunk(2, 3, A, 30, 5, answers=1), 9_000, pinned=True)]
     )
     window.add([live(chunk(5, 0, U, 100, 5), 50), live(chunk(6, 0, U, 200, 5), 60)])
-    assert names(choose_prunes(window, 1)) == ["UT5S0"]
+    assert names(plan_prune(window, 1)) == ["UT5S0"]
 
 
 def test_pairs_need_not_be_neighbours():
     """With several windows, a question and its answer may have other turns between them."""
-    window = Window(
+    window = WorkingSet(
         [
             live(chunk(1, 0, U, 0, 5), 1),
             live(chunk(7, 0, A, 100, 5, answers=1), 9_000),
@@ -77,38 +77,40 @@ def test_pairs_need_not_be_neighbours():
             live(chunk(9, 0, U, 300, 5), 6_000),
         ]
     )
-    assert names(choose_prunes(window, 12)) == ["UT1S0", "AT7S0"]
+    assert names(plan_prune(window, 12)) == ["UT1S0", "AT7S0"]
 
 
 def test_a_pinned_anchor_keeps_its_pair():
-    window = Window([live(chunk(1, 0, U, 0, 5), 1), live(chunk(2, 0, A, 5, 5, answers=1), 1, pinned=True)])
+    window = WorkingSet(
+        [live(chunk(1, 0, U, 0, 5), 1), live(chunk(2, 0, A, 5, 5, answers=1), 1, pinned=True)]
+    )
     window.add([live(chunk(3, 0, U, 50, 5)), live(chunk(5, 0, U, 70, 5))])
-    assert names(choose_prunes(window, 1)) == ["UT3S0"]
+    assert names(plan_prune(window, 1)) == ["UT3S0"]
 
 
 def test_ties_go_to_the_older_chunk():
-    window = Window([live(chunk(turn, 0, U, turn * 10, 5), 7) for turn in (1, 3, 5)])
-    assert names(choose_prunes(window, 10)) == ["UT1S0"]
-    assert [one.why for one in choose_prunes(window, 10).goes] == [SleepReason.OLDEST]
+    window = WorkingSet([live(chunk(turn, 0, U, turn * 10, 5), 7) for turn in (1, 3, 5)])
+    assert names(plan_prune(window, 10)) == ["UT1S0"]
+    assert [one.why for one in plan_prune(window, 10).goes] == [PruneReason.OLDEST]
 
 
 def test_one_bright_token_keeps_a_chunk():
     dim, bright = np.full(5, 50.0), np.array([-900, -900, 60, -900, -900])
-    window = Window([live(chunk(1, 0, U, 0, 5), dim), live(chunk(3, 0, U, 10, 5), bright)])
-    assert names(choose_prunes(window, 5)) == ["UT1S0"]
+    window = WorkingSet([live(chunk(1, 0, U, 0, 5), dim), live(chunk(3, 0, U, 10, 5), bright)])
+    assert names(plan_prune(window, 5)) == ["UT1S0"]
     window.use(Surprise())
-    assert names(choose_prunes(window, 5)) == ["UT3S0"]  # by its mean it is the dimmest
+    assert names(plan_prune(window, 5)) == ["UT3S0"]  # by its mean it is the dimmest
 
 
 def test_the_last_prunable_chunk_stays_and_what_is_over_is_said():
-    window = Window([live(chunk(1, 0, U, 0, 50), 1), live(chunk(3, 0, U, 100, 50), 2)])
-    plan = choose_prunes(window, 10)
+    window = WorkingSet([live(chunk(1, 0, U, 0, 50), 1), live(chunk(3, 0, U, 100, 50), 2)])
+    plan = plan_prune(window, 10)
     assert names(plan) == ["UT1S0"]
     assert (plan.after, plan.over) == (50, 40)
 
 
 def test_a_budget_below_the_protected_part_prunes_what_it_can():
-    window = Window(
+    window = WorkingSet(
         [
             live(chunk(1, 0, U, 0, 50), pinned=True),
             live(chunk(3, 0, U, 100, 50), 1),
@@ -116,37 +118,37 @@ def test_a_budget_below_the_protected_part_prunes_what_it_can():
         ]
     )
     window.add([live(chunk(7, 0, U, 300, 20))])
-    plan = choose_prunes(window, 10, current={7})
+    plan = plan_prune(window, 10, current={7})
     assert names(plan) == ["UT3S0"]
     assert plan.over == 69
 
 
 def test_a_budget_of_zero_prunes_nothing_and_a_negative_one_is_refused():
     window = turns_3_and_4()
-    assert choose_prunes(window, 0).goes == ()
+    assert plan_prune(window, 0).goes == ()
     with pytest.raises(BadSetting, match="positive"):
-        choose_prunes(window, -1)
+        plan_prune(window, -1)
 
 
 def test_the_plan_says_how_bright_each_was_among_how_many():
     window = turns_3_and_4()
-    first = choose_prunes(window, 80, current={5}).goes[0]
+    first = plan_prune(window, 80, current={5}).goes[0]
     assert (first.key, first.brightness, first.tokens) == (ChunkKey(4, 4, A), 100, 10)
     assert first.rivals == 5  # the other prunable chunks: two of turn 3, three of turn 4
 
 
 def test_the_frame_of_a_turn_that_is_gone_counts():
-    window = Window(
+    window = WorkingSet(
         [live(chunk(1, 0, U, 0, 5), 1), live(chunk(3, 0, U, 10, 5), 2)], frame_tokens={U: 4}, system_tokens=3
     )
     assert window.size == 21
-    assert choose_prunes(window, 12).after == 12
+    assert plan_prune(window, 12).after == 12
 
 
-def lone_units(window: Window, current: set[int]) -> int:
+def lone_units(window: WorkingSet, current: set[int]) -> int:
     """How many more units a plan would take if it could: found by asking for one chunk less, again and again."""
     count = 0
-    while (plan := choose_prunes(window, max(1, window.size - 1), current=current)).goes:
+    while (plan := plan_prune(window, max(1, window.size - 1), current=current)).goes:
         window.remove(plan.keys)
         count += 1
     return count
@@ -157,7 +159,7 @@ def test_the_budget_is_kept_while_anything_prunable_is_left(items, budget, data)
     window = window_of(items)
     turns = sorted({item.chunk.key.turn_id for item in items})
     current = set(data.draw(st.lists(st.sampled_from(turns), max_size=2)))
-    plan = choose_prunes(window, budget, current=current)
+    plan = plan_prune(window, budget, current=current)
     before = {chunk.key: chunk for chunk in window.chunks}
     for key in plan.keys:
         assert key.turn_id not in current
@@ -175,9 +177,9 @@ def test_the_budget_is_kept_while_anything_prunable_is_left(items, budget, data)
 def test_no_chunk_is_pruned_that_was_not_needed(items, budget):
     """Without the last unit of the plan, the window would still be over its budget."""
     window = window_of(items)
-    plan = choose_prunes(window, budget)
+    plan = plan_prune(window, budget)
     if plan.goes:
-        last = max(i for i, prune in enumerate(plan.goes) if prune.why is not SleepReason.PAIR)
+        last = max(i for i, prune in enumerate(plan.goes) if prune.why is not PruneReason.PAIR)
         window.remove(plan.keys[:last])
         assert window.size > budget
 
@@ -185,7 +187,7 @@ def test_no_chunk_is_pruned_that_was_not_needed(items, budget):
 @given(said(), st.integers(1, 80))
 def test_an_answer_is_never_left_without_its_question(items, budget):
     window = window_of(items)
-    window.remove(choose_prunes(window, budget).keys)
+    window.remove(plan_prune(window, budget).keys)
     live_keys = {chunk.key for chunk in window.chunks}
     for chunk_ in window.chunks:
         if chunk_.answers is not None:
@@ -195,4 +197,4 @@ def test_an_answer_is_never_left_without_its_question(items, budget):
 
 @given(said(), st.integers(1, 80))
 def test_the_same_window_gives_the_same_plan(items, budget):
-    assert choose_prunes(window_of(items), budget) == choose_prunes(window_of(items[::-1]), budget)
+    assert plan_prune(window_of(items), budget) == plan_prune(window_of(items[::-1]), budget)

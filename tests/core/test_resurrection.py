@@ -2,85 +2,93 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halo_weave.core.resurrection import RecallHit, Sleeper, WakeReason, choose_resurrections, room_for
+from halo_weave.core.resurrection import (
+    RecallCandidate,
+    RecallHit,
+    ResurrectReason,
+    plan_recall,
+    resurrection_room,
+)
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, BadSetting, UnknownChunk
 
 U, A, S = Role.USER, Role.ASSISTANT, Role.SYSTEM
 
 
-def sleeper(turn: int, number: int, role: Role, tokens: int, **more) -> Sleeper:
-    return Sleeper(ChunkKey(turn, number, role), tokens, **more)
+def sleeper(turn: int, number: int, role: Role, tokens: int, **more) -> RecallCandidate:
+    return RecallCandidate(ChunkKey(turn, number, role), tokens, **more)
 
 
-def asleep(*sleepers: Sleeper) -> dict[ChunkKey, Sleeper]:
+def asleep(*sleepers: RecallCandidate) -> dict[ChunkKey, RecallCandidate]:
     return {one.key: one for one in sleepers}
 
 
-QUESTION = sleeper(29, 0, U, 30, across=ChunkKey(30, 0, A))
-OPENING = sleeper(30, 0, A, 70, across=ChunkKey(29, 0, U))
-FIFTH = sleeper(30, 5, A, 80, across=ChunkKey(29, 0, U))
+QUESTION = sleeper(29, 0, U, 30, pair_key=ChunkKey(30, 0, A))
+OPENING = sleeper(30, 0, A, 70, pair_key=ChunkKey(29, 0, U))
+FIFTH = sleeper(30, 5, A, 80, pair_key=ChunkKey(29, 0, U))
 GRAVEYARD = asleep(QUESTION, OPENING, FIFTH)
 
 
 @pytest.mark.parametrize(("live", "user", "room"), [(0, 200, 31_600), (25_000, 200, 6_600)])
 def test_the_universal_equation(live, user, room):
-    assert room_for(model_context=32_000, live=live, user=user, max_new=200) == room
+    assert resurrection_room(model_context=32_000, live=live, user=user, max_new=200) == room
 
 
 @pytest.mark.parametrize(("user", "room"), [(40, 472), (200, 312), (512, 0), (800, 0)])
 def test_the_quota_of_the_graveyard(user, room):
-    assert room_for(model_context=32_000, live=0, user=user, max_new=200, quota=512) == room
+    assert resurrection_room(model_context=32_000, live=0, user=user, max_new=200, quota=512) == room
 
 
 def test_the_windows_budget_limits_the_room_and_zero_does_not():
-    assert room_for(model_context=8_192, live=1_900, user=50, max_new=256, max_context=2_000) == 2_000
-    assert room_for(model_context=8_192, live=1_900, user=50, max_new=256, max_context=0) == 5_986
+    assert (
+        resurrection_room(model_context=8_192, live=1_900, user=50, max_new=256, max_context=2_000) == 2_000
+    )
+    assert resurrection_room(model_context=8_192, live=1_900, user=50, max_new=256, max_context=0) == 5_986
 
 
 def test_negative_room_says_that_something_must_sleep_first():
-    assert room_for(model_context=2_048, live=1_900, user=100, max_new=256) == -208
+    assert resurrection_room(model_context=2_048, live=1_900, user=100, max_new=256) == -208
     with pytest.raises(BadSetting, match="negative"):
-        room_for(model_context=-1, live=0, user=0, max_new=0)
+        resurrection_room(model_context=-1, live=0, user=0, max_new=0)
 
 
 def test_the_cost_of_an_s5_hit_is_its_question_its_opening_and_itself():
-    plan = choose_resurrections([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, 500)
+    plan = plan_recall([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, 500)
     assert plan.cost == 30 + 70 + 80
     assert {(waking.key, waking.part) for waking in plan.wakes} == {
-        (FIFTH.key, WakeReason.HIT),
-        (QUESTION.key, WakeReason.QUESTION),
-        (OPENING.key, WakeReason.ANCHOR),
+        (FIFTH.key, ResurrectReason.HIT),
+        (QUESTION.key, ResurrectReason.QUESTION),
+        (OPENING.key, ResurrectReason.ANCHOR),
     }
 
 
 def test_the_opening_counts_once_when_it_is_the_hit():
-    plan = choose_resurrections([RecallHit(OPENING.key, 0.9)], GRAVEYARD, 500)
+    plan = plan_recall([RecallHit(OPENING.key, 0.9)], GRAVEYARD, 500)
     assert plan.cost == 30 + 70
 
 
 def test_a_question_brings_the_opening_of_its_answer():
-    plan = choose_resurrections([RecallHit(QUESTION.key, 0.9)], GRAVEYARD, 500)
+    plan = plan_recall([RecallHit(QUESTION.key, 0.9)], GRAVEYARD, 500)
     assert [(waking.key, waking.part) for waking in plan.wakes] == [
-        (QUESTION.key, WakeReason.HIT),
-        (OPENING.key, WakeReason.ANSWER),
+        (QUESTION.key, ResurrectReason.HIT),
+        (OPENING.key, ResurrectReason.ANSWER),
     ]
 
 
 def test_what_is_live_is_free():
-    plan = choose_resurrections([RecallHit(FIFTH.key, 0.9)], asleep(FIFTH, OPENING), 500, live={QUESTION.key})
+    plan = plan_recall([RecallHit(FIFTH.key, 0.9)], asleep(FIFTH, OPENING), 500, live={QUESTION.key})
     assert plan.cost == 150
 
 
 def test_a_hit_and_its_pairs_wake_up_together_or_not_at_all():
-    plan = choose_resurrections([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, 179)
+    plan = plan_recall([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, 179)
     assert plan.wakes == ()
     assert plan.passed_over[0].cost == 180
 
 
 def test_a_smaller_hit_takes_the_room_that_a_larger_one_could_not():
     small = sleeper(99, 0, U, 20)
-    plan = choose_resurrections(
+    plan = plan_recall(
         [RecallHit(FIFTH.key, 0.9), RecallHit(small.key, 0.1)], {**GRAVEYARD, **asleep(small)}, 100
     )
     assert plan.keys == (small.key,)
@@ -89,7 +97,7 @@ def test_a_smaller_hit_takes_the_room_that_a_larger_one_could_not():
 def test_ranked_pairs_come_before_weaker_hits_and_after_stronger_ones():
     strong, weak = sleeper(99, 0, U, 10), sleeper(97, 0, U, 10)
     hits = [RecallHit(FIFTH.key, 10.0), RecallHit(strong.key, 8.0), RecallHit(weak.key, 3.0)]
-    plan = choose_resurrections(hits, {**GRAVEYARD, **asleep(strong, weak)}, 500, pairs="ranked")
+    plan = plan_recall(hits, {**GRAVEYARD, **asleep(strong, weak)}, 500, pairs="ranked")
     assert plan.keys[:3] == (FIFTH.key, strong.key, QUESTION.key)
     assert plan.keys[-1] == weak.key
 
@@ -98,30 +106,30 @@ def test_ranked_pairs_come_before_weaker_hits_and_after_stronger_ones():
 def test_of_hits_that_fit_about_as_well_the_shorter_comes_first_unless_pairs_come_with_them(pairs, first):
     long, short = sleeper(99, 0, U, 200), sleeper(97, 0, U, 20)
     hits = [RecallHit(long.key, 5.0), RecallHit(short.key, 4.5)]
-    assert choose_resurrections(hits, asleep(long, short), 500, pairs=pairs).keys[0].turn_id == first
+    assert plan_recall(hits, asleep(long, short), 500, pairs=pairs).keys[0].turn_id == first
     hits = [RecallHit(long.key, 9.0), RecallHit(short.key, 4.5)]
-    assert choose_resurrections(hits, asleep(long, short), 500, pairs=pairs).keys[0].turn_id == 99
+    assert plan_recall(hits, asleep(long, short), 500, pairs=pairs).keys[0].turn_id == 99
 
 
 def test_ranked_a_hit_wakes_up_without_a_pair_that_does_not_fit():
-    plan = choose_resurrections([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, FIFTH.tokens, pairs="ranked")
+    plan = plan_recall([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, FIFTH.tokens, pairs="ranked")
     assert plan.keys == (FIFTH.key,)
     assert plan.passed_over == ()
 
 
 def test_ranked_pairs_of_a_hit_that_did_not_fit_stay_asleep():
-    plan = choose_resurrections([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, FIFTH.tokens - 1, pairs="ranked")
+    plan = plan_recall([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, FIFTH.tokens - 1, pairs="ranked")
     assert plan.keys == ()
 
 
 def test_pairs_off_wakes_the_hits_alone():
-    assert choose_resurrections([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, 500, pairs="off").keys == (FIFTH.key,)
+    assert plan_recall([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, 500, pairs="off").keys == (FIFTH.key,)
 
 
 def test_system_chunks_come_alone():
-    alone = sleeper(1, 1, S, 10, across=QUESTION.key)
+    alone = sleeper(1, 1, S, 10, pair_key=QUESTION.key)
     everything = {**GRAVEYARD, **asleep(alone, sleeper(1, 0, S, 10))}
-    assert choose_resurrections([RecallHit(alone.key, 1.0)], everything, 500).keys == (alone.key,)
+    assert plan_recall([RecallHit(alone.key, 1.0)], everything, 500).keys == (alone.key,)
 
 
 def test_equals_go_by_brightness_at_deletion_then_by_recency():
@@ -129,29 +137,29 @@ def test_equals_go_by_brightness_at_deletion_then_by_recency():
     two = sleeper(3, 0, U, 10, peak=9, start=10)
     three = sleeper(5, 0, U, 10, peak=5, start=20)
     hits = [RecallHit(item.key, 0.5) for item in (one, two, three)]
-    assert choose_resurrections(hits, asleep(one, two, three), 30).keys == (two.key, three.key, one.key)
+    assert plan_recall(hits, asleep(one, two, three), 30).keys == (two.key, three.key, one.key)
 
 
 def test_a_frame_is_paid_once_for_a_turn_that_is_not_live():
     frames = {U: 3, A: 5}
-    plan = choose_resurrections([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, 500, frame_tokens=frames)
+    plan = plan_recall([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, 500, frame_tokens=frames)
     assert plan.cost == 180 + 3 + 5
-    plan = choose_resurrections(
+    plan = plan_recall(
         [RecallHit(FIFTH.key, 0.9)], asleep(FIFTH, QUESTION), 500, live={OPENING.key}, frame_tokens=frames
     )
     assert plan.cost == 80 + 30 + 3
 
 
 def test_a_pair_that_was_deleted_is_not_missed():
-    plan = choose_resurrections([RecallHit(FIFTH.key, 0.9)], asleep(FIFTH, OPENING), 500)
+    plan = plan_recall([RecallHit(FIFTH.key, 0.9)], asleep(FIFTH, OPENING), 500)
     assert plan.keys == (FIFTH.key, OPENING.key)
 
 
 def test_an_unknown_chunk_is_refused():
     with pytest.raises(UnknownChunk, match=r"7\.0\.user"):
-        choose_resurrections([RecallHit(ChunkKey(7, 0, U), 0.5)], GRAVEYARD, 500)
+        plan_recall([RecallHit(ChunkKey(7, 0, U), 0.5)], GRAVEYARD, 500)
     with pytest.raises(BadInput, match="not a number"):
-        choose_resurrections([RecallHit(FIFTH.key, float("nan"))], GRAVEYARD, 500)
+        plan_recall([RecallHit(FIFTH.key, float("nan"))], GRAVEYARD, 500)
 
 
 @st.composite
@@ -166,7 +174,7 @@ def graveyards(draw):
                     live.add(key)
                 else:
                     peak = draw(st.integers(-5, 5))
-                    sleepers[key] = Sleeper(
+                    sleepers[key] = RecallCandidate(
                         key,
                         draw(st.integers(1, 90)),
                         peak,
@@ -180,7 +188,7 @@ def graveyards(draw):
 @given(graveyards(), st.integers(-10, 400), st.sampled_from(["ranked", "with", "off"]))
 def test_a_plan_stays_in_the_room_and_wakes_nothing_twice(graveyard, room, pairs):
     hits, sleepers, live = graveyard
-    plan = choose_resurrections(hits, sleepers, room, live=live, frame_tokens={U: 4, A: 3}, pairs=pairs)
+    plan = plan_recall(hits, sleepers, room, live=live, frame_tokens={U: 4, A: 3}, pairs=pairs)
     assert plan.cost <= max(0, room)
     assert plan.cost == sum(waking.cost for waking in plan.wakes)
     assert len(set(plan.keys)) == len(plan.keys)
@@ -193,7 +201,7 @@ def test_a_plan_stays_in_the_room_and_wakes_nothing_twice(graveyard, room, pairs
 @given(graveyards(), st.integers(0, 400))
 def test_an_answer_never_wakes_up_without_its_question(graveyard, room):
     hits, sleepers, live = graveyard
-    awake = set(choose_resurrections(hits, sleepers, room, live=live).keys) | live
+    awake = set(plan_recall(hits, sleepers, room, live=live).keys) | live
     for key in awake - live:
         if key.role is A:
             assert ChunkKey(key.turn_id - 1, 0, U) in awake
@@ -205,6 +213,4 @@ def test_the_order_in_which_hits_come_does_not_matter(graveyard, room, random):
     hits, sleepers, live = graveyard
     shuffled = list(hits)
     random.shuffle(shuffled)
-    assert choose_resurrections(hits, sleepers, room, live=live) == choose_resurrections(
-        shuffled, sleepers, room, live=live
-    )
+    assert plan_recall(hits, sleepers, room, live=live) == plan_recall(shuffled, sleepers, room, live=live)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from halo_weave.core.stamps import may_be_stamp, stamps_length
+from halo_weave.core.turn_text import leading_stamps_length, may_be_stamp
 
 STAMPED = [
     ("[2026-11-18 06:44, in First steps] That sounds nice.", "That sounds nice."),
@@ -24,17 +24,17 @@ PLAIN = [
 
 @pytest.mark.parametrize(("text", "rest"), STAMPED)
 def test_stamps_at_the_beginning_are_found(text, rest):
-    assert text[stamps_length(text) :] == rest
+    assert text[leading_stamps_length(text) :] == rest
 
 
 @pytest.mark.parametrize("text", PLAIN)
 def test_other_text_has_none(text):
-    assert stamps_length(text) == 0
+    assert leading_stamps_length(text) == 0
 
 
 @pytest.mark.parametrize("text", [text for text, _ in STAMPED])
 def test_a_stamp_is_held_back_until_it_is_complete(text):
-    end = stamps_length(text)
+    end = leading_stamps_length(text)
     assert all(may_be_stamp(text[:size]) for size in range(end + 1))
     assert not may_be_stamp(text)
 

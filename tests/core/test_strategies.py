@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from halo_weave.core.brightness import AttentionRow, Light, Sight, Strategy
-from halo_weave.core.heads import Calibration, RetrievalHead
-from halo_weave.core.pruning import choose_prunes
-from halo_weave.core.setting import setting
+from halo_weave.core.brightness import AttentionRow, Strategy, StrategyInput, TokenBrightness
+from halo_weave.core.pruning import plan_prune
+from halo_weave.core.retrieval_heads import Calibration, RetrievalHead
+from halo_weave.core.setting_fields import setting
 from halo_weave.core.strategies import STRATEGIES, settings_of
 from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.strategies.surprise import Surprise
 from halo_weave.core.strategies.use_and_surprise import UseAndSurprise
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
-from halo_weave.core.window import Live, Window
+from halo_weave.core.working_set import LiveChunk, WorkingSet
 from halo_weave.settings import FIELDS, Settings
 from tests.core.conversations import chunk, live
 
@@ -76,7 +76,7 @@ def strategy_with(default: float) -> type[Strategy]:
     class Made(Strategy):
         reach: float = setting(default, "How far it looks back.", group="Forgetting", low=0, high=9)
 
-        def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+        def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
             return sight.light
 
     return Made
@@ -93,17 +93,17 @@ def test_a_strategy_learns_what_the_users_words_looked_at_while_they_were_read()
     class Baseline(MagnitudeVoting):
         traces = ("usual",)
 
-        def after_reading(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light:
+        def after_reading(self, sight: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness:
             count = len(sight.light.brightness)
             looked = [np.pad(row.tokens, (0, count - len(row.tokens))) for row in rows]
-            return Light(sight.light.brightness, np.mean(looked, axis=0, keepdims=True))
+            return TokenBrightness(sight.light.brightness, np.mean(looked, axis=0, keepdims=True))
 
-    window = Window(strategy=Baseline())
+    window = WorkingSet(strategy=Baseline())
     window.add([live(chunk(1, 0, Role.USER, 0, 2), 7), live(chunk(3, 0, Role.USER, 9, 2), 8)])
-    window.learn_rows([])
+    window.observe_rows([])
     assert np.isnan(window.at(ChunkKey(1, 0, Role.USER)).traces).all()
     rows = [AttentionRow(np.array(shares, np.float32)) for shares in ([0.5, 0.25, 0.25], [0.5, 0, 0, 0.5])]
-    window.learn_rows(rows)
+    window.observe_rows(rows)
     assert window.at(ChunkKey(1, 0, Role.USER)).traces.tolist() == [[0.5, 0.125]]
     assert window.at(ChunkKey(3, 0, Role.USER)).traces.tolist() == [[0.125, 0.25]]
     assert window.brightness.tolist() == [7, 7, 8, 8]
@@ -111,47 +111,47 @@ def test_a_strategy_learns_what_the_users_words_looked_at_while_they_were_read()
 
 def test_what_a_strategy_makes_infinitely_bright_never_falls_asleep():
     class Guarding(MagnitudeVoting):
-        def of_chunks(self, sight: Sight) -> np.ndarray:
+        def of_chunks(self, sight: StrategyInput) -> np.ndarray:
             asked = [one.text.endswith("?") for one in sight.chunks]
             return np.where(asked, np.inf, super().of_chunks(sight)).astype(np.float32)
 
     said = [live(chunk(turn, 0, Role.USER, turn * 10, 5), turn) for turn in (1, 3, 5)]
-    window = Window(said)
-    assert [key.turn_id for key in choose_prunes(window, 10).keys] == [1]
+    window = WorkingSet(said)
+    assert [key.turn_id for key in plan_prune(window, 10).keys] == [1]
     window.use(Guarding())
-    assert [key.turn_id for key in choose_prunes(window, 10).keys] == [1]
-    guarded = Window(strategy=Guarding())
+    assert [key.turn_id for key in plan_prune(window, 10).keys] == [1]
+    guarded = WorkingSet(strategy=Guarding())
     guarded.begin_reply(1, 0, None)
     for piece in b"why?":
         guarded.say(piece, bytes([piece]))
     guarded.end_reply(1)
     guarded.add([live(chunk(turn, 0, Role.USER, turn * 10, 5), 20_000) for turn in (3, 5)])
-    assert [key.turn_id for key in choose_prunes(guarded, 10).keys] == [3]
+    assert [key.turn_id for key in plan_prune(guarded, 10).keys] == [3]
 
 
 HEADS = Calibration((RetrievalHead(0, 0, 0.9, 0.9, 1.0),), "")
 
 
-def looking_at(window: Window, token: int) -> AttentionRow:
+def looking_at(window: WorkingSet, token: int) -> AttentionRow:
     shares = np.full(len(window), 0.001, np.float32)
     shares[token] += 1 - shares.sum()
     return AttentionRow(shares, raw=shares[None])
 
 
-def talk(strategy: Strategy, *texts: bytes, surprisal: Sequence[float] = ()) -> Window:
+def talk(strategy: Strategy, *texts: bytes, surprisal: Sequence[float] = ()) -> WorkingSet:
     """Four tokens of each text's turn; all of one turn are as surprising as is told."""
-    window = Window(strategy=strategy)
+    window = WorkingSet(strategy=strategy)
     for turn, text in enumerate(texts):
         said = Chunk(
             ChunkKey(2 * turn + 1, 0, Role.USER), 10 * turn, Tokens.of(range(4), [b"x"] * 3 + [text])
         )
         window.add([window.born(said)])
         nats = surprisal[turn] if surprisal else 2.0
-        window.learn_surprisal(2 * turn + 1, np.full(4, nats, np.float32))
+        window.observe_surprisal(2 * turn + 1, np.full(4, nats, np.float32))
     return window
 
 
-def dimmest(window: Window) -> int:
+def dimmest(window: WorkingSet) -> int:
     return int(np.argmin(window.chunk_brightness()))
 
 
@@ -186,13 +186,13 @@ def test_what_was_needed_once_stays_bright():
 
 def test_the_first_chunks_of_a_talk_are_not_the_most_used():
     window = talk(UseAndSurprise(calibration=HEADS), b".", b"!")
-    window.learn_rows([looking_at(window, 0)])
+    window.observe_rows([looking_at(window, 0)])
     assert window.at(ChunkKey(1, 0, Role.USER)).traces[1].max() == 0
 
 
 def test_without_heads_what_each_token_gets_anyway_does_not_count():
     window = talk(UseAndSurprise(), b".", b".", b".", b"!")
-    window.learn_rows([looking_at(window, 0)])  # whatever is asked, the first token is looked at
+    window.observe_rows([looking_at(window, 0)])  # whatever is asked, the first token is looked at
     window.begin_reply(8, 100, 7)
     shares = looking_at(window, 0).tokens
     shares[9] += 0.1
@@ -219,7 +219,7 @@ def test_cumulative_fades_by_a_number_or_by_a_share():
         (STRATEGIES["cumulative"](fading=20.0), (20.0, 20.0)),
         (STRATEGIES["cumulative"](fading=0.0, fading_share=0.01), (1.0, 90.0)),
     ):
-        window = Window(
+        window = WorkingSet(
             [live(chunk(1, 0, Role.USER, 10, 5), dim), live(chunk(3, 0, Role.USER, 30, 5), bright)],
             strategy=strategy,
         )
@@ -229,7 +229,7 @@ def test_cumulative_fades_by_a_number_or_by_a_share():
 
 
 def test_halves_of_a_pair_go_apart_or_together_and_with_magnitude_voting_by_the_dimmer_one():
-    def pair(turn: int, question: float, answer: float) -> list[Live]:
+    def pair(turn: int, question: float, answer: float) -> list[LiveChunk]:
         start = 20 * turn
         return [
             live(chunk(turn, 0, Role.USER, start, 5), question),
@@ -237,13 +237,13 @@ def test_halves_of_a_pair_go_apart_or_together_and_with_magnitude_voting_by_the_
         ]
 
     said = [*pair(1, 10, 90), *pair(3, 40, 50), *pair(5, 99, 99)]
-    assert {key.turn_id for key in choose_prunes(Window(said), 20).keys} == {1, 2}
-    plan = choose_prunes(Window(said, strategy=Surprise()), 20)
+    assert {key.turn_id for key in plan_prune(WorkingSet(said), 20).keys} == {1, 2}
+    plan = plan_prune(WorkingSet(said, strategy=Surprise()), 20)
     assert [(one.key.turn_id, one.brightness, str(one.why)) for one in plan.goes] == [
         (1, 10.0, "dimmest"),
         (3, 40.0, "dimmest"),
     ]
-    plan = choose_prunes(Window(said, strategy=Surprise()), 20, pairs="brighter")
+    plan = plan_prune(WorkingSet(said, strategy=Surprise()), 20, pairs="brighter")
     assert [(one.key.turn_id, one.brightness, str(one.why)) for one in plan.goes] == [
         (4, 50.0, "dimmest"),
         (3, 40.0, "with its pair"),
@@ -252,7 +252,7 @@ def test_halves_of_a_pair_go_apart_or_together_and_with_magnitude_voting_by_the_
 
 def test_what_is_to_be_kept_is_not_chosen():
     said = [live(chunk(turn, 0, Role.USER, turn * 10, 5), turn) for turn in (1, 3, 5)]
-    plan = choose_prunes(Window(said), 10, kept={ChunkKey(1, 0, Role.USER)})
+    plan = plan_prune(WorkingSet(said), 10, kept={ChunkKey(1, 0, Role.USER)})
     assert [key.turn_id for key in plan.keys] == [3]
 
 
@@ -261,7 +261,7 @@ def test_what_is_noted_between_rows_changes_no_brightness(heads):
     """Whatever happens to a window: chunks that come and go, surprisal that is learnt late, replies that end."""
     rng = np.random.default_rng(11)
     found = tuple(RetrievalHead(0, head, 0.5, 0.5, 1 / heads) for head in range(heads))
-    windows = [Window(strategy=UseAndSurprise(calibration=Calibration(found, "found"))) for _ in range(2)]
+    windows = [WorkingSet(strategy=UseAndSurprise(calibration=Calibration(found, "found"))) for _ in range(2)]
     said = [chunk(turn, 0, Role.USER, 10 * turn, 5) for turn in range(1, 6)]
 
     def same(step) -> None:
@@ -283,7 +283,7 @@ def test_what_is_noted_between_rows_changes_no_brightness(heads):
     same(lambda window: window.add([window.born(one) for one in said[:3]]))
     for turn in (1, 2, 3):
         surprisal = rng.random(5).astype(np.float32)
-        same(lambda window, turn=turn, surprisal=surprisal: window.learn_surprisal(turn, surprisal))
+        same(lambda window, turn=turn, surprisal=surprisal: window.observe_surprisal(turn, surprisal))
     same(lambda window: window.begin_reply(9, 90, 3))
     for _ in range(3):
         look()
@@ -300,7 +300,7 @@ def test_first_in_first_out_lets_the_oldest_go_whatever_was_looked_at():
     window = talk(STRATEGIES["first_in_first_out"](), b".", b"!", b".", b".")
     for _ in range(20):
         window.update(looking_at(window, 0))
-    assert [key.turn_id for key in choose_prunes(window, 8, current={7}).keys] == [1, 3]
+    assert [key.turn_id for key in plan_prune(window, 8, current={7}).keys] == [1, 3]
 
 
 @pytest.mark.parametrize(("surprisal", "counts"), [(0.0, True), (50.0, False)])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from halo_weave.core.telling import asks_back, told_share, worth_recalling
+from halo_weave.core.informativeness import asks_about_the_past, informative_share, worth_recalling
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ from halo_weave.core.telling import asks_back, told_share, worth_recalling
     ],
 )
 def test_questions_and_empty_answers_tell_nothing(text):
-    assert told_share(text) == 0
+    assert informative_share(text) == 0
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_questions_and_empty_answers_tell_nothing(text):
     ],
 )
 def test_statements_tell_all_they_say(text):
-    assert told_share(text) == 1
+    assert informative_share(text) == 1
 
 
 def test_a_statement_with_a_question_tells_in_part():
-    assert 0.4 < told_share("We moved to Bergen last spring. How is your new flat?") < 0.7
+    assert 0.4 < informative_share("We moved to Bergen last spring. How is your new flat?") < 0.7
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_statement_with_a_question_tells_in_part():
     ],
 )
 def test_a_question_about_the_past_asks_back(text):
-    assert asks_back(text)
+    assert asks_about_the_past(text)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_question_about_the_past_asks_back(text):
     ],
 )
 def test_small_talk_does_not_ask_back(text):
-    assert not asks_back(text)
+    assert not asks_about_the_past(text)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from halo_weave.core.attribution import AttributionTracker, capture_for_attribution
 from halo_weave.core.brightness import AttentionRow, Capture
-from halo_weave.core.heads import NOT_CALIBRATED, Calibration, RetrievalHead
+from halo_weave.core.retrieval_heads import NOT_CALIBRATED, Calibration, RetrievalHead
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
-from halo_weave.core.use import UseTally, seen_for_use
 
 HEADS = Calibration((RetrievalHead(0, 1, 0.9, 0.9, 0.75), RetrievalHead(2, 0, 0.5, 0.5, 0.25)), "")
 
@@ -32,7 +32,7 @@ def looked(first: dict[int, float], second: dict[int, float]) -> AttentionRow:
 
 
 def test_a_reply_took_what_its_heads_looked_at_and_the_rest_is_nothing_in_particular() -> None:
-    tally = UseTally(HEADS)
+    tally = AttributionTracker(HEADS)
     tally.say(looked({5: 0.8}, {1: 0.4}), CHUNKS, OFFSETS, 5)
     use = tally.whole()
     assert [str(one.key) for one in use.chunks] == ["3.0.user", "1.0.user"]
@@ -46,14 +46,14 @@ def test_a_reply_took_what_its_heads_looked_at_and_the_rest_is_nothing_in_partic
 
 
 def test_the_question_and_the_reply_are_no_sources() -> None:
-    tally = UseTally(HEADS)
+    tally = AttributionTracker(HEADS)
     tally.say(looked({9: 1.0}, {8: 1.0}), CHUNKS, OFFSETS, 5)
     assert tally.whole().nothing == pytest.approx(1.0)
     assert tally.whole().tokens == ((),)
 
 
 def test_the_question_is_a_source_beside_what_came_before_it_if_that_is_asked_for() -> None:
-    tally = UseTally(HEADS, asked=True)
+    tally = AttributionTracker(HEADS, asked=True)
     tally.say(looked({9: 0.6, 5: 0.2}, {9: 0.6, 5: 0.2}), CHUNKS, OFFSETS, 5)
     use = tally.whole()
     assert [(str(one.key), round(one.share, 3)) for one in use.chunks] == [
@@ -66,13 +66,13 @@ def test_the_question_is_a_source_beside_what_came_before_it_if_that_is_asked_fo
         (21, 0.6),
         (11, 0.2),
     ]
-    before = UseTally(HEADS)  # what came before has the same share without it
+    before = AttributionTracker(HEADS)  # what came before has the same share without it
     before.say(looked({9: 0.6, 5: 0.2}, {9: 0.6, 5: 0.2}), CHUNKS, OFFSETS, 5)
     assert before.whole().chunks == (use.chunks[1],)
 
 
 def test_a_question_that_nothing_was_said_before_is_a_source() -> None:
-    tally = UseTally(HEADS, asked=True)
+    tally = AttributionTracker(HEADS, asked=True)
     rows = np.zeros((2, 2), np.float32)
     rows[:, 1] = 0.9
     for _ in range(2):
@@ -81,13 +81,13 @@ def test_a_question_that_nothing_was_said_before_is_a_source() -> None:
 
 
 def test_without_retrieval_heads_the_question_is_no_source() -> None:
-    tally = UseTally(NOT_CALIBRATED, asked=True)
+    tally = AttributionTracker(NOT_CALIBRATED, asked=True)
     tally.say(looked({9: 1.0}, {9: 1.0}), CHUNKS, OFFSETS, 5)
     assert not tally.whole().chunks
 
 
 def test_what_a_tool_said_came_from_nowhere_and_keeps_its_place() -> None:
-    tally = UseTally(HEADS)
+    tally = AttributionTracker(HEADS)
     tally.say(None, CHUNKS, OFFSETS, 5)
     tally.say(looked({0: 1.0}, {0: 1.0}), CHUNKS, OFFSETS, 5)
     use = tally.whole()
@@ -96,7 +96,7 @@ def test_what_a_tool_said_came_from_nowhere_and_keeps_its_place() -> None:
 
 
 def test_a_chunk_that_wakes_up_within_a_reply_is_a_source_from_then_on() -> None:
-    tally = UseTally(HEADS)
+    tally = AttributionTracker(HEADS)
     few = np.zeros((2, 6), np.float32)
     few[:, 0] = 1.0
     for _ in range(2):  # the first row is that of the template's last words
@@ -109,7 +109,7 @@ def test_a_chunk_that_wakes_up_within_a_reply_is_a_source_from_then_on() -> None
 
 
 def test_what_counts_is_where_the_tokens_of_the_reply_looked_not_the_words_before_it() -> None:
-    tally = UseTally(HEADS)
+    tally = AttributionTracker(HEADS)
     tally.say(
         looked({0: 1.0}, {0: 1.0}), CHUNKS, OFFSETS, 5
     )  # the template's last word chose the first token
@@ -117,7 +117,7 @@ def test_what_counts_is_where_the_tokens_of_the_reply_looked_not_the_words_befor
     use = tally.whole()
     assert [(str(one.key), round(one.share, 3)) for one in use.chunks] == [("3.0.user", 0.9)]
     assert [[one.offset for one in sources] for sources in use.tokens] == [[1]]
-    longer = UseTally(HEADS)
+    longer = AttributionTracker(HEADS)
     longer.say(looked({0: 1.0}, {0: 1.0}), CHUNKS, OFFSETS, 5)
     longer.say(looked({5: 1.0}, {5: 1.0}), CHUNKS, OFFSETS, 5)
     longer.end(looked({9: 1.0}, {9: 1.0}))
@@ -127,7 +127,7 @@ def test_what_counts_is_where_the_tokens_of_the_reply_looked_not_the_words_befor
 
 
 def test_without_heads_a_token_counts_by_what_it_gets_more_than_usual() -> None:
-    tally = UseTally(NOT_CALIBRATED)
+    tally = AttributionTracker(NOT_CALIBRATED)
     usual = np.full(10, 0.05, np.float32)
     usual[0] = 0.5  # a sink
     tally.read([AttentionRow(usual, system=0.05)], 8)
@@ -142,13 +142,13 @@ def test_without_heads_a_token_counts_by_what_it_gets_more_than_usual() -> None:
 
 def test_tokens_of_another_tokenizer_are_found_at_the_places_they_were_said_at() -> None:
     other = Chunk(ChunkKey(1, 0, Role.USER), 0, CHUNKS[0].tokens, span=8)
-    tally = UseTally(HEADS)
+    tally = AttributionTracker(HEADS)
     tally.say(looked({3: 1.0}, {3: 1.0}), (other, *CHUNKS[1:]), OFFSETS, 5)
     assert tally.whole().tokens[0][0].offset == 6
 
 
 def test_use_is_read_beside_what_a_strategy_reads() -> None:
-    assert seen_for_use(Capture(), HEADS) == Capture(raw=True, raw_pairs=HEADS.pairs)
-    blind = seen_for_use(Capture(reply=False, reading_surprisal=True), HEADS)
+    assert capture_for_attribution(Capture(), HEADS) == Capture(raw=True, raw_pairs=HEADS.pairs)
+    blind = capture_for_attribution(Capture(reply=False, reading_surprisal=True), HEADS)
     assert blind == Capture(pairs=HEADS.pairs, raw=True, reading_surprisal=True)
-    assert seen_for_use(Capture(), NOT_CALIBRATED) == Capture(reading=True)
+    assert capture_for_attribution(Capture(), NOT_CALIBRATED) == Capture(reading=True)

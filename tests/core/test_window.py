@@ -7,20 +7,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from halo_weave.core.brightness import AttentionRow, returning
-from halo_weave.core.pruning import choose_prunes
-from halo_weave.core.resurrection import RecallHit, Sleeper, choose_resurrections
+from halo_weave.core.brightness import AttentionRow, resurrected_brightness
+from halo_weave.core.pruning import plan_prune
+from halo_weave.core.resurrection import RecallCandidate, RecallHit, plan_recall
 from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
-from halo_weave.core.window import Live, Window, chunk_turn
+from halo_weave.core.working_set import LiveChunk, WorkingSet, chunk_turn
 from halo_weave.errors import BadInput, UnknownChunk
 from tests.core.conversations import Traced, chunk, live, tokens
 
 U, A = Role.USER, Role.ASSISTANT
 
 
-def two_turns() -> Window:
-    return Window(
+def two_turns() -> WorkingSet:
+    return WorkingSet(
         [
             live(chunk(1, 0, U, 0, 3), np.array([1, 2, 3])),
             live(chunk(2, 0, A, 10, 2, answers=1), np.array([4, 5])),
@@ -61,9 +61,10 @@ def test_a_window_is_restored_bit_by_bit():
     window.update(AttentionRow(np.array([0.9, 0.04, 0, 0, 0.06, 0, 0], np.float32)))
     (one,) = window.remove([ChunkKey(2, 1, A)])
     odd = np.full(2, np.nextafter(np.float32(1), np.float32(2)))
-    window.add([Live(one.chunk, odd, pinned=True)])
-    again = Window(
-        Live(one.chunk, np.frombuffer(one.brightness.tobytes(), np.float32), one.pinned) for one in window
+    window.add([LiveChunk(one.chunk, odd, pinned=True)])
+    again = WorkingSet(
+        LiveChunk(one.chunk, np.frombuffer(one.brightness.tobytes(), np.float32), one.pinned)
+        for one in window
     )
     assert again.brightness.tobytes() == window.brightness.tobytes()
     assert again.pinned == window.pinned
@@ -94,11 +95,11 @@ def test_a_refused_change_leaves_nothing_behind(act):
 
 def test_positions_that_are_claimed_twice_are_refused():
     with pytest.raises(BadInput, match="same positions"):
-        Window([live(chunk(1, 0, U, 0, 3)), live(chunk(3, 0, U, 2, 3))])
+        WorkingSet([live(chunk(1, 0, U, 0, 3)), live(chunk(3, 0, U, 2, 3))])
     with pytest.raises(UnknownChunk, match=r"9\.0\.user is not live"):
         two_turns().at(ChunkKey(9, 0, U))
     with pytest.raises(BadInput, match="3 tokens and 2 brightness"):
-        Live(chunk(1, 0, U, 0, 3), np.zeros(2, np.float32))
+        LiveChunk(chunk(1, 0, U, 0, 3), np.zeros(2, np.float32))
 
 
 def test_a_reply_grows_token_by_token_and_becomes_chunks():
@@ -145,19 +146,21 @@ def test_a_turn_is_cut_into_chunks_at_neighbouring_positions():
 
 def test_a_chunk_under_another_tokenizer_keeps_its_place():
     foreign = Chunk(ChunkKey(1, 0, U), 0, tokens(9), span=3)
-    window = Window([live(foreign), live(chunk(2, 0, A, 3, 2, answers=1))])
+    window = WorkingSet([live(foreign), live(chunk(2, 0, A, 3, 2, answers=1))])
     assert len(window) == 11
     assert window.chunks[1].start == foreign.stop
 
 
 def test_traces_that_are_not_known_are_nan_and_those_of_another_strategy_are_refused():
-    window = Window(strategy=Traced())
+    window = WorkingSet(strategy=Traced())
     window.add([live(chunk(1, 0, U, 0, 2))])
     assert np.isnan(window.at(ChunkKey(1, 0, U)).traces).all()
     with pytest.raises(BadInput, match="2 traces came where 3 are kept"):
-        window.add([Live(chunk(3, 0, U, 9, 1), np.zeros(1, np.float32), traces=np.zeros((2, 1), np.float32))])
+        window.add(
+            [LiveChunk(chunk(3, 0, U, 9, 1), np.zeros(1, np.float32), traces=np.zeros((2, 1), np.float32))]
+        )
     with pytest.raises(BadInput, match="2 tokens and traces of 3"):
-        Live(chunk(3, 0, U, 9, 2), np.zeros(2, np.float32), traces=np.zeros((3, 3), np.float32))
+        LiveChunk(chunk(3, 0, U, 9, 2), np.zeros(2, np.float32), traces=np.zeros((3, 3), np.float32))
     assert len(window.chunks) == 1
 
 
@@ -165,8 +168,8 @@ def test_another_strategy_keeps_brightness_and_the_traces_of_the_same_name():
     class Other(Traced):
         traces = ("new", "surprisal")
 
-    window = Window([live(chunk(1, 0, U, 0, 2), 7)], strategy=Traced())
-    window.learn_surprisal(1, np.array([3, 4], np.float32))
+    window = WorkingSet([live(chunk(1, 0, U, 0, 2), 7)], strategy=Traced())
+    window.observe_surprisal(1, np.array([3, 4], np.float32))
     window.use(Other())
     window.begin_reply(2, 5, 1)
     kept = window.at(ChunkKey(1, 0, U))
@@ -177,7 +180,7 @@ def test_another_strategy_keeps_brightness_and_the_traces_of_the_same_name():
     assert window.brightness.tolist() == [10_000, 10_000]
 
 
-def positions(window: Window, before: int | None = None) -> list[int]:
+def positions(window: WorkingSet, before: int | None = None) -> list[int]:
     """Of all live chunks' tokens, or of those before a turn."""
     return [
         place
@@ -187,8 +190,8 @@ def positions(window: Window, before: int | None = None) -> list[int]:
     ]
 
 
-def pinned(one: Live) -> Live:
-    return Live(one.chunk, np.full(len(one.chunk), 10_000, np.float32), pinned=True, traces=one.traces)
+def pinned(one: LiveChunk) -> LiveChunk:
+    return LiveChunk(one.chunk, np.full(len(one.chunk), 10_000, np.float32), pinned=True, traces=one.traces)
 
 
 class Conversation(RuleBasedStateMachine):
@@ -196,10 +199,10 @@ class Conversation(RuleBasedStateMachine):
 
     @initialize()
     def begin(self):
-        self.window = Window(strategy=Traced(), frame_tokens={U: 3, A: 2}, system_tokens=2)
+        self.window = WorkingSet(strategy=Traced(), frame_tokens={U: 3, A: 2}, system_tokens=2)
         self.rows = Counter[int]()  # that were read while a token was live and scored, by its position
         self.replies = Counter[int]()  # that ended while a token was live, by its position
-        self.asleep: dict[ChunkKey, Live] = {}
+        self.asleep: dict[ChunkKey, LiveChunk] = {}
         self.said: dict[ChunkKey, Chunk] = {}
         self.by_hand: set[int] = set()  # exchanges that the user took apart
         self.pins: set[ChunkKey] = set()
@@ -216,7 +219,7 @@ class Conversation(RuleBasedStateMachine):
             chunks.append(chunk(self.turn, number, U, self.position, count))
             self.position += count
         self.window.add([self.window.born(one) for one in chunks])
-        self.window.learn_surprisal(self.turn, np.arange(chunks[0].start, self.position, dtype=np.float32))
+        self.window.observe_surprisal(self.turn, np.arange(chunks[0].start, self.position, dtype=np.float32))
         self.said |= {one.key: one for one in chunks}
         self.turn, self.position = self.turn + 1, self.position + gap
 
@@ -241,8 +244,8 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(budget=st.integers(1, 60))
     def prune(self, budget):
-        plan = choose_prunes(self.window, budget, pairs="brighter")  # apart, answers do stay alone
-        assert plan == choose_prunes(self.window, budget, pairs="brighter")
+        plan = plan_prune(self.window, budget, pairs="brighter")  # apart, answers do stay alone
+        assert plan == plan_prune(self.window, budget, pairs="brighter")
         gone = self.window.remove(plan.keys)
         self.asleep |= {one.chunk.key: one for one in gone}
         assert self.window.size == plan.after
@@ -255,24 +258,23 @@ class Conversation(RuleBasedStateMachine):
         for key, one in self.asleep.items():
             turns = {other.turn_id for other, c in self.said.items() if c.answers == key.turn_id}
             question = one.chunk.answers
-            across = (
+            pair_key = (
                 ChunkKey(question, 0, U)
                 if question is not None
                 else ChunkKey(min(turns), 0, A)
                 if turns
                 else None
             )
-            sleepers[key] = Sleeper(key, len(one.chunk), one.peak, one.chunk.start, across)
+            sleepers[key] = RecallCandidate(key, len(one.chunk), one.peak, one.chunk.start, pair_key)
         hits = [RecallHit(key, i / 7) for i, key in enumerate(keys)]
         live_keys = {one.key for one in self.window.chunks}
-        plan = choose_resurrections(
-            hits, sleepers, room, live=live_keys, frame_tokens=self.window.frame_tokens
-        )
+        plan = plan_recall(hits, sleepers, room, live=live_keys, frame_tokens=self.window.frame_tokens)
         before = self.window.size
         mean = float(self.window.brightness.mean()) if len(self.window) else 0.0
         waking = [self.asleep.pop(key) for key in plan.keys]
         self.window.add(
-            Live(one.chunk, returning(mode, one.brightness, mean=mean), traces=one.traces) for one in waking
+            LiveChunk(one.chunk, resurrected_brightness(mode, one.brightness, mean=mean), traces=one.traces)
+            for one in waking
         )
         assert self.window.size == before + plan.cost
         for one in waking:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halo_weave.core.languages import STOP_WORDS
-from halo_weave.core.words import index_terms, question_terms, terms
+from halo_weave.core.terms import STOP_WORDS, index_terms, query_terms, terms
 
 
 def test_an_identifier_gives_its_parts_too():
@@ -26,11 +25,11 @@ def test_speaker_and_date_are_indexed_as_people_write_them():
 
 
 def test_a_question_loses_its_stop_words_and_repeats():
-    assert question_terms("What did the fox say to the other Fox?", 10) == {"fox": "fox", "say": "say"}
+    assert query_terms("What did the fox say to the other Fox?", 10) == {"fox": "fox", "say": "say"}
 
 
 def test_of_a_long_question_the_longest_words_stay_in_their_order():
-    assert question_terms("elephants eat many bananas", 2) == {"eleph": "elephants", "banana": "bananas"}
+    assert query_terms("elephants eat many bananas", 2) == {"eleph": "elephants", "banana": "bananas"}
 
 
 @settings(deadline=None)
@@ -44,7 +43,7 @@ def test_terms_hold_nothing_that_a_query_language_could_understand(text):
 @settings(deadline=None)
 @given(st.text(), st.integers(1, 20))
 def test_a_question_has_no_more_terms_than_allowed_and_no_stop_words(text, limit):
-    asked = question_terms(text, limit)
+    asked = query_terms(text, limit)
     assert len(asked) <= limit
     assert len(set(asked)) == len(asked)
     assert not STOP_WORDS["english"] & set(asked.values())
@@ -73,7 +72,7 @@ FORMS = [
 @pytest.mark.parametrize(("said", "asked", "words"), FORMS)
 def test_another_form_of_a_word_is_the_same_term_in_its_language(said, asked, words):
     held = set(index_terms(said).split())
-    assert words <= {word for stem, word in question_terms(asked, 20).items() if stem in held}
+    assert words <= {word for stem, word in query_terms(asked, 20).items() if stem in held}
 
 
 @pytest.mark.parametrize(
@@ -81,4 +80,4 @@ def test_another_form_of_a_word_is_the_same_term_in_its_language(said, asked, wo
     ["Wo ist er und was hat sie?", "Où est-ce que tu as été ?", "¿Dónde está él?", "Где он и что это?"],
 )
 def test_stop_words_of_other_languages_are_not_asked_for(asked):
-    assert not question_terms(asked, 20)
+    assert not query_terms(asked, 20)

@@ -7,8 +7,8 @@ import zlib
 
 import pytest
 
-from halo_weave.documents import reader
-from halo_weave.documents.reader import document_name, document_text
+from halo_weave.chat import documents as reader
+from halo_weave.chat.documents import document_name, document_text
 from halo_weave.errors import DocumentRefused
 
 W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'

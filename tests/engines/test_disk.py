@@ -16,10 +16,17 @@ import pytest
 
 from benchmarks.cell_kills import drill
 from halo_weave.core.tokens import Role
-from halo_weave.engines.cells import CachedTokens
-from halo_weave.engines.disk import LIVE_FILE, CellFiles, Grave, _head, clear_disk, disk_use
-from halo_weave.engines.llama import Limits, LlamaEngine
-from halo_weave.ports import Capture, Sampling
+from halo_weave.engines.base import Capture, Sampling
+from halo_weave.engines.llama.cache_files import (
+    LIVE_FILE,
+    CacheFiles,
+    SavedCells,
+    _head,
+    clear_disk,
+    disk_use,
+)
+from halo_weave.engines.llama.cache_plan import CachedTokens
+from halo_weave.engines.llama.engine import EngineLimits, LlamaEngine
 from tests.contract.talks import Heard, Talk
 from tests.engines.tiny import write
 
@@ -43,7 +50,7 @@ def cells(tmp_path: Path) -> Path:
 
 @contextmanager
 def engine_on(model: Path, cells: Path | None, **limits: object) -> Iterator[LlamaEngine]:
-    with LlamaEngine(model, limits=Limits(cells=cells, **limits)) as engine:  # type: ignore[arg-type]
+    with LlamaEngine(model, limits=EngineLimits(cells=cells, **limits)) as engine:  # type: ignore[arg-type]
         yield engine
 
 
@@ -63,7 +70,7 @@ def read_again(
         talk.add(Role.USER, "Go on.")
         talk.asleep = set(asleep)
         heard = talk.hear(SIX, Capture())
-        assert engine.misfits == 0
+        assert engine.mapping_errors == 0
     assert heard.read is not None
     return heard
 
@@ -259,17 +266,17 @@ def test_a_folder_that_cannot_be_written_costs_only_reading_again(model: Path, c
 WRITER = """
 import sys, numpy as np
 from pathlib import Path
-from halo_weave.engines.cells import CachedTokens
-from halo_weave.engines.disk import CellFiles, Grave, SavedWindow
-files = CellFiles(Path(sys.argv[1]), "key", 1 << 30)
+from halo_weave.engines.llama.cache_plan import CachedTokens
+from halo_weave.engines.llama.cache_files import CacheFiles, SavedCells, SavedWindow
+files = CacheFiles(Path(sys.argv[1]), "key", 1 << 30)
 print("go", flush=True)
 for number in range(10**6):
     n = 50 + number % 7
     labels = np.arange(n) + 100 * (number % 40)
     tokens = CachedTokens(labels, (labels % 97).astype(np.int32), np.arange(n, dtype=np.int32))
     state = np.full(200_000, labels[0] % 251, np.uint8)
-    files.keep(f"w{number}", Grave(tokens, np.arange(n), state))
-    files.keep_live("w", SavedWindow([Grave(tokens, np.arange(n), state)], n))
+    files.keep(f"w{number}", SavedCells(tokens, np.arange(n), state))
+    files.save_live("w", SavedWindow([SavedCells(tokens, np.arange(n), state)], n))
     while files._waiting.qsize() > 8:
         pass
 """
@@ -286,7 +293,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_whole_files_or_none(tmp
             process.stdout.readline()
             time.sleep(0.02 + 0.013 * (number % 8))
             process.send_signal(signal.SIGKILL)
-        found = CellFiles(tmp_path, "key", 1 << 30)
+        found = CacheFiles(tmp_path, "key", 1 << 30)
         saved = found.live("w")
         parts = [*(saved.parts if saved else ()), *found.asleep("w1", np.arange(100, 200))]
         found.close()
@@ -316,18 +323,18 @@ def test_what_a_killed_process_left_half_written_is_deleted_and_what_is_being_wr
         path = folder / f"{name}.cells.partial"
         path.write_bytes(b"half")
         os.utime(path, (time.time() - age,) * 2)
-    CellFiles(tmp_path, "key", 1 << 30).close()
+    CacheFiles(tmp_path, "key", 1 << 30).close()
     assert [path.name for path in folder.iterdir()] == ["new.cells.partial"]
 
 
 def test_the_same_tokens_are_written_once(tmp_path: Path) -> None:
-    held = CellFiles(tmp_path, "key", 1 << 30)
+    held = CacheFiles(tmp_path, "key", 1 << 30)
     tokens = CachedTokens(np.arange(9), np.arange(9, dtype=np.int32), np.arange(9, dtype=np.int32))
     for fill in (1, 2):
-        held.keep("w", Grave(tokens, np.arange(9), np.full(9, fill, np.uint8)))
+        held.keep("w", SavedCells(tokens, np.arange(9), np.full(9, fill, np.uint8)))
         held.settle()
     held.close()
     (path,) = tmp_path.rglob("*.cells")
     assert path.name != LIVE_FILE
-    (grave,) = CellFiles(tmp_path, "key", 1 << 30).asleep("w", np.array([3]))
-    assert (grave.state == 1).all()
+    (evicted_cells,) = CacheFiles(tmp_path, "key", 1 << 30).asleep("w", np.array([3]))
+    assert (evicted_cells.state == 1).all()

@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halo_weave.errors import ModelUnusable
-from halo_weave.llama.footprint import footprint
-from halo_weave.llama.header import read_header
-from halo_weave.llama.names import human_name
+from halo_weave.models.gguf_header import read_header
+from halo_weave.models.inventory import human_name
+from halo_weave.models.memory_estimate import estimate_memory
 from tests.engines import tiny
 from tests.fuzz import CORPUS, PATIENCE, examples, in_time
 
@@ -30,9 +30,9 @@ ROOT = Path(__file__).parents[2]
 CHILD = """
 import json, sys
 from pathlib import Path
-from halo_weave.engines.llama import LlamaEngine
+from halo_weave.engines.llama.engine import LlamaEngine
 from halo_weave.errors import HaloWeaveError
-from halo_weave.ports import Prompt, Sampling, Segment
+from halo_weave.engines.base import Prompt, Sampling, Segment
 import numpy as np
 for line in sys.stdin:
     try:
@@ -142,7 +142,7 @@ def harmless(content: bytes, child: Child) -> None:
             with in_time():
                 header = read_header(path)
                 human_name(path, header)
-                footprint(header, header.size)
+                estimate_memory(header, header.size)
         except ModelUnusable:
             return
         assert child.load(path).startswith(("loaded", "refused"))

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halo_weave.engines.llama import LlamaEngine
+from halo_weave.engines.llama.engine import LlamaEngine
 from halo_weave.errors import ModelNotFound, ModelUnusable
-from halo_weave.llama.footprint import footprint
-from halo_weave.llama.header import read_header
-from halo_weave.llama.names import human_name
+from halo_weave.models.gguf_header import read_header
+from halo_weave.models.inventory import human_name
+from halo_weave.models.memory_estimate import estimate_memory
 
 
 def write(path: Path, architecture: str, values: dict[str, object] | None = None, tokens: int = 8) -> Path:
@@ -44,7 +44,7 @@ def test_a_good_header_tells_architecture_and_tokenizer(tmp_path: Path) -> None:
     one = read_header(write(tmp_path / "a.gguf", "llama"))
     assert one.architecture == "llama"
     assert one.get("context_length") == 64
-    assert not one.embeds
+    assert not one.is_embedder
     assert one.tokenizer == read_header(write(tmp_path / "b.gguf", "qwen2")).tokenizer
     assert one.tokenizer != read_header(write(tmp_path / "c.gguf", "llama", tokens=9)).tokenizer
 
@@ -242,4 +242,4 @@ def test_a_good_file_with_some_bytes_changed_is_a_header_or_a_sentence(
     with contextlib.suppress(ModelUnusable):
         header = read_header(folder / "x.gguf")
         human_name(folder / "x.gguf", header)
-        footprint(header, header.size)
+        estimate_memory(header, header.size)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from halo_weave.engines.llama import bindings, library
 from halo_weave.errors import LibraryUnusable
-from halo_weave.llama import abi, library
 
 
 class Function:
@@ -34,55 +34,60 @@ def defaults(layout: type[ctypes.Structure], known: dict[str, Any]) -> ctypes.St
 
 
 def fake(context: ctypes.Structure, model: ctypes.Structure | None = None) -> SimpleNamespace:
-    functions: dict[str, Any] = {name: SimpleNamespace() for name in abi.FUNCTIONS}
+    functions: dict[str, Any] = {name: SimpleNamespace() for name in bindings.FUNCTIONS}
     functions["llama_context_default_params"] = Function(context)
     functions["llama_model_default_params"] = Function(
-        model or defaults(abi.ModelParams, abi.KNOWN_MODEL_PARAMS)
+        model or defaults(bindings.ModelParams, bindings.KNOWN_MODEL_PARAMS)
     )
     return SimpleNamespace(**functions)
 
 
-@pytest.mark.parametrize("layout", abi.CONTEXT_PARAMS)
+@pytest.mark.parametrize("layout", bindings.CONTEXT_PARAMS)
 def test_each_known_layout_is_recognised(layout: type[ctypes.Structure]) -> None:
-    c = fake(defaults(layout, abi.KNOWN_CONTEXT_PARAMS))
-    abi.declare(c, "lib")
+    c = fake(defaults(layout, bindings.KNOWN_CONTEXT_PARAMS))
+    bindings.declare_functions(c, "lib")
     assert c.llama_context_default_params.restype is layout
     assert c.llama_init_from_model.argtypes[1] is layout
 
 
 def test_a_layout_with_a_field_more_in_front_is_refused() -> None:
     class Shifted(ctypes.Structure):
-        _fields_ = (("news", ctypes.c_uint64), *abi.HEAD, *abi.TAIL)
+        _fields_ = (("news", ctypes.c_uint64), *bindings.FIRST_CONTEXT_FIELDS, *bindings.LAST_CONTEXT_FIELDS)
 
     with pytest.raises(LibraryUnusable, match=r"not known here.*pip install xllamacpp=="):
-        abi.declare(fake(defaults(Shifted, abi.KNOWN_CONTEXT_PARAMS)), "lib")
+        bindings.declare_functions(fake(defaults(Shifted, bindings.KNOWN_CONTEXT_PARAMS)), "lib")
 
 
 def test_a_layout_with_a_field_more_before_the_flags_is_refused() -> None:
     class Shifted(ctypes.Structure):
-        _fields_ = (*abi.HEAD, ("news", ctypes.c_uint64 * 3), *abi.TAIL)
+        _fields_ = (
+            *bindings.FIRST_CONTEXT_FIELDS,
+            ("news", ctypes.c_uint64 * 3),
+            *bindings.LAST_CONTEXT_FIELDS,
+        )
 
     with pytest.raises(LibraryUnusable, match="not known here"):
-        abi.declare(fake(defaults(Shifted, abi.KNOWN_CONTEXT_PARAMS)), "lib")
+        bindings.declare_functions(fake(defaults(Shifted, bindings.KNOWN_CONTEXT_PARAMS)), "lib")
 
 
 def test_other_model_parameters_are_refused() -> None:
-    known = defaults(abi.CONTEXT_PARAMS[0], abi.KNOWN_CONTEXT_PARAMS)
+    known = defaults(bindings.CONTEXT_PARAMS[0], bindings.KNOWN_CONTEXT_PARAMS)
     with pytest.raises(LibraryUnusable, match="n_gpu_layers is 99"):
-        abi.declare(
-            fake(known, defaults(abi.ModelParams, {**abi.KNOWN_MODEL_PARAMS, "n_gpu_layers": 99})), "lib"
+        bindings.declare_functions(
+            fake(known, defaults(bindings.ModelParams, {**bindings.KNOWN_MODEL_PARAMS, "n_gpu_layers": 99})),
+            "lib",
         )
 
 
 def test_a_library_without_our_functions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LibraryUnusable, match=r"lacks llama_backend_init.*pip install"):
-        abi.declare(SimpleNamespace(), "lib")
+        bindings.declare_functions(SimpleNamespace(), "lib")
 
 
 def test_a_named_library_that_is_not_there_or_is_none_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(library.VARIABLE, str(tmp_path / "libllama.so"))
+    monkeypatch.setenv(library.LIBRARY_VARIABLE, str(tmp_path / "libllama.so"))
     with pytest.raises(LibraryUnusable, match="no such file"):
         library.load()
     (tmp_path / "libllama.so").write_text("not a library")
@@ -94,7 +99,7 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(library, "package_file", lambda package: None)
     with pytest.raises(LibraryUnusable, match="llama-cpp-python is not installed"):
         library.load("llama-cpp-python")
-    monkeypatch.delenv(library.VARIABLE, raising=False)
+    monkeypatch.delenv(library.LIBRARY_VARIABLE, raising=False)
     with pytest.raises(LibraryUnusable, match=r"llama.cpp is not installed.*xllamacpp=="):
         library.load()
 

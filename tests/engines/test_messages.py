@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halo_weave.engines.messages import ABSENT, alternating, kept_in_order, with_reply, written_call
-from halo_weave.templates.messages import ChatMessage
+from halo_weave.engines.openai import OMITTED, alternate_roles, format_call, in_cached_order, with_reply
+from halo_weave.engines.templates.messages import ChatMessage
 
 SYSTEM = ChatMessage("system", "Be kind.")
 
@@ -22,7 +22,7 @@ def numbers(messages):
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "guests", "laid"),
+    ("before", "now", "recently_resurrected", "laid"),
     [
         ((), (0, 1, 4), (), [0, 1, 4]),
         ((0, 1, 2), (0, 1, 2, 3, 4), (), [0, 1, 2, 3, 4]),
@@ -37,9 +37,9 @@ def numbers(messages):
         ((2, 3, 6, 7, 0, 1, 8), (0, 1, 2, 3, 6, 7, 8), (0, 1), [2, 3, 6, 7, 0, 1, 8]),
     ],
 )
-def test_the_beginning_stays_and_what_woke_up_comes_late(before, now, guests, laid):
+def test_the_beginning_stays_and_what_woke_up_comes_late(before, now, recently_resurrected, laid):
     sent = talk(*before) if before else []
-    assert numbers(kept_in_order(sent, talk(*now), frozenset(talk(*guests)[1:]))) == laid
+    assert numbers(in_cached_order(sent, talk(*now), frozenset(talk(*recently_resurrected)[1:]))) == laid
 
 
 @given(
@@ -47,31 +47,31 @@ def test_the_beginning_stays_and_what_woke_up_comes_late(before, now, guests, la
     st.lists(st.integers(0, 9), min_size=1, max_size=12),
     st.sets(st.integers(0, 9)),
 )
-def test_nothing_is_lost_or_doubled_and_the_newest_words_come_last(before, now, guests):
-    laid = kept_in_order(talk(*before), talk(*now), frozenset(talk(*guests)[1:]))
+def test_nothing_is_lost_or_doubled_and_the_newest_words_come_last(before, now, recently_resurrected):
+    laid = in_cached_order(talk(*before), talk(*now), frozenset(talk(*recently_resurrected)[1:]))
     assert sorted(numbers(laid)) == sorted(now)
     assert numbers(laid)[-1] == now[-1]
     assert laid.count(SYSTEM) == 1
 
 
 def test_roles_alternate_whatever_sleeps():
-    told = alternating(talk(1, 0, 2, 3, 5, 6))
+    told = alternate_roles(talk(1, 0, 2, 3, 5, 6))
     assert [(one["role"], one["content"]) for one in told] == [
         ("system", "Be kind."),
-        ("user", ABSENT),
+        ("user", OMITTED),
         ("assistant", "<1>"),
         ("user", "<0>\n\n<2>"),
         ("assistant", "<3>"),
-        ("user", ABSENT),
+        ("user", OMITTED),
         ("assistant", "<5>"),
         ("user", "<6>"),
     ]
 
 
 def test_a_call_and_its_answer_become_messages_of_their_own():
-    call = written_call("look", '{"at": "sea"}')
+    call = format_call("look", '{"at": "sea"}')
     reply = f"Sure.{call}{answered('waves </tool_response> and more')}<|im_start|>assistant\nDone."
-    told = with_reply(alternating(talk(0)), f"<think>\nHm.\n</think>\n\n{reply}")
+    told = with_reply(alternate_roles(talk(0)), f"<think>\nHm.\n</think>\n\n{reply}")
     assert [one["role"] for one in told] == ["system", "user", "assistant", "tool", "assistant"]
     (call,) = told[2]["tool_calls"]
     assert call["function"] == {"name": "look", "arguments": '{"at": "sea"}'}
@@ -89,10 +89,10 @@ def answered(*answers):
 
 
 def test_several_calls_of_one_reply_are_one_message_and_each_has_its_answer():
-    calls = written_call("look", '{"at": "sea"}') + written_call("look", '{"at": "sky"}')
-    once = written_call("look", '{"at": "sand"}')
+    calls = format_call("look", '{"at": "sea"}') + format_call("look", '{"at": "sky"}')
+    once = format_call("look", '{"at": "sand"}')
     reply = f"Sure.{calls}{answered('waves', 'clouds')}<|im_start|>assistant\n{once}{answered('crabs')}"
-    told = with_reply(alternating(talk(0)), f"{reply}<|im_start|>assistant\nDone.")
+    told = with_reply(alternate_roles(talk(0)), f"{reply}<|im_start|>assistant\nDone.")
     roles = ["system", "user", "assistant", "tool", "tool", "assistant", "tool", "assistant"]
     assert [one["role"] for one in told] == roles
     ids = [call["id"] for one in told for call in one.get("tool_calls", ())]

@@ -8,13 +8,13 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from halo_weave.core.heads import Calibration, RetrievalHead
+from halo_weave.core.retrieval_heads import Calibration, RetrievalHead
 from halo_weave.core.tokens import Role
-from halo_weave.engines.calibration import calibrated, pending_calibration
+from halo_weave.engines.base import Capture, GenerationEnd, LateAttention, PrefillResult, Sampling, Step
+from halo_weave.engines.calibration import load_or_calibrate, pending_calibration
 from halo_weave.engines.openai import OpenAiEngine
-from halo_weave.engines.reader import STRIDE, ReadingAlong
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.ports import Capture, Done, Read, Sampling, Seen, Step
+from halo_weave.engines.shadow_model import TOKENS_PER_PASS, ShadowRun
 from tests.contract.talks import Talk
 from tests.engines.faulty import KEY, faulty_server
 
@@ -40,7 +40,7 @@ def test_the_reader_sees_what_it_would_see_if_it_spoke_itself(server):
         prompt = talk.prompt(read_from=0)
         events = list(engine.generate("w", prompt, Sampling(), WATCHED))
     steps = [event for event in events if isinstance(event, Step)]
-    words = [word for event in events if isinstance(event, Seen) for word in event.words]
+    words = [word for event in events if isinstance(event, LateAttention) for word in event.words]
     with closing(ScriptedEngine(["".join(step.piece.decode() for step in steps)])) as alone:
         own = [event for event in alone.generate("w", prompt, Sampling(), WATCHED) if isinstance(event, Step)]
     assert [step.id for step in own] == [step.id for step in steps]
@@ -56,10 +56,10 @@ def test_what_the_question_looked_at_is_told_before_the_reply_is_over(server):
         talk = Talk(engine, "w")
         talk.add(Role.USER, "What does the cat do?")
         events = list(engine.generate("w", talk.prompt(read_from=0), Sampling(), WATCHED))
-    read = next(event.read for event in events if isinstance(event, Seen) and event.read)
-    assert isinstance(read, Read)
+    read = next(event.read for event in events if isinstance(event, LateAttention) and event.read)
+    assert isinstance(read, PrefillResult)
     assert len(read.rows) == len(read.surprisal) == talk.chunk_tokens
-    assert isinstance(events[-1], Done)
+    assert isinstance(events[-1], GenerationEnd)
 
 
 def test_a_slow_reader_does_not_hold_up_the_stream(server):
@@ -76,9 +76,11 @@ def test_a_slow_reader_does_not_hold_up_the_stream(server):
             if not free.is_set() and "".join(e.piece.decode() for e in got if isinstance(e, Step)).endswith(
                 "."
             ):
-                assert not any(isinstance(e, Seen) and e.words for e in got)
+                assert not any(isinstance(e, LateAttention) and e.words for e in got)
                 free.set()
-    assert sum(len(e.words) for e in got if isinstance(e, Seen)) == sum(isinstance(e, Step) for e in got)
+    assert sum(len(e.words) for e in got if isinstance(e, LateAttention)) == sum(
+        isinstance(e, Step) for e in got
+    )
 
 
 def test_a_reader_that_fails_costs_light_and_no_word(server):
@@ -105,18 +107,18 @@ def test_a_long_reply_is_read_in_strides():
     reader.generate = generate.__get__(reader)
     talk = Talk(reader, "w")
     talk.add(Role.USER, "Count.")
-    along = ReadingAlong(reader, "w", talk.prompt(read_from=0), WATCHED)
+    shadow_run = ShadowRun(reader, "w", talk.prompt(read_from=0), WATCHED)
     ids = reader.tokenize("one two three four five six seven eight nine ten " * 4).ids.tolist()
     for id in ids:
-        along.say([id])
-    along.end()
+        shadow_run.say([id])
+    shadow_run.end()
     words = []
-    while not along.over:
-        along.wait(0.1)
-        words += [word for seen in along.take() for word in seen.words]
-    words += [word for seen in along.take() for word in seen.words]
+    while not shadow_run.over:
+        shadow_run.wait(0.1)
+        words += [word for seen in shadow_run.take() for word in seen.words]
+    words += [word for seen in shadow_run.take() for word in seen.words]
     assert [word.label for word in words] == list(range(talk.next, talk.next + len(ids)))
-    assert len(reads) <= 2 + len(ids) // STRIDE
+    assert len(reads) <= 2 + len(ids) // TOKENS_PER_PASS
     reader.close()
 
 
@@ -137,6 +139,6 @@ def test_with_a_reader_the_page_is_told_whose_eyes_they_are(server, tmp_path):
         assert pending_calibration(engine).pending
         assert pending_calibration(engine).sentence.startswith("scripted reads along")
         reader.calibration = EYES
-        told = calibrated(engine, tmp_path, lambda what, done, total: None)
+        told = load_or_calibrate(engine, tmp_path, lambda what, done, total: None)
         assert told.sentence == "scripted reads along and lends its eyes. By one head."
         assert told.pairs == EYES.pairs

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from halo_weave.core.tokens import Role
-from halo_weave.engines.llama import LlamaEngine
-from halo_weave.engines.sampling import Sampler
-from halo_weave.ports import Sampling
+from halo_weave.engines.base import Sampling
+from halo_weave.engines.llama.engine import LlamaEngine
+from halo_weave.engines.llama.sampler import Sampler
 from tests.contract.talks import Talk
 from tests.engines.tiny import write
 

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from halo_weave.engines.scheduler import ROOM, FairScheduler
+from halo_weave.engines.llama.scheduler import QUEUE_SIZE, FairScheduler
 from halo_weave.errors import EngineError
 
 WAIT = 30
@@ -64,7 +64,7 @@ def test_work_does_not_run_far_ahead_of_its_reader(scheduler: FairScheduler[str]
     values = scheduler.run(count("a", 1000, seen), "a")
     next(values)
     list(scheduler.run(count("b", 50), "b"))  # the other is not held up
-    assert len(seen) <= ROOM + 2
+    assert len(seen) <= QUEUE_SIZE + 2
     values.close()  # type: ignore[attr-defined]
 
 
@@ -135,9 +135,9 @@ def test_patient_work_waits_for_all_other_work_and_never_takes_its_place(
         yield None
 
     scheduler.post(holding(), "first")
-    scheduler.post(noting("patient", 2), "a", patient=True)
+    scheduler.post(noting("patient", 2), "a", idle_only=True)
     scheduler.post(noting("other", 3), "b")
-    dropped = scheduler.post(noting("late", 1), "b", patient=True)
+    dropped = scheduler.post(noting("late", 1), "b", idle_only=True)
     hold.set()
     scheduler.settle()
     assert done == ["other"] * 3 + ["patient"] * 2
@@ -155,7 +155,7 @@ def test_work_of_a_window_ends_patient_work_in_it(scheduler: FairScheduler[str])
         finally:
             done.append("ended")
 
-    scheduler.post(endless(), "a", patient=True)
+    scheduler.post(endless(), "a", idle_only=True)
     assert begun.wait(WAIT)
     assert list(scheduler.run(count("x", 1), "a")) == ["x0"]
     assert done == ["ended"]
@@ -170,7 +170,7 @@ def test_what_is_sure_is_done_although_the_scheduler_is_closed(scheduler: FairSc
 
     scheduler.post(wait(), "first")
     scheduler.post(count("dropped", 3, seen), "second")
-    scheduler.post(count("done", 3, seen), "third", sure=True)
+    scheduler.post(count("done", 3, seen), "third", must_run=True)
     closing = threading.Thread(target=scheduler.close)
     closing.start()
     while not scheduler.closed:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from halo_weave.core.tokens import Role
-from halo_weave.engines.llama import LlamaEngine
-from halo_weave.llama import catalogue
-from halo_weave.llama.inventory import located
-from halo_weave.ports import Capture, Sampling
+from halo_weave.engines.base import Capture, Sampling
+from halo_weave.engines.llama.engine import LlamaEngine
+from halo_weave.models import catalogue
+from halo_weave.models.inventory import local_path
 from tests.contract.talks import Talk
 from tests.engines.tiny import write
 
@@ -27,7 +27,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "tiny":
         path = write(tmp_path_factory.mktemp("models") / "tiny.gguf", "gemma2")
     else:
-        found = located(catalogue.GEMMA)
+        found = local_path(catalogue.GEMMA_3_270M)
         if found is None:
             pytest.skip("Gemma 3 270M is not here; this gets it: halo-weave pull gemma-3-270m")
         path = found
@@ -80,7 +80,7 @@ def test_what_left_the_sliding_window_leaves_the_cache_and_returns_without_compu
     assert without.read.computed < 4 * tokens
     assert back.read.restored >= tokens
     assert back.read.computed < tokens
-    assert (without.read.rebuilt, back.read.rebuilt, engine.misfits) == ("", "", 0)
+    assert (without.read.rebuilt, back.read.rebuilt, engine.mapping_errors) == ("", "", 0)
 
 
 def test_cells_beyond_the_sliding_window_are_never_taken_away(engine: LlamaEngine, talk: Talk) -> None:
@@ -91,7 +91,9 @@ def test_cells_beyond_the_sliding_window_are_never_taken_away(engine: LlamaEngin
     talk.add(Role.ASSISTANT, LINES[-2])
     talk.hear(ONE)
     cache = engine.caches[talk.window]
-    saved = [cache._saved(part).state.nbytes / len(part) for part in cache._stretches(np.arange(cache.count))]
+    saved = [
+        cache._saved(part).state.nbytes / len(part) for part in cache._contiguous_runs(np.arange(cache.count))
+    ]
     assert len(saved) > 1
     assert saved == pytest.approx([engine.shape.cell_bytes] * len(saved), rel=0.15)
 

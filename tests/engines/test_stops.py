@@ -1,12 +1,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halo_weave.engines.stops import Stops
-from halo_weave.ports import Step
+from halo_weave.engines.base import Step
+from halo_weave.engines.stop_strings import StopStrings
 
 
 def said(pieces: list[bytes], strings: list[str]) -> tuple[bytes, bool, bytes]:
-    stops = Stops(strings)
+    stops = StopStrings(strings)
     out, met = b"", False
     for number, piece in enumerate(pieces):
         steps, met = stops.feed(Step(number, number, piece, 0.0, None))

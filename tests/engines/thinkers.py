@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.reciting import write_reciting
-from tests.templates.samples import CHANNELS, OPENS_THOUGHT, THINKS
+from tests.engines.templates.samples import CHANNELS, OPENS_THOUGHT, THINKS
 
 REAL = (
     Path(__file__).parents[3] / "shared" / "data" / "templates"

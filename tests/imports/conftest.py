@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from halo_weave.records import Imported
-from halo_weave.store import Store
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.store.protocol import Store
+from halo_weave.store.records import ImportResult
+from halo_weave.store.sqlite import SqliteStore
 from tests.fuzz import CORPUS
-from tests.stores.material import quick_folder
+from tests.store.material import quick_folder
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
@@ -37,10 +37,10 @@ def store() -> Iterator[Store]:
 
 
 @pytest.fixture
-def load(store: Store) -> Callable[..., Imported]:
+def load(store: Store) -> Callable[..., ImportResult]:
     """Import a sample by its name, or bytes, or a value as JSON."""
 
-    def loaded(what: Any) -> Imported:
+    def loaded(what: Any) -> ImportResult:
         content = sample(what) if isinstance(what, str) else what
         content = content if isinstance(content, bytes) else json.dumps(content).encode()
         result = store.import_open_file(io.BytesIO(content), now=NOW)

@@ -7,10 +7,10 @@ import io
 import json
 
 from halo_weave.core.tokens import Role
-from halo_weave.records import Subset
+from halo_weave.store.records import ExportFilter
 from tests.imports.conftest import NOW, heard, sample
 from tests.imports.test_files import mapping
-from tests.stores.material import exchange
+from tests.store.material import exchange
 
 
 def current(store) -> list[str]:
@@ -113,11 +113,11 @@ def test_a_deleted_window_stays_deleted(store, load):
 
 
 def test_a_memory_with_imports_moves_to_another_and_still_knows_them(store, load, tmp_path):
-    from halo_weave.stores.sqlite import SqliteStore
+    from halo_weave.store.sqlite import SqliteStore
 
     load("chatgpt.json")
     out = io.StringIO()
-    store.export(out.write, now=NOW, subset=Subset())
+    store.export(out.write, now=NOW, subset=ExportFilter())
     with SqliteStore(tmp_path / "other.sqlite") as other:
         other.import_open_file(io.BytesIO(out.getvalue().encode()), now=NOW)
         again = other.import_open_file(io.BytesIO(sample("chatgpt.json")), now=NOW)

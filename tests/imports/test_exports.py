@@ -7,15 +7,15 @@ import json
 
 import pytest
 
+from halo_weave.chat.export import export_conversations
 from halo_weave.errors import BadInput
-from halo_weave.stores.sqlite import SqliteStore
-from halo_weave.weave.exports import tell
+from halo_weave.store.sqlite import SqliteStore
 from tests.imports.conftest import NOW, heard
 
 
 def told(store, *more) -> str:
     out = io.StringIO()
-    tell(store, out.write, *more)
+    export_conversations(store, out.write, *more)
     return out.getvalue()
 
 

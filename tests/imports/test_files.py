@@ -12,9 +12,9 @@ from contextlib import suppress
 
 import pytest
 
+from halo_weave.core import placeholder_tokens
 from halo_weave.errors import ImportRefused
-from halo_weave.imports import pieces
-from halo_weave.stores import archives, foreign
+from halo_weave.store.third_party import reader
 from tests.imports.conftest import NOW, heard, sample
 
 
@@ -34,7 +34,7 @@ def png(*chunks: tuple[bytes, bytes]) -> bytes:
 
     header = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
     body = [(b"IHDR", header), *chunks, (b"IDAT", zlib.compress(b"\0\0")), (b"IEND", b"")]
-    return archives.PNG + b"".join(chunk(*one) for one in body)
+    return reader.PNG + b"".join(chunk(*one) for one in body)
 
 
 def card_chunk(name: bytes, card: dict) -> tuple[bytes, bytes]:
@@ -131,7 +131,7 @@ DAMAGED[200:240] = b"\0" * 40
     (b'{"mapping": {"a": {"message": NaN}}}', "NaN"),
 ])  # fmt: skip
 def test_a_bad_file_is_refused_in_a_sentence_and_nothing_changes(store, load, content, why, monkeypatch):
-    monkeypatch.setattr(archives, "SMALL", 1 << 20)
+    monkeypatch.setattr(reader, "SMALL", 1 << 20)
     with pytest.raises(ImportRefused, match=why) as refused:
         load(content)
     assert str(refused.value).endswith(".")
@@ -201,7 +201,7 @@ def test_a_tree_that_goes_in_circles_ends(store, load):
 
 
 def test_a_message_of_more_than_a_million_characters_is_left_out_and_told(store, load):
-    result = load([mapping("short", "x" * (foreign.LONGEST + 1), "after")])
+    result = load([mapping("short", "x" * (reader.MAX_MESSAGE_CHARACTERS + 1), "after")])
     assert result.left == {"messages longer than a million characters": 1}
     assert [turn.text for turn in heard(store)] == ["short", "after"]
 
@@ -211,7 +211,7 @@ def test_a_long_message_is_cut_into_chunks_that_can_wake_up(store, load):
     load([mapping(words, "ok")])
     chunks = store.turn(1)
     assert "".join(one.chunk.text for one in chunks) == words
-    assert max(len(one.chunk) for one in chunks) <= pieces.LARGEST
+    assert max(len(one.chunk) for one in chunks) <= placeholder_tokens.LARGEST
     assert all(one.chunk.text.endswith(".") for one in chunks)
 
 
@@ -219,7 +219,7 @@ def test_of_a_long_conversation_the_end_is_live(store, load):
     load([mapping(*(f"This is message number {n} of many." for n in range(2000)))])
     [window] = store.windows()
     live = store.live(window.id)
-    assert 500 < sum(len(one.chunk) for one in live) <= foreign.LIVE + 50
+    assert 500 < sum(len(one.chunk) for one in live) <= reader.LIVE_TOKENS + 50
     assert live[-1].chunk.text == "This is message number 1999 of many."
     assert store.window_stats(window.id).asleep_chunks == 2000 - len(live)
 

@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from halo_weave.imports.dates import moment_of
-from halo_weave.imports.formats import formats
-from halo_weave.imports.words import answered
+from halo_weave.store.third_party.conversation import ai_parts, moment_of
+from halo_weave.store.third_party.formats import formats
 from tests.imports.conftest import NOW, heard, sample
 
 
@@ -292,4 +291,4 @@ def test_a_time_without_a_zone_is_local(monkeypatch):
     ("a <think> in the text", [("answer", "a <think> in the text")]),
 ])  # fmt: skip
 def test_thoughts_are_told_apart(text, parts):
-    assert [tuple(part) for part in answered(text)] == parts
+    assert [tuple(part) for part in ai_parts(text)] == parts

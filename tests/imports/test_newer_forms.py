@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from halo_weave.imports.words import answered
+from halo_weave.store.third_party.conversation import ai_parts
 from tests.imports.conftest import heard
 
 
@@ -104,7 +104,7 @@ def test_the_newest_branch_of_claude_is_the_current_one_wherever_it_stands(store
 
 
 def test_old_thoughts_of_claude_are_thoughts():
-    assert [tuple(part) for part in answered("<antThinking>Hm.</antThinking>Yes.")] == [
+    assert [tuple(part) for part in ai_parts("<antThinking>Hm.</antThinking>Yes.")] == [
         ("thought", "Hm."),
         ("answer", "Yes."),
     ]
@@ -121,7 +121,7 @@ def test_old_thoughts_of_claude_are_thoughts():
     ("<seed:think>Hm.</seed:think>Yes.", [("thought", "Hm."), ("answer", "Yes.")]),
 ])  # fmt: skip
 def test_thoughts_in_channels_and_other_marks_are_told_apart(text, parts):
-    assert [tuple(part) for part in answered(text)] == parts
+    assert [tuple(part) for part in ai_parts(text)] == parts
 
 
 def gpt(*contents: tuple[str, dict]) -> list[dict]:

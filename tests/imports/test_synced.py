@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from halo_weave.stores.sqlite import SqliteStore
+from halo_weave.store.sqlite import SqliteStore
 from tests.imports.conftest import NOW, heard, sample
 
 SAMPLES = ["chatgpt.json", "claude.json", "sillytavern.jsonl", "openwebui.json", "koboldlite.json",

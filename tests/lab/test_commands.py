@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from halo_weave.assemble import Options, assemble
+from halo_weave.app import Options, build_weave
 from halo_weave.cli import app
 from tests.lab.test_replay import TOLD, Talked
 
@@ -128,7 +128,7 @@ def test_a_captured_window_is_found_by_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by", ["the program", "the command"])
 def test_wiping_the_memory_wipes_what_was_captured(scripted: None, tmp_path: Path, by: str) -> None:
-    weave = assemble(Options(tmp_path, engine="scripted", embedder="off"))
+    weave = build_weave(Options(tmp_path, engine="scripted", embedder="off"))
     window = weave.windows.create("one", settings={"capture": "mean"}).id
     list(weave.turns.steps(window, "My sister plays the violin."))
     assert list((tmp_path / "captures" / window).glob("turn-*.npz"))

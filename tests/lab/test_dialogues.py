@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from halo_weave.core.tokens import Role
-from halo_weave.lab.dialogues import dialogue_of, exchanges_of
-from halo_weave.lab.figures import end_to_end
+from halo_weave.lab.conversations import exchanges_of, read_dialogue
+from halo_weave.lab.evaluation import end_to_end
 
 
 def session(day: int, *spoken: tuple[str, str]) -> dict:
@@ -26,7 +26,7 @@ def test_an_exchange_begins_with_the_user_also_after_a_day_that_ended_with_one(t
         "qa": [],
     }
     (tmp_path / "one.json").write_text(json.dumps(held))
-    pairs = list(exchanges_of(dialogue_of(tmp_path / "one.json").turns))
+    pairs = list(exchanges_of(read_dialogue(tmp_path / "one.json").turns))
     assert [(a.text, b.text) for a, b in pairs] == [
         ("Anna: Hello.", "Ben: Hi."),
         ("Anna: Back again.", "Ben: Good. How was it?"),
@@ -40,8 +40,8 @@ def test_the_caption_of_a_picture_is_said_only_if_it_is_asked_for(tmp_path: Path
     held = {"speakers": ["Anna", "Ben"], "sessions": [session(1, ("Anna", "Look!"))], "qa": []}
     held["sessions"][0]["turns"][0]["blip_caption"] = "a photo of a cup"
     (tmp_path / "one.json").write_text(json.dumps(held))
-    assert [one.text for one in dialogue_of(tmp_path / "one.json").turns] == ["Anna: Look!"]
-    (shown,) = dialogue_of(tmp_path / "one.json", captions=True).turns
+    assert [one.text for one in read_dialogue(tmp_path / "one.json").turns] == ["Anna: Look!"]
+    (shown,) = read_dialogue(tmp_path / "one.json", captions=True).turns
     assert shown.text == "Anna: Look! [picture: a photo of a cup]"
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from halo_weave.core.heads import Calibration, RetrievalHead
+from halo_weave.chat import Weave, events
+from halo_weave.chat.capture import CaptureWriter, StoredCapture
+from halo_weave.core.retrieval_heads import Calibration, RetrievalHead
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.engines.scripted import Looking, ScriptedEngine
+from halo_weave.engines.base import Engine
+from halo_weave.engines.scripted import ScriptedEngine, Visible
 from halo_weave.errors import BadInput
-from halo_weave.lab.capture import CaptureWriter, TapedWindow
-from halo_weave.lab.replay import Replayed, replay
-from halo_weave.ports import Engine
+from halo_weave.lab.replay import ReplayResult, replay
 from halo_weave.settings import Settings
-from halo_weave.stores.sqlite import SqliteStore
-from halo_weave.weave import Weave, events
-from tests.weave.conftest import SMALL, Clock, WordRecall, of
+from halo_weave.store.sqlite import SqliteStore
+from tests.chat.conftest import SMALL, Clock, WordRecall, of
 
 HEADS = Calibration((RetrievalHead(0, 1, 0.9, 0.8, 0.75), RetrievalHead(1, 0, 0.5, 0.5, 0.25)), "Two heads.")
 TOLD = [
@@ -32,7 +32,7 @@ TOLD = [
 ]
 
 
-def uneven(at: Looking) -> np.ndarray:
+def uneven(at: Visible) -> np.ndarray:
     """Looks at some words more than at others, always the same way."""
     return 1.0 + 50.0 * (np.asarray(at.ids, np.float32) % 7 == 3)
 
@@ -45,14 +45,14 @@ class Talked:
         store = SqliteStore(folder / "memory.sqlite")
         engine = ScriptedEngine(answer=lambda text: f"You said {len(text)} letters.", look=uneven)
 
-        def new_tape(
+        def new_recorder(
             window: str, chosen: Settings, engine: Engine, calibration: Calibration
         ) -> CaptureWriter:
             place, most = self.folder / window, chosen.capture_megabytes
             return CaptureWriter.open(place, window, engine, calibration, heads=chosen.capture, most=most)
 
         self.weave = Weave(
-            engine, store, WordRecall(store), calibration=HEADS, new_tape=new_tape, now=Clock()
+            engine, store, WordRecall(store), calibration=HEADS, new_recorder=new_recorder, now=Clock()
         )
         chosen = {**SMALL, "tools": "off", "max_context_tokens": 170, "capture": "retrieval", **settings}
         self.window = self.weave.windows.create("one", settings=chosen).id
@@ -64,17 +64,19 @@ class Talked:
 
     def say(self, text: str) -> None:
         turn = list(self.weave.turns.steps(self.window, text))
-        asleep = [one for event in of(events.ChunksSlept, turn) for one in event.chunks]
-        self.woken += [one.key for event in of(events.ChunksWoken, turn) for one in event.chunks]
-        self.uses += [{one.key: one.share for one in spoken.use.chunks} for spoken in of(events.Spoken, turn)]
+        asleep = [one for event in of(events.ChunksPruned, turn) for one in event.chunks]
+        self.woken += [one.key for event in of(events.ChunksResurrected, turn) for one in event.chunks]
+        self.uses += [
+            {one.key: one.share for one in spoken.use.chunks} for spoken in of(events.ReplyStored, turn)
+        ]
         self.slept.append([(one.key, one.brightness) for one in asleep])
 
     @property
-    def tape(self) -> TapedWindow:
-        return TapedWindow.open(self.folder / self.window)
+    def recording(self) -> StoredCapture:
+        return StoredCapture.open(self.folder / self.window)
 
 
-def asleep(done: Replayed, turns: int) -> list[list[tuple[ChunkKey, float]]]:
+def asleep(done: ReplayResult, turns: int) -> list[list[tuple[ChunkKey, float]]]:
     return [[(one.key, one.brightness) for one in done.slept if one.turn == i] for i in range(turns)]
 
 
@@ -83,7 +85,7 @@ def test_a_replay_puts_to_sleep_what_fell_asleep_live(tmp_path: Path, strategy: 
     talked = Talked(tmp_path, {"strategy": strategy})
     talked.weave.close()
     assert sum(map(len, talked.slept)) >= 4
-    done = replay(talked.tape)
+    done = replay(talked.recording)
     assert asleep(done, len(TOLD)) == talked.slept
     assert [key for _, key in done.woken] == talked.woken
 
@@ -92,18 +94,18 @@ def test_a_replay_finds_the_same_sources_of_each_reply(tmp_path: Path) -> None:
     talked = Talked(tmp_path, {"strategy": "use_and_surprise"})
     talked.weave.close()
     assert any(talked.uses)
-    assert replay(talked.tape, uses=True).uses == talked.uses
+    assert replay(talked.recording, uses=True).uses == talked.uses
 
 
 def test_another_strategy_or_budget_acts_otherwise_on_the_same_capture(tmp_path: Path) -> None:
     talked = Talked(tmp_path, {"strategy": "use_and_surprise"})
     talked.weave.close()
-    same, other = replay(talked.tape), replay(talked.tape, strategy="first_in_first_out")
+    same, other = replay(talked.recording), replay(talked.recording, strategy="first_in_first_out")
     ages = [one.turn - i for i, one in enumerate(other.slept)]
     assert ages
     assert asleep(other, len(TOLD)) != asleep(same, len(TOLD))
-    assert not replay(talked.tape, budget=0).slept
-    assert len(replay(talked.tape, budget=120).slept) > len(same.slept)
+    assert not replay(talked.recording, budget=0).slept
+    assert len(replay(talked.recording, budget=120).slept) > len(same.slept)
 
 
 def test_a_capture_at_a_large_budget_tells_what_is_done_at_a_small_one(tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_a_capture_at_a_large_budget_tells_what_is_done_at_a_small_one(tmp_path:
         talked.weave.close()
         if name == "large":
             assert not sum(map(len, talked.slept))
-            done = replay(talked.tape, budget=170)
+            done = replay(talked.recording, budget=170)
     assert sum(map(len, talked.slept)) > 3
     assert asleep(done, len(TOLD)) == talked.slept
 
@@ -131,20 +133,20 @@ def test_what_the_user_does_between_turns_is_replayed(tmp_path: Path) -> None:
     for text in ("One more thing about rain.", "And one about snow and the mountains."):
         talked.say(text)
     talked.weave.close()
-    assert asleep(replay(talked.tape), 8) == talked.slept
+    assert asleep(replay(talked.recording), 8) == talked.slept
 
 
 def test_a_capture_goes_on_after_a_restart_and_ends_at_its_size(tmp_path: Path) -> None:
     talked = Talked(tmp_path, {}, TOLD[:2])
-    tape = talked.weave._system.tape(talked.window, talked.weave.windows.settings(talked.window))
-    assert isinstance(tape, CaptureWriter)
-    again = CaptureWriter(tape.folder, HEADS, heads="retrieval", most=1_000)
-    talked.weave._system._tapes = dict.fromkeys(talked.weave._system._tapes, again)
+    recording = talked.weave._system.recording(talked.window, talked.weave.windows.settings(talked.window))
+    assert isinstance(recording, CaptureWriter)
+    again = CaptureWriter(recording.folder, HEADS, heads="retrieval", most=1_000)
+    talked.weave._system._recorders = dict.fromkeys(talked.weave._system._recorders, again)
     talked.say(TOLD[2])
-    assert len(list(talked.tape)) == 3
+    assert len(list(talked.recording)) == 3
     again.most = 0
     talked.say(TOLD[3])
-    assert len(list(talked.tape)) == 3
+    assert len(list(talked.recording)) == 3
     assert "reached 0 MB" in again.sentence
     talked.weave.close()
 
@@ -157,8 +159,8 @@ def test_another_choice_of_heads_gets_a_capture_of_its_own(tmp_path: Path) -> No
     talked.say(TOLD[3])
     talked.weave.close()
     assert sorted(path.name for path in talked.folder.iterdir()) == [talked.window, f"{talked.window}-2"]
-    assert len(list(talked.tape)) == 2
-    assert len(list(TapedWindow.open(talked.folder / f"{talked.window}-2"))) == 1
+    assert len(list(talked.recording)) == 2
+    assert len(list(StoredCapture.open(talked.folder / f"{talked.window}-2"))) == 1
 
 
 def test_the_format_is_what_is_documented(tmp_path: Path) -> None:
@@ -175,9 +177,9 @@ def test_the_format_is_what_is_documented(tmp_path: Path) -> None:
 
 def test_another_folder_or_a_broken_file_is_told_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no capture"):
-        TapedWindow.open(tmp_path)
+        StoredCapture.open(tmp_path)
     talked = Talked(tmp_path, {}, TOLD[:2])
     talked.weave.close()
     (talked.folder / talked.window / "turn-000002.npz").write_bytes(b"PK broken")
     with pytest.raises(BadInput, match="cannot be read"):
-        replay(talked.tape)
+        replay(talked.recording)

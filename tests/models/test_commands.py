@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from halo_weave.cli.app import app
-from halo_weave.cli.starting import options_of
+from halo_weave.cli.app import app, options_of
+from halo_weave.engines.llama import devices
 from halo_weave.errors import BadInput, BadSetting, ModelNotFound
-from halo_weave.lastrun import remember_model, remembered_model
-from halo_weave.llama import catalogue, devices
+from halo_weave.models import catalogue
+from halo_weave.state_file import remember_model, remembered_model
 from tests.models.conftest import WEIGHTS
 from tests.models.hub import FakeHub
 from tests.models.test_inventory import gguf
@@ -75,7 +75,7 @@ def test_doctor_tells_the_library_the_processor_and_the_memory(folder: Path) -> 
 
 def test_doctor_counts_the_cache_as_it_is_asked_for(folder: Path) -> None:
     long = json.loads(run("doctor", "--model", "smollm2-135m", "--context", "2048", "--json"))["model"]
-    assert (long["context"], long["cache"]) == (2048, 2048 * catalogue.CHAT.cache_bytes)
+    assert (long["context"], long["cache"]) == (2048, 2048 * catalogue.SMOLLM2_135M.cache_bytes)
     with pytest.raises(ModelNotFound, match="halo-weave pull hf:a/b"):
         run("doctor", "--model", "hf:a/b")
 
@@ -96,7 +96,7 @@ def test_a_gpu_that_is_not_used_and_a_processor_that_could_do_more_are_told(
     assert "NVIDIA GPU that is not used" in told[0]
     assert "--no-binary" in told[1]
     assert "HALO_WEAVE_LIBLLAMA" in told[1]
-    assert devices.WITH_AVX512 in told[1]
+    assert devices.AVX512_NOTE in told[1]
     monkeypatch.setattr(devices.shutil, "which", lambda _: None)
     (other,) = (one for one in devices._advice((processor,), ("SVE",)) if "SVE" in one)
     assert "AVX-512" not in other  # what another instruction brings was not measured

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from halo_weave.errors import ModelNotFound
-from halo_weave.llama import catalogue, inventory
-from halo_weave.llama.catalogue import CatalogueEntry, ensure_default
-from halo_weave.llama.download import KnownFile
+from halo_weave.models import catalogue, inventory
+from halo_weave.models.catalogue import CatalogueEntry, ensure_default
+from halo_weave.models.download import KnownFile
 from tests.models.conftest import WEIGHTS
 from tests.models.hub import FakeHub, Handler, sha256
 from tests.models.test_hub import broken_after, status
@@ -35,11 +35,13 @@ def general(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> CatalogueEntry:
         (folder / files[0].name).write_bytes(CODE)
 
     monkeypatch.setattr(catalogue, "fetch_from_wheels", from_index)
-    monkeypatch.setattr(catalogue, "GENERAL", (entry,))
-    monkeypatch.setattr(catalogue, "DEFAULTS", (coder, *catalogue.DEFAULTS[1:]))
-    monkeypatch.setattr(catalogue, "CODERS", (coder,))
+    monkeypatch.setattr(catalogue, "GENERAL_MODELS", (entry,))
+    monkeypatch.setattr(catalogue, "OFFLINE_DEFAULTS", (coder, *catalogue.OFFLINE_DEFAULTS[1:]))
+    monkeypatch.setattr(catalogue, "CODE_MODELS", (coder,))
     monkeypatch.setattr(catalogue, "ENTRIES", (entry, coder, *catalogue.ENTRIES[2:]))
-    monkeypatch.setattr(catalogue, "AT_START", replace(catalogue.AT_START, pause=0.01, read=2.0))
+    monkeypatch.setattr(
+        catalogue, "STARTUP_RETRIES", replace(catalogue.STARTUP_RETRIES, pause=0.01, read=2.0)
+    )
     return entry
 
 
@@ -67,8 +69,9 @@ def test_without_a_hub_it_is_the_coder_with_a_sentence_and_the_hub_is_not_asked_
         nobody.bind(("127.0.0.1", 0))
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{nobody.getsockname()[1]}")
         monkeypatch.setattr(
-            "urllib3.util.connection.create_connection",
-            lambda address, *more, **named: tried.append(address) or connect(address, timeout=3),
+            socket,
+            "create_connection",
+            lambda address, *more, **named: tried.append(address) or connect(address, *more, **named),
         )
         name, sentence = started()
         assert name == "coder.gguf"
@@ -118,19 +121,21 @@ def test_pull_default_brings_the_general_model_and_the_next_start_uses_it(
     machine(16 * GB, 4)
     hub.api_faults = deque([status(404)])
     assert started()[0] == "coder.gguf"
-    found = inventory.find("default")
+    found = inventory.find_model("default")
     assert found is general
-    assert inventory.pull(found).read_bytes() == WEIGHTS
+    assert inventory.pull_model(found).read_bytes() == WEIGHTS
     assert started() == ("Tiny-Q4_K_M.gguf", "")
 
 
 def test_a_machine_with_little_memory_does_not_ask_the_hub_for_a_general_model(
     hub: FakeHub, general: CatalogueEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    smallest = replace(catalogue.CHAT, files=(KnownFile("small.gguf", sha256(CODE), len(CODE), "any"),))
-    monkeypatch.setattr(catalogue, "DEFAULTS", (*catalogue.DEFAULTS[:2], smallest))
+    smallest = replace(
+        catalogue.SMOLLM2_135M, files=(KnownFile("small.gguf", sha256(CODE), len(CODE), "any"),)
+    )
+    monkeypatch.setattr(catalogue, "OFFLINE_DEFAULTS", (*catalogue.OFFLINE_DEFAULTS[:2], smallest))
     large = replace(general, cache_bytes=1_000_000)
-    monkeypatch.setattr(catalogue, "GENERAL", (large,))
+    monkeypatch.setattr(catalogue, "GENERAL_MODELS", (large,))
     path, sentence = ensure_default(GB // 2, 4)
     assert (path.name, sentence, hub.asked) == ("small.gguf", "", [])
 

@@ -13,25 +13,25 @@ from pathlib import Path
 import pytest
 
 from halo_weave.errors import BadInput, ModelNotFound
-from halo_weave.llama import download
-from halo_weave.llama.download import KnownFile, PartFile, silent
-from halo_weave.llama.hub import (
+from halo_weave.models import download
+from halo_weave.models.download import KnownFile, PartFile, no_progress
+from halo_weave.models.hub import (
     HubReference,
-    Patience,
+    RetryPolicy,
     choose_files,
     pull_from_hub,
     pulled_from_hub,
     quant_of,
 )
-from halo_weave.llama.inventory import resolve
+from halo_weave.models.inventory import resolve
 from tests.models.conftest import WEIGHTS
 from tests.models.hub import FakeHub, Handler, sha256
 
-PATIENCE = Patience(attempts=3, connect=2, read=0.3, pause=0.01, longest_pause=1)
+PATIENCE = RetryPolicy(attempts=3, connect=2, read=0.3, pause=0.01, longest_pause=1)
 REFERENCE = HubReference("owner/tiny-GGUF")
 
 
-def pulled(folder: Path, reference: HubReference = REFERENCE, progress=silent) -> Path:
+def pulled(folder: Path, reference: HubReference = REFERENCE, progress=no_progress) -> Path:
     return pull_from_hub(reference, folder, progress, PATIENCE)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from halo_weave.errors import BadInput, ModelNotFound
-from halo_weave.llama import catalogue
-from halo_weave.llama.inventory import find, local_models, located, resolve, title_of
+from halo_weave.models import catalogue
+from halo_weave.models.inventory import find_model, local_models, local_path, resolve, title_of
 from tests.engines.test_header import write
 
 
@@ -127,8 +127,8 @@ def test_a_path_a_catalogue_name_and_a_local_name_are_resolved(home: Path, folde
     studio = gguf(home / ".lmstudio/models/p/r/Qwen3-4B-Q4_K_M.gguf")
     assert resolve(str(own)) == resolve("mine") == resolve("MINE.gguf") == own
     assert resolve("qwen3-4b-q4_k_m") == resolve("Qwen3 4B") == studio
-    assert find("smollm2-135m") is find("SmolLM2 135M Instruct") is catalogue.CHAT
-    assert located(catalogue.CHAT) is None
+    assert find_model("smollm2-135m") is find_model("SmolLM2 135M Instruct") is catalogue.SMOLLM2_135M
+    assert local_path(catalogue.SMOLLM2_135M) is None
 
 
 def test_a_name_of_several_models_asks_for_one_with_all_paths(home: Path) -> None:
@@ -159,13 +159,13 @@ def test_a_model_of_the_hub_in_another_programs_cache_is_not_pulled_again(
 
 def test_only_what_is_listed_is_found_for_others(home: Path, folder: Path, tmp_path: Path) -> None:
     here, secret = gguf(folder / "here.gguf"), gguf(tmp_path / "secret.gguf")
-    assert find(str(here), any_path=False) == here
-    assert find("here", any_path=False) == here
-    assert find(str(secret)) == secret
+    assert find_model(str(here), any_path=False) == here
+    assert find_model("here", any_path=False) == here
+    assert find_model(str(secret)) == secret
     told = set()
     for path in (secret, tmp_path / "none.gguf", Path("/etc/passwd"), Path("~nobody-at-all/x.gguf")):
         with pytest.raises(ModelNotFound) as refused:
-            find(str(path), any_path=False)
+            find_model(str(path), any_path=False)
         told.add(str(refused.value).replace(str(path), ""))
     assert len(told) == 1
 
@@ -173,4 +173,4 @@ def test_only_what_is_listed_is_found_for_others(home: Path, folder: Path, tmp_p
 @pytest.mark.parametrize("name", ["x" * 5000, "~nobody-at-all/x.gguf", "a\0b", "/" + "y" * 300])
 def test_a_name_that_no_file_can_have_is_a_sentence(home: Path, name: str) -> None:
     with pytest.raises(ModelNotFound):
-        find(name)
+        find_model(name)

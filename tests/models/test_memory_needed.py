@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from halo_weave.errors import ModelNotFound
-from halo_weave.llama import catalogue
-from halo_weave.llama.catalogue import CHAT, CODER_15B, default_model, ensure_default, recommended
-from halo_weave.llama.footprint import cache_bytes, footprint, machine_memory
-from halo_weave.llama.header import Header
-from halo_weave.llama.hub import HubUnreachable
+from halo_weave.models import catalogue
+from halo_weave.models.catalogue import CODER_15B, SMOLLM2_135M, default_model, ensure_default, recommended
+from halo_weave.models.gguf_header import GgufHeader
+from halo_weave.models.hub import HubUnreachable
+from halo_weave.models.memory_estimate import estimate_memory, kv_bytes_per_token, machine_memory
 
 GB = 1_000_000_000
 
 
-def header(**values: int) -> Header:
+def header(**values: int) -> GgufHeader:
     named = {f"x.{key.replace('__', '.')}": value for key, value in values.items()}
-    return Header("x", named, "", 0)
+    return GgufHeader("x", named, "", 0)
 
 
 QWEN = header(
@@ -32,21 +32,23 @@ QWEN = header(
 
 
 def test_the_cache_is_counted_from_the_header() -> None:
-    assert cache_bytes(QWEN) == CODER_15B.cache_bytes == 28_672
-    assert footprint(QWEN, 1000).cache == 8192 * 28_672
-    assert footprint(QWEN, 1000, 100_000).cache == 32_768 * 28_672, "no more than the model was trained for"
+    assert kv_bytes_per_token(QWEN) == CODER_15B.cache_bytes == 28_672
+    assert estimate_memory(QWEN, 1000).cache == 8192 * 28_672
+    assert estimate_memory(QWEN, 1000, 100_000).cache == 32_768 * 28_672, (
+        "no more than the model was trained for"
+    )
 
 
 def test_keys_in_fewer_bits_take_less_and_values_do_not() -> None:
-    assert cache_bytes(QWEN, "q8_0") == 28 * 2 * (128 * 34 // 32 + 256)
-    assert cache_bytes(QWEN, "f32") == 2 * cache_bytes(QWEN, "bf16")
+    assert kv_bytes_per_token(QWEN, "q8_0") == 28 * 2 * (128 * 34 // 32 + 256)
+    assert kv_bytes_per_token(QWEN, "f32") == 2 * kv_bytes_per_token(QWEN, "bf16")
 
 
 def test_layers_without_attention_take_no_cache() -> None:
     mixed = header(block_count=4, embedding_length=64, attention__head_count=4, attention__head_count_kv=4)
     lists = {"x.attention.head_count_kv": (0, 2, 0, 2)}
-    assert cache_bytes(replace(mixed, lists=lists)) == 2 * 2 * (16 + 16) * 2
-    assert cache_bytes(header(block_count=2, embedding_length=8)) == 0
+    assert kv_bytes_per_token(replace(mixed, lists=lists)) == 2 * 2 * (16 + 16) * 2
+    assert kv_bytes_per_token(header(block_count=2, embedding_length=8)) == 0
 
 
 def test_this_machine_has_memory() -> None:
@@ -60,8 +62,8 @@ def test_this_machine_has_memory() -> None:
         (64 * GB, 2, catalogue.QWEN_15B),  # a larger one would be too slow to talk with
         (4 * GB, 8, catalogue.QWEN_15B),
         (2 * GB, 8, catalogue.QWEN_05B),
-        (1 * GB, 8, CHAT),
-        (0, 1, CHAT),
+        (1 * GB, 8, SMOLLM2_135M),
+        (0, 1, SMOLLM2_135M),
     ],
 )
 def test_the_default_is_the_largest_that_suits_the_machine_and_says_how_to_choose(
@@ -84,7 +86,7 @@ def test_what_lies_here_goes_before_a_download(folder: Path, present, general: b
 
 
 def test_a_small_model_that_lies_here_for_other_reasons_is_not_the_default(folder: Path, present) -> None:
-    present(CHAT)
+    present(SMOLLM2_135M)
     assert default_model(64 * GB, 8)[0] is catalogue.QWEN_4B
 
 
@@ -108,7 +110,7 @@ def test_a_default_that_cannot_be_had_gives_way_to_the_next_with_a_sentence(
 ) -> None:
     def ensure(entry, progress, *, hub):
         assert not hub, "the hub is asked once"
-        if entry is not CHAT:
+        if entry is not SMOLLM2_135M:
             raise ModelNotFound(f"{entry.title} could not be pulled.")
         return folder / "smollm2"
 

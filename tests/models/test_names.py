@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from halo_weave.llama.header import Header
-from halo_weave.llama.names import human_name
+from halo_weave.models.gguf_header import GgufHeader
+from halo_weave.models.inventory import human_name
 
 
-def header(**general: str) -> Header:
-    return Header("llama", {f"general.{key}": value for key, value in general.items()}, "", 0)
+def header(**general: str) -> GgufHeader:
+    return GgufHeader("llama", {f"general.{key}": value for key, value in general.items()}, "", 0)
 
 
 @pytest.mark.parametrize(

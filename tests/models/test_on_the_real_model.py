@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from halo_weave.assemble import Options, open_engine
+from halo_weave.app import Options, open_engine
 from halo_weave.core.tokens import Role
-from halo_weave.engines.cache import LIVE
-from halo_weave.engines.llama import Limits, LlamaEngine
-from halo_weave.llama.footprint import KvType
-from halo_weave.ports import Sampling
+from halo_weave.engines.base import Sampling
+from halo_weave.engines.llama.engine import EngineLimits, LlamaEngine
+from halo_weave.engines.llama.kv_cache import LIVE
+from halo_weave.models.memory_estimate import KvType
 from tests.contract.talks import Talk
-from tests.model.weights import chat_model
+from tests.real_model.weights import chat_model
 
 pytestmark = pytest.mark.model
 THREE = Sampling(temperature=0.0, max_new_tokens=3)
@@ -22,7 +22,7 @@ THREE = Sampling(temperature=0.0, max_new_tokens=3)
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0", "f32"])
 def test_a_token_takes_the_memory_that_was_counted(kv_type: KvType) -> None:
-    with LlamaEngine(chat_model(), limits=Limits(context=512, kv_type=kv_type, batch=32)) as engine:
+    with LlamaEngine(chat_model(), limits=EngineLimits(context=512, kv_type=kv_type, batch=32)) as engine:
         talk = Talk(engine, "w")
         talk.add(Role.USER, "Marta moved to Lisbon in the spring and found a small flat near the river.")
         talk.hear(THREE)
@@ -30,7 +30,7 @@ def test_a_token_takes_the_memory_that_was_counted(kv_type: KvType) -> None:
         each = cache._save(LIVE).nbytes / cache.count
     assert each == pytest.approx(engine.shape.cell_bytes, rel=0.02)
     assert engine.info.abilities.cuts
-    assert engine.misfits == 0
+    assert engine.mapping_errors == 0
 
 
 def test_a_name_of_the_catalogue_leads_to_the_model(tmp_path: Path) -> None:

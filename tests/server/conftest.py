@@ -10,15 +10,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from halo_weave.assemble import Options, assemble
-from halo_weave.server.listening import serving
+from halo_weave.app import Options, build_weave
+from halo_weave.chat import Weave
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
-from halo_weave.weave import Weave
 
 
 def scripted(folder: Path) -> Weave:
     """A system whose engine takes a moment for each token, so that there is a middle of a reply."""
-    weave = assemble(Options(data=folder, engine="scripted"))
+    weave = build_weave(Options(data=folder, engine="scripted"))
     weave.engine.pause = lambda: time.sleep(0.002)
     return weave
 
@@ -34,7 +34,7 @@ def service(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def address(service):
-    with serving(service) as address:
+    with serve_in_thread(service) as address:
         yield address
 
 

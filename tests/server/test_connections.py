@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from halo_weave.server import listening
-from halo_weave.server.listening import serving
+from halo_weave.server import http_server
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from tests.server.conftest import scripted
 from tests.server.talking import refused, say
@@ -22,15 +22,15 @@ ROOT = Path(__file__).parents[2]
 SERVE = """
 import logging, sys
 from pathlib import Path
-from halo_weave.assemble import Options, assemble
-from halo_weave.server.listening import serving
+from halo_weave.app import Options, build_weave
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from tests.server.conftest import scripted
 from halo_weave.server.service import Service
 logging.basicConfig(level=logging.WARNING)
-service = Service(lambda progress: assemble(Options(data=Path(sys.argv[1]), engine="scripted")))
+service = Service(lambda progress: build_weave(Options(data=Path(sys.argv[1]), engine="scripted")))
 service.begin().join()
-with serving(service) as address:
+with serve_in_thread(service) as address:
     print(address, flush=True)
     sys.stdin.read()
 """
@@ -76,24 +76,24 @@ def test_few_descriptors_and_many_idle_connections_leave_it_answering_and_quiet(
 
 
 def test_a_log_line_a_minute_tells_that_descriptors_ran_out(service, caplog):
-    server = listening.Server(service, listening.policy_for("127.0.0.1", 1))
+    server = http_server.Server(service, http_server.policy_for("127.0.0.1", 1))
     for _ in range(64):
         error = OSError(24, "Too many open files")
-        server._out_of_order(None, {"message": "socket.accept() out of system resource", "exception": error})
+        server._on_loop_error(None, {"message": "socket.accept() out of system resource", "exception": error})
     assert caplog.text.count("Too many open files") == 1
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: ", b"GET /api/status HTTP/1.1\r\n"])
 def test_a_connection_without_a_whole_request_is_closed(own, monkeypatch, sent):
-    monkeypatch.setattr(listening, "_HEADER_SECONDS", 0.2)
-    with serving(own) as address, closing(connect(address)) as line:
+    monkeypatch.setattr(http_server, "_HEADER_SECONDS", 0.2)
+    with serve_in_thread(own) as address, closing(connect(address)) as line:
         line.sendall(sent)
         assert closed(line)
 
 
 def test_half_of_a_second_request_is_not_waited_for_either(own, monkeypatch):
-    monkeypatch.setattr(listening, "_HEADER_SECONDS", 0.3)
-    with serving(own) as address, closing(connect(address)) as line:
+    monkeypatch.setattr(http_server, "_HEADER_SECONDS", 0.3)
+    with serve_in_thread(own) as address, closing(connect(address)) as line:
         host = address.removeprefix("http://").encode()
         line.sendall(b"GET /static/icon.svg HTTP/1.1\r\nHost: %b\r\n\r\n" % host)
         assert line.recv(1 << 16).startswith(b"HTTP/1.1 200")
@@ -111,9 +111,9 @@ def closed(line: socket.socket) -> bool:
 
 
 def test_the_connection_that_was_idle_longest_makes_room_and_those_at_work_do_not(own, monkeypatch):
-    monkeypatch.setattr(listening, "_room_for_connections", lambda: 3)
+    monkeypatch.setattr(http_server, "_connection_limit", lambda: 3)
     window = own.weave.windows.create("one").id
-    with serving(own) as address, ExitStack() as stack:
+    with serve_in_thread(own) as address, ExitStack() as stack:
         host = address.removeprefix("http://").encode()
         watching = []
         for _ in range(2):

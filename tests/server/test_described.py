@@ -8,7 +8,7 @@ import pytest
 
 from halo_weave.errors import EngineError
 from halo_weave.server.events import EVENTS
-from halo_weave.server.listening import serving
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from halo_weave.settings import FIELDS
 from tests.server.talking import say
@@ -194,7 +194,7 @@ def test_to_leave_a_setting_out_is_not_described_as_null(description):
 
 def test_the_key_is_described_and_needed_by_every_address():
     empty = Service(lambda progress: pytest.fail("nobody asked for it"))
-    with serving(empty, key=KEY) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serve_in_thread(empty, key=KEY) as address, httpx.Client(base_url=address, timeout=30) as client:
         bearer = {"authorization": f"Bearer {KEY}"}
         told = client.get("/api/openapi.json", headers=bearer).json()
         assert told["security"] == [{"key": []}, {"cookie": []}]

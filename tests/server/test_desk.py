@@ -2,7 +2,7 @@
 
 import pytest
 
-from halo_weave.server.listening import serving
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from tests.server.conftest import scripted
 from tests.server.talking import following, get_context, refused, until_done
@@ -15,7 +15,7 @@ def address(tmp_path_factory):
     """A server of its own: a document of one word, a thousand times over, would be found by other tests."""
     service = Service(lambda progress: scripted(tmp_path_factory.mktemp("desk")))
     service.begin().join()
-    with serving(service) as address:
+    with serve_in_thread(service) as address:
         yield address
     service.close()
 

@@ -9,15 +9,15 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from halo_weave import assemble as assembling
-from halo_weave.assemble import Options, assemble
-from halo_weave.cli.starting import embedder_of
-from halo_weave.embedders.hashing import HashingEmbedder
+from halo_weave import app as assembling
+from halo_weave.app import Options, build_weave
+from halo_weave.cli.app import embedder_of
 from halo_weave.errors import ModelNotFound
-from halo_weave.lastrun import remembered_embedder
-from halo_weave.llama import catalogue
-from halo_weave.server.listening import serving
+from halo_weave.models import catalogue
+from halo_weave.search.hashing_embedder import HashingEmbedder
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
+from halo_weave.state_file import remembered_embedder
 from tests.server.talking import refused, say
 
 FACT = "The barometer hangs beside the lighthouse door."
@@ -54,9 +54,9 @@ def shelf(tmp_path, monkeypatch):
 
 @contextmanager
 def running(options):
-    service = Service(lambda progress: assemble(options))
+    service = Service(lambda progress: build_weave(options))
     service.begin().join()
-    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         while client.get("/api/status").json()["embedder"]["state"] == "loading":
             time.sleep(0.02)
         yield client
@@ -146,7 +146,7 @@ def test_an_embedder_that_cannot_be_had_leaves_everything_as_it_was(tmp_path, sh
 def test_what_is_no_embedder_is_refused_before_anything_begins(tmp_path, shelf):
     with running(Options(data=tmp_path / "data", engine="scripted")) as client:
         refused(client.post("/api/reindex", json={"embedder": "no-such-thing"}), 404, "unknown_model")
-        refused(client.post("/api/reindex", json={"embedder": catalogue.CHAT.name}), 422, "bad_input")
+        refused(client.post("/api/reindex", json={"embedder": catalogue.SMOLLM2_135M.name}), 422, "bad_input")
         listed = client.get("/api/models").json()
         kinds = {one["name"]: one for one in listed["models"] if one["kind"] == "embedder"}
         assert {"minilm", "nomic-embed"} <= set(kinds)

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from halo_weave.server.listening import serving
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from tests.server.conftest import scripted
 from tests.server.talking import say, spoken
@@ -117,7 +117,10 @@ def test_what_cannot_be_lent_is_refused_in_a_sentence(client, halo, status):
 def test_lending_needs_the_key_like_all_else(tmp_path):
     service = Service(lambda progress: scripted(tmp_path))
     service.begin().join()
-    with serving(service, key="correct-horse-battery") as address, httpx.Client(base_url=address) as stranger:
+    with (
+        serve_in_thread(service, key="correct-horse-battery") as address,
+        httpx.Client(base_url=address) as stranger,
+    ):
         for path in ("/api/extra/lending", "/api/engines", "/props"):
             assert stranger.get(path).status_code == 401
     service.close()

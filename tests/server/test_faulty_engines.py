@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from halo_weave.assemble import Options, assemble, assemble_without_model
-from halo_weave.engines import remote
-from halo_weave.server.listening import serving
+from halo_weave.app import Options, build_weave, build_weave_without_model
+from halo_weave.engines import remote_server
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from tests.engines.faulty import KEY, WORDS, faulty_server
 from tests.server.talking import get_context, refused, say, shown, spoken
@@ -44,7 +44,7 @@ def service(request, server, tmp_path_factory):
         embedder="off",
         reader="off",
     )
-    service = Service(lambda progress: assemble(options, progress))
+    service = Service(lambda progress: build_weave(options, progress))
     service.begin().join()
     yield service
     service.close()
@@ -52,7 +52,7 @@ def service(request, server, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(service):
-    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         yield client
 
 
@@ -78,7 +78,7 @@ def window(client):
 
 @pytest.fixture(autouse=True)
 def sound(server, monkeypatch):
-    monkeypatch.setattr(remote, "AGAIN", (0.01,))
+    monkeypatch.setattr(remote_server, "RETRY_DELAYS", (0.01,))
     server.fault, server.turned_away = "", 0
     yield
     server.fault, server.turned_away = "", 0
@@ -147,9 +147,9 @@ def test_a_chosen_engine_that_cannot_be_had_is_502_with_the_reason_and_the_windo
 def test_a_server_that_was_not_there_at_the_start_answers_as_soon_as_it_is(tmp_path):
     with faulty_server(started=False) as server:
         how = {"engine": "openai", "url": server.url, "engine_key": KEY, "embedder": "off", "reader": "off"}
-        service = Service(lambda progress: assemble_without_model(Options(tmp_path, **how)))
+        service = Service(lambda progress: build_weave_without_model(Options(tmp_path, **how)))
         service.begin().join()
-        with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+        with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
             service.weave.models.load()
             window = client.post("/api/windows", json={"name": "w"}).json()["id"]
             unheard = client.post(f"/api/windows/{window}/say", json={"text": "Hello?"})

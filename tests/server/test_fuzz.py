@@ -14,8 +14,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from halo_weave.server.app import create_app
-from halo_weave.server.listening import serving
-from halo_weave.server.security import Policy
+from halo_weave.server.auth import Policy
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from tests.server.conftest import scripted
 from tests.server.talking import say
@@ -62,7 +62,7 @@ def address(tmp_path_factory):
     """A server of its own: what is made up here must not be found by other tests."""
     service = Service(lambda progress: scripted(tmp_path_factory.mktemp("fuzzed")))
     service.begin().join()
-    with serving(service, key=KEY) as address:
+    with serve_in_thread(service, key=KEY) as address:
         yield address
     service.close()
 

@@ -1,6 +1,6 @@
 """Light over HTTP: ranks, the budget applied at once, a sleep that is taken back."""
 
-from halo_weave.places import captures_folder
+from halo_weave.paths import captures_folder
 from tests.server.talking import chunks_of, get_context, refused, say
 
 

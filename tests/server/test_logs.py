@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from halo_weave.errors import StoreError
-from halo_weave.server.listening import serving
-from halo_weave.server.logs import WordlessFormatter
+from halo_weave.server.http_server import serve_in_thread
+from halo_weave.server.logs import PrivateFormatter
 from halo_weave.server.service import Service
 from tests.server.conftest import scripted
 from tests.server.talking import say
@@ -23,7 +23,7 @@ def log(request):
     """All that is logged, in a form that the server writes."""
     out = io.StringIO()
     handler = logging.StreamHandler(out)
-    handler.setFormatter(WordlessFormatter(request.param))
+    handler.setFormatter(PrivateFormatter(request.param))
     root, own = logging.getLogger(), logging.getLogger("halo_weave")
     client = logging.getLogger("httpx")  # the test's own requests
     before, heard = own.level, client.level
@@ -40,7 +40,7 @@ def test_no_said_word_is_in_the_log_whatever_fails(tmp_path, log, monkeypatch):
     service = Service(lambda progress: scripted(tmp_path))
     service.begin().join()
     weave = service.weave
-    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         window = client.post("/api/windows", json={"name": SECRET}).json()["id"]
         say(client, window, SECRET)
         client.get("/api/search", params={"q": SECRET})
@@ -86,5 +86,5 @@ def test_no_said_word_is_in_the_log_whatever_fails(tmp_path, log, monkeypatch):
 
 def test_each_line_of_a_json_log_is_an_object():
     record = logging.LogRecord("halo_weave", 30, "file", 1, "It is %s: %s", ("so", OSError(SECRET)), None)
-    told = json.loads(WordlessFormatter("json").format(record))
+    told = json.loads(PrivateFormatter("json").format(record))
     assert (told["level"], told["message"]) == ("WARNING", "It is so: OSError")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from halo_weave.stores.sqlite.connection import SqliteDatabase as Database
+from halo_weave.store.sqlite import SqliteDatabase as Database
 from tests.server.talking import say
 
 

@@ -14,14 +14,14 @@ import gguf
 import httpx
 import pytest
 
-from halo_weave import assemble as assembling
-from halo_weave.assemble import Options, assemble_without_model
-from halo_weave.core.heads import NOT_CALIBRATED
-from halo_weave.lastrun import remembered_model
-from halo_weave.llama import download, footprint, hub
-from halo_weave.server.listening import serving
+from halo_weave import app as assembling
+from halo_weave.app import Options, build_weave_without_model
+from halo_weave.core.retrieval_heads import NOT_CALIBRATED
+from halo_weave.engines.templates.chat_template import CHATML
+from halo_weave.models import download, hub, memory_estimate
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
-from halo_weave.templates.chat import CHATML
+from halo_weave.state_file import remembered_model
 from tests.engines.reciting import write_reciting
 from tests.models.hub import FakeHub
 from tests.models.hub import serving as serving_hub
@@ -54,9 +54,9 @@ def models(tmp_path, monkeypatch):
 
 @contextmanager
 def running(options, key=""):
-    service = Service(lambda _: assemble_without_model(options))
+    service = Service(lambda _: build_weave_without_model(options))
     service.begin().join()
-    with serving(service, key=key) as address:
+    with serve_in_thread(service, key=key) as address:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         with httpx.Client(base_url=address, timeout=60, headers=headers) as client:
             yield client
@@ -214,7 +214,7 @@ def test_a_model_that_cannot_be_used_leaves_the_old_one_in_place(client, models,
     assert told["state"] == "failed"
     assert "new.gguf" in told["sentence"]
     goes_on(client, window)
-    monkeypatch.setattr(footprint, "_physical_memory", lambda: 10_000_000)
+    monkeypatch.setattr(memory_estimate, "_physical_memory", lambda: 10_000_000)
     told = choose(client, "Boris-2B-Q8_0")
     assert told["state"] == "failed"
     assert "Choose a smaller model" in told["sentence"]
@@ -278,7 +278,7 @@ def test_a_template_that_cannot_be_used_is_told_and_the_model_speaks(client, mod
 def tower(models, tmp_path, monkeypatch):
     """A hub on loopback that has a model."""
     path = speaker(tmp_path / "remote/Carla-1B-Q4_K_M.gguf", "Ciao", " da", " Carla", ".")
-    monkeypatch.setattr(hub, "Patience", lambda: PATIENCE)
+    monkeypatch.setattr(hub, "RetryPolicy", lambda: PATIENCE)
     with serving_hub(FakeHub({path.name: path.read_bytes()}, repository="owner/carla-GGUF")) as made:
         monkeypatch.setenv("HF_ENDPOINT", made.api)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -343,7 +343,7 @@ def test_a_hub_that_fails_leaves_the_old_model_in_place(
     assert left_behind(models) == []
     goes_on(client, window)
     faults.clear()
-    monkeypatch.setattr(hub, "Patience", lambda: replace(PATIENCE, read=30))  # on a busy machine, too
+    monkeypatch.setattr(hub, "RetryPolicy", lambda: replace(PATIENCE, read=30))  # on a busy machine, too
     assert choose(client, REFERENCE)["state"] == "done"
 
 
@@ -424,9 +424,9 @@ def test_everything_but_speaking_works_until_the_model_is_there(options, tmp_pat
         return opened(*given, **more)
 
     monkeypatch.setattr(assembling, "open_engine", slow)
-    service = Service(lambda _: assemble_without_model(options))
+    service = Service(lambda _: build_weave_without_model(options))
     loading = service.begin()
-    with serving(service) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=60) as client:
         while client.get("/api/status").json()["model"]["progress"] is None:
             time.sleep(0.01)
         model = client.get("/api/status").json()["model"]
@@ -494,7 +494,7 @@ def test_the_choice_survives_a_restart(options, models, monkeypatch):
     (models / "Boris-2B-Q8_0.gguf").unlink()
     default = models / "Anna-1B-Q8_0.gguf"
     monkeypatch.setattr(
-        "halo_weave.llama.inventory.catalogue.ensure_default", lambda memory, cores, progress: (default, "")
+        "halo_weave.models.inventory.catalogue.ensure_default", lambda memory, cores, progress: (default, "")
     )
     with running(later) as client:
         assert client.get("/api/model").json()["name"] == "Anna 1B", "the default serves"

@@ -6,7 +6,7 @@ import threading
 import httpx
 
 from halo_weave.errors import StoreError
-from halo_weave.server.listening import serving
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from tests.server.conftest import scripted
 from tests.server.talking import say
@@ -42,7 +42,7 @@ def test_turns_that_wait_for_the_model_are_counted_and_those_that_ended_are_not(
     service.begin().join()
     gate = threading.Event()
     service.weave.engine.pause = lambda: gate.wait(60)
-    with serving(service) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=60) as client:
         rooms = [window(client), window(client)]
         for room in rooms:
             client.post(f"/api/windows/{room}/say", json={"text": "hello"}).raise_for_status()
@@ -65,7 +65,7 @@ def test_no_said_word_is_in_the_figures(client):
 
 def test_a_server_is_alive_before_it_is_ready(tmp_path):
     service = Service(lambda progress: scripted(tmp_path))
-    with serving(service) as address, httpx.Client(base_url=address) as client:
+    with serve_in_thread(service) as address, httpx.Client(base_url=address) as client:
         assert client.get("/healthz").status_code == 200
         assert client.get("/readyz").status_code == 503
         service.begin().join()
@@ -87,7 +87,7 @@ def test_a_server_whose_memory_is_gone_is_not_ready(client, service, monkeypatch
 def test_health_needs_no_key_and_figures_do(tmp_path):
     service = Service(lambda progress: scripted(tmp_path))
     service.begin().join()
-    with serving(service, key="k" * 20) as address, httpx.Client(base_url=address) as client:
+    with serve_in_thread(service, key="k" * 20) as address, httpx.Client(base_url=address) as client:
         assert client.get("/healthz").status_code == 200
         assert client.get("/readyz").status_code == 200
         assert client.get("/metrics").status_code == 401

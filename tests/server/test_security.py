@@ -11,9 +11,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from halo_weave.errors import BadSetting
-from halo_weave.records import OWNER
-from halo_weave.server import security
-from halo_weave.server.security import JSON_LIMIT, Guard, Policy, _Guesses
+from halo_weave.server import auth
+from halo_weave.server.auth import JSON_LIMIT, AuthMiddleware, Policy, _KeyAttempts
+from halo_weave.store.records import OWNER
 from tests.server.talking import refused
 
 KEY = "correct-horse-battery"
@@ -32,7 +32,7 @@ INNER = Starlette(
 
 
 def ask(method="GET", path="/api/x", *, policy=None, host=f"127.0.0.1:{PORT}", content=None, **headers):
-    guard = Guard(INNER, policy or Policy(PORT))
+    guard = AuthMiddleware(INNER, policy or Policy(PORT))
     named = {name.replace("_", "-"): value for name, value in headers.items()}
 
     async def run():
@@ -208,7 +208,7 @@ def test_sessions_are_bounded():
 
 def test_guesses_are_slowed_down_for_the_address_they_come_from(monkeypatch):
     now = [1000.0]
-    policy = Policy(PORT, KEY, _guesses=_Guesses(lambda: now[0]))
+    policy = Policy(PORT, KEY, _guesses=_KeyAttempts(lambda: now[0]))
     session = policy.sessions.begin()
     right = {"authorization": f"Bearer {KEY}"}
     tried = [ask(policy=policy, authorization=f"Bearer guess {i}").status_code for i in range(12)]
@@ -274,7 +274,7 @@ def test_every_answer_binds_the_browser(path):
 
 @pytest.mark.parametrize("limit", ["_PIECE_SECONDS", "_BODY_SECONDS"])
 def test_a_body_that_comes_too_slowly_is_refused(monkeypatch, limit):
-    monkeypatch.setattr(security, limit, 0.05)
+    monkeypatch.setattr(auth, limit, 0.05)
 
     async def slow():
         for _ in range(100):
@@ -285,7 +285,7 @@ def test_a_body_that_comes_too_slowly_is_refused(monkeypatch, limit):
 
 
 def test_a_file_to_import_may_take_long(monkeypatch):
-    monkeypatch.setattr(security, "_BODY_SECONDS", 0.05)
+    monkeypatch.setattr(auth, "_BODY_SECONDS", 0.05)
 
     async def slow():
         for _ in range(10):
@@ -305,7 +305,9 @@ def test_websockets_are_closed():
         async def receive():
             return {"type": "websocket.connect"}
 
-        await Guard(INNER, Policy(PORT))({"type": "websocket", "path": "/", "headers": []}, receive, send)
+        await AuthMiddleware(INNER, Policy(PORT))(
+            {"type": "websocket", "path": "/", "headers": []}, receive, send
+        )
 
     asyncio.run(run())
     assert sent == [{"type": "websocket.close", "code": 1008}]

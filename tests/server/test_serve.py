@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from halo_weave.errors import BadSetting
-from halo_weave.server.listening import bind, policy_for
+from halo_weave.server.http_server import bind, policy_for
 from tests.server.talking import following, say, shown
 
 KEY = "correct-horse-battery"
@@ -188,8 +188,8 @@ def test_loopback_is_answered_without_a_key_and_the_network_only_with_one():
     with pytest.raises(BadSetting, match="key"):
         policy_for("192.168.1.7", 1)
     open_to_all = policy_for("0.0.0.0", 4256, key=KEY)
-    assert open_to_all.is_ours("192.168.1.7:4256")
-    assert not open_to_all.is_ours("evil.example:4256")
+    assert open_to_all.is_own_host("192.168.1.7:4256")
+    assert not open_to_all.is_own_host("evil.example:4256")
 
 
 def test_an_address_that_is_not_ours_is_named():

@@ -3,11 +3,11 @@
 import asyncio
 import json
 
-from halo_weave.server.events import rendered
-from halo_weave.server.sse import EventStream, follow
-from halo_weave.weave.events import Brightened, TokenSpoken
-from halo_weave.weave.hub import Hub, Hubs
-from tests.weave.test_hub import token
+from halo_weave.chat.event_hub import EventHub, EventHubs
+from halo_weave.chat.events import BrightnessChanged, TokenGenerated
+from halo_weave.server.events import render_event
+from halo_weave.server.sse import EventStream, follow_events
+from tests.chat.test_hub import token
 
 
 def parsed(lines: bytes) -> list[tuple[str, str, object]]:
@@ -23,38 +23,38 @@ def parsed(lines: bytes) -> list[tuple[str, str, object]]:
 
 
 def test_an_event_is_rendered_once_however_many_watch(monkeypatch):
-    hub = Hub("run")
+    hub = EventHub("run")
     before = hub.place(None)
     hub.publish(token("a"))
-    first = rendered(hub.since(before)[0][0])
-    assert rendered(hub.since(before)[0][0]) is first
+    first = render_event(hub.since(before)[0][0])
+    assert render_event(hub.since(before)[0][0]) is first
     assert parsed(first) == [
         ("run-1", "token", {"id": 1, "position": "0", "text": "a", "tool": False, "thought": False})
     ]
 
 
 def test_text_with_line_breaks_stays_one_event():
-    hub = Hub("run")
+    hub = EventHub("run")
     text = "a\n\nid: 9\r\nevent: x\u2028"
     hub.publish(token(text))
-    [(_, event, data)] = parsed(rendered(hub.since(0)[0][0]))
+    [(_, event, data)] = parsed(render_event(hub.since(0)[0][0]))
     assert (event, data["text"]) == ("token", text)
 
 
 def test_half_a_character_breaks_nothing():
-    hub = Hub("run")
-    hub.publish(TokenSpoken(1, 2**62, b"\xed", "\ud800"))
-    [(_, _, data)] = parsed(rendered(hub.since(0)[0][0]))
+    hub = EventHub("run")
+    hub.publish(TokenGenerated(1, 2**62, b"\xed", "\ud800"))
+    [(_, _, data)] = parsed(render_event(hub.since(0)[0][0]))
     assert (data["text"], data["position"]) == ("?", str(2**62))
 
 
 def test_every_client_sees_what_threads_publish():
-    hubs = Hubs()
+    hubs = EventHubs()
     hub = hubs.of("w")
 
     async def client():
         got = []
-        async for lines in follow(hub, hub.last):
+        async for lines in follow_events(hub, hub.last):
             got += [int(data["position"]) for _, _, data in parsed(lines)]
         return got
 
@@ -72,7 +72,7 @@ def test_every_client_sees_what_threads_publish():
 
 def test_a_silent_stream_says_that_it_is_still_there():
     async def run():
-        lines = follow(Hub("run"), None, pause=0.01)
+        lines = follow_events(EventHub("run"), None, pause=0.01)
         first = [await anext(lines) for _ in range(3)]
         await lines.aclose()
         return first
@@ -81,7 +81,7 @@ def test_a_silent_stream_says_that_it_is_still_there():
 
 
 def test_a_client_that_leaves_is_let_go_at_once():
-    hubs = Hubs()
+    hubs = EventHubs()
     hub = hubs.of("w")
     sent = []
 
@@ -95,7 +95,7 @@ def test_a_client_that_leaves_is_let_go_at_once():
         async def send(message):
             sent.append(message)
 
-        response = asyncio.create_task(EventStream(follow(hub, None))({"type": "http"}, receive, send))
+        response = asyncio.create_task(EventStream(follow_events(hub, None))({"type": "http"}, receive, send))
         while not hubs.watchers:
             await asyncio.sleep(0.001)
         gone.set()
@@ -107,11 +107,11 @@ def test_a_client_that_leaves_is_let_go_at_once():
 
 
 def test_a_deleted_window_says_so_and_ends_its_streams():
-    hubs = Hubs()
+    hubs = EventHubs()
     hub = hubs.of("w")
 
     async def run():
-        lines = follow(hub, hub.last)
+        lines = follow_events(hub, hub.last)
         got = [await anext(lines)]
         hubs.drop("w")
         got += [piece async for piece in lines]
@@ -121,12 +121,12 @@ def test_a_deleted_window_says_so_and_ends_its_streams():
 
 
 def test_what_was_let_go_is_told_as_reset():
-    hub = Hub("run", kept_events=2)
+    hub = EventHub("run", kept_events=2)
     for n in range(5):
         hub.publish(token("x", n))
 
     async def run():
-        lines = follow(hub, "run-1")
+        lines = follow_events(hub, "run-1")
         await anext(lines)
         return parsed(await anext(lines))
 
@@ -136,7 +136,7 @@ def test_what_was_let_go_is_told_as_reset():
 def test_brightness_goes_as_little_endian_floats():
     import numpy as np
 
-    hub = Hub("run")
-    hub.publish(Brightened(np.array([1, 2], np.float32), np.array([0.5], np.float32)))
-    [(_, event, data)] = parsed(rendered(hub.since(0)[0][0]))
+    hub = EventHub("run")
+    hub.publish(BrightnessChanged(np.array([1, 2], np.float32), np.array([0.5], np.float32)))
+    [(_, event, data)] = parsed(render_event(hub.since(0)[0][0]))
     assert (event, data) == ("brightened", {"data": "AACAPwAAAEA=", "attention": "AAAAPw=="})

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from halo_weave.errors import ModelNotFound
-from halo_weave.server.listening import serving
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from tests.server.conftest import scripted
 from tests.server.talking import following, say, shown
@@ -23,7 +23,7 @@ def test_the_page_is_told_how_far_the_model_is(tmp_path):
 
     service = Service(assemble)
     loading = service.begin()
-    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         told.wait(30)
         model = client.get("/api/status").json()["model"]
         assert (model["state"], model["sentence"], model["progress"]) == (
@@ -50,7 +50,7 @@ def test_a_missing_model_is_explained_and_tried_again(tmp_path):
 
     service = Service(assemble)
     service.begin().join()
-    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         model = client.get("/api/status").json()["model"]
         assert (model["state"], model["sentence"]) == (
             "missing",
@@ -72,7 +72,7 @@ def test_a_defect_while_loading_is_told_without_its_traceback(caplog):
 
     service = Service(assemble)
     service.begin().join()
-    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         model = client.get("/api/status").json()["model"]
         assert model["state"] == "missing"
         assert "secret" not in model["sentence"]
@@ -90,7 +90,7 @@ def test_a_server_that_ends_while_loading_lets_go_of_what_comes_late(tmp_path):
 
     service = Service(assemble)
     loading = service.begin()
-    with serving(service):
+    with serve_in_thread(service):
         pass
     go_on.set()
     loading.join()

@@ -7,7 +7,7 @@ import httpx
 import numpy as np
 import pytest
 
-from halo_weave.weave.events import TurnEnded
+from halo_weave.chat.events import TurnEnded
 from tests.server.talking import following, get_context, say, shown, spoken, until_done
 
 

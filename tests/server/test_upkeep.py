@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import httpx
 import numpy as np
 
-from halo_weave.assemble import Options, assemble, open_store
-from halo_weave.embedders.hashing import HashingEmbedder
-from halo_weave.server.listening import serving
+from halo_weave.app import Options, build_weave, open_store
+from halo_weave.search.hashing_embedder import HashingEmbedder
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from tests.server.talking import following, get_context, refused, say
 
@@ -45,16 +45,16 @@ def test_everything_is_embedded_anew_in_the_background(client, window):
 
 
 def test_embedding_anew_without_an_embedder_is_refused_in_a_sentence(tmp_path):
-    service = Service(lambda progress: assemble(Options(data=tmp_path, engine="scripted", embedder="off")))
+    service = Service(lambda progress: build_weave(Options(data=tmp_path, engine="scripted", embedder="off")))
     service.begin().join()
-    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         assert client.get("/api/reindex").json()["state"] == "off"
         refused(client.post("/api/reindex"), 409, "embedder_off")
 
 
 def test_another_embedder_takes_over_when_it_has_embedded_everything(tmp_path):
     options = Options(data=tmp_path, engine="scripted")
-    with closing(assemble(options)) as weave:
+    with closing(build_weave(options)) as weave:
         window = weave.windows.create("Old")
         for i in range(20):
             list(weave.turns.steps(window.id, f"Sentence {i} of the old embedder."))
@@ -66,9 +66,9 @@ def test_another_embedder_takes_over_when_it_has_embedded_everything(tmp_path):
             other.id, wanted, np.eye(8, dtype=np.float32)[np.zeros(len(wanted.numbers), int)]
         )
         weave._system.store.complete_generation(other.id, now=now)
-    service = Service(lambda progress: assemble(options))
+    service = Service(lambda progress: build_weave(options))
     service.begin().join()
-    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         while client.get("/api/status").json()["embedder"]["state"] == "loading":
             time.sleep(0.02)
         status = client.get("/api/status").json()["embedder"]
@@ -96,9 +96,9 @@ def test_vectors_of_an_earlier_method_are_renewed_when_asked_for(tmp_path):
     options = Options(data=tmp_path, engine="scripted")
     with open_store(tmp_path) as store:
         store.begin_generation("hashing", HashingEmbedder().dimension, now=datetime.now(UTC))
-    service = Service(lambda progress: assemble(options))
+    service = Service(lambda progress: build_weave(options))
     service.begin().join()
-    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         window = client.post("/api/windows", json={"name": "Old"}).json()["id"]
         say(client, window, "The harbour is closed on Sundays.")
         while client.get("/api/reindex").json()["state"] != "idle":
@@ -115,9 +115,9 @@ def test_vectors_of_an_earlier_method_are_renewed_when_asked_for(tmp_path):
 
 
 def test_clearing_deletes_everything_and_what_is_said_after_it_is_found(tmp_path):
-    service = Service(lambda progress: assemble(Options(data=tmp_path, engine="scripted")))
+    service = Service(lambda progress: build_weave(Options(data=tmp_path, engine="scripted")))
     service.begin().join()
-    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         old = client.post("/api/windows", json={"name": "Old"}).json()["id"]
         for i in range(5):
             say(client, old, f"The old secret number {i}.")
@@ -135,7 +135,7 @@ def test_clearing_deletes_everything_and_what_is_said_after_it_is_found(tmp_path
 
 
 def test_clearing_while_others_look_breaks_nothing(tmp_path):
-    service = Service(lambda progress: assemble(Options(data=tmp_path, engine="scripted")))
+    service = Service(lambda progress: build_weave(Options(data=tmp_path, engine="scripted")))
     service.begin().join()
     answers: set[int] = set()
     done = threading.Event()
@@ -146,7 +146,7 @@ def test_clearing_while_others_look_breaks_nothing(tmp_path):
                 for path in ("windows", "status", "export", "stats", "reindex"):
                     answers.add(client.get(f"/api/{path}").status_code)
 
-    with serving(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         others = [threading.Thread(target=look, args=(address,)) for _ in range(3)]
         for other in others:
             other.start()

@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 import openai
 import pytest
 
-from halo_weave.assemble import Options, assemble
-from halo_weave.server.listening import serving
+from halo_weave.app import Options, build_weave
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from tests.server.talking import following, until_done
 
@@ -458,9 +458,9 @@ def test_a_response_that_is_not_to_be_stored_is_not(guest, client):
 
 @contextmanager
 def another_server(folder, *, key="", **options):
-    service = Service(lambda progress: assemble(Options(data=folder, engine="scripted", **options)))
+    service = Service(lambda progress: build_weave(Options(data=folder, engine="scripted", **options)))
     service.begin().join()
-    with serving(service, key=key) as address, ExitStack() as opened:
+    with serve_in_thread(service, key=key) as address, ExitStack() as opened:
         yield lambda api_key: opened.enter_context(
             openai.OpenAI(base_url=f"{address}/v1", api_key=api_key, max_retries=0)
         )

@@ -6,14 +6,14 @@ from contextlib import contextmanager
 import openai
 import pytest
 
+from halo_weave.chat import Weave
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.server.listening import serving
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
-from halo_weave.stores.sqlite import SqliteStore
-from halo_weave.weave import Weave
-from tests.templates.samples import THINKS
-from tests.weave.conftest import WordRecall
-from tests.weave.test_native_tools import prompts
+from halo_weave.store.sqlite import SqliteStore
+from tests.chat.conftest import WordRecall
+from tests.chat.test_native_tools import prompts
+from tests.engines.templates.samples import THINKS
 
 WEATHER = {
     "type": "function",
@@ -35,7 +35,7 @@ def house(folder, *replies):
     service = Service(lambda progress: weave)
     service.begin().join()
     with (
-        serving(service) as address,
+        serve_in_thread(service) as address,
         openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as guest,
     ):
         yield guest, weave

@@ -13,11 +13,11 @@ from typing import Any, Literal
 import httpx
 import pytest
 
-from halo_weave.assemble import Options, assemble
+from halo_weave.app import Options, build_weave
+from halo_weave.chat.weave import Weave
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.server.listening import Server, bind, policy_for
+from halo_weave.server.http_server import Server, bind, policy_for
 from halo_weave.server.service import Service
-from halo_weave.weave.weave import Weave
 
 
 def missing(what: str) -> None:
@@ -89,7 +89,7 @@ class House:
 
     def scripted(self, progress: Any) -> Weave:
         options = Options(self.folder, store=self.store, engine="scripted", embedder=self.embedder)
-        weave = assemble(options, progress)
+        weave = build_weave(options, progress)
         assert isinstance(weave.engine, ScriptedEngine)
         self.engine = weave.engine
         self.engine.pause, self.engine.replies = self._pause, self.replies

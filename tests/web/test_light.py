@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from halo_weave.core.heads import PENDING, Calibration, RetrievalHead
+from halo_weave.core.retrieval_heads import PENDING, Calibration, RetrievalHead
 from tests.web.talk import act, chunk, frame, grounds, keys, say, toast
 
 pytestmark = pytest.mark.browser

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from halo_weave.core.heads import PENDING, Calibration, RetrievalHead
+from halo_weave.core.retrieval_heads import PENDING, Calibration, RetrievalHead
 from tests.web.talk import act, chunk, keys, panel, say, toast
 
 pytestmark = pytest.mark.browser

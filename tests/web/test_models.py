@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import expect
 
-from halo_weave import assemble as assembling
-from halo_weave.assemble import Options, assemble_without_model
-from halo_weave.llama import hub
+from halo_weave import app as assembling
+from halo_weave.app import Options, build_weave_without_model
+from halo_weave.models import hub
 from tests.engines.reciting import write_reciting
 from tests.engines.thinkers import ANSWER, thinker
 from tests.models.test_hub import PATIENCE
@@ -26,7 +26,7 @@ CALM = {"temperature": 0.0, "timestamps": False, "max_new_tokens": 60}
 
 @contextmanager
 def running(options: Options, folder, *, wait: bool = True):  # noqa: F811
-    house = House(folder, assemble=lambda _: assemble_without_model(options)).start(wait=wait)
+    house = House(folder, assemble=lambda _: build_weave_without_model(options)).start(wait=wait)
     try:
         yield house
     finally:
@@ -84,7 +84,7 @@ def test_a_failure_is_said_and_the_old_model_stays(options, models, tmp_path, ta
 
 def test_a_download_shows_how_far_it_is_and_can_be_left(options, tower, tmp_path, tabs, monkeypatch):  # noqa: F811
     # A download that pauses is not begun anew meanwhile.
-    monkeypatch.setattr(hub, "Patience", lambda: replace(PATIENCE, read=120))
+    monkeypatch.setattr(hub, "RetryPolicy", lambda: replace(PATIENCE, read=120))
     half, go_on = threading.Event(), threading.Event()
 
     def slowly(handler) -> bool:

@@ -8,8 +8,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from halo_weave import assemble as assembling
-from halo_weave.embedders.hashing import HashingEmbedder
+from halo_weave import app as assembling
+from halo_weave.search.hashing_embedder import HashingEmbedder
 from tests.fuzz import CORPUS
 from tests.web.house import House
 from tests.web.talk import panel, say, shown, toast

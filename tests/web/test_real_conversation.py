@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from halo_weave.assemble import Options, assemble
-from tests.model.weights import chat_model
+from halo_weave.app import Options, build_weave
+from tests.real_model.weights import chat_model
 from tests.web.house import House
 from tests.web.talk import grounds, heat, keys, panel, say, shown, toast
 
@@ -46,7 +46,7 @@ def assert_the_light_is_that_of_the_newest_reply(page, house, window):
 def test_speaking_forgetting_and_waking_on_the_real_model(tmp_path, tabs):
     model = chat_model()
     options = Options(tmp_path, model=model, embedder="off", threads=2)
-    house = House(tmp_path, assemble=lambda progress: assemble(options, progress)).start()
+    house = House(tmp_path, assemble=lambda progress: build_weave(options, progress)).start()
     try:
         window = house.window(
             "Everyday",

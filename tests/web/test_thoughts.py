@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from halo_weave.engines.scripted import ScriptedEngine
-from tests.weave.test_thoughts import ANSWER, WAYS
+from tests.chat.test_thoughts import ANSWER, WAYS
 from tests.web.talk import frame, say, settled, shown
 
 HOSTILE = "<img src=x onerror=alert(1)> & more of the keeper's thoughts"

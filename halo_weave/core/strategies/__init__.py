@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from halo_weave.core.brightness import Strategy
-from halo_weave.core.setting import description, is_setting
+from halo_weave.core.setting_fields import description, is_setting
 
 
 def _only_strategy(module: ModuleType) -> type[Strategy]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from halo_weave.core.brightness import AttentionRow, Floats, Light, Sight, Strategy
+from halo_weave.core.brightness import AttentionRow, Floats, Strategy, StrategyInput, TokenBrightness
 
 SURPRISAL, PENDING = range(2)
 
@@ -21,11 +21,11 @@ class ConfidentVoting(Strategy):
 
     traces: ClassVar[tuple[str, ...]] = ("surprisal", "pending")
 
-    def born(self, surprisal: Floats) -> Light:
+    def born(self, surprisal: Floats) -> TokenBrightness:
         traces = np.stack([surprisal, np.zeros_like(surprisal)]).astype(np.float32)
-        return Light(np.full(surprisal.shape, self.initial_brightness, np.float32), traces)
+        return TokenBrightness(np.full(surprisal.shape, self.initial_brightness, np.float32), traces)
 
-    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
         light = self._settled(sight)
         assert light.traces is not None
         if sight.scored and row.length > 1:
@@ -35,13 +35,13 @@ class ConfidentVoting(Strategy):
             light.traces[PENDING, : sight.scored] = votes
         return light
 
-    def after_reply(self, sight: Sight) -> Light | None:
+    def after_reply(self, sight: StrategyInput) -> TokenBrightness | None:
         light = self._settled(sight)
         assert light.traces is not None
         light.traces[PENDING] = 0
         return light
 
-    def _settled(self, sight: Sight) -> Light:
+    def _settled(self, sight: StrategyInput) -> TokenBrightness:
         """The last row counts now that its word is known: the newest token of the reply, or of the whole window after it."""
         assert sight.light.traces is not None
         traces, after = sight.light.traces.copy(), sight.light.brightness.copy()
@@ -50,4 +50,4 @@ class ConfidentVoting(Strategy):
             pending = np.nan_to_num(traces[PENDING]) * np.float32(np.exp(-max(0.0, surprisal)))
             np.minimum(after + pending, np.float32(self.brightness_cap), out=after)
         traces[PENDING] = 0
-        return Light(after, traces)
+        return TokenBrightness(after, traces)

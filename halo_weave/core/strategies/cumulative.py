@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from halo_weave.core.brightness import AttentionRow, Capture, Light, Sight, Strategy
-from halo_weave.core.setting import setting
+from halo_weave.core.brightness import AttentionRow, Capture, Strategy, StrategyInput, TokenBrightness
+from halo_weave.core.setting_fields import setting
 
 NEAR, SCALE = 20, 10.0  # tokens nearer than this earn nothing; then logarithmically more
 WHOLE = 10_000.0  # brightness of what the prototype counted as 1
@@ -39,7 +39,7 @@ class Cumulative(Strategy):
     def capture(self) -> Capture:
         return Capture(combine=self.adds_up)
 
-    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
         after = sight.light.brightness.copy()
         distance = row.tokens.size - np.arange(sight.scored, dtype=np.float32)
         weights = np.where(distance < NEAR, 0, np.log1p(np.maximum(distance - NEAR, 0) / SCALE))
@@ -47,4 +47,4 @@ class Cumulative(Strategy):
         scored *= np.float32(1 - self.fading_share)
         scored += row.tokens[: sight.scored] * weights * np.float32(WHOLE) - np.float32(self.fading)
         np.clip(scored, 0, np.float32(self.brightness_cap), out=scored)
-        return Light(after)
+        return TokenBrightness(after)

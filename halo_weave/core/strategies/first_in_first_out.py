@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from halo_weave.core.brightness import AttentionRow, Capture, Floats, Light, Sight, Strategy
+from halo_weave.core.brightness import AttentionRow, Capture, Floats, Strategy, StrategyInput, TokenBrightness
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class FirstInFirstOut(Strategy):
     def capture(self) -> Capture:
         return Capture(reply=False)
 
-    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
         return sight.light
 
-    def of_chunks(self, sight: Sight) -> Floats:
+    def of_chunks(self, sight: StrategyInput) -> Floats:
         return -sight.ages.astype(np.float32)

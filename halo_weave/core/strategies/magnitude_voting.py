@@ -7,15 +7,15 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from halo_weave.core.brightness import AttentionRow, Light, PairSleep, Sight, Strategy
-from halo_weave.core.setting import setting
+from halo_weave.core.brightness import AttentionRow, PairPruning, Strategy, StrategyInput, TokenBrightness
+from halo_weave.core.setting_fields import setting
 
 
 @dataclass(frozen=True, slots=True)
 class MagnitudeVoting(Strategy):
     """Above the threshold a token gains its share over the threshold, rounded down; else it loses `decay`."""
 
-    pairs: ClassVar[PairSleep] = "dimmer"
+    pairs: ClassVar[PairPruning] = "dimmer"
 
     decay: float = setting(
         1.0, "What a token loses each time it is not looked at.", group="Forgetting", low=0, high=10_000
@@ -27,10 +27,10 @@ class MagnitudeVoting(Strategy):
         choices=("max", "first"),
     )
 
-    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
         after = sight.light.brightness.copy()
         if not sight.scored or row.length < 2:
-            return Light(after)
+            return TokenBrightness(after)
         threshold = max(1 - row.sink(self.sink), 0.0) / (row.length - 1)
         # Few tokens are looked at, so only those are divided, in float64; the comparison is exact in float32.
         (looked_at,) = (row.tokens[: sight.scored] > _not_above(threshold)).nonzero()
@@ -43,7 +43,7 @@ class MagnitudeVoting(Strategy):
         scored[looked_at] = earned
         if scored.max() > self.brightness_cap:  # only after the cap was lowered
             np.minimum(scored, np.float32(self.brightness_cap), out=scored)
-        return Light(after)
+        return TokenBrightness(after)
 
 
 def _not_above(threshold: float) -> np.float32:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from halo_weave.core.brightness import AttentionRow, Floats, Light, Sight, Strategy
+from halo_weave.core.brightness import AttentionRow, Floats, Strategy, StrategyInput, TokenBrightness
 
 NEAR = 50  # tokens behind the newest one; nearer ones get no vote
 
@@ -15,12 +15,12 @@ NEAR = 50  # tokens behind the newest one; nearer ones get no vote
 class RollingMeanVoting(Strategy):
     """Born at 0; a token never loses a vote. New chunks have had no chance to get one, so the oldest stay longest."""
 
-    def born(self, surprisal: Floats) -> Light:
-        return Light(np.zeros(surprisal.shape, np.float32))
+    def born(self, surprisal: Floats) -> TokenBrightness:
+        return TokenBrightness(np.zeros(surprisal.shape, np.float32))
 
-    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
         after = sight.light.brightness.copy()
         far = max(0, min(sight.scored, row.tokens.size - NEAR))
         voted = row.tokens[:far] > 1 / row.length
         after[:far] = np.minimum(after[:far] + voted, np.float32(self.brightness_cap))
-        return Light(after)
+        return TokenBrightness(after)

@@ -8,7 +8,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from halo_weave.core.brightness import AttentionRow, Capture, Floats, Light, Sight, Strategy, means
+from halo_weave.core.brightness import (
+    AttentionRow,
+    Capture,
+    Floats,
+    Strategy,
+    StrategyInput,
+    TokenBrightness,
+    means,
+)
 
 PER_NAT = 1_000.0  # brightness
 
@@ -23,13 +31,13 @@ class Surprise(Strategy):
     def capture(self) -> Capture:
         return Capture(reply=False, reading_surprisal=True)
 
-    def born(self, surprisal: Floats) -> Light:
+    def born(self, surprisal: Floats) -> TokenBrightness:
         earned = np.minimum(surprisal * np.float32(PER_NAT), np.float32(self.brightness_cap))
         known = np.where(np.isnan(surprisal), np.float32(self.initial_brightness), earned)
-        return Light(known.astype(np.float32))
+        return TokenBrightness(known.astype(np.float32))
 
-    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
-        return Light(sight.light.brightness)
+    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
+        return TokenBrightness(sight.light.brightness)
 
-    def of_chunks(self, sight: Sight) -> Floats:
+    def of_chunks(self, sight: StrategyInput) -> Floats:
         return means(sight.light.brightness, sight.offsets)

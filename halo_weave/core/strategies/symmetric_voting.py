@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from halo_weave.core.brightness import AttentionRow, Floats, Light, Sight, Strategy
+from halo_weave.core.brightness import AttentionRow, Floats, Strategy, StrategyInput, TokenBrightness
 
 HIGHEST = 255.0
 
@@ -19,11 +19,11 @@ class SymmetricVoting(Strategy):
 
     ignores: ClassVar[Mapping[str, str]] = {"brightness_cap": "no token becomes brighter than 255."}
 
-    def born(self, surprisal: Floats) -> Light:
-        return Light(np.full(surprisal.shape, HIGHEST, np.float32))
+    def born(self, surprisal: Floats) -> TokenBrightness:
+        return TokenBrightness(np.full(surprisal.shape, HIGHEST, np.float32))
 
-    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
         after = sight.light.brightness.copy()
         votes = np.where(row.tokens[: sight.scored] > 1 / row.length, np.float32(1), np.float32(-1))
         after[: sight.scored] = np.clip(after[: sight.scored] + votes, 0, HIGHEST)
-        return Light(after)
+        return TokenBrightness(after)

@@ -8,9 +8,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from halo_weave.core.brightness import AttentionRow, Capture, Floats, Light, Offsets, Sight, Strategy, peaks
-from halo_weave.core.setting import setting
-from halo_weave.core.use import shares_before
+from halo_weave.core.attribution import shares_before
+from halo_weave.core.brightness import (
+    AttentionRow,
+    Capture,
+    Floats,
+    Offsets,
+    Strategy,
+    StrategyInput,
+    TokenBrightness,
+    peaks,
+)
+from halo_weave.core.setting_fields import setting
 
 SURPRISAL, USE, USUAL = range(3)
 MIDDLE, STEP = 0.5, 0.1  # of the cap: an ordinary chunk, and one standard deviation
@@ -43,23 +52,23 @@ class UseAndSurprise(Strategy):
         heads = self.calibration.pairs
         return Capture(pairs=heads or None, raw=bool(heads), reading=True, reading_surprisal=True)
 
-    def born(self, surprisal: Floats) -> Light:
+    def born(self, surprisal: Floats) -> TokenBrightness:
         traces = np.zeros((3, len(surprisal)), np.float32)
         traces[SURPRISAL] = surprisal
-        return Light(np.full(surprisal.shape, self.initial_brightness, np.float32), traces)
+        return TokenBrightness(np.full(surprisal.shape, self.initial_brightness, np.float32), traces)
 
-    def brighten(self, sight: Sight, row: AttentionRow) -> Light:
+    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
         return self._after(sight, [row])
 
-    def after_reading(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light | None:
+    def after_reading(self, sight: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness | None:
         if self.calibration.heads:
             return self._after(sight, rows)
         # All heads together look at some tokens whatever is said: only what is more than that counts.
         traces, before = _copied(sight), int(sight.offsets[_earlier(sight)])
         traces[USUAL, :before] = np.mean([row.tokens[:before] for row in rows], axis=0)
-        return Light(sight.light.brightness, traces)
+        return TokenBrightness(sight.light.brightness, traces)
 
-    def after_reply(self, sight: Sight) -> Light | None:
+    def after_reply(self, sight: StrategyInput) -> TokenBrightness | None:
         return self._lit(sight, _copied(sight))
 
     def parts_of(self, traces: Floats | None) -> dict[str, float]:
@@ -67,7 +76,7 @@ class UseAndSurprise(Strategy):
             return {}
         return {"surprisal": float(np.nanmean(traces[SURPRISAL])), "use": float(np.nanmax(traces[USE]))}
 
-    def _after(self, sight: Sight, rows: Sequence[AttentionRow]) -> Light:
+    def _after(self, sight: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness:
         count = _earlier(sight)
         if count < 2:
             return self._lit(sight, _copied(sight))
@@ -88,12 +97,12 @@ class UseAndSurprise(Strategy):
         np.maximum(noted.use[:count], used, out=noted.use[:count])
         return self._lit(sight, traces)
 
-    def _lit(self, sight: Sight, traces: Floats) -> Light:
+    def _lit(self, sight: StrategyInput, traces: Floats) -> TokenBrightness:
         """Brightness from the traces; the brightest token of a chunk is as bright as the chunk."""
         after = sight.light.brightness.copy()
         said = int(sight.offsets[-1])
         if len(sight.chunks) < 2:
-            return Light(after, traces)
+            return TokenBrightness(after, traces)
         noted = self._noted(sight)
         level = _standard(noted.use) + noted.surprisal
         level -= noted.sinks
@@ -101,9 +110,9 @@ class UseAndSurprise(Strategy):
         of_chunks = np.clip((np.float32(MIDDLE) + np.float32(STEP) * level) * cap, 0, cap)
         after[:said] = np.repeat(of_chunks, noted.sizes) * noted.glow / 2
         sight.noted["lit"] = True
-        return Light(after, traces)
+        return TokenBrightness(after, traces)
 
-    def _noted(self, sight: Sight) -> _Noted:
+    def _noted(self, sight: StrategyInput) -> _ChunkFigures:
         """Of the chunks: what a row does not change, and how much each was used, which only rows change."""
         if "chunks" not in sight.noted:
             assert sight.light.traces is not None
@@ -114,19 +123,19 @@ class UseAndSurprise(Strategy):
             glow = known / np.repeat(highest, sizes)
             glow[np.repeat(highest <= 1e-6, sizes)] = 1
             asks = [chunk.tokens.raw.rstrip().endswith(ASKS) for chunk in sight.chunks]
-            sight.noted["chunks"] = _Noted(
+            sight.noted["chunks"] = _ChunkFigures(
                 sizes,
                 peaks(np.nan_to_num(traces[USE]), offsets),
                 _standard(_means(surprisal, offsets)),
                 np.float32(self.asking_sinks) * np.array(asks, np.float32),
                 1 + glow,
             )
-        noted: _Noted = sight.noted["chunks"]
+        noted: _ChunkFigures = sight.noted["chunks"]
         return noted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Noted:
+class _ChunkFigures:
     sizes: Offsets  # (chunks,)
     use: Floats  # (chunks,) the most that a token took from each
     surprisal: Floats  # (chunks,) in standard deviations
@@ -134,12 +143,12 @@ class _Noted:
     glow: Floats  # (tokens of the chunks,) from 1 to 2, the most surprising of each chunk
 
 
-def _copied(sight: Sight) -> Floats:
+def _copied(sight: StrategyInput) -> Floats:
     assert sight.light.traces is not None
     return sight.light.traces.copy()
 
 
-def _earlier(sight: Sight) -> int:
+def _earlier(sight: StrategyInput) -> int:
     """How many chunks are older than the newest turn."""
     return int(np.count_nonzero(sight.ages > 0))
 

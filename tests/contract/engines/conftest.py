@@ -13,32 +13,32 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from benchmarks.peer_server import llama_server
-from halo_weave.assemble import Options, assemble
+from halo_weave.app import Options, build_weave
 from halo_weave.core.tokens import Role
+from halo_weave.engines.base import Capabilities, Engine
 from halo_weave.engines.kobold import KoboldEngine
-from halo_weave.engines.llama import Limits, LlamaEngine
+from halo_weave.engines.llama.engine import EngineLimits, LlamaEngine
 from halo_weave.engines.openai import OpenAiEngine
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.ports import Abilities, Engine
-from halo_weave.server.listening import serving
+from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from tests.contract.talks import Talk
-from tests.model.weights import chat_model
+from tests.real_model.weights import chat_model
 
-PROTOTYPE = Abilities(cuts=False, surprisal=False, reading=False)
-HIDDEN = Abilities(attention=False, cuts=False, token_ids=False, surprisal=False, reading=False)
+PROTOTYPE = Capabilities(cuts=False, surprisal=False, reading=False)
+HIDDEN = Capabilities(attention=False, cuts=False, token_ids=False, surprisal=False, reading=False)
 ABILITIES = {
-    "scripted": Abilities(ahead=True),
-    "kobold": Abilities(),  # another Halo Weave
+    "scripted": Capabilities(ahead=True),
+    "kobold": Capabilities(),  # another Halo Weave
     "kobold-plain": PROTOTYPE,  # as the prototype's server is asked
     "openai": HIDDEN,  # our own /v1
     "openai-llama": replace(HIDDEN, token_ids=True, late=True),  # llama.cpp's own server, and a reader
-    "kobold-llama": Abilities(),
+    "kobold-llama": Capabilities(),
     "kobold-plain-llama": PROTOTYPE,
-    "plain": Abilities(
+    "plain": Capabilities(
         attention=False, cuts=False, surprisal=False, reading=False
     ),  # as behind somebody's API
-    "llama": Abilities(ahead=True),
+    "llama": Capabilities(ahead=True),
 }
 UNTOLD = {
     "kobold-plain",
@@ -51,11 +51,11 @@ window_names = (f"window {number}" for number in itertools.count())
 
 def make_engine(kind: str, *, context: int = 2048) -> Engine:
     if kind == "llama":
-        return LlamaEngine(chat_model(), limits=Limits(context=context))
+        return LlamaEngine(chat_model(), limits=EngineLimits(context=context))
     if kind == "openai":
         return OpenAiEngine(served("scripted"), model="scripted:incognito", context=context)
     if kind == "openai-llama":
-        reader = LlamaEngine(chat_model(), limits=Limits(context=context))
+        reader = LlamaEngine(chat_model(), limits=EngineLimits(context=context))
         return OpenAiEngine(peer(), "sesame", reader=reader, context=context)
     if kind.startswith("kobold"):
         address = served("llama" if kind.endswith("llama") else "scripted")
@@ -83,11 +83,11 @@ def served(engine: str) -> str:
     folder = _servers.enter_context(TemporaryDirectory(prefix="halo-weave-"))
     model = {"model": chat_model(), "context": 2048} if engine == "llama" else {}
     options = Options(data=Path(folder), engine=engine, embedder="off", **model)  # type: ignore[arg-type]
-    service = Service(lambda progress: assemble(options, progress))
+    service = Service(lambda progress: build_weave(options, progress))
     _servers.callback(service.close)
     service.begin().join()
     assert service.failure is None, service.failure
-    return _servers.enter_context(serving(service))
+    return _servers.enter_context(serve_in_thread(service))
 
 
 @lru_cache

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from halo_weave.core.tokens import Role
-from halo_weave.engines.llama import LlamaEngine
-from halo_weave.ports import UNSENT, Capture, Engine, Prompt, Segment
+from halo_weave.engines.base import UNSENT, Capture, Engine, Prompt, Segment
+from halo_weave.engines.llama.engine import LlamaEngine
 from tests.contract.talks import GREEDY, Heard, Talk, down, size
 
 ABILITY = "ahead"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from halo_weave.engines.base import Capture
 from halo_weave.errors import BadInput
-from halo_weave.ports import Capture
 from tests.contract.talks import Talk, size
 
 ABILITY = "attention"

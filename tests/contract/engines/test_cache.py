@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from halo_weave.core.tokens import Role
-from halo_weave.ports import Capture
+from halo_weave.engines.base import Capture
 from tests.contract.talks import Talk
 
 ABILITY = "cuts"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from halo_weave.chat import Weave, events
 from halo_weave.errors import BadInput
-from halo_weave.stores.sqlite import SqliteStore
-from halo_weave.weave import Weave, events
+from halo_weave.store.sqlite import SqliteStore
+from tests.chat.conftest import Clock, WordRecall
 from tests.contract.engines.conftest import make_engine
-from tests.weave.conftest import Clock, WordRecall
 
 FACT = "My sister Philippa keeps the spare key of the lighthouse behind the brass barometer."
 QUESTION = "Where does Philippa keep the spare key of the lighthouse?"
@@ -43,7 +43,7 @@ def weave(kind: str, tmp_path: Path) -> Iterator[Weave]:
 def test_a_fact_that_slept_for_forty_turns_wakes_up_at_its_place(weave: Weave) -> None:
     window = weave.windows.create("long", settings=SETTINGS).id
     first = list(weave.turns.steps(window, FACT))
-    fact = next(event for event in first if isinstance(event, events.Heard)).chunks[0].key
+    fact = next(event for event in first if isinstance(event, events.MessageStored)).chunks[0].key
     slept = False
     for number in range(38):
         turn = list(
@@ -53,16 +53,16 @@ def test_a_fact_that_slept_for_forty_turns_wakes_up_at_its_place(weave: Weave) -
         slept = slept or any(
             chunk.key == fact
             for event in turn
-            if isinstance(event, events.ChunksSlept)
+            if isinstance(event, events.ChunksPruned)
             for chunk in event.chunks
         )
     assert slept
     assert fact not in [c.key for t in weave.windows.context(window).turns for c in t.chunks]
     woken, read, ended = [], [], None
     for event in weave.turns.steps(window, QUESTION):
-        if isinstance(event, events.ChunksWoken):
+        if isinstance(event, events.ChunksResurrected):
             woken += [chunk.key for chunk in event.chunks]
-        elif isinstance(event, events.TokenSpoken) and not read:
+        elif isinstance(event, events.TokenGenerated) and not read:
             read = [chunk for turn in weave.windows.context(window).turns for chunk in turn.chunks]
         elif isinstance(event, events.TurnEnded):
             ended = event

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from halo_weave.core.tokens import Role
-from halo_weave.ports import Capture
+from halo_weave.engines.base import Capture
 from tests.contract.engines.conftest import make_engine
 from tests.contract.talks import Talk
 

@@ -9,8 +9,18 @@ import numpy as np
 import pytest
 
 from halo_weave.core.tokens import Role
+from halo_weave.engines.base import (
+    Capture,
+    Engine,
+    GenerationEnd,
+    PrefillPlanned,
+    PrefillResult,
+    Prompt,
+    Sampling,
+    Segment,
+    Step,
+)
 from halo_weave.errors import BadInput, BadSetting, EngineError
-from halo_weave.ports import Capture, Done, Engine, Planned, Prompt, Read, Sampling, Segment, Step
 from tests.contract.engines.conftest import ABILITIES, UNTOLD, make_engine, window_names
 from tests.contract.talks import GREEDY, Talk, size
 
@@ -29,11 +39,16 @@ def test_the_model_and_what_can_be_done_with_it_are_described(engine: Engine, ki
 def test_a_generation_is_one_reading_then_steps_then_its_end(talk: Talk) -> None:
     prompt = talk.prompt()
     events = list(talk.engine.generate(talk.window, prompt, GREEDY, None))
-    assert [type(event) for event in events] == [Planned, Read, *[Step] * (len(events) - 3), Done]
+    assert [type(event) for event in events] == [
+        PrefillPlanned,
+        PrefillResult,
+        *[Step] * (len(events) - 3),
+        GenerationEnd,
+    ]
     planned, read, *steps, done = events
-    assert planned == Planned(0, 0, size(prompt))
-    assert isinstance(read, Read)
-    assert isinstance(done, Done)
+    assert planned == PrefillPlanned(0, 0, size(prompt))
+    assert isinstance(read, PrefillResult)
+    assert isinstance(done, GenerationEnd)
     assert (read.reused, read.restored, read.computed) == (0, 0, size(prompt))
     assert [step.label for step in steps if isinstance(step, Step)] == list(
         range(talk.next, talk.next + len(steps))

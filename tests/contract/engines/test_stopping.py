@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from halo_weave.core.tokens import Role
-from halo_weave.ports import Done, Sampling, Step
+from halo_weave.engines.base import GenerationEnd, Sampling, Step
 from tests.contract.engines.conftest import make_engine
 from tests.contract.talks import Talk, size
 
@@ -35,7 +35,7 @@ def test_a_generation_stops_within_one_token_when_told_to(talk: Talk) -> None:
     ):
         if isinstance(event, Step):
             heard.append(event)
-        elif isinstance(event, Done):
+        elif isinstance(event, GenerationEnd):
             reason = event.reason
     assert reason == "abort"
     assert len(heard) <= 3

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from halo_weave.core.tokens import Role
+from halo_weave.engines.base import Engine
+from halo_weave.engines.templates.messages import ChatMessage
 from halo_weave.errors import BadInput
-from halo_weave.ports import Engine
-from halo_weave.templates.messages import ChatMessage
 
 ABILITY = "token_ids"
 SPELLABLE = (

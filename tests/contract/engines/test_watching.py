@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from halo_weave.core.tokens import Role
-from halo_weave.ports import Capture, Prompt, Read
+from halo_weave.engines.base import Capture, PrefillResult, Prompt
 from tests.contract.talks import GREEDY, Talk
 
 ABILITY = "reading"
@@ -36,7 +36,7 @@ def test_a_reply_that_is_given_is_looked_at_as_if_it_were_read(talk: Talk) -> No
     read = next(
         event
         for event in talk.engine.generate(talk.window, prompt, GREEDY, Capture(reading=True))
-        if isinstance(event, Read)
+        if isinstance(event, PrefillResult)
     )
     assert len(read.rows) == len(talk.turns[said][2])
 

@@ -1,0 +1,394 @@
+"""Build a running system from the configuration: open the engine, the store, search and the tools, and connect them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from halo_weave.chat import Weave
+from halo_weave.chat.capture import CaptureWriter, drop_captures
+from halo_weave.chat.recorder import TurnRecorder
+from halo_weave.chat.tools.notes import Notes
+from halo_weave.chat.tools.structured_memory import SnapshotChunk, SnapshotSearch, StructuredMemory
+from halo_weave.chat.tools.toolbox import Toolbox
+from halo_weave.core.retrieval_heads import NOT_CALIBRATED, Calibration
+from halo_weave.engines import ENGINES, REMOTE_ENGINES
+from halo_weave.engines.base import Embedder, Engine, SearchFilter
+from halo_weave.engines.calibration import load_calibration, load_or_calibrate, pending_calibration
+from halo_weave.engines.engine_list import EngineList, NamedEngine
+from halo_weave.engines.no_model import NoModelEngine
+from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, StoreError, StoreTooNew
+from halo_weave.models import catalogue
+from halo_weave.models.inventory import resolve
+from halo_weave.models.memory_estimate import KvType
+from halo_weave.paths import (
+    calibration_folder,
+    captures_folder,
+    index_snapshot_file,
+    kv_cache_folder,
+    memory_file,
+    models_folder,
+    related_words_folder,
+)
+from halo_weave.search.embedding_worker import reindex
+from halo_weave.search.hashing_embedder import HashingEmbedder
+from halo_weave.search.llama_embedder import default_embedder_file, open_embedder
+from halo_weave.search.memory_search import MemorySearch
+from halo_weave.settings import Settings
+from halo_weave.state_file import changed_models, mark_model_in_use, remember_embedder, remember_model
+from halo_weave.store.protocol import Store
+from halo_weave.store.records import MemoryStats, VerifyFinding
+from halo_weave.store.sql_store import SqlStore
+from halo_weave.store.sqlite import SqliteStore
+from halo_weave.store.transfer import transfer_memory
+
+log = logging.getLogger(__name__)
+Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
+
+
+ProgressDisplay = Callable[
+    [Progress], AbstractContextManager[Progress]
+]  # takes a progress callback, returns one that also shows the progress
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass
+
+
+def _no_display(progress: Progress) -> AbstractContextManager[Progress]:
+    return nullcontext(progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user chose: where the memory lies, which models, how much of the machine."""
+
+    data: Path
+    store: str | None = None  # the memory's address; None: it is in the data folder
+    model: Path | str | None = None  # a file or a name; None: the default, pulled if it is not there
+    remembered: str | None = None  # chosen in an earlier run; counts if `model` names none
+    embedder: Path | Literal["off"] | None = None  # None: the default, likewise
+    engine: str = "llama"  # one of `engines.ENGINES`
+    url: str = ""  # of the server, for an engine elsewhere
+    model_name: str = ""  # as the server knows the model
+    reader: str = ""  # the model that reads along: a file or a name, or off; empty: the smallest
+    engine_key: str = field(default="", repr=False)  # that the server asks for
+    context: int | None = None
+    threads: int | None = None
+    gpu_layers: int | None = None
+    kv_type: KvType | None = None
+    batch: int | None = None
+    disk_cache: int | None = None  # GB for keys and values on disk; 0: none
+    ram_cache: int | None = None  # MB of memory for keys and values of pruned text; 0: none
+    engines: Mapping[str, NamedEngine] = field(
+        default_factory=dict
+    )  # that windows can choose, of the config file
+    settings: Settings = field(default_factory=Settings)
+
+
+def build_weave(options: Options, progress: Progress = _silent) -> Weave:
+    """A whole system. What was opened is closed again if a later part fails."""
+    if isinstance(options.embedder, Path):
+        named_embedder(options.embedder)  # before the model is loaded
+    _warn_about_changed_models(options)
+    engine = open_model(options, None, progress)
+    try:
+        calibration = calibrate_engine(options, engine, progress)
+        store = open_store(options.store or options.data, beside=options.data)
+    except BaseException:
+        engine.close()
+        raise
+    chosen = _EmbedderChoice(options)
+    return _wire(
+        options, engine, calibration, store, _open_recall(chosen, store, progress), chosen, _no_display
+    )
+
+
+def build_weave_without_model(options: Options, shown: ProgressDisplay = _no_display) -> Weave:
+    """All but the model: `weave.models.load()` opens that, and what is under way is `shown` meanwhile."""
+    if isinstance(options.embedder, Path):
+        named_embedder(options.embedder)
+    _warn_about_changed_models(options)
+    store = open_store(options.store or options.data, beside=options.data)
+    chosen = _EmbedderChoice(options)
+    recall, engine = _open_recall(chosen, store), NoModelEngine(kv_cache_folder(options.data))
+    return _wire(options, engine, NOT_CALIBRATED, store, recall, chosen, shown)
+
+
+def _wire(
+    options: Options,
+    engine: Engine,
+    calibration: Calibration,
+    store: Store,
+    recall: MemorySearch,
+    embedder: _EmbedderChoice,
+    shown: ProgressDisplay,
+) -> Weave:
+    listed = EngineList(options.data, options.engines)
+    tree = StructuredMemory(store, search=snapshot_search(store, recall), embedder=recall.embedder)
+
+    def opened(name: str | None, progress: Progress) -> tuple[Engine, Calibration | None]:
+        with shown(progress) as telling:
+            engine = open_model(options, name, telling)
+            try:
+                return engine, _stored_calibration(options, engine, telling)
+            except BaseException:
+                engine.close()
+                raise
+
+    return Weave(
+        engine,
+        store,
+        recall,
+        Toolbox(Notes(store), tree),
+        defaults=options.settings,
+        calibration=calibration,
+        new_recorder=partial(_new_recorder, options.data),
+        delete_recordings=partial(drop_captures, captures_folder(options.data)),
+        embed_anew=None if options.embedder == "off" else partial(embedder.embed_anew, store),
+        open_model=opened,
+        calibrate=partial(calibrate_engine, options),
+        remember_model=partial(remember_model, options.data),
+        engine_list=listed,
+        open_other=lambda name: open_named(options, listed.get(name)),
+        silent=NoModelEngine(kv_cache_folder(options.data)),
+    )
+
+
+def _new_recorder(
+    data: Path, window_id: str, settings: Settings, engine: Engine, calibration: Calibration
+) -> TurnRecorder:
+    folder, most = captures_folder(data) / window_id, settings.capture_megabytes
+    return CaptureWriter.open(folder, window_id, engine, calibration, heads=settings.capture, most=most)
+
+
+def _warn_about_changed_models(options: Options) -> None:
+    for sentence in changed_models(options.data):
+        log.warning(sentence)
+
+
+def open_model(options: Options, name: str | None, progress: Progress = _silent) -> Engine:
+    """The engine of a model.
+
+    Without a name: the one of the options, else the one chosen in an earlier run, else the default of the catalogue.
+    A model that is named runs here, also where the options name an engine elsewhere.
+    """
+    if name is not None:
+        here = "llama" if options.engine in REMOTE_ENGINES else options.engine
+        engine = open_engine(replace(options, engine=here, model=name), progress, check_fits=True)
+    elif options.model is None and options.remembered:
+        try:
+            engine = open_engine(replace(options, model=options.remembered), progress, check_fits=True)
+        except HaloWeaveError as error:
+            log.warning("%s was chosen before and cannot be used: %s", options.remembered, error)
+            engine = open_engine(options, progress)
+    else:
+        engine = open_engine(options, progress)
+    if engine.info.file:
+        mark_model_in_use(options.data, engine.info.file)
+    return engine
+
+
+def open_named(
+    options: Options, one: NamedEngine, progress: Progress = _silent
+) -> tuple[Engine, Calibration]:
+    """An engine that a window has chosen, with its retrieval heads, if they were found before."""
+    local = one.kind == "llama"
+    chosen = replace(
+        options,
+        engine=one.kind,
+        url=one.url,
+        engine_key=one.key,
+        reader=one.reader,
+        model=one.model_name or None if local else None,
+        model_name="" if local else one.model_name,
+    )
+    engine = open_engine(chosen, progress, check_fits=local)
+    try:
+        return engine, _stored_calibration(chosen, engine, progress) or pending_calibration(engine)
+    except BaseException:
+        engine.close()
+        raise
+
+
+def open_store(place: Path | str, *, read_only: bool = False, beside: Path | None = None) -> Store:
+    """The memory in a folder, or at an address such as scheme://host/name.
+
+    `read_only`: it must be there already. `beside`: the folder for files that are on their way, if the memory has none.
+    """
+    scheme = str(place).partition("://")[0] if "://" in str(place) else ""
+    if scheme not in STORES:
+        raise BadInput(
+            f"There is no store for {scheme}:// here. Name a folder, or postgresql://user@host/name."
+        )
+    return STORES[scheme](str(place), read_only, beside)
+
+
+def _open_sqlite(folder: str, read_only: bool, beside: Path | None) -> Store:
+    path = memory_file(Path(folder))
+    try:
+        return SqliteStore(path, read_only=read_only)
+    except StoreTooNew:
+        # An older schema is brought up to date when the file is opened for writing; a newer one is refused again.
+        return SqliteStore(path)
+
+
+def _open_postgres(address: str, read_only: bool, beside: Path | None) -> Store:
+    try:
+        from halo_weave.store.postgres.store import PostgresStore
+    except ImportError as error:
+        raise StoreError("PostgreSQL needs: pip install 'halo-weave[postgres]'") from error
+    try:
+        return PostgresStore(address, read_only=read_only, folder=beside)
+    except StoreTooNew:
+        return PostgresStore(address, folder=beside)  # likewise
+
+
+# By scheme; a folder has none.
+STORES: dict[str, Callable[[str, bool, Path | None], Store]] = {
+    "": _open_sqlite,
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
+}
+
+
+def move_memory(
+    source: Path | str, target: Path | str, progress: Callable[[int, int], None]
+) -> tuple[MemoryStats, list[VerifyFinding]]:
+    """A memory at another place, and what `verify` finds there. The source stays as it is."""
+    if str(source) == str(target):
+        raise BadInput(f"The memory is at {target} already. Name another place with --to.")
+    open_store(source, read_only=True).close()  # where nothing is, no memory is made
+    with open_store(source) as store:
+        assert isinstance(store, SqlStore)  # as all stores here are
+        return store.stats(), transfer_memory(store, target, progress=progress)
+
+
+def open_engine(options: Options, progress: Progress = _silent, *, check_fits: bool = False) -> Engine:
+    """`careful`: a model that this machine has not enough memory for is refused before it is loaded."""
+    names = ("context", "threads", "gpu_layers", "kv_type", "batch")
+    chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if options.disk_cache is not None:
+        chosen["cells_bytes"] = options.disk_cache << 30
+    if options.ram_cache is not None:
+        chosen["graveyard_bytes"] = options.ram_cache << 20
+    chosen["cells"] = kv_cache_folder(options.data)
+    if options.engine in REMOTE_ENGINES:
+        chosen |= {"url": options.url, "key": options.engine_key}
+        chosen |= {"model_name": options.model_name, "reader": options.reader}
+        chosen["open_reader"] = partial(_open_shadow_model, options)
+    return ENGINES[options.engine](options.model, progress, check_fits=check_fits, **chosen)
+
+
+def _open_shadow_model(options: Options, name: str | None, progress: Progress) -> Engine:
+    """A small model that reads along where attention is hidden; without a name the smallest of the catalogue."""
+    return open_engine(replace(options, engine="llama", model=name or catalogue.SMOLLM2_135M.name), progress)
+
+
+def calibrate_engine(
+    options: Options, engine: Engine, progress: Progress = _silent, *, anew: bool = False
+) -> Calibration:
+    """The retrieval heads of the engine's model, found once for each model file."""
+    folder, shared = _calibration_folders(options)
+    return load_or_calibrate(engine, folder, progress, anew=anew, shared=shared)
+
+
+def _stored_calibration(options: Options, engine: Engine, progress: Progress) -> Calibration | None:
+    folder, shared = _calibration_folders(options)
+    return load_calibration(engine, folder, progress, shared=shared)
+
+
+def _calibration_folders(options: Options) -> tuple[Path, Path]:
+    """The user's own, and the one beside the models."""
+    return calibration_folder(options.data), calibration_folder(models_folder())
+
+
+class _EmbedderChoice:
+    """Which embedder makes and searches the vectors: the one of the options, until the user chooses another."""
+
+    def __init__(self, options: Options) -> None:
+        self.options, self.file = options, options.embedder
+
+    def pull(self, progress: Progress) -> None:
+        if self.options.engine != "scripted" and self.file is None and not catalogue.DEFAULT_EMBEDDER.present:
+            catalogue.ensure(catalogue.DEFAULT_EMBEDDER, progress)
+
+    def open(self) -> Embedder:
+        return self._opened(self.file)
+
+    def embed_anew(self, store: Store, name: str | None, progress: Progress) -> None:
+        """All of memory by the embedder of this name. Until it is done, the vectors that are there stay."""
+        file = self.file if name is None else embedder_file(name, progress)
+        with closing(self._opened(file)) as embedder:
+            told = partial(progress, "")
+            reindex(store, embedder, now=lambda: datetime.now(UTC), progress=told)
+        self.file = file
+        if name is not None:
+            remember_embedder(self.options.data, name)
+
+    def _opened(self, file: Path | Literal["off"] | None) -> Embedder:
+        if self.options.engine == "scripted" and file is None:
+            return HashingEmbedder()
+        return open_embedder(None if file == "off" else file)
+
+
+def _open_recall(chosen: _EmbedderChoice, store: Store, progress: Progress | None = None) -> MemorySearch:
+    """Search. The embedder opens in the background; until it is there, or without one, words serve.
+
+    Without `progress` it is also pulled in the background.
+    """
+    if chosen.file == "off":
+        return MemorySearch(store, None)
+    if progress:
+        with suppress(ModelNotFound):  # opening it fails in turn, and the status says so
+            chosen.pull(progress)
+
+    def opened() -> Embedder:
+        if not progress:
+            chosen.pull(_silent)
+        return chosen.open()
+
+    return MemorySearch(
+        store, opened, akin=related_words_folder(), image=index_snapshot_file(chosen.options.data)
+    )
+
+
+def embedder_file(name: str, progress: Progress = _silent) -> Path:
+    """The file of an embedder by its name in the catalogue, by `hf:` or by path; pulled if it is not here."""
+    if name == catalogue.DEFAULT_EMBEDDER.name:
+        catalogue.ensure(catalogue.DEFAULT_EMBEDDER, progress)
+        return default_embedder_file()
+    return resolve(name, progress)
+
+
+def named_embedder(path: Path) -> Path:
+    """A file that was named must be there; only the standard one may still be missing."""
+    if not path.is_file():
+        raise ModelNotFound(
+            f"There is no embedder at {path}. Name an embedding GGUF, or off for words alone."
+        )
+    return path
+
+
+def snapshot_search(store: Store, recall: MemorySearch) -> SnapshotSearch:
+    """Recall as the structured memory asks it: for the chunks that explain what is saved."""
+
+    def search(text: str, limit: int, within: frozenset[str] | None) -> list[SnapshotChunk]:
+        only = SearchFilter(windows=within)
+        found = recall.search(text, limit=limit, now=datetime.now(UTC), user_weight=1.0, only=only)
+        records = {record.key: record for record in store.chunks_by_key([hit.key for hit in found])}
+        return [
+            SnapshotChunk(
+                hit.key, record.chunk.text, len(record.chunk), hit.similarity, record.said.isoformat()
+            )
+            for hit in found
+            if (record := records.get(hit.key)) and not record.gone
+        ]
+
+    return search

@@ -1,0 +1,66 @@
+"""Turn the attention and surprisal of one turn into brightness and attribution."""
+
+from __future__ import annotations
+
+from halo_weave.chat.open_window import OpenWindow
+from halo_weave.chat.prompt import WindowPrompt
+from halo_weave.chat.recorder import TurnRecorder
+from halo_weave.core.attribution import AttributionTracker
+from halo_weave.core.brightness import AttentionRow
+from halo_weave.engines.base import LateAttention, PrefillResult
+
+
+class AttentionTracker:
+    """`prompt`: what the model reads now."""
+
+    prompt: WindowPrompt
+
+    def __init__(self, open_window: OpenWindow, use: AttributionTracker, recording: TurnRecorder) -> None:
+        self.open_window, self.use, self.recording = open_window, use, recording
+
+    def learn(self, read: PrefillResult) -> None:
+        """What was seen while the prompt was read."""
+        window = self.open_window.window
+        surprisal = None if read.surprisal is None else self.prompt.whole_surprisal(read.surprisal)
+        if surprisal is not None and window.reply is not None and window.reply.answers is not None:
+            window.observe_surprisal(window.reply.answers, surprisal)
+        rows = [row for row in map(self.prompt.whole, read.rows) if row]
+        before = (
+            sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != window.reply.answers)
+            if window.reply
+            else 0
+        )
+        self.use.read(rows, before)
+        self.recording.rows(rows, window.reply.answers if window.reply else None, surprisal)
+        if window.strategy.capture.reading:
+            window.observe_rows(rows)
+
+    def see(self, seen: LateAttention) -> None:
+        """What a reader saw, later than the words that it is about."""
+        window = self.open_window.window
+        assert window.reply is not None
+        assert window.reply.answers is not None
+        with self.open_window.guard:
+            if seen.read is not None:
+                self.learn(seen.read)
+            for word in seen.words:
+                place = word.label - window.reply.start
+                row = self.prompt.later(word.row, len(window))
+                fault = window.update(row) if window.strategy.capture.reply else None
+                chunks, offsets = window.chunks, window.offsets
+                self.use.see(place, None if fault else row, chunks, offsets, window.reply.answers)
+                window.observe_reply_surprisal(place, word.surprisal)
+
+    def end(self, row: AttentionRow | None) -> None:
+        """The model has ended the reply: what its last token looked at."""
+        row = None if row is None else self.prompt.whole(row)
+        if row is not None and row.fault(len(self.open_window.window)) is None:
+            self.recording.last_row(row)
+            self.use.end(row)
+
+    def attribute_token(self, row: AttentionRow | None) -> None:
+        """What the reply's next token was taken from; None: a tool said it, or nothing is known."""
+        window = self.open_window.window
+        assert window.reply is not None
+        assert window.reply.answers is not None
+        self.use.say(row, window.chunks, window.offsets, window.reply.answers)

@@ -1,0 +1,232 @@
+"""Branches of a window: versions of a turn, checkout, rewind, and matching a history that a client sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from halo_weave.chat.runtime import Runtime
+from halo_weave.chat.turn_request import checkout_turn, on_branch, text_of_turn
+from halo_weave.core.tokens import Role
+from halo_weave.core.turn_text import turn_hash
+from halo_weave.core.working_set import chunk_turn
+from halo_weave.errors import BadInput, UnknownWindow
+from halo_weave.store.protocol import Store
+from halo_weave.store.records import TurnRecord, WindowRecord
+
+ENOUGH = 4  # messages at the end of a history that make it known though its beginning is another
+_TELLING = 12  # words of a reply that nobody else gave, which make it known by themselves
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHistory:
+    """The last turn that a window and a history have in common."""
+
+    window: str
+    turn: TurnRecord | None  # None: nothing
+    known: int  # messages of the history up to that turn, it included
+
+
+def match_history(
+    store: Store, history: Sequence[tuple[Role, str]], window: str | None = None
+) -> KnownHistory | None:
+    """The longest part of the history that was said in one line here, beginning where the history begins.
+
+    Without `window`, only a reply of ours makes a conversation known: two chats may begin with the same words. The oldest
+    messages may have been dropped, or replaced by something else; then several must fit, or a reply like no other.
+    """
+    marks = [turn_hash(role, text) for role, text in history]
+    partly: tuple[int, TurnRecord] | None = None
+    at = len(history) - 1
+    while at >= 0:
+        if window is None and history[at][0] is not Role.ASSISTANT:
+            at -= 1
+            continue
+        longest, found = 0, None
+        likely = _likeliest(store, marks[at], window)
+        for turn in likely:
+            line = [mark for _, mark in store.marks_before(turn.id, at + 1)]
+            same = next((i for i, mark in enumerate(line) if mark != marks[at - i]), len(line))
+            if same > longest:
+                longest, found = same, turn
+        if found is not None and longest == at + 1:
+            return _extended(store, marks, found, at, window)
+        telling = len(likely) == 1 and len(history[at][1].split()) >= _TELLING
+        if found is not None and (longest >= ENOUGH or telling) and partly is None:
+            partly = at, found
+        at -= longest + 1 if longest else 1
+    if partly is not None:
+        return _extended(store, marks, partly[1], partly[0], window)
+    return KnownHistory(window, None, 0) if window else None
+
+
+def _likeliest(store: Store, mark: int, window: str | None) -> list[TurnRecord]:
+    """Turns with this mark; those first that nothing follows yet."""
+    found = store.marked(mark, window=window)
+    return (
+        sorted(found, key=lambda turn: bool(store.followers(turn.id, turn.window)))
+        if len(found) > 1
+        else found
+    )
+
+
+def _extended(
+    store: Store, marks: Sequence[int], turn: TurnRecord, at: int, window: str | None
+) -> KnownHistory:
+    """On from a turn, as far as what follows it is what the history says."""
+    place = window or turn.window
+    for mark in marks[at + 1 :]:
+        same = [one for one in store.marked(mark, window=place) if one.parent == turn.id]
+        if not same:
+            break
+        turn, at = same[0], at + 1
+    return KnownHistory(place, turn, at + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnVersion:
+    """One of several turns that follow the same one."""
+
+    turn_id: int
+    role: Role
+    speaker: str
+    said: datetime
+    current: bool  # on the window's current branch
+    text: str
+
+
+class Branches:
+    """The part of `weave.turns` that needs no model."""
+
+    _system: Runtime
+
+    def add(
+        self, window_id: str, said: Sequence[tuple[Role, str]], *, after: int | None = None
+    ) -> list[TurnRecord]:
+        """Turns as they were said elsewhere, one after the other; the model is not asked.
+
+        `after`: the turn that they follow, instead of the last one; 0: none.
+        """
+        with self._system.exclusive_change(window_id):
+            if after:
+                checkout_turn(self._system, window_id, after)
+            added = [
+                self._add(window_id, role, text, after if not i else None)
+                for i, (role, text) in enumerate(said)
+            ]
+        self._system.recall.embed_soon()
+        return added
+
+    def recognise(
+        self, history: Sequence[tuple[Role, str]], window_id: str | None = None
+    ) -> KnownHistory | None:
+        """Where a conversation that another program sends whole was said, and how much of it is known here."""
+        return match_history(self._system.store, history, window_id)
+
+    def chat(self, name: str, window_id: str | None = None) -> str | None:
+        """The window of a chat that another program knows by this name; with `window_id`, it is that one from now on."""
+        if window_id is not None:
+            self._system.store.name_chat(name, window_id)
+            return window_id
+        return self._system.store.chat_window(name)
+
+    def last_of(self, window_id: str, turn_id: int) -> int:
+        """A turn of this window by its id; it may be one that was never stored since nothing was said in it."""
+        self._system.window(window_id)
+        found = self._system.store.turn_record(turn_id)
+        if found.window != window_id:
+            raise UnknownWindow(f"Turn {turn_id} is of another window.")
+        return found.id
+
+    def replace(self, window_id: str, turn_id: int, text: str) -> TurnRecord:
+        """The turn says this from now on. What it said, and what followed, stays in the record, aside."""
+        turn = self._system.store.turn_record(turn_id)
+        return self.add(window_id, [(turn.role, text)], after=turn.parent or 0)[0]
+
+    def siblings(self, window_id: str, turn_id: int) -> list[TurnVersion]:
+        """What was said at the place of this turn, itself included, in order of time."""
+        store = self._system.store
+        turn = store.turn_record(turn_id)
+        self._system.window(window_id)
+        return [
+            TurnVersion(
+                one.id,
+                one.role,
+                one.speaker,
+                one.said,
+                on_branch(store, window_id, one.id),
+                text_of_turn(store, one.id),
+            )
+            for one in store.followers(turn.parent or 0, turn.window)
+        ]
+
+    def switch(self, window_id: str, turn_id: int) -> TurnRecord:
+        """The branch that goes through this turn comes back, up to what was said last on it."""
+        store = self._system.store
+        last = store.turn_record(turn_id)
+        while more := [turn for turn in store.followers(last.id, window_id) if turn.window == window_id]:
+            last = more[-1]
+        return self.rewind(window_id, last.id)
+
+    def rewind(self, window_id: str, turn_id: int) -> TurnRecord:
+        """This turn becomes the window's last one. What followed goes aside, and can come back."""
+        system = self._system
+        with system.alone(window_id):
+            system.window(window_id)
+            last = system.store.turn_record(turn_id)
+            if last.window != window_id and not on_branch(system.store, window_id, turn_id):
+                raise BadInput(f"Turn {turn_id} is of another window. Branch off there.")
+            windows = system.store.switch(window_id, turn_id, now=system.now())
+        system.recall.embed_soon()
+        system.changed({window_id, *windows})
+        return system.store.turn_record(turn_id)
+
+    def branch(self, window_id: str, turn_id: int, name: str | None = None) -> WindowRecord:
+        """A new window that goes on from this turn: what led up to it belongs to both."""
+        system = self._system
+        with system.alone(window_id):
+            of = system.window(window_id)
+            system.check_owns(window_id)
+            if not on_branch(system.store, window_id, turn_id):
+                raise BadInput(f"Turn {turn_id} is not on the current branch. Switch to it first.")
+            texts = {"system_prompt": of.system_prompt, "user_name": of.user_name, "ai_name": of.ai_name}
+            record = system.store.create_window(
+                name or f"{of.name[:180]} (branch)",
+                settings=of.settings,
+                tags=of.tags,
+                inherits=of.inherits,
+                now=system.now(),
+                **texts,
+            )
+            system.store.switch(record.id, turn_id, now=system.now())
+            keys = [
+                chunk.key
+                for chunk in system.open_window(window_id).window.chunks
+                if chunk.key.turn_id <= turn_id
+            ]
+        with system.alone(record.id):
+            open_window = system.open_window_to_change(record.id)
+            plan = open_window.plan_snapshot(keys, open_window.engine.info.context)
+            if plan.wakes:
+                open_window.wake(plan, {}, now=system.now())
+        return system.window(record.id)
+
+    def _add(self, window_id: str, role: Role, text: str, after: int | None) -> TurnRecord:
+        system = self._system
+        engine = system.model_in(window_id).engine
+        tokens = engine.tokenize(text)
+        if not len(tokens):
+            raise BadInput("A turn without words cannot be added.")
+        ids = system.store.reserve(len(tokens) + 1)
+        place = after if after is not None else system.window(window_id).head
+        asked = system.store.turn_record(place) if place else None
+        answers = asked.id if asked and asked.role is Role.USER and role is Role.ASSISTANT else None
+        turn = ids.assistant_turn if role is Role.ASSISTANT else ids.user_turn
+        open_window = system.open_window_to_change(window_id)
+        size = open_window.settings.min_chunk_tokens
+        chunks = chunk_turn(tokens, turn, role, ids.start, answers, min_chunk_tokens=size)
+        live = [open_window.window.born(chunk) for chunk in chunks]
+        kind = engine.info.tokenizer
+        system.store.append(window_id, live, tokenizer=kind, now=system.now(), after=after)
+        return system.store.turn_record(turn)

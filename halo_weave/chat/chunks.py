@@ -1,0 +1,182 @@
+"""What a user can do with a chunk: explain, tag, pin, prune, resurrect, merge, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from halo_weave.chat.events import ResurrectedChunk
+from halo_weave.chat.injection import Injection, resurrect_for_user
+from halo_weave.chat.open_window import OpenWindow
+from halo_weave.chat.runtime import Runtime
+from halo_weave.chat.turn_runner import storable_text
+from halo_weave.chat.windows import checked_tags
+from halo_weave.core.attribution import Attribution
+from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.errors import BadInput
+from halo_weave.store.records import ChunkEvent, ChunkUse
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A chunk in a window: what it says, how bright it is, and what happened to it."""
+
+    key: ChunkKey
+    text: str
+    tokens: int
+    live: bool
+    pinned: bool
+    rank: int | None  # among what is live: 0 the dimmest, 100 the brightest
+    peak: float | None
+    mean: float | None
+    parts: Mapping[str, float]  # what its brightness is made of, as far as the strategy knows
+    said: datetime
+    window: str
+    speaker: str
+    history: tuple[ChunkEvent, ...]  # newest first
+    uses: tuple[ChunkUse, ...]  # the replies that took something from it, newest first
+    use: Attribution | None  # what the reply that it belongs to took from chunks
+    woken: int = 0  # how often it woke up, in all windows
+    tags: tuple[str, ...] = ()  # the tags of the person who asks
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What goes, or went, with a chunk that is deleted."""
+
+    keys: tuple[ChunkKey, ...]
+    turns: int
+    chunks: int
+    tokens: int
+    text: str | None  # the user's words, when their newest answer goes: they return to the input
+    windows: tuple[str, ...] = ()  # where something of it was live
+
+
+class Chunks:
+    """`weave.chunks`."""
+
+    def __init__(self, system: Runtime) -> None:
+        self._system = system
+
+    def why(self, window_id: str, key: ChunkKey) -> Explanation:
+        store = self._system.store
+        open_window, record = self._system.open_window(window_id), store.chunk(key)
+        live = key in open_window.window
+        asleep = {} if live else store.asleep_or_said(window_id, [key])
+        brightness = open_window.window.at(key).brightness if live else asleep[key].brightness
+        return Explanation(
+            key,
+            record.chunk.text,
+            len(record.chunk),
+            live,
+            key in open_window.window.pinned,
+            open_window.window.ranks()[key] if live else None,
+            None if brightness is None else float(brightness.max()),
+            None if brightness is None else float(brightness.mean()),
+            open_window.window.strategy.parts_of(open_window.window.at(key).traces) if live else {},
+            record.said,
+            record.window,
+            record.speaker,
+            tuple(store.history(window=window_id, key=key)),
+            tuple(store.used_in(key)),
+            store.use_of(key.turn_id),
+            store.resurrection_count(key),
+            store.chunk_tags([key]).get(key, ()),
+        )
+
+    def tag(self, window_id: str, key: ChunkKey, tags: Sequence[str]) -> tuple[str, ...]:
+        """These are its tags from now on. They belong to whoever gives them, and nobody else sees them."""
+        self._system.window(window_id)
+        self._system.store.tag_chunk(key, checked_tags(tags), now=self._system.now())
+        return self._system.store.chunk_tags([key]).get(key, ())
+
+    def add_negative_feedback(self, window_id: str, key: ChunkKey, question: str) -> None:
+        """It is the wrong memory for this question: it does not wake up for questions like it."""
+        asked = storable_text(question).strip()
+        if not asked:
+            raise BadInput("Say which question it is the wrong memory for.")
+        self._system.window(window_id)
+        self._system.store.add_negative_feedback(key, asked, now=self._system.now())
+
+    def unmark_wrong(self, window_id: str, key: ChunkKey) -> None:
+        """All marks of the chunk as a wrong memory are taken back."""
+        self._system.window(window_id)
+        self._system.store.add_negative_feedback(key, None, now=self._system.now())
+
+    def pin(self, window_id: str, key: ChunkKey) -> None:
+        """It is shown as bright as new, and never falls asleep. What it earned stays known, for when it is unpinned."""
+        with self._system.exclusive_change(window_id):
+            self._system.store.pin(window_id, key, now=self._system.now())
+
+    def unpin(self, window_id: str, key: ChunkKey) -> None:
+        with self._system.exclusive_change(window_id):
+            self._system.store.unpin(window_id, key, now=self._system.now())
+
+    def sleep(self, window_id: str, key: ChunkKey) -> None:
+        with self._system.exclusive_change(window_id):
+            self._system.open_window_to_change(window_id).sleep(key, now=self._system.now())
+
+    def wake(self, window_id: str, key: ChunkKey) -> Injection:
+        """It returns to its place, and is pinned; with its question or answer, and the first chunk of its turn."""
+        with self._system.exclusive_change(window_id):
+            return resurrect_for_user(self._asleep(window_id, key), key, now=self._system.now())
+
+    def wake_again(self, window_id: str, key: ChunkKey) -> ResurrectedChunk:
+        """Putting it to sleep by hand is taken back: it is as it was before, pinned only if it was."""
+        with self._system.exclusive_change(window_id):
+            open_window = self._asleep(window_id, key)
+            open_window.readings([key])  # what cannot wake up here is refused before its past is looked at
+            return open_window.resurrect_by_hand(
+                key, now=self._system.now(), pinned=open_window.was_pinned(key)
+            )
+
+    def _asleep(self, window_id: str, key: ChunkKey) -> OpenWindow:
+        open_window = self._system.open_window_to_change(window_id)
+        if key in open_window.window:
+            raise BadInput(f"Chunk {key} is awake already.")
+        return open_window
+
+    def merge(self, window_id: str, key: ChunkKey) -> ChunkKey:
+        """Into the chunk before it; returns that one's key."""
+        with self._system.exclusive_change(window_id):
+            into = self._system.store.merge(window_id, key, now=self._system.now())
+            self._system.recall.embed_soon()
+            return into
+
+    def preview_delete(self, window_id: str, key: ChunkKey) -> Deletion:
+        """What deleting it would take along."""
+        store = self._system.store
+        live = self._system.open_window(window_id).live_keys
+        records = [one for one in store.chunks_by_key(store.deletion_of(key)) if not one.gone]
+        text = None
+        if max((key.turn_id for key in live), default=None) in {record.key.turn_id for record in records}:
+            # The newest exchange goes: what the user said is given back, also what of it sleeps.
+            said = [record.chunk for record in records if record.key.role is Role.USER]
+            said.sort(key=lambda chunk: chunk.start)
+            if said and said[0].key.chunk_id == 0:
+                text = b"".join(chunk.tokens.raw for chunk in said).decode("utf-8", errors="replace")
+        return Deletion(
+            tuple(record.key for record in records),
+            len({record.key.turn_id for record in records}),
+            len(records),
+            sum(len(record.chunk) for record in records),
+            text,
+        )
+
+    def delete(self, window_id: str, key: ChunkKey) -> Deletion:
+        """Delete the chunk from search until it is undeleted. Returns all that was deleted with it."""
+        with self._system.alone(window_id):
+            would = self.preview_delete(window_id, key)
+            gone = replace(would, windows=self._system.delete(would.keys))
+        self._system.changed({window_id, *gone.windows})
+        return gone
+
+    def undelete(self, window_id: str, keys: Sequence[ChunkKey]) -> tuple[str, ...]:
+        """Deleted chunks can be found again, and are in every window what they were. Returns where they are live."""
+        with self._system.alone(window_id):
+            self._system.window(window_id)
+            windows = self._system.store.undelete(keys, now=self._system.now())
+        self._system.recall.embed_soon()
+        self._system.changed({window_id, *windows})
+        return windows

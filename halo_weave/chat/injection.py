@@ -1,0 +1,131 @@
+"""Resurrect chunks that were asked for by key, and prune others to make room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from halo_weave.chat.events import PrunedChunk, ResurrectedChunk
+from halo_weave.chat.open_window import OpenWindow, context_room
+from halo_weave.core.pruning import PrunePlan, plan_prune
+from halo_weave.core.resurrection import RecallHit, RecallPlan, plan_recall
+from halo_weave.core.tokens import ChunkKey
+from halo_weave.errors import BadInput, UnknownChunk
+
+PlanWithinRoom = Callable[[int], RecallPlan]  # what should come back within so many tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """What came back, and what fell asleep to make room."""
+
+    woken: tuple[ResurrectedChunk, ...] = ()
+    slept: tuple[PrunedChunk, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InjectionPlan:
+    wakes: RecallPlan
+    prunes: PrunePlan
+    missing: int = 0  # tokens, where nothing of what is wanted fits
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing comes back; nothing if it does, or is there already."""
+        if not self.missing:
+            return ""
+        return (
+            f"This does not fit beside the newest exchange and what is pinned: tokens missing: {self.missing}. "
+            "Raise max_context_tokens, or unpin something."
+        )
+
+
+def plan_injection(
+    open_window: OpenWindow,
+    wanted: PlanWithinRoom,
+    *,
+    share: float = 0.5,
+    current: Collection[int] = (),
+    kept: Collection[ChunkKey] = (),
+) -> InjectionPlan:
+    """As much of what is wanted as fits into this share of the budget, and what must sleep for it.
+
+    The newest exchanges, the `current` turns and what is `kept` never make room. If nothing fits, nothing sleeps.
+    """
+    whole = context_room(open_window, 0)
+    budget = max(1, min(open_window.live_limit or whole, whole))
+    spared, room = open_window.recent_turns().union(current), int(budget * share)
+    while True:
+        plan = wanted(max(0, room))
+        prunes = plan_prune(
+            open_window.window,
+            max(1, budget - plan.cost),
+            current=spared,
+            kept=kept,
+            pairs=open_window.settings.pairs_asleep,
+            last=True,
+        )
+        if not plan.wakes:
+            need = next((one.cost for one in plan.passed_over), 0)
+            return InjectionPlan(plan, replace(prunes, goes=()), need and need - room)
+        if not prunes.over:
+            return InjectionPlan(plan, prunes)
+        room = plan.cost - prunes.over
+
+
+def inject_snapshot(open_window: OpenWindow, keys: Collection[ChunkKey], *, now: datetime) -> Injection:
+    """The chunks kept with a memory come back, the most relevant first, on at most half of the budget."""
+    plan = plan_injection(open_window, lambda room: open_window.plan_snapshot(keys, room), kept=keys)
+    slept = _make_room(open_window, plan, now)
+    return Injection(
+        open_window.wake(plan.wakes, {}, now=now, by="memory") if plan.wakes.wakes else (), slept
+    )
+
+
+def resurrect_for_user(open_window: OpenWindow, key: ChunkKey, *, now: datetime) -> Injection:
+    """The user asks for this chunk: it is pinned. Its question or answer, and the first chunk of its turn, come along."""
+    plan = plan_injection(open_window, lambda room: _with_pairs(open_window, key, room), share=1.0)
+    slept = _make_room(open_window, plan, now)
+    woken = open_window.resurrect_by_hand(key, now=now)
+    pairs = tuple(one for one in plan.wakes.wakes if one.key != key)
+    also = open_window.wake(replace(plan.wakes, wakes=pairs), {}, now=now) if pairs else ()
+    return Injection((woken, *also), slept)
+
+
+def _make_room(open_window: OpenWindow, plan: InjectionPlan, now: datetime) -> tuple[PrunedChunk, ...]:
+    if plan.refusal:
+        raise BadInput(plan.refusal)
+    return open_window.prune(plan.prunes, now=now) if plan.prunes.goes else ()
+
+
+def _with_pairs(open_window: OpenWindow, key: ChunkKey, room: int) -> RecallPlan:
+    """A chunk with its pairs if there is room for all, else alone."""
+    open_window.readings([key])  # what cannot come back here is refused
+    sleepers = {
+        one: sleeper
+        for one, sleeper in open_window.store.sleepers(open_window.record.id, [key]).items()
+        if one == key or _may_come(open_window, one, sleeper.window)
+    }
+    if key not in sleepers:
+        return RecallPlan(room, 0, ())
+    for pairs in ("with", "off"):
+        plan = plan_recall(
+            [RecallHit(key, 1.0)],
+            sleepers,
+            room,
+            live=open_window.live_keys,
+            frame_tokens=open_window.window.frame_tokens,
+            pairs=pairs,
+        )
+        if plan.wakes:
+            break
+    return plan
+
+
+def _may_come(open_window: OpenWindow, key: ChunkKey, window: str) -> bool:
+    try:
+        open_window.readings([key])
+    except UnknownChunk:
+        return False
+    return not open_window.stays(window, key.turn_id)

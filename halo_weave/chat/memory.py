@@ -1,0 +1,743 @@
+"""All of memory: search, preview of recall, export, import, embedding, and the operations behind the MCP tools."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from copy import copy
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Thread
+from typing import IO, Any, Literal
+
+import numpy as np
+
+from halo_weave.chat.events import INTERNAL_ERROR_MESSAGE
+from halo_weave.chat.export import ExportFormat, export_conversations
+from halo_weave.chat.open_window import context_room, recall_room
+from halo_weave.chat.prefetch import Prefetcher
+from halo_weave.chat.recall_plan import (
+    NO_OVERRIDES,
+    RecallOverrides,
+    is_related_hit,
+    relevant_hits,
+    search_and_plan_recall,
+    tag_filter,
+)
+from halo_weave.chat.reply import THOUGHT
+from halo_weave.chat.runtime import Runtime
+from halo_weave.chat.tools.structured_memory import StructuredMemory
+from halo_weave.chat.turn_runner import storable_text
+from halo_weave.chat.windows import find_window
+from halo_weave.core.placeholder_tokens import TOKENIZER, split_into_chunks
+from halo_weave.core.resurrection import PlannedResurrection, RecallHit, RecallPlan, ResurrectReason
+from halo_weave.core.retrieval_heads import Calibration
+from halo_weave.core.tokens import Chunk, ChunkKey, Role
+from halo_weave.core.working_set import LiveChunk
+from halo_weave.engines.base import NO_FILTER, ModelInfo, SearchFilter
+from halo_weave.errors import BadInput, EmbedderOff, HaloWeaveError, UnknownChunk, WindowBusy
+from halo_weave.store.records import ExportFilter, ImportResult, MemoryStats, StoredChunk, TurnRecord, Vectors
+
+log = logging.getLogger(__name__)
+WAIT = 60.0  # seconds for the embedder to be there
+STOP_TIMEOUT = 5.0  # seconds to wait for a running re-embedding when the program closes
+# All vectors made by the embedder of this name, None: by the one in use. Told what is being done, how much, of how much.
+Reembed = Callable[[str | None, Callable[[str, int, int], None]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """A hit of a search with the chunk it found."""
+
+    hit: RecallHit
+    record: StoredChunk
+    live: bool  # in the window that asked
+    part: ResurrectReason = ResurrectReason.HIT
+    tags: tuple[str, ...] = ()  # the tags of the person who asks
+
+
+@dataclass(frozen=True, slots=True)
+class TagCount:
+    """A tag, and how many windows and chunks have it."""
+
+    tag: str
+    windows: int
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedToken:
+    """A token at its position."""
+
+    position: int
+    id: int
+    text: str
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What would wake up if this were said."""
+
+    plan: RecallPlan
+    hits: Mapping[ChunkKey, RecallHit]
+    texts: Mapping[ChunkKey, str]
+    tokens: int  # of the text itself
+    near: tuple[PlannedResurrection, ...] = ()  # too unlike the text to wake up by itself
+    sleeps: int = 0  # tokens that would have to sleep first, if room is made
+
+
+class _Closing(Exception):
+    """The program ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingState:
+    """How many chunks have the vector they should have; while an embedder is downloaded, how many of its bytes are here."""
+
+    state: Literal["idle", "running", "off", "failed"]
+    model: str
+    done: int
+    total: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImportState:
+    """How much of a file is imported; `total` is 0 while that is not known."""
+
+    state: Literal["idle", "running"]
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class SystemStatus:
+    """The state of the model, the embedder and the memory."""
+
+    model: ModelInfo
+    embedder: Mapping[str, Any]
+    memory: MemoryStats
+    calibration: Calibration
+
+
+class Memory:
+    """`weave.memory`."""
+
+    def __init__(self, system: Runtime, embed_anew: Reembed | None, ahead: Prefetcher) -> None:
+        """`embed_anew` makes all vectors by the embedder that was chosen; None if there is none."""
+        self._system, self._embed_anew, self._ahead = system, embed_anew, ahead
+        self._embedding: EmbeddingState | None = None  # by another embedder, under way or failed
+        self._building: Thread | None = None
+        self._closed = False
+        self._importing: ImportState | None = None
+
+    def within(self, system: Runtime) -> Memory:
+        """The same memory, for someone who reaches only a part of the system."""
+        other = copy(self)
+        other._system = system
+        return other
+
+    # Looking
+
+    def search(
+        self,
+        text: str,
+        *,
+        window_id: str | None = None,
+        only_window: bool = False,
+        tag: str = "",
+        limit: int = 50,
+        only: SearchFilter = NO_FILTER,
+    ) -> list[SearchResult]:
+        """All of memory, or what was said in one window, by someone, at some time, or has a tag, by itself or its window.
+
+        What has nothing to do with the text is not found, though it may be the best there is.
+        """
+        system = self._system
+        only = self._narrowed(only, window_id if only_window else None, tag)
+        settings = system.settings(system.window(window_id) if window_id else None)
+        hits = system.recall.search(
+            storable_text(text),
+            window=window_id if only_window else None,
+            limit=limit,
+            now=system.now(),
+            user_weight=settings.user_weight,
+            mmr_lambda=settings.mmr_lambda,
+            only=only,
+        )
+        live = system.open_window(window_id).live_keys if window_id else frozenset()
+        records = {record.key: record for record in system.store.chunks_by_key([hit.key for hit in hits])}
+        found = [hit for hit in hits if hit.key in records and is_related_hit(hit)]
+        tags = system.store.chunk_tags([hit.key for hit in found])
+        return [
+            SearchResult(hit, records[hit.key], hit.key in live, tags=tags.get(hit.key, ())) for hit in found
+        ]
+
+    def would_wake(
+        self,
+        text: str,
+        budget: int,
+        *,
+        window_id: str | None = None,
+        only_window: bool = False,
+        tag: str = "",
+        only: SearchFilter = NO_FILTER,
+    ) -> tuple[list[SearchResult], int]:
+        """What would wake up within a budget, in the order it is taken, and what it costs: as in a turn."""
+        system, text = self._system, storable_text(text)
+        only = self._narrowed(only, window_id if only_window else None, tag)
+        if window_id:
+            open_window = system.open_window(window_id)
+            hits, plan, _ = open_window.plan_recall(
+                text, budget, recall=system.recall, now=system.now(), only=only
+            )
+        else:
+            hits, plan, _ = search_and_plan_recall(
+                text,
+                budget,
+                system.settings(None),
+                store=system.store,
+                recall=system.recall,
+                now=system.now(),
+                only=only,
+            )
+        records = {record.key: record for record in system.store.chunks_by_key(plan.keys)}
+        tags = system.store.chunk_tags(plan.keys)
+        found = [
+            SearchResult(
+                hits.get(one.key) or RecallHit(one.key, one.similarity),
+                records[one.key],
+                live=False,
+                part=one.part,
+                tags=tags.get(one.key, ()),
+            )
+            for one in plan.wakes
+        ]
+        return found, plan.cost
+
+    def _narrowed(self, only: SearchFilter, window_id: str | None, tag: str) -> SearchFilter:
+        if window_id:
+            only = only.within(frozenset({window_id}))
+        return only.with_tag(tag_filter(self._system.store, [tag])) if tag else only
+
+    def tags(self) -> list[TagCount]:
+        """All tags of windows and chunks, in order."""
+        windows = Counter(tag for one in self._system.store.windows() for tag in one.tags)
+        chunks = self._system.store.tag_counts()
+        return [
+            TagCount(tag, windows[tag], chunks.get(tag, 0)) for tag in sorted(windows.keys() | chunks.keys())
+        ]
+
+    def preview(
+        self, window_id: str, text: str, wish: RecallOverrides = NO_OVERRIDES, *, ahead: bool = False
+    ) -> Preview:
+        """What would wake up for this text, while it is being typed. Nothing is changed.
+
+        `ahead`: the model makes ready for it, as far as the settings let it.
+        """
+        text, open_window = storable_text(text), self._system.open_window(window_id)
+        tokens = len(open_window.engine.tokenize(text))
+        room = recall_room(open_window, tokens, given=wish.room)
+        speaker = self._system.speaker_name(open_window.record) if ahead else ""
+        if ahead and room <= 0 and text.strip():
+            self._ahead.wish(window_id, text, speaker=speaker)
+        if room <= 0 or not text.strip():
+            return Preview(RecallPlan(max(0, room), 0, ()), {}, {}, tokens)
+        system = self._system
+        hits, plan, near = open_window.plan_recall(
+            text, room, recall=system.recall, now=system.now(), wish=wish
+        )
+        if ahead:
+            self._ahead.wish(window_id, text, plan.keys, speaker)
+        told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
+        texts = {one.key: one.chunk.text for one in system.store.chunks_by_key(told)}
+        over = max(0, tokens + plan.cost - context_room(open_window, open_window.window.size))
+        return Preview(plan, hits, texts, tokens, near, over if wish.room else 0)
+
+    def embed(self, texts: Sequence[str]) -> tuple[str, Vectors]:
+        """The embedder's name, and the vectors of these texts as questions to memory would have them."""
+        embedder = self._system.recall.embedder(WAIT)
+        if embedder is None:
+            raise EmbedderOff(
+                "There is no embedder: search goes by words. Start with --embedder to have one."
+            )
+        return embedder.name, embedder.embed(texts)
+
+    def tokens(self, first: int, stop: int) -> list[PlacedToken]:
+        """What was said at these positions, token by token; what was deleted is left out."""
+        found = []
+        for record in self._system.store.chunks_between(first, stop):
+            chunk = record.chunk
+            if record.gone or len(chunk) != chunk.span:
+                continue
+            for i, piece in enumerate(chunk.tokens.pieces()):
+                if first <= chunk.start + i < stop:
+                    text = piece.decode("utf-8", errors="replace")
+                    found.append(PlacedToken(chunk.start + i, int(chunk.tokens.ids[i]), text, record.key))
+        return found
+
+    def check(self) -> None:
+        """An error if the memory cannot be read."""
+        self._system.store.sequence()
+
+    def stats(self) -> MemoryStats:
+        return self._system.store.stats()
+
+    def status(self) -> SystemStatus:
+        system = self._system
+        return SystemStatus(
+            system.engine.info, system.recall.status(), system.store.stats(), system.calibration
+        )
+
+    # Out of and into files
+
+    @property
+    def folder(self) -> Path:
+        """A place for files that are on their way, beside the memory."""
+        return self._system.store.folder
+
+    @property
+    def place(self) -> str:
+        """Where the memory is: its folder, or its address."""
+        store = self._system.store
+        return store.place if "://" in store.place else str(store.folder)
+
+    def export(self, write: Callable[[str], object], *, subset: ExportFilter, vectors: bool) -> None:
+        """The memory, or a part of it, as JSON."""
+        self._system.store.export(write, now=self._system.now(), subset=subset, vectors=vectors)
+
+    def tell(self, write: Callable[[str], object], form: ExportFormat, window_id: str | None = None) -> None:
+        """One window or all of them in the form of another program."""
+        export_conversations(self._system.store, write, form, window_id)
+
+    def import_file(self, source: IO[bytes]) -> ImportResult:
+        """Add the conversations in a file, of whichever program. What is here already stays as it is."""
+
+        def progress(done: int, total: int) -> None:
+            self._importing = ImportState("running", done, total)
+
+        progress(0, 0)
+        try:
+            brought = self._system.store.import_open_file(source, now=self._system.now(), progress=progress)
+        finally:
+            self._importing = None
+        self._system.split_long_chunks()
+        self._system.remove_timestamps()
+        self._system.recall.embed_soon()
+        return brought
+
+    def importing(self) -> ImportState:
+        """How far an import is."""
+        return self._importing or ImportState("idle", 0, 0)
+
+    def clear(self) -> None:
+        """Delete everything, unless something is being said."""
+        system = self._system
+        windows = [record.id for record in system.store.windows()]
+        with ExitStack() as held:
+            try:
+                for window_id in windows:
+                    held.enter_context(system.alone(window_id))
+            except WindowBusy:
+                raise WindowBusy("A reply is being written. Stop it first.") from None
+            system.store.clear(confirm=True)
+            for window_id in windows:
+                for engine in system.engines:
+                    engine.forget(window_id)
+        system.delete_recordings()
+        system.recall.forget()
+        system.dropped(windows)
+
+    # Vectors
+
+    def embedding(self) -> EmbeddingState:
+        """How far embedding is."""
+        if self._embedding is not None:
+            return self._embedding
+        now, total = self._system.recall.status(), self._system.store.stats().chunks
+        state, wanted = now["state"], now.get("wanted", 0)
+        busy = state == "loading" or wanted > 0
+        return EmbeddingState(
+            "off" if state == "off" else "running" if busy else "idle",
+            now.get("model", ""),
+            max(0, total - wanted),
+            total,
+            now.get("sentence", ""),
+        )
+
+    def embed_anew(self, embedder: str | None = None) -> EmbeddingState:
+        """Every chunk is embedded again, in the background, by another embedder if one is named.
+
+        Search goes on with the vectors that are there; the others serve when all of them are made.
+        """
+        now = self.embedding()
+        if self._building is not None and self._building.is_alive():
+            if embedder is None:
+                return now
+            raise WindowBusy(
+                "Another embedder is on its way already. Wait until everything is embedded by it."
+            )
+        if now.state == "running" and embedder is None:
+            return now
+        older = self._system.recall.status().get("older") and self._embed_anew is not None
+        if now.state == "idle" and embedder is None and not older:
+            store = self._system.store
+            store.request_embeddings([place.number for place in store.outline()])
+            self._system.recall.embed_soon()
+            return self.embedding()
+        if self._embed_anew is None:
+            raise EmbedderOff(now.sentence or "There is no embedder: search goes by words.")
+        begun = self._embedding = EmbeddingState("running", embedder or "", 0, now.total, "")
+        work = (self._embed_anew, embedder)
+        self._building = Thread(target=self._build, args=work, name="reindex", daemon=True)
+        self._building.start()
+        return begun
+
+    def close(self) -> None:
+        """Stop re-embedding; the vectors made so far are kept."""
+        self._closed = True
+        if self._building is not None:
+            self._building.join(STOP_TIMEOUT)
+
+    def _build(self, embed_anew: Reembed, embedder: str | None) -> None:
+        """The vectors of another embedder; once they are there, they serve."""
+
+        def progress(what: str, done: int, total: int) -> None:
+            if self._closed:
+                raise _Closing
+            self._embedding = EmbeddingState("running", embedder or "", done, total, what)
+
+        try:
+            embed_anew(embedder, progress)
+            self._system.recall.reopen()
+            self._embedding = None
+        except _Closing:
+            pass
+        except Exception as error:
+            known = isinstance(error, HaloWeaveError)
+            if not known:
+                log.exception("Embedding failed.")
+            self._embedding = EmbeddingState(
+                "failed", "", 0, 0, str(error) if known else INTERNAL_ERROR_MESSAGE
+            )
+
+
+_MOST_HITS = 200  # that a search looks at
+_PAGE = 20  # turns of a timeline
+_AROUND = 5  # turns on each side of a chunk
+_LONGEST = 100_000  # characters that are written at once
+_WINDOW = "Other programs"  # where what they say is kept
+
+# Values as they are told to programs. Without slots, since the MCP library makes schemas of them, and cannot with.
+
+
+@dataclass(frozen=True)
+class MemoryHit:
+    id: str
+    text: str
+    speaker: str
+    said: str  # time, ISO 8601
+    window: str
+    window_id: str
+    score: float
+    why: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class MemoryHits:
+    hits: list[MemoryHit]
+    tokens: int
+    next_offset: int | None  # to go on from; None: that was all
+
+
+@dataclass(frozen=True)
+class ToldTurn:
+    ids: list[str]  # of its chunks
+    role: str
+    speaker: str
+    said: str
+    window: str
+    window_id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class MemoryPassage:
+    id: str
+    text: str
+    turns: list[ToldTurn]  # the turn it is part of, and what stands around that, in order
+
+
+@dataclass(frozen=True)
+class Timeline:
+    turns: list[ToldTurn]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True)
+class MemoryWritten:
+    sentence: str
+    ids: list[str]  # of the chunks, if it was said
+    path: str  # of the entry, if it was saved
+
+
+@dataclass(frozen=True)
+class MemoryForgotten:
+    sentence: str
+    ids: list[str]
+
+
+@dataclass(frozen=True)
+class LibraryStatus:
+    turns: int
+    chunks: int
+    tokens: int
+    windows: list[dict[str, str]]  # id, name, last
+    entries: int
+    first: str
+    last: str
+    search: str
+
+
+class McpMemory:
+    """`weave.library`. Thoughts are left out; what is deleted or off every current branch is not found."""
+
+    def __init__(self, system: Runtime) -> None:
+        self._system = system
+
+    def search(
+        self,
+        query: str,
+        *,
+        budget: int = 1000,
+        window: str = "",
+        since: str = "",
+        until: str = "",
+        offset: int = 0,
+    ) -> MemoryHits:
+        """The best first of what has to do with the query, as many as fit the budget of tokens; at least one of these."""
+        system, query = self._system, storable_text(query)
+        if not query.strip():
+            raise BadInput("The query is empty. Say in words what to look for.")
+        window_id, begin, end = (
+            self._window(window),
+            _moment(since, "since"),
+            _moment(until, "until", end=True),
+        )
+        settings = system.settings()
+        only = SearchFilter(since=begin, before=end + timedelta(microseconds=1) if end else None)
+        hits = system.recall.search(
+            query,
+            window=window_id,
+            limit=_MOST_HITS,
+            now=system.now(),
+            user_weight=settings.user_weight,
+            only=only,
+        )
+        near = {hit.key for hit in relevant_hits(hits, query, settings.relevance_floor)}
+        # A question tells nothing, but whoever searches may look for it.
+        hits = [
+            hit
+            for hit in hits
+            if hit.key in near or ("asking" in hit.parts and hit.matters(settings.relevance_floor))
+        ]
+        records = {one.key: one for one in system.store.chunks_by_key(hit.key for hit in hits)}
+        names = system.names()
+        found: list[MemoryHit] = []
+        spent, place = 0, 0
+        for place, hit in enumerate(hits):
+            record = records.get(hit.key)
+            if place < offset or record is None or record.gone or THOUGHT in record.tags:
+                continue
+            if found and spent + len(record.chunk) > budget:
+                return MemoryHits(found, spent, place)
+            spent += len(record.chunk)
+            why = [f"words: {', '.join(hit.words)}"] if hit.words else []
+            why += [f"{name} {value:.2f}" for name, value in hit.parts.items() if value]
+            found.append(
+                MemoryHit(
+                    str(hit.key),
+                    record.chunk.text,
+                    record.speaker,
+                    record.said.isoformat(),
+                    names.get(record.window, ""),
+                    record.window,
+                    round(float(hit.similarity), 4),
+                    "; ".join(why),
+                    len(record.chunk),
+                )
+            )
+        return MemoryHits(found, spent, None)
+
+    def read(self, id: str, *, around: int = 1) -> MemoryPassage:
+        """A chunk, with as many turns before and after its own."""
+        if not 0 <= around <= _AROUND:
+            raise BadInput(f"`around` is {around}; it goes from 0 to {_AROUND}.")
+        store, key = self._system.store, ChunkKey.parse(id)
+        record = store.chunk(key)
+        if record.gone:
+            raise UnknownChunk(f"Chunk {key} was forgotten, or is not part of the conversation any more.")
+        turn = store.turn_record(key.turn_id)
+        before: list[TurnRecord] = []
+        at = turn
+        while at.parent is not None and len(before) < around:
+            at = store.turn_record(at.parent)
+            before.insert(0, at)
+        after: list[TurnRecord] = []
+        at = turn
+        while len(after) < around:
+            following = [one for one in store.followers(at.id, at.window) if not one.aside]
+            if not following:
+                break
+            at = following[0]
+            after.append(at)
+        return MemoryPassage(id, record.chunk.text, self._told([*before, turn, *after]))
+
+    def timeline(
+        self, *, since: str = "", until: str = "", window: str = "", cursor: str = "", limit: int = _PAGE
+    ) -> Timeline:
+        """What was said, in the order of time."""
+        if not 1 <= limit <= 100:
+            raise BadInput(f"`limit` is {limit}; it goes from 1 to 100.")
+        turns = self._system.store.timeline(
+            since=_moment(since, "since"),
+            until=_moment(until, "until", end=True),
+            window=self._window(window),
+            after=_place(cursor),
+            limit=limit + 1,
+        )
+        shown, more = turns[:limit], len(turns) > limit
+        last = f"{shown[-1].said.isoformat()}|{shown[-1].id}" if more else None
+        return Timeline(self._told(shown), last)
+
+    def write(self, text: str, *, path: str = "", speaker: str = "") -> MemoryWritten:
+        """Say something into memory; with a path, save it in the structured memory."""
+        system, text = self._system, storable_text(text)
+        if not text.strip() or len(text) > _LONGEST:
+            raise BadInput(f"The text has {len(text):,} characters; it needs 1 to {_LONGEST:,}.")
+        if path:
+            entry = self._tree().save(path, text, now=system.now())
+            return MemoryWritten(f"Saved under {entry.path}.", [], entry.path)
+        window = next((one for one in system.store.windows() if one.name == _WINDOW), None)
+        if window is None:
+            window = system.store.create_window(_WINDOW, now=system.now())
+        chunks = split_into_chunks([("answer", text)])
+        ids = system.store.reserve(sum(len(tokens) for tokens, _ in chunks))
+        said, start = [], ids.start
+        bright = system.settings(window).initial_brightness
+        for number, (tokens, _) in enumerate(chunks):
+            chunk = Chunk(ChunkKey(ids.user_turn, number, Role.USER), start, tokens)
+            said.append(LiveChunk(chunk, np.full(len(tokens), bright, np.float32)))
+            start += len(tokens)
+        name = " ".join(storable_text(speaker).split())[:200]
+        system.store.append(
+            window.id, said, tokenizer=TOKENIZER, now=system.now(), asleep=True, speaker=name or None
+        )
+        system.recall.embed_soon()
+        system.changed([window.id])
+        keys = [str(one.chunk.key) for one in said]
+        return MemoryWritten(f"Kept in the window {_WINDOW!r}.", keys, "")
+
+    def forget(self, id: str, *, undo: bool = False) -> MemoryForgotten:
+        """A chunk and what goes with it: out of search and every window, or back."""
+        system, key = self._system, ChunkKey.parse(id)
+        record = system.store.chunk(key)
+        keys = [
+            one.key
+            for one in system.store.chunks_by_key(system.store.deletion_of(key))
+            if _changes(one, undo)
+        ]
+        if not keys:
+            state = "is there" if undo else "is forgotten already"
+            return MemoryForgotten(f"Nothing changed: chunk {id} {state}.", [])
+        windows = system.store.undelete(keys, now=system.now()) if undo else system.delete(keys)
+        system.recall.embed_soon()
+        system.changed({record.window, *windows})
+        did = "Remembered again" if undo else "Forgotten; undo brings it back"
+        return MemoryForgotten(
+            f"{did}: {len(keys)} chunk{'s' * (len(keys) > 1)}.", [str(one) for one in keys]
+        )
+
+    def status(self) -> LibraryStatus:
+        system = self._system
+        stats, recall = system.store.stats(), system.recall.status()
+        windows = [system.store.window_stats(one.id) for one in system.store.windows()]
+        times = [one.last_said for one in windows if one.last_said]
+        first = system.store.timeline(limit=1)
+        return LibraryStatus(
+            stats.turns,
+            stats.chunks,
+            stats.tokens,
+            [
+                {
+                    "id": one.window.id,
+                    "name": one.window.name,
+                    "last": one.last_said.isoformat() if one.last_said else "",
+                }
+                for one in windows
+            ],
+            stats.entries,
+            first[0].said.isoformat() if first else "",
+            max(times).isoformat() if times else "",
+            recall.get("sentence") or str(recall.get("state", "")),
+        )
+
+    def window_text(self, window: str, *, limit: int = 100) -> list[ToldTurn]:
+        """The last turns of a window's current branch."""
+        return self._told(self._system.store.branch(self._window(window) or "")[-limit:])
+
+    def _window(self, name: str) -> str | None:
+        return find_window(self._system.store.windows(), name).id if name else None
+
+    def _tree(self) -> StructuredMemory:
+        if self._system.toolbox is None:
+            raise BadInput("There is no structured memory here. Write without a path.")
+        return self._system.toolbox.tree
+
+    def _told(self, turns: list[TurnRecord]) -> list[ToldTurn]:
+        names = self._system.names()
+        told = []
+        for turn in turns:
+            chunks = sorted(self._system.store.turn(turn.id), key=lambda one: one.chunk.start)
+            there = [one for one in chunks if not one.gone and THOUGHT not in one.tags]
+            if there:
+                text = b"".join(one.chunk.tokens.raw for one in there).decode("utf-8", errors="replace")
+                ids = [str(one.key) for one in there]
+                name = names.get(turn.window, "")
+                said = turn.said.isoformat()
+                told.append(ToldTurn(ids, str(turn.role), turn.speaker, said, name, turn.window, text))
+        return told
+
+
+def _changes(record: StoredChunk, undo: bool) -> bool:
+    return record.merged_into is None and (record.deleted is not None) == undo
+
+
+def _moment(text: str, name: str, *, end: bool = False) -> datetime | None:
+    """A time, or a day; of an `end` the day counts in. Without a zone it is UTC."""
+    if not text.strip():
+        return None
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise BadInput(
+            f"`{name}` is {text[:40]!r}; a time looks like 2026-01-31 or 2026-01-31T12:00:00Z."
+        ) from None
+    if end and len(text.strip()) <= 10:
+        found = found.replace(hour=23, minute=59, second=59, microsecond=999999)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _place(cursor: str) -> tuple[datetime, int] | None:
+    if not cursor:
+        return None
+    when, _, turn = cursor.partition("|")
+    try:
+        return datetime.fromisoformat(when).astimezone(UTC), int(turn)
+    except ValueError:
+        raise BadInput(f"{cursor[:80]!r} is not a cursor. Use the one that the last page gave.") from None

@@ -1,0 +1,675 @@
+"""An open window: its working set, record and settings; every change goes to the store first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from itertools import pairwise
+from threading import RLock
+from typing import Any, Literal
+
+import numpy as np
+
+from halo_weave.chat.events import PrunedChunk, ResurrectedChunk
+from halo_weave.chat.privacy import ancestor_turns, may_send, plan_private_prune, remote_scope
+from halo_weave.chat.prompt import PromptBuilder, SystemPrompt, TurnAnnotation
+from halo_weave.chat.recall_plan import (
+    NO_OVERRIDES,
+    RecallOverrides,
+    RecallResult,
+    quotation_costs,
+    recall_scope,
+    search_and_plan_recall,
+)
+from halo_weave.chat.reply import THOUGHT, TOOL, ReplyParser
+from halo_weave.chat.views import ChunkView, PrunedGap, PrunedGaps, TokenBudget
+from halo_weave.core.brightness import Floats, resurrected_brightness
+from halo_weave.core.pruning import PrunePlan, PruneReason
+from halo_weave.core.resurrection import (
+    PlannedResurrection,
+    RecallHit,
+    RecallPlan,
+    ResurrectReason,
+    plan_recall,
+    resurrection_room,
+)
+from halo_weave.core.retrieval_heads import Calibration
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
+from halo_weave.core.working_set import LiveChunk, WorkingSet
+from halo_weave.engines.base import NO_FILTER, Engine, MemorySearch, SearchFilter, TagFilter
+from halo_weave.errors import BadInput, UnknownChunk
+from halo_weave.settings import Settings
+from halo_weave.store.protocol import Store
+from halo_weave.store.records import (
+    DOCUMENT,
+    ChunkToPrune,
+    ChunkToResurrect,
+    ResurrectableChunk,
+    StoredChunk,
+    StoredLiveChunk,
+    WindowRecord,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RetokenizedChunk:
+    """A chunk that is not live, in the tokens of this window's model, with the brightness it had here."""
+
+    record: StoredChunk
+    chunk: Chunk
+    earned: Brightness | None  # None: it was never live in this window
+    foreign: bool  # said with another tokenizer
+    traces: Floats | None  # as the window's strategy keeps them; None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkOrigin:
+    """Where and when a live chunk was said, and why it woke up if it slept."""
+
+    window: str
+    speaker: str
+    said: datetime
+    woken: Mapping[str, Any] | None = None
+    tags: tuple[str, ...] = ()
+
+
+def retokenize(chunk: Chunk, engine: Engine) -> Chunk:
+    """The chunk's text in another model's tokens, at the same place in time."""
+    return replace(chunk, tokens=engine.tokenize(chunk.text), span=chunk.span)
+
+
+INTERRUPTED = "cut"  # tag of a reply whose process ended before it did
+
+
+@dataclass(slots=True)
+class OpenWindow:
+    record: WindowRecord
+    settings: Settings
+    window: WorkingSet
+    system: SystemPrompt
+    store: Store
+    engine: Engine
+    prompt_builder: PromptBuilder
+    names: Mapping[str, str]  # of the windows, by id
+    calibration: Calibration
+    is_private: Callable[[str], bool]
+    reach: frozenset[str] | None = None  # windows whose talk all who read this one may read; None: all
+    people: frozenset[str] = frozenset()  # their names, if there are several
+    about: dict[ChunkKey, ChunkOrigin] = field(default_factory=dict)
+    origins: dict[int, TurnAnnotation] = field(
+        default_factory=dict
+    )  # words around turns in the prompt, by turn id
+    said: dict[int, datetime] = field(default_factory=dict)  # when turns were said, by their ids
+    days: set[date] = field(default_factory=set)  # on which the user's live turns of this chat were said
+    foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
+    anew: list[LiveChunk] = field(
+        default_factory=list
+    )  # of `foreign`, those that the store does not know so yet
+    recently_resurrected: set[ChunkKey] = field(
+        default_factory=set
+    )  # what woke up since others than such fell asleep
+    reply: ReplyParser | None = None  # what the tokens of the reply in progress are
+    ancestors: Mapping[int, str] | None = (
+        None  # turns of other windows that led up to this one, once asked for
+    )
+    left: frozenset[int] = frozenset()  # turns that go aside when something takes their place
+    aside: tuple[LiveChunk, ...] = ()  # what was live of them
+    unstored: str = ""  # why the reply is not stored yet, while that is so
+    guard: RLock = field(default_factory=RLock)  # held for each change, so that others see whole states
+
+    @classmethod
+    def open(
+        cls,
+        record: WindowRecord,
+        settings: Settings,
+        system: SystemPrompt,
+        *,
+        store: Store,
+        engine: Engine,
+        prompt_builder: PromptBuilder,
+        names: Mapping[str, str],
+        calibration: Calibration,
+        is_private: Callable[[str], bool],
+        reach: frozenset[str] | None = None,
+        people: frozenset[str] = frozenset(),
+    ) -> OpenWindow:
+        """Load the working set. Chunks that another model's tokenizer cut are read anew."""
+        window = WorkingSet(
+            strategy=settings.brightness_strategy(calibration),
+            system_tokens=len(system),
+            frame_tokens=prompt_builder.frame_tokens(),
+        )
+        shared = (store, engine, prompt_builder, names, calibration, is_private, reach, people)
+        open_window = cls(record, settings, window, system, *shared)
+        live: list[LiveChunk] = []
+        for one in store.live(record.id):
+            item: LiveChunk = one
+            if not open_window._readable(one):
+                chunk = retokenize(one.chunk, engine)
+                item = LiveChunk(chunk, np.full(len(chunk), one.peak, np.float32), one.pinned)
+                open_window.anew.append(item)
+            elif open_window._own_traces(one.traces) is not one.traces:
+                item = replace(one, traces=None)
+            live.append(item)
+            open_window.note(item.chunk, ChunkOrigin(one.window, one.speaker, one.said, one.woken, one.tags))
+        window.add(live)
+        return open_window
+
+    def begin(self, *, now: datetime) -> None:
+        """Before the first change: what was tokenized again is stored, so that the open window and the store have the same tokens."""
+        if self.anew:
+            self.store.reread(self.record.id, self.anew, tokenizer=self.engine.info.tokenizer, now=now)
+            self.anew.clear()
+
+    def _readable(self, one: StoredLiveChunk | StoredChunk) -> bool:
+        """Whether the model can read the chunk's own tokens. A fingerprint is only a claim: the file may lie."""
+        info = self.engine.info
+        if info.url and self.stays(one.window, one.chunk.key.turn_id):
+            return True  # it will not be sent: to read it anew, the server would be asked for its tokens
+        fits = info.tokenizer in ("", one.tokenizer)
+        return fits and (not info.abilities.token_ids or self.prompt_builder.readable(one.chunk.tokens))
+
+    @property
+    def live_keys(self) -> frozenset[ChunkKey]:
+        return frozenset(chunk.key for chunk in self.window.chunks)
+
+    def note(self, chunk: Chunk, about: ChunkOrigin) -> None:
+        """Where a chunk comes from, and what of it the model is told."""
+        if len(chunk) != chunk.span:
+            self.foreign.add(chunk.start)
+        turn = chunk.key.turn_id
+        known = turn in self.origins or self.stays(about.window, turn)
+        if not known and (origin := self.origin(chunk, about)):
+            self.origins[turn] = origin
+            self.window.stamps[turn] = self.prompt_builder.origin_tokens(origin)
+        if about.window == self.record.id and chunk.key.role is Role.USER and DOCUMENT not in about.tags:
+            self.days.add(about.said.astimezone().date())
+        self.about[chunk.key], self.said[turn] = about, about.said
+
+    def origin(self, chunk: Chunk, about: ChunkOrigin | StoredChunk) -> TurnAnnotation | None:
+        """The words around a chunk's turn in the prompt. None for a plain turn of this chat.
+
+        What comes from another chat or from a file is quoted. The model's own turns stand as they are.
+        """
+        role, said = chunk.key.role, about.said if self.settings.timestamps else None
+        named = about.speaker if role is not Role.ASSISTANT and about.speaker in self.people else ""
+        if DOCUMENT in about.tags:
+            return TurnAnnotation.quotation(
+                said, role, chat=self._elsewhere(about.window), document=about.speaker
+            )
+        if not self._own(about.window, chunk.key.turn_id):
+            if (
+                self.people
+                and role is Role.USER
+                and self.store.window(about.window).owner != self.record.owner
+            ):
+                named = about.speaker
+            return TurnAnnotation.quotation(said, role, chat=self._elsewhere(about.window), speaker=named)
+        if role is Role.ASSISTANT:
+            return None
+        return TurnAnnotation.said(named, about.said if self._starts_new_day(about.said) else None)
+
+    def annotate_turn(self, turn_id: int, before: str, after: str) -> None:
+        """The model reads these words around a message of this chat."""
+        known = self.origins.get(turn_id) or TurnAnnotation("")
+        origin = TurnAnnotation(known.before + before, known.after + after, known.quoted)
+        with self.guard:
+            self.origins[turn_id] = origin
+            self.window.stamps[turn_id] = self.prompt_builder.origin_tokens(origin)
+
+    def next_message_annotation(self, speaker: str, now: datetime) -> TurnAnnotation | None:
+        """What the model will be told of the user's next message, if it is sent now."""
+        named = speaker if speaker in self.people else ""
+        return TurnAnnotation.said(named, now if self._starts_new_day(now) else None)
+
+    def _own(self, window: str, turn_id: int) -> bool:
+        """Whether a turn belongs to this chat: it was said here, or this chat branched off after it."""
+        return window == self.record.id or turn_id in self._ancestor_turns
+
+    @property
+    def _ancestor_turns(self) -> Mapping[int, str]:
+        if self.ancestors is None:
+            self.ancestors = ancestor_turns(self.store, self.record.id, frozenset({self.record.id}))
+        return self.ancestors
+
+    def _starts_new_day(self, said: datetime) -> bool:
+        """Whether the model has not been told this day in this chat yet."""
+        return self.settings.timestamps and said.astimezone().date() not in self.days
+
+    def _own_traces(self, traces: Floats | None) -> Floats | None:
+        """What was kept of tokens, if by a strategy that keeps the same as this window's."""
+        return traces if traces is not None and len(traces) == len(self.window.strategy.traces) else None
+
+    def _elsewhere(self, window: str) -> str:
+        return "" if window == self.record.id else self.names.get(window, "")
+
+    def quotation_tokens(self, window: str, role: Role) -> int:
+        """Tokens of the words that quote something of another chat."""
+        if window == self.record.id:
+            return 0
+        said = datetime(2026, 12, 30) if self.settings.timestamps else None
+        return self.prompt_builder.origin_tokens(
+            TurnAnnotation.quotation(said, role, chat=self._elsewhere(window))
+        )
+
+    def drop_missing_chunks(self) -> None:
+        """Leave out what was deleted or put to sleep meanwhile, by another window or another process."""
+        there = {one.key for one in self.store.live(self.record.id)}
+        with self.guard:
+            self.window.remove([key for key in self.live_keys if key not in there])
+
+    def leave(self, turns: frozenset[int]) -> None:
+        """These turns are not part of what is worked on any more, and do not wake up."""
+        with self.guard:
+            self.left = turns
+            self.aside = self.window.remove([key for key in self.live_keys if key.turn_id in turns])
+
+    def take_back(self) -> None:
+        """What was left is part of it again, as far as the store still has it live."""
+        there = {one.key for one in self.store.live(self.record.id)} if self.aside else set()
+        with self.guard:
+            self.window.add(live for live in self.aside if live.chunk.key in there)
+            self.left, self.aside = frozenset(), ()
+
+    # Falling asleep
+
+    def prune(self, plan: PrunePlan, *, now: datetime) -> tuple[PrunedChunk, ...]:
+        """The plan's chunks fall asleep: in the store first, then here."""
+        asleep = [
+            ChunkToPrune(
+                one.key,
+                (live := self.window.at(one.key)).brightness,
+                {
+                    "why": str(one.why),
+                    "brightness": one.brightness,
+                    "rivals": one.rivals,
+                    "budget": plan.budget,
+                },
+                live.traces,
+            )
+            for one in plan.goes
+        ]
+        self.store.prune(self.record.id, asleep, now=now)
+        with self.guard:
+            self.window.remove(plan.keys)
+        return tuple(PrunedChunk(one.key, one.tokens, one.brightness, one.why) for one in plan.goes)
+
+    def sleep(self, key: ChunkKey, *, now: datetime) -> None:
+        """The user puts this chunk to sleep: it alone, without its pair."""
+        live = self.window.at(key)
+        reason = {"why": str(PruneReason.USER), "pinned": live.pinned}
+        self.store.prune(self.record.id, [ChunkToPrune(key, live.brightness, reason, live.traces)], now=now)
+        self.window.remove([key])
+
+    # Waking up
+
+    @property
+    def scope(self) -> frozenset[str] | None:
+        """The windows whose talk may wake up here, or None for all."""
+        return self._scope()[0]
+
+    def _scope(self) -> tuple[frozenset[str] | None, Mapping[ChunkKey, int]]:
+        """These windows, and the chunks of others that may wake up, too."""
+        apart = remote_scope(self.settings, self.engine.info) == "window"
+        return recall_scope(self.store, self.record, self.settings, self.reach, apart=apart)
+
+    def may_read(self, window_id: str) -> bool:
+        """Whether what was said in a window may be sent to the model of this one."""
+        own = window_id == self.record.id
+        known = self.reach is None or window_id in self.reach
+        return own or (known and may_send(self.settings, self.engine.info, window_id, self.is_private))
+
+    def stays(self, window_id: str, turn_id: int) -> bool:
+        """Whether a turn may not be sent. What led up to a window that branched off belongs to it."""
+        return not self.may_read(window_id) and turn_id not in self._ancestor_turns
+
+    def plan_recall(
+        self,
+        text: str,
+        room: int,
+        *,
+        recall: MemorySearch,
+        now: datetime,
+        before: int | None = None,
+        only: SearchFilter = NO_FILTER,
+        wish: RecallOverrides = NO_OVERRIDES,
+    ) -> RecallResult:
+        """What would wake up here for this text."""
+        scope, chunks = self._scope()
+        ancestors = {} if scope is None else ancestor_turns(self.store, self.record.id, scope)
+        if scope is not None:
+            scope |= set(ancestors.values())
+            only = only.with_tag(TagFilter(scope, chunks))
+        return search_and_plan_recall(
+            text,
+            room,
+            self.settings,
+            store=self.store,
+            recall=recall,
+            now=now,
+            window_id=self.record.id,
+            live=self.live_keys,
+            before=before,
+            frame_tokens=self.window.frame_tokens,
+            stamp=self.quotation_tokens,
+            left=self.left,
+            ancestor_turns=ancestors,
+            only=only,
+            wish=wish,
+            may_read=self.may_read,
+            owner=self.record.owner,
+        )
+
+    def plan_snapshot(self, keys: Iterable[ChunkKey], room: int, *, before: int | None = None) -> RecallPlan:
+        """Chunks asked for by name, in the order given, as far as the room goes; only own ones in a window apart."""
+        wanted = list(keys)
+        if (scope := self.scope) is not None:
+            own = {one.key for one in self.store.chunks_by_key(wanted) if one.window in scope}
+            ancestors = ancestor_turns(self.store, self.record.id, scope)
+            wanted = [key for key in wanted if key in own or key.turn_id in ancestors]
+        sleepers = self.store.sleepers(self.record.id, wanted)
+        sleepers = {key: one for key, one in sleepers.items() if not self.stays(one.window, key.turn_id)}
+        if not self.settings.recall_thoughts:
+            sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
+        hits = [
+            RecallHit(key, 1 - i / len(wanted))
+            for i, key in enumerate(wanted)
+            if key in sleepers and (before is None or sleepers[key].start < before)
+        ]
+        return plan_recall(
+            hits,
+            sleepers,
+            room,
+            live=self.live_keys,
+            frame_tokens=self.window.frame_tokens,
+            stamps=quotation_costs(sleepers.values(), self.quotation_tokens),
+            pairs="off",
+        )
+
+    def wake(
+        self,
+        plan: RecallPlan,
+        hits: Mapping[ChunkKey, RecallHit],
+        *,
+        now: datetime,
+        by: Literal["recall", "memory"] = "recall",
+    ) -> tuple[ResurrectedChunk, ...]:
+        """The plan's chunks return to their places: in the store first, then here."""
+        mean = float(self.window.brightness.mean()) if len(self.window) else 0.0
+        readings = self.readings(plan.keys)
+        bright = {}
+        for key, reading in readings.items():
+            mode = self.settings.resurrection_brightness
+            if reading.earned is None and mode != "fresh":
+                # A chunk from another window has earned nothing here: it begins as bright as the others are.
+                mode = "hybrid" if len(self.window) else "fresh"
+            earned = np.zeros(len(reading.chunk), np.float32) if reading.earned is None else reading.earned
+            bright[key] = resurrected_brightness(
+                mode, earned, mean=mean, initial=self.settings.initial_brightness
+            )
+        return self._wake(plan.wakes, readings, bright, hits, by=by, now=now)
+
+    def resurrect_by_hand(self, key: ChunkKey, *, now: datetime, pinned: bool = True) -> ResurrectedChunk:
+        """The user wakes this chunk up, as bright as it was, and pins it unless told otherwise."""
+        readings = self.readings([key])
+        size, earned = len(readings[key].chunk), readings[key].earned
+        bright = {
+            key: np.full(size, self.settings.initial_brightness, np.float32) if earned is None else earned
+        }
+        waking = PlannedResurrection(key, ResurrectReason.HIT, key, 1.0, size)
+        return self._wake([waking], readings, bright, {}, by="user", now=now, pinned=pinned)[0]
+
+    def was_pinned(self, key: ChunkKey) -> bool:
+        """Whether a sleeping chunk was pinned when the user put it to sleep."""
+        slept = (one for one in self.store.history(window=self.record.id, key=key) if one.event == "slept")
+        return bool(next((one.detail.get("pinned") for one in slept), False))
+
+    # Staying awake
+
+    def recent_turns(self) -> set[int]:
+        """The turns of the last exchanges, which are kept whatever their brightness."""
+        turns = self.window.turns
+        asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
+        return {turn_id for turn_id, _ in turns if turn_id >= min(asked, default=0)}
+
+    def readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, RetokenizedChunk]:
+        """Chunks that are not live, in the tokens of this model."""
+        wanted = list(keys)
+        found = self.store.asleep_or_said(self.record.id, wanted)
+        readings = {}
+        for key in wanted:
+            if key not in found or found[key].record.gone or not self._may_resurrect_here(found[key]):
+                raise UnknownChunk(
+                    f"There is no chunk {key} to wake up. If it was deleted, undelete it first."
+                )
+            record, earned = found[key].record, found[key].brightness
+            chunk, foreign = record.chunk, not self._readable(record)
+            if foreign:
+                chunk = retokenize(chunk, self.engine)
+                earned = None if earned is None else np.full(len(chunk), earned.max(), np.float32)
+            traces = None if foreign else self._own_traces(found[key].traces)
+            readings[key] = RetokenizedChunk(record, chunk, earned, foreign, traces)
+        return readings
+
+    def _may_resurrect_here(self, one: ResurrectableChunk) -> bool:
+        """Whether a chunk may be here: it was, it led here, or all who read this window may read it."""
+        if self.reach is None or one.record.window in self.reach or one.brightness is not None:
+            return True
+        return one.key.turn_id in ancestor_turns(self.store, self.record.id, self.reach)
+
+    def _wake(
+        self,
+        wakes: Iterable[PlannedResurrection],
+        readings: Mapping[ChunkKey, RetokenizedChunk],
+        bright: Mapping[ChunkKey, Brightness],
+        hits: Mapping[ChunkKey, RecallHit],
+        *,
+        by: Literal["recall", "user", "memory"],
+        now: datetime,
+        pinned: bool = False,
+    ) -> tuple[ResurrectedChunk, ...]:
+        orders, reasons = [], {}
+        for waking in wakes:
+            reading, hit = readings[waking.key], hits.get(waking.hit)
+            reason = reasons[waking] = {
+                "by": "user" if by == "recall" and hit is None else by,  # asked for by name
+                "part": str(waking.part),
+                "hit": str(waking.hit),
+                "similarity": waking.similarity,
+                "cost": waking.cost,
+                "words": list(hit.words) if hit else [],
+                "parts": dict(hit.parts) if hit else {},
+            }
+            tokens = reading.chunk.tokens if reading.foreign else None
+            tokenizer = self.engine.info.tokenizer if reading.foreign else None
+            lit = bright[waking.key]
+            orders.append(
+                ChunkToResurrect(waking.key, lit, reason, pinned, tokens, tokenizer, reading.traces)
+            )
+        self.store.wake(self.record.id, orders, now=now)
+        with self.guard:
+            for waking, reason in reasons.items():
+                record = readings[waking.key].record
+                about = ChunkOrigin(record.window, record.speaker, record.said, reason, record.tags)
+                self.note(readings[waking.key].chunk, about)
+            self.window.add(
+                LiveChunk(
+                    readings[one.key].chunk,
+                    bright[one.key],
+                    pinned,
+                    traces=readings[one.key].traces,
+                )
+                for one in reasons
+            )
+        return tuple(self._told(waking, readings[waking.key], reason) for waking, reason in reasons.items())
+
+    def _told(
+        self, waking: PlannedResurrection, reading: RetokenizedChunk, reason: Mapping[str, Any]
+    ) -> ResurrectedChunk:
+        seen, record = self.seen(waking.key), reading.record
+        return ResurrectedChunk(
+            seen.chunk,
+            seen.brightness,
+            seen.pinned,
+            seen.woken,
+            seen.tool,
+            seen.thought,
+            self._gap_before(waking.key),
+            part=waking.part,
+            hit=waking.hit,
+            similarity=waking.similarity,
+            cost=waking.cost,
+            words=tuple(reason["words"]),
+            parts=reason["parts"],
+            window=record.window,
+            window_name=self.names.get(record.window, ""),
+            speaker=record.speaker,
+            said=record.said,
+            slept=reading.earned is not None,
+            document=DOCUMENT in record.tags,
+        )
+
+    # Looking
+
+    def seen(
+        self, key: ChunkKey, gap: PrunedGap | None = None, thoughts: int = 0, rank: int | None = None
+    ) -> ChunkView:
+        """A live chunk as it is now."""
+        live, about = self.window.at(key), self.about[key]
+        tool, thought = TOOL in about.tags, THOUGHT in about.tags
+        bright = (
+            np.full_like(live.brightness, self.settings.initial_brightness)
+            if live.pinned
+            else live.brightness
+        )
+        return ChunkView(live.chunk, bright, live.pinned, about.woken, tool, thought, gap, thoughts, rank)
+
+    def _gap_before(self, key: ChunkKey) -> PrunedGap | None:
+        starts, at = [chunk.start for chunk in self.window.chunks], self.window.at(key).chunk.start
+        chunks, tokens = self.store.count_asleep(
+            self.record.id, max((one for one in starts if one < at), default=0), at
+        )
+        return PrunedGap(chunks, tokens) if chunks else None
+
+    def gaps(self) -> PrunedGaps:
+        """What sleeps between the live chunks."""
+        starts, sizes = self.store.asleep_places(self.record.id)
+        with self.guard:
+            live = list(self.window.chunks)
+        # Sleeping chunks before each live one; the difference of two neighbours is the gap between them.
+        places = np.searchsorted(starts, [chunk.start for chunk in live])
+        edges = np.concatenate([[0], places, [len(starts)]]).astype(np.int64)
+        sums = np.concatenate([[0], np.cumsum(sizes)])
+        between = [
+            PrunedGap(int(stop - start), int(sums[stop] - sums[start])) if stop > start else None
+            for start, stop in pairwise(edges)
+        ]
+        before = {chunk.key: gap for chunk, gap in zip(live, between, strict=False) if gap}
+        thoughts = {
+            chunk.key: count
+            for chunk in live
+            if chunk.key in before and (count := self._thoughts_before(chunk))
+        }
+        return PrunedGaps(before, between[-1], PrunedGap(len(starts), int(sums[-1])), thoughts)
+
+    def _thoughts_before(self, chunk: Chunk) -> int:
+        """How many thoughts sleep right before the opening of an answer."""
+        if chunk.key.role is not Role.ASSISTANT or chunk.key.chunk_id:
+            return 0
+        return sum(
+            THOUGHT in one.tags and not one.gone and one.key not in self.window
+            for one in self.store.turn(chunk.key.turn_id)
+        )
+
+    @property
+    def frames(self) -> int:
+        """Tokens of all frames."""
+        return self.window.size - self.window.system_tokens - len(self.window)
+
+    @property
+    def reply_room(self) -> int:
+        """Tokens of the model's context that are kept free for the reply."""
+        return self.settings.reply_room(self.engine.info.context)
+
+    @property
+    def live_limit(self) -> int:
+        """Above so many live tokens the dimmest chunks fall asleep; 0: never."""
+        return self.settings.live_limit(self.engine.info.context)
+
+    def budget(self) -> TokenBudget:
+        """Where the tokens of the context go."""
+        window, limit, context = self.window, self.live_limit, self.engine.info.context
+        pinned = sum(len(chunk) for chunk in window.chunks if chunk.key in window.pinned)
+        most = min(limit or context, context - self.reply_room)
+        return TokenBudget(
+            limit,
+            context,
+            window.system_tokens,
+            pinned,
+            len(window) - pinned,
+            self.frames,
+            self.reply_room,
+            max(0, most - window.size),
+        )
+
+
+def context_room(open_window: OpenWindow, live: int) -> int:
+    """What the model's context leaves for words, next to the reply's room and the frames of this exchange."""
+    frames = sum(open_window.window.frame_tokens.values())
+    return open_window.engine.info.context - live - open_window.reply_room - frames
+
+
+def recall_room(open_window: OpenWindow, user: int, *, given: bool = False) -> int:
+    """Tokens that may wake up next to the user's words and the frames of the exchange.
+
+    `given`: room is made for them, so that only what cannot sleep is in the way.
+    """
+    if given:
+        return context_room(open_window, _unprunable_tokens(open_window)) - user
+    window, settings = open_window.window, open_window.settings
+    return resurrection_room(
+        model_context=open_window.engine.info.context,
+        live=window.size + sum(window.frame_tokens.values()),
+        user=user,
+        max_new=open_window.reply_room,
+        max_context=open_window.live_limit,
+        quota=settings.resurrection_budget,
+    )
+
+
+def checked_message(open_window: OpenWindow, text: str) -> Tokens:
+    """The user's words, if they fit next to what cannot fall asleep."""
+    said = open_window.engine.tokenize(text)
+    window, reply = open_window.window, open_window.reply_room
+    pinned = sum(len(chunk) for chunk in window.chunks if chunk.key in window.pinned)
+    room = context_room(open_window, window.system_tokens + pinned)
+    if room < 1:
+        raise BadInput(
+            f"There is no room for a message: of the model's {open_window.engine.info.context} tokens the system prompt "
+            f"takes {window.system_tokens}, pinned chunks {pinned}, the reply up to {reply}. "
+            "Shorten the system prompt, unpin something, or lower max_new_tokens."
+        )
+    if len(said) > room:
+        raise BadInput(
+            f"Your message has {len(said)} tokens, and there is room for {room} next to the system prompt, "
+            f"pinned chunks and a reply of {reply}. Send it in parts, or lower max_new_tokens."
+        )
+    return said
+
+
+def _unprunable_tokens(open_window: OpenWindow) -> int:
+    """Tokens that stay whatever sleeps: the system prompt, and pinned chunks with the frames of their turns."""
+    window = open_window.window
+    pinned = [chunk for chunk in window.chunks if chunk.key in window.pinned]
+    frames = {chunk.key.turn_id: window.frame_tokens.get(chunk.key.role, 0) for chunk in pinned}
+    return window.system_tokens + sum(len(chunk) for chunk in pinned) + sum(frames.values())
+
+
+def prune_private_chunks(open_window: OpenWindow, *, now: datetime) -> tuple[PrunedChunk, ...]:
+    """Pinned or not."""
+    keys = ((live, live.chunk.key) for live in open_window.window)
+    plan = plan_private_prune(
+        live for live, key in keys if open_window.stays(open_window.about[key].window, key.turn_id)
+    )
+    return open_window.prune(plan, now=now) if plan.goes else ()

@@ -1,0 +1,46 @@
+"""Which text may be sent to a model on another machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from halo_weave.core.pruning import Prune, PrunePlan, PruneReason
+from halo_weave.core.working_set import LiveChunk
+from halo_weave.engines.base import ModelInfo
+from halo_weave.errors import BadInput
+from halo_weave.settings import RemoteScope, Settings
+from halo_weave.store.protocol import Store
+from halo_weave.store.records import WindowRecord
+
+
+def remote_scope(settings: Settings, model: ModelInfo) -> RemoteScope:
+    """What the model of a window may read: what the window says, else by where the model runs."""
+    return settings.may_leave or ("window" if model.elsewhere else "all")
+
+
+def may_send(settings: Settings, model: ModelInfo, window_id: str, is_private: Callable[[str], bool]) -> bool:
+    """Whether what was said in another window may be read too."""
+    rule = remote_scope(settings, model)
+    return rule == "all" or (rule == "not_private" and not is_private(window_id))
+
+
+def check_private(record: WindowRecord, settings: Settings, elsewhere: str) -> None:
+    """A private window never speaks with another machine."""
+    if settings.private and elsewhere:
+        raise BadInput(
+            f"{record.name} is private, and its model runs on {elsewhere}. Let another engine answer here, or "
+            "let the window not be private."
+        )
+
+
+def ancestor_turns(store: Store, window_id: str, scope: frozenset[str]) -> dict[int, str]:
+    """Turns of windows beyond the scope that a window branched off after, with those windows."""
+    if store.followers(0, window_id):  # it begins by itself
+        return {}
+    return {turn.id: turn.window for turn in store.branch(window_id) if turn.window not in scope}
+
+
+def plan_private_prune(kept: Iterable[LiveChunk]) -> PrunePlan:
+    """These fall asleep, since they may not be sent."""
+    goes = [Prune(one.chunk.key, len(one.chunk), one.peak, PruneReason.STAYS, 0) for one in kept]
+    return PrunePlan(0, 0, tuple(goes))

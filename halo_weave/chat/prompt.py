@@ -1,0 +1,559 @@
+"""Build the prompt: the live chunks in the model's chat template, with a label for each token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import lru_cache
+from itertools import groupby
+from threading import Lock
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from halo_weave.core.brightness import AttentionRow
+from halo_weave.core.tokens import Chunk, ChunkKey, Ids, Positions, Role, Tokens
+from halo_weave.core.working_set import WorkingSet
+from halo_weave.engines.base import GIVEN, NAMELESS, UNSENT, Engine, Prompt, Segment
+from halo_weave.engines.templates.messages import ChatMessage, Piece
+
+# What has no position is labelled below zero: the template's own words around the system prompt, such as its tools, from -1
+# on; from `GIVEN` on the system prompt itself, frames, and chunks that this window reads with other tokens than they were
+# said with. So no label depends on how far the ids of a memory have advanced.
+SYSTEM_LABELS = -1
+SYSTEM_PIECE = 1 << 18  # labels for each piece: none depends on how long another one is
+MOST_GIVEN = 1 << 16  # parts whose labels are remembered; one that is forgotten is read anew
+NAMELESS_LABELS = NAMELESS - (1 << 59)  # apart from those that a cache on disk has
+_COMING = -1  # id of a turn that was not said yet
+LONGEST_NAME = 48  # bytes of a window's name that the model is told
+
+_Slot = Literal[
+    "header", "footer", "before", "after", "between", "left", "right", "rewritten"
+]  # parts of a frame with labels of their own
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAnnotation:
+    """What the model reads around the text of a turn, so that it knows where the text comes from.
+
+    A quotation is text that was not said in this chat: it never stands as a turn of its own speaker.
+    """
+
+    before: str
+    after: str = ""
+    quoted: bool = False
+
+    @classmethod
+    def quotation(
+        cls, said: datetime | None, role: Role, *, chat: str = "", document: str = "", speaker: str = ""
+    ) -> TurnAnnotation:
+        """Text of another chat or of a file. `said`: None leaves out the date. `speaker`: a name instead of "I" or "you"."""
+        where = [f"on {said.astimezone():%Y-%m-%d}"] if said else []
+        where += [f'in the chat "{_shortened(chat)}"'] if chat else []
+        if document:
+            line = ", ".join([*where, f'the file "{_shortened(document)}" says'])
+            return cls(f'{line[0].upper()}{line[1:]}: "', '"', quoted=True)
+        who = _shortened(speaker) if speaker else "you" if role is Role.ASSISTANT else "I"
+        verb = "answered" if role is Role.ASSISTANT else "said"
+        # Where it comes from stands last: models begin their replies with what they have seen at the beginning of lines.
+        return cls('"', f'" ({" ".join([who, verb, "this", *where])})', quoted=True)
+
+    @classmethod
+    def said(cls, speaker: str, day: datetime | None) -> TurnAnnotation | None:
+        """A user's turn of this chat: who says it where several people write, and the day if it begins one."""
+        told = f"[{day.astimezone():%A, %d %B %Y}]\n" if day else ""
+        told += f"{_shortened(speaker)}: " if speaker else ""
+        return cls(told) if told else None
+
+
+@dataclass(frozen=True, slots=True)
+class SystemPrompt:
+    """The system prompt with an estimate of how many tokens it takes in its frame."""
+
+    text: str
+    tokens: int
+    tools: str = ""  # those that the template declares beside it, as JSON
+
+    def __len__(self) -> int:
+        return self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPrompt(Prompt):
+    """A prompt of a window, some of whose live tokens the template may leave out, as white space at the end of a turn."""
+
+    unread: npt.NDArray[np.intp] = field(
+        default_factory=lambda: np.zeros(0, np.intp)
+    )  # how many of the chunk tokens that are read stand before each
+    unread_before: int = 0  # how many of them stand before the turn that is answered
+    opening: str = ""  # the template's words right before the reply
+    order: npt.NDArray[np.intp] = field(
+        default_factory=lambda: np.zeros(0, np.intp)
+    )  # where the window's first tokens stand among those of the prompt, if not in the same order
+
+    def whole(self, row: AttentionRow | None) -> AttentionRow | None:
+        """A row over all live tokens, in the window's order: nobody looked at those that were not read."""
+        if row is None:
+            return row
+        if len(self.unread):
+            at = self.unread[self.unread <= len(row.tokens)]
+            raw = None if row.raw is None else np.insert(row.raw, at, 0, axis=-1)
+            row = replace(row, tokens=np.insert(row.tokens, at, 0), raw=raw)
+        moved = len(self.order)
+        if not moved:
+            return row
+        if len(row.tokens) < moved:
+            return None
+        order = np.concatenate([self.order, np.arange(moved, len(row.tokens))])
+        return replace(
+            row,
+            tokens=row.tokens[order],
+            raw=None if row.raw is None else np.ascontiguousarray(row.raw[..., order]),
+        )
+
+    def later(self, row: AttentionRow | None, live: int) -> AttentionRow | None:
+        """A row over all that is live by now: nobody looked at what was said after its token."""
+        row = self.whole(row)
+        if row is None or row.tokens.size > live:
+            return row
+        more = live - row.tokens.size
+        raw = None if row.raw is None else np.pad(row.raw, ((0, 0), (0, more)))
+        return replace(row, tokens=np.pad(row.tokens, (0, more)), raw=raw)
+
+    def whole_surprisal(self, surprisal: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Surprisal of all tokens from `read_from` on; that of tokens that were not read is not known."""
+        if not len(self.unread):
+            return surprisal
+        read = sum(len(segment.labels) for segment in self.segments if segment.kind == "chunk")
+        at = self.unread[self.unread_before :] - (read - len(surprisal))
+        return np.insert(surprisal, np.clip(at, 0, len(surprisal)), np.nan)
+
+
+class PromptBuilder:
+    """Writes prompts for one engine. Frames are tokenized once."""
+
+    def __init__(self, engine: Engine, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+        """`tools`: the AI's, as they are declared to a template."""
+        self._engine, self.tools = engine, tools
+        self.declared = json.dumps(list(tools)) if tools else ""
+        self._frame = lru_cache(4096)(lambda text: engine.tokenize(text, special=True))
+        self._plain = lru_cache(4096)(engine.tokenize)
+        self.system = lru_cache(64)(self._system)
+        self.given = lru_cache(MOST_GIVEN)(self._given)
+        self._next_given, self._next_nameless, self._guard = GIVEN, NAMELESS_LABELS, Lock()
+        self.controls = lru_cache(4096)(self._controls)
+        self._agree = lru_cache(4096)(self._agreed)
+        self._sizes: dict[Role, int] = {}
+
+    def _system(self, text: str, tools: str = "") -> SystemPrompt:
+        """The system prompt; of an empty one only what begins a context is counted."""
+        told = [ChatMessage("system", text)] if text else []
+        pieces = self._engine.chat([*told, *_SAMPLE], tools=parse_tool_declarations(tools)).pieces
+        own = [piece for piece in pieces if piece.part == "begin" or (told and piece.message == 0)]
+        size = sum(len(self._plain(p.text) if p.said else self._frame(p.text)) for p in own)
+        return SystemPrompt(text, size, tools)
+
+    def _given(self, part: tuple[object, ...], count: int) -> int:
+        """The first of as many labels, counting down, that nothing else has. `given` remembers it by the part."""
+        with self._guard:
+            self._next_given -= count
+            return self._next_given + count
+
+    def nameless(self, count: int) -> int:
+        """The first of as many labels that name nothing, and that no other frame has."""
+        with self._guard:
+            self._next_nameless -= count
+            return self._next_nameless + count
+
+    def readable(self, tokens: Tokens) -> bool:
+        """Whether the ids are this model's tokens of their text, without control tokens. Files can say anything."""
+        return self._agree(tokens.ids.tobytes(), tokens.raw, tokens.ends.tobytes())
+
+    def _controls(self, ids: bytes) -> npt.NDArray[np.bool_] | None:
+        """Which of the tokens are control tokens; None: none is."""
+        found = self._engine.controls(np.frombuffer(ids, np.int32))
+        return found if found.any() else None
+
+    def _agreed(self, ids: bytes, raw: bytes, ends: bytes) -> bool:
+        if self.controls(ids) is not None:
+            return False
+        tokens = Tokens(np.frombuffer(ids, np.int32), raw, np.frombuffer(ends, np.int32))
+        return self._engine.pieces(tokens.ids) == tokens or self._engine.tokenize(tokens.text) == tokens
+
+    def frame_tokens(self) -> dict[Role, int]:
+        """How many tokens a turn's frame takes, about."""
+        if not self._sizes:
+            pieces = self._engine.chat(_SAMPLE).pieces
+            size = {(p.message, p.part): len(self._frame(p.text)) for p in pieces if not p.said}
+            answer = max(size.get((1, "header"), 0), size.get((3, "prompt"), 0)) + size.get((1, "footer"), 0)
+            user = size.get((2, "header"), 0) + size.get((2, "footer"), 0)
+            self._sizes = {Role.USER: user, Role.ASSISTANT: answer, Role.SYSTEM: user}
+        return dict(self._sizes)
+
+    def origin_tokens(self, origin: TurnAnnotation | None) -> int:
+        """How many tokens the words around a turn's text take; neighbouring quotations are separated by one more."""
+        if origin is None:
+            return 0
+        return len(self._plain(origin.before)) + len(self._plain(origin.after)) + origin.quoted
+
+    def prompt(
+        self,
+        window: WorkingSet,
+        system: SystemPrompt,
+        origins: Mapping[int, TurnAnnotation],
+        foreign: frozenset[int] = frozenset(),
+        *,
+        effort: str | None = None,
+        recently_resurrected: Collection[ChunkKey] = (),
+        said: Mapping[int, datetime] | None = None,
+    ) -> WindowPrompt:
+        """What should be live. A reply in progress stands last, after the header of its turn.
+
+        `origins`: what is told of turns, by their ids. `foreign`: the starts of chunks under another tokenizer. Control
+        tokens stand in frames only: in a chunk they are read as words. `guests`: chunks that were resurrected lately.
+        `said`: when turns were said, by their ids; quotations stand in that order.
+        """
+        reply = window.reply
+        if reply is None:
+            raise AssertionError("A prompt is written for a reply.")
+        ordered = in_reading_order(window.chunks, origins, said or {}, reply.answers)
+        turns = _turns_of(ordered, origins)
+        pieces = self._pieces(turns, system, effort)
+        live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
+        writer = _Writer(self, live)
+        for piece in pieces:
+            if piece.part == "prompt":
+                writer.frame(piece.text, reply.turn_id, "header")
+            else:
+                writer.write(piece, turns, bool(system.text))
+        none = np.zeros(0, np.int64)
+        read = np.concatenate([none, *(s.labels for s in writer.segments if s.kind == "chunk")])
+        all_live = np.concatenate([none, *live.values()])
+        missing = ~np.isin(all_live, read) if len(read) < len(all_live) else np.zeros(len(all_live), bool)
+        unread = np.flatnonzero(missing) - np.arange(int(missing.sum()))
+        if reply.ids:
+            labels = np.arange(reply.start, reply.start + len(reply.ids), dtype=np.int64)
+            writer.segments.append(Segment("chunk", labels, np.array(reply.ids, np.int32)))
+        read_from = next((first for turn_id, first in writer.firsts if turn_id == reply.answers), None)
+        before = sum(
+            len(chunk) for turn in turns for chunk in turn.chunks if chunk.key.turn_id != reply.answers
+        )
+        written = _messages(turns, system)
+        return WindowPrompt(
+            writer.segments,
+            reply.start + len(reply.ids),
+            read_from,
+            unread,
+            int(missing[:before].sum()),
+            "".join(piece.text for piece in pieces if piece.part == "prompt"),
+            _moved(window.chunks, ordered),
+            messages=written if not reply.ids else (*written, ChatMessage("assistant", reply.tokens.text)),
+            recently_resurrected=frozenset(
+                turn.message for turn in turns if all(c.key in recently_resurrected for c in turn.chunks)
+            ),
+            tools=parse_tool_declarations(system.tools),
+            effort=effort,
+        )
+
+    def ahead(
+        self,
+        chunks: Sequence[Chunk],
+        system: SystemPrompt,
+        origins: Mapping[int, TurnAnnotation],
+        foreign: frozenset[int] = frozenset(),
+        *,
+        origin: TurnAnnotation | None = None,
+        effort: str | None = None,
+        words: Tokens | None = None,
+        said: Mapping[int, datetime] | None = None,
+    ) -> Prompt:
+        """What the next prompt begins with, whatever will be said: these chunks, and the frame of a message up to its words.
+
+        With `words`, which are typed and not sent yet, all of the prompt, if they are sent as they are. `origin`: what is
+        told of the message.
+        """
+        turns = _turns_of(in_reading_order(chunks, origins, said or {}), origins)
+        live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
+        lead = origin.before if origin else ""
+        coming = _Message((_Literal(_COMING, "before", lead),), ChatMessage("user", f"{lead}a"))
+        if words:
+            typed = Chunk(ChunkKey(_COMING, 0, Role.USER), max((c.stop for c in chunks), default=0), words)
+            coming = _message_of([(_COMING, (typed,), origin)], Role.USER)
+            live[typed.start] = _labels(UNSENT, len(words))
+        turns.append(coming)
+        writer = _Writer(self, live)
+        last = len(turns) - 1 + bool(system.text)
+        for piece in self._pieces(turns, system, effort):
+            ends = piece.part == "prompt" or (piece.message == last and piece.part != "header")
+            if piece.part == "prompt" and words:
+                writer.frame(piece.text, _COMING, "header")
+            elif not ends or words or (piece.part == "content" and piece.start >= 0):
+                writer.write(piece, turns, bool(system.text))
+            if ends and not words:
+                break
+        read_from = next((first for turn_id, first in writer.firsts if turn_id == _COMING), None)
+        return Prompt(writer.segments, 0, read_from)
+
+    def _pieces(self, turns: Sequence[_Message], system: SystemPrompt, effort: str | None) -> Sequence[Piece]:
+        tools = parse_tool_declarations(system.tools)
+        return self._engine.chat(_messages(turns, system), effort=effort, tools=tools).pieces
+
+    def _labels(self, chunk: Chunk, foreign: frozenset[int]) -> Positions:
+        if chunk.start in foreign:
+            return _labels(self.given(("chunk", chunk.start), len(chunk)), len(chunk))
+        return np.arange(chunk.start, chunk.start + len(chunk), dtype=np.int64)
+
+    def frame_ids(self, text: str) -> Ids:
+        """The template's own words, with its control tokens."""
+        return self._frame(text).ids
+
+    def said_ids(self, text: str) -> Ids:
+        """What somebody said: control tokens in it are only words."""
+        return self._plain(text.encode(errors="surrogateescape").decode(errors="replace")).ids
+
+
+def _messages(turns: Sequence[_Message], system: SystemPrompt) -> tuple[ChatMessage, ...]:
+    told = (ChatMessage("system", system.text),) if system.text else ()
+    return (*told, *(turn.message for turn in turns))
+
+
+def in_reading_order(
+    chunks: Sequence[Chunk],
+    origins: Mapping[int, TurnAnnotation],
+    said: Mapping[int, datetime],
+    answered: int | None = None,
+) -> list[Chunk]:
+    """Chunks as the model reads them: this chat's turns by their positions, quotations by when they were said.
+
+    A quotation stands before the first message of the user's that was said later, and always before the one that is
+    `answered`. An import gives old text new positions: only its dates tell its place in time.
+    """
+    turns = [list(own) for _, own in groupby(chunks, key=lambda chunk: chunk.key.turn_id)]
+    quotes, here = list[list[Chunk]](), list[list[Chunk]]()
+    for turn in turns:
+        id = turn[0].key.turn_id
+        (quotes if id in said and id in origins and origins[id].quoted else here).append(turn)
+
+    def when(turn: list[Chunk]) -> tuple[datetime, int]:
+        return said[turn[0].key.turn_id], turn[0].start
+
+    quotes.sort(key=when, reverse=True)  # the earliest last
+    ordered: list[Chunk] = []
+    for turn in here:
+        key = turn[0].key
+        while quotes and key.role is Role.USER:
+            if key.turn_id != answered and not (key.turn_id in said and when(quotes[-1]) < when(turn)):
+                break
+            ordered += quotes.pop()
+        ordered += turn
+    return [*ordered, *(chunk for turn in reversed(quotes) for chunk in turn)]
+
+
+def _moved(window: Sequence[Chunk], ordered: Sequence[Chunk]) -> npt.NDArray[np.intp]:
+    """Where the tokens of the window's chunks stand among the ordered ones; nothing if all stand where they do there."""
+    if all(one is other for one, other in zip(window, ordered, strict=True)):
+        return np.zeros(0, np.intp)
+    starts, at = dict[ChunkKey, int](), 0
+    for chunk in ordered:
+        starts[chunk.key] = at
+        at += len(chunk)
+    places = np.concatenate([starts[chunk.key] + np.arange(len(chunk)) for chunk in window])
+    same = np.flatnonzero(places != np.arange(len(places)))
+    return places[: int(same[-1]) + 1].astype(np.intp)
+
+
+def _turns_of(chunks: Iterable[Chunk], origins: Mapping[int, TurnAnnotation]) -> list[_Message]:
+    """The messages of the live turns. Quotations that stand next to each other are one message of the user's."""
+    turns = [
+        (turn_id, role, tuple(own))
+        for (turn_id, role), own in groupby(chunks, key=lambda chunk: (chunk.key.turn_id, chunk.key.role))
+    ]
+    messages: list[_Message] = []
+    for quoted, group in groupby(turns, key=lambda turn: turn[0] in origins and origins[turn[0]].quoted):
+        parts = [(turn_id, role, own, origins.get(turn_id)) for turn_id, role, own in group]
+        if quoted:
+            messages.append(_message_of([(id, own, origin) for id, _, own, origin in parts], Role.USER))
+        else:
+            messages += [_message_of([(id, own, origin)], role) for id, role, own, origin in parts]
+    return messages
+
+
+def _message_of(
+    turns: Sequence[tuple[int, tuple[Chunk, ...], TurnAnnotation | None]], role: Role
+) -> _Message:
+    """Turns as one message. Bytes that are no text on their own, as a chunk may end within a character, go through."""
+    parts: list[_Literal | Chunk] = []
+    for place, (turn_id, chunks, origin) in enumerate(turns):
+        if place:
+            parts.append(_Literal(turn_id, "between", "\n"))
+        if origin and origin.before:
+            parts.append(_Literal(turn_id, "before", origin.before))
+        parts += chunks
+        if origin and origin.after:
+            parts.append(_Literal(turn_id, "after", origin.after))
+    text = b"".join(part.raw if isinstance(part, _Literal) else part.tokens.raw for part in parts)
+    # Only the window's own system prompt speaks as the system; a turn of that role came with an import.
+    speaker: Literal["user", "assistant"] = "assistant" if role is Role.ASSISTANT else "user"
+    return _Message(tuple(parts), ChatMessage(speaker, text.decode(errors="surrogateescape")))
+
+
+_SAMPLE = (ChatMessage("user", "a"), ChatMessage("assistant", "b"), ChatMessage("user", "c"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Literal:
+    """Words of ours around the text of a turn."""
+
+    turn_id: int
+    slot: _Slot
+    text: str
+
+    @property
+    def raw(self) -> bytes:
+        return self.text.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A message of the prompt and what it is made of: one turn, or several that are quoted."""
+
+    parts: tuple[_Literal | Chunk, ...]
+    message: ChatMessage
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        return [part for part in self.parts if isinstance(part, Chunk)]
+
+    @property
+    def first(self) -> int:
+        """The id of its first turn."""
+        return _turn_of(self.parts[0])
+
+    @property
+    def last(self) -> int:
+        return _turn_of(self.parts[-1])
+
+
+def _turn_of(part: _Literal | Chunk) -> int:
+    return part.turn_id if isinstance(part, _Literal) else part.key.turn_id
+
+
+class _Writer:
+    """Pieces of the template become segments with labels that stay the same from turn to turn."""
+
+    def __init__(self, prompt_builder: PromptBuilder, live: Mapping[int, Positions]) -> None:
+        self.prompt_builder, self.live = prompt_builder, live  # the labels of the live chunks, by their start
+        self.segments: list[Segment] = []
+        self.firsts: list[tuple[int, int]] = []  # the first label that is read of each turn's chunks
+        self._system = 0  # pieces so far
+        self._used: dict[tuple[int, _Slot], int] = {}
+
+    def write(self, piece: Piece, turns: Sequence[_Message], after_system: bool) -> None:
+        """A piece of one of the turns, or of what stands before them."""
+        number = piece.message - after_system
+        if piece.part == "begin" or number < 0:
+            self.system(piece)
+        elif piece.part == "content":
+            self.content(turns[number], piece)
+        elif piece.part == "footer":
+            self.frame(piece.text, turns[number].last, "footer")
+        else:
+            self.frame(piece.text, turns[number].first, "header")
+
+    def system(self, piece: Piece) -> None:
+        """The template's own words have the same labels in every process, and other words have others."""
+        first = SYSTEM_LABELS - self._system * SYSTEM_PIECE
+        ids = (
+            self.prompt_builder.said_ids(piece.text)
+            if piece.said
+            else self.prompt_builder.frame_ids(piece.text)
+        )
+        if piece.said or len(ids) > SYSTEM_PIECE or first - SYSTEM_PIECE < GIVEN:
+            first = self.prompt_builder.given(("system", self._system, piece.text), len(ids))
+        self._system += 1
+        self._add("system", first, ids)
+
+    def frame(self, text: str, turn_id: int, slot: _Slot) -> None:
+        self._add_part(self.prompt_builder.frame_ids(text), turn_id, slot)
+
+    def content(self, turn: _Message, piece: Piece) -> None:
+        """The parts of a message, as far as the template writes them as they are."""
+        if piece.start < 0:
+            self._add_part(self.prompt_builder.said_ids(piece.text), turn.first, "rewritten")
+            return
+        whole = turn.message.content
+        first = len(whole[: piece.start].encode(errors="surrogateescape"))
+        last = first + len(piece.text.encode(errors="surrogateescape"))
+        at = 0
+        for part in turn.parts:
+            if isinstance(part, Chunk):
+                self._add_chunk(part.key.turn_id, part, first - at, last - at)
+                at += len(part.tokens.raw)
+            else:
+                written = part.raw[max(0, first - at) : max(0, last - at)]
+                self._add_rest(written, part.turn_id, part.slot)
+                at += len(part.raw)
+
+    def _add_chunk(self, turn_id: int, chunk: Chunk, first: int, last: int) -> None:
+        """The tokens of bytes `first` to `last`. A token that is cut is read as what is left of it, a control token as its
+        words."""
+        tokens: Tokens = chunk.tokens
+        first = max(0, first)
+        if last <= 0 or first >= len(tokens.raw):
+            return
+        controls = self.prompt_builder.controls(tokens.ids.tobytes())
+        if first <= 0 and last >= len(tokens.raw) and controls is None:
+            self._add_tokens(turn_id, self.live[chunk.start], tokens.ids)
+            return
+        starts = np.concatenate([[0], tokens.ends[:-1]])
+        inside = (starts >= first) & (tokens.ends <= last)
+        if controls is not None:
+            inside &= ~controls
+        whole = np.flatnonzero(inside)
+        at = first
+        for run in np.split(whole, np.flatnonzero(np.diff(whole) != 1) + 1) if len(whole) else ():
+            part = slice(int(run[0]), int(run[-1]) + 1)
+            self._add_rest(tokens.raw[at : int(starts[part.start])], turn_id, "left")
+            self._add_tokens(turn_id, self.live[chunk.start][part], tokens.ids[part])
+            at = int(tokens.ends[part.stop - 1])
+        self._add_rest(tokens.raw[at:last], turn_id, "right")
+
+    def _add_tokens(self, turn_id: int, labels: Positions, ids: Ids) -> None:
+        self.firsts.append((turn_id, int(labels[0])))
+        self.segments.append(Segment("chunk", labels, ids))
+
+    def _add_rest(self, raw: bytes, turn_id: int, slot: _Slot) -> None:
+        if raw:
+            self._add_part(self.prompt_builder.said_ids(raw.decode(errors="surrogateescape")), turn_id, slot)
+
+    def _add_part(self, ids: Ids, turn_id: int, slot: _Slot) -> None:
+        used = self._used[turn_id, slot] = self._used.get((turn_id, slot), 0) + len(ids)
+        coming = turn_id == _COMING
+        first = (
+            self.prompt_builder.nameless(len(ids))
+            if coming
+            else self.prompt_builder.given((slot, turn_id, used), len(ids))
+        )
+        self._add("frame", first, ids)
+
+    def _add(self, kind: Literal["system", "frame"], first: int, ids: Ids) -> None:
+        if len(ids):
+            self.segments.append(Segment(kind, _labels(first, len(ids)), ids))
+
+
+@lru_cache(64)
+def parse_tool_declarations(tools: str) -> Sequence[Mapping[str, Any]]:
+    """Tools out of the JSON that declares them."""
+    return json.loads(tools) if tools else ()
+
+
+def _shortened(name: str) -> str:
+    whole = name.encode()
+    return name if len(whole) <= LONGEST_NAME else whole[:LONGEST_NAME].decode(errors="ignore").rstrip() + "…"
+
+
+def _labels(first: int, count: int) -> Positions:
+    return np.arange(first, first - count, -1, dtype=np.int64)

@@ -1,0 +1,260 @@
+"""Search memory for a text and plan what is resurrected; used by turns, previews and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from types import MappingProxyType
+from typing import NamedTuple
+
+from halo_weave.core.informativeness import asks_about_the_past, informative_share, worth_recalling
+from halo_weave.core.resurrection import (
+    PlannedResurrection,
+    RecallCandidate,
+    RecallHit,
+    RecallPlan,
+    ResurrectReason,
+    plan_recall,
+)
+from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.engines.base import NO_FILTER, MemorySearch, SearchFilter, TagFilter
+from halo_weave.settings import Settings
+from halo_weave.store.protocol import Store
+from halo_weave.store.records import OWNER, WindowRecord
+
+MAX_HITS = 200  # what a search gives the plan to choose from
+MAX_NEAR_MISSES = 5  # near misses that are told
+HALFWAY = 2.0  # nearness that nonsense does not reach: see docs/decisions/0017-page.md
+
+
+@dataclass(frozen=True, slots=True)
+class RecallOverrides:
+    """What the user wants to wake up for one message, beside what recall finds."""
+
+    without: frozenset[ChunkKey] = frozenset()  # these do not, not even as pairs
+    also: tuple[ChunkKey, ...] = ()  # these come first
+    room: bool = False  # for all of it: neither the recall budget nor what is live stands in the way
+
+
+NO_OVERRIDES = RecallOverrides()
+
+
+class RecallResult(NamedTuple):
+    """What would wake up for a text."""
+
+    hits: dict[ChunkKey, RecallHit]
+    plan: RecallPlan
+    near: tuple[
+        PlannedResurrection, ...
+    ] = ()  # below the floor, the best first, with what each would cost by itself
+
+
+NOTHING_RECALLED = RecallResult({}, RecallPlan(0, 0, ()))
+
+
+def hit_limit(room: int) -> int:
+    """As many as could wake up if all were a few words long."""
+    return min(MAX_HITS, 16 + room // 8)
+
+
+def relevant_hits(found: Sequence[RecallHit], text: str, floor: float) -> list[RecallHit]:
+    """The hits if the text has to do with any of them, without those that tell nothing: they may only come as pairs.
+
+    The floor is a question to the text, not to each hit: the second half of an answer may be far from it in meaning.
+    For a question about the past the best one comes, whatever its nearness.
+    """
+    found = [hit for hit in found if "asking" not in hit.parts]
+    if any(hit.matters(floor) for hit in found):
+        return found
+    return found[:1] if asks_about_the_past(text) else []
+
+
+def tag_filter(store: Store, tags: Collection[str], owner: str = OWNER) -> TagFilter:
+    """What has one of these tags: windows, deleted ones too, since what was said in them is known; someone's chunks."""
+    wanted = set(tags)
+    windows = (one.id for one in store.windows(deleted=True) if wanted.intersection(one.tags))
+    return TagFilter(frozenset(windows), store.tagged(wanted, owner=owner))
+
+
+def recall_scope(
+    store: Store, window: WindowRecord, settings: Settings, reach: frozenset[str] | None, *, apart: bool
+) -> tuple[frozenset[str] | None, Mapping[ChunkKey, int]]:
+    """The windows whose talk may wake up in one, None for all; and the chunks of others that may, too.
+
+    `reach`: what everybody who reads the window may read. `apart`: nothing of others may.
+    """
+    own = frozenset({window.id})
+    if apart or settings.memory_scope == "window":
+        return own, {}
+    if settings.memory_scope != "tags":
+        return reach, {}
+    windows, chunks = tag_filter(store, window.tags, window.owner)
+    return (windows if reach is None else windows & reach) | own, chunks
+
+
+def filter_by_settings(only: SearchFilter, settings: Settings, store: Store, owner: str) -> SearchFilter:
+    """What may wake up by these settings, of what may. Days begin where this machine is."""
+
+    def begin(day: str | None) -> datetime | None:
+        return None if day is None else datetime.fromisoformat(day).astimezone()
+
+    if settings.tags_recalled:
+        only = only.with_tag(tag_filter(store, settings.tags_recalled, owner))
+    role = None if settings.recall_role is None else Role(settings.recall_role)
+    return only.narrowed(role, begin(settings.recall_since), begin(settings.recall_before))
+
+
+def is_related_hit(hit: RecallHit) -> bool:
+    """Whether a hit has something to do with what was asked, if perhaps little: a word, a name, a time, or its meaning."""
+    named = any(hit.parts.get(part, 0) > 0 for part in ("words", "speaker", "time"))
+    return named or hit.nearness is None or hit.nearness >= HALFWAY
+
+
+def quotation_costs(
+    sleepers: Iterable[RecallCandidate], stamp: Callable[[str, Role], int]
+) -> dict[tuple[str, Role], int]:
+    """Tokens of the stamps that chunks get, by the window where they were said and by role."""
+    return {place: stamp(*place) for place in {(one.window, one.key.role) for one in sleepers}}
+
+
+def search_and_plan_recall(
+    text: str,
+    room: int,
+    settings: Settings,
+    *,
+    store: Store,
+    recall: MemorySearch,
+    now: datetime,
+    window_id: str = "",
+    live: Collection[ChunkKey] = (),
+    before: int | None = None,
+    frame_tokens: Mapping[Role, int] | None = None,
+    stamp: Callable[[str, Role], int] = lambda window, role: 0,
+    left: Collection[int] = (),
+    ancestor_turns: Mapping[int, str] = MappingProxyType({}),
+    only: SearchFilter = NO_FILTER,
+    may_read: Callable[[str], bool] = lambda window: True,
+    wish: RecallOverrides = NO_OVERRIDES,
+    owner: str = OWNER,
+) -> RecallResult:
+    """The hits by key, the plan that fits the room, and near misses. Nothing is changed.
+
+    `window_id`: where they would wake up; without one, nothing is live. `only`: which chunks may, as far as the
+    settings let them; the user's wish is not bound by either. `owner`: whose tags count. `led_here`: of the
+    windows in it, only these turns may: this one branched off after them.
+    `before`: only what stands before this position. `left`: turns that do not wake up.
+    `may_read`: whether what was said in a window may wake up here. `stamp`: tokens by which the model is told of another window.
+    """
+    only = filter_by_settings(only, settings, store, owner)
+    found = recall.search(
+        text,
+        window=next(iter(only.windows)) if only.windows and len(only.windows) == 1 else None,
+        limit=hit_limit(room) + len(live),  # what is live may well fit best
+        now=now,
+        user_weight=settings.user_weight,
+        mmr_lambda=settings.mmr_lambda,
+        only=only,
+    )
+    # What is live already is no reason to wake up anything else.
+    asleep = [hit for hit in found if hit.key not in live]
+    everything, found = found, relevant_hits(asleep, text, settings.relevance_floor)
+    missed = _near_misses(everything, found, live)
+    wanted = [*(hit.key for hit in (*found, *missed) if hit.key not in live), *wish.also]
+    sleepers = {
+        key: sleeper
+        for key, sleeper in store.sleepers(window_id, wanted).items()
+        if may_read(sleeper.window) or key.turn_id in ancestor_turns
+        if key in wish.also or only.takes(key, sleeper.window, sleeper.said)  # pairs of hits, too
+    }
+    if left or wish.without:
+        sleepers = {
+            key: sleeper
+            for key, sleeper in sleepers.items()
+            if key.turn_id not in left and key not in wish.without
+        }
+    if ancestor_turns:
+        parents = set(ancestor_turns.values())
+        sleepers = {
+            key: sleeper
+            for key, sleeper in sleepers.items()
+            if sleeper.window not in parents or key.turn_id in ancestor_turns
+        }
+    if before is not None:
+        # What another window said after this turn began stands after it in time, and can wake up next turn.
+        sleepers = {key: sleeper for key, sleeper in sleepers.items() if sleeper.start < before}
+    if not settings.recall_thoughts:
+        sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
+    sleepers, only_with_answer = _worth_recalling(sleepers, store, window_id, wish.also)
+    found = [hit for hit in found if hit.key in sleepers and hit.key not in only_with_answer]
+    stamps = quotation_costs(sleepers.values(), stamp)
+
+    def plan(hits: Iterable[RecallHit], room: int, live: Collection[ChunkKey]) -> RecallPlan:
+        return plan_recall(
+            hits, sleepers, room, live=live, frame_tokens=frame_tokens, stamps=stamps, pairs=settings.pairs
+        )
+
+    def cost(key: ChunkKey) -> int:
+        sleeper = sleepers[key]
+        frame = (frame_tokens or {}).get(key.role, 0)
+        return sleeper.tokens + frame + stamps[sleeper.window, key.role]
+
+    asked = [key for key in dict.fromkeys(wish.also) if key in sleepers]
+    hits = {hit.key: hit for hit in found if hit.key in sleepers and hit.key not in asked}
+    first = plan([RecallHit(key, 1 - i / len(asked)) for i, key in enumerate(asked)], room, live)
+    rest = plan(hits.values(), room - first.cost, {*live, *first.keys} if first.wakes else live)
+    whole = RecallPlan(
+        room, first.cost + rest.cost, first.wakes + rest.wakes, first.passed_over + rest.passed_over
+    )
+    near = [
+        PlannedResurrection(hit.key, ResurrectReason.HIT, hit.key, hit.similarity, cost(hit.key))
+        for hit in missed
+        if hit.key in sleepers and hit.key not in {*asked, *whole.keys}
+    ]
+    hits |= {hit.key: hit for hit in missed if hit.key in sleepers and hit.key not in asked}
+    return RecallResult(hits, whole, tuple(near[:MAX_NEAR_MISSES]))
+
+
+def _worth_recalling(
+    sleepers: Mapping[ChunkKey, RecallCandidate], store: Store, window_id: str, asked: Collection[ChunkKey]
+) -> tuple[dict[ChunkKey, RecallCandidate], set[ChunkKey]]:
+    """What may return, and which of that returns only with its answer. What the user asks for by key always may.
+
+    Of the assistant's words those return that are worth it. From another chat they return only if they answer a
+    question or a request: the answer to a statement repeats it at best, and an outdated copy would be read as a fact.
+    A question from another chat states nothing, so it returns only with its answer.
+    """
+    records = store.chunks_by_key(key for key in sleepers if key not in asked)
+    said = {one.key: one.chunk for one in records}
+    questions = {chunk.answers for chunk in said.values() if chunk.answers is not None}
+    openings = store.chunks_by_key(ChunkKey(turn, 0, Role.USER) for turn in questions)
+    texts = {one.key.turn_id: one.chunk.text for one in openings}
+    kept, only_with_answer = {}, set()
+    for key, sleeper in sleepers.items():
+        elsewhere = bool(window_id) and sleeper.window != window_id
+        if key in said and key.role is Role.ASSISTANT:
+            question = texts.get(said[key].answers or 0, "")
+            if not worth_recalling(said[key].text, question) or (
+                elsewhere and question and informative_share(question)
+            ):
+                continue
+        if elsewhere and key.role is Role.USER:
+            if key in said and not informative_share(said[key].text):
+                only_with_answer.add(key)
+            else:
+                sleeper = replace(sleeper, pair_key=None)
+        kept[key] = sleeper
+    return kept, only_with_answer
+
+
+def _near_misses(
+    everything: Iterable[RecallHit], found: Iterable[RecallHit], live: Collection[ChunkKey]
+) -> list[RecallHit]:
+    """Hits below the floor that tell something and stand out, some more than are told."""
+    known = {hit.key for hit in found}
+    missed = [
+        hit
+        for hit in everything
+        if hit.key not in known and hit.key not in live and "asking" not in hit.parts and is_related_hit(hit)
+    ]
+    return missed[: 4 * MAX_NEAR_MISSES]

@@ -1,0 +1,556 @@
+"""What all windows share: engines, store, search, tools, effective settings, locks and the open windows."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from math import inf
+from threading import Condition, Event, Lock
+from typing import Literal
+
+from halo_weave.chat.drafts import DraftWriter
+from halo_weave.chat.event_hub import EventHubs
+from halo_weave.chat.events import ReplyNotStored, WindowChanged
+from halo_weave.chat.open_window import OpenWindow
+from halo_weave.chat.privacy import check_private, remote_scope
+from halo_weave.chat.prompt import PromptBuilder, SystemPrompt
+from halo_weave.chat.recorder import DeleteRecordings, NewRecorder, TurnRecorder
+from halo_weave.chat.tools.structured_memory import StructuredMemory
+from halo_weave.chat.tools.toolbox import Toolbox
+from halo_weave.core.retrieval_heads import NOT_CALIBRATED, Calibration
+from halo_weave.core.tokens import ChunkKey
+from halo_weave.engines.base import Engine, MemorySearch, remote_host
+from halo_weave.engines.engine_list import EngineList
+from halo_weave.errors import (
+    BadInput,
+    EngineError,
+    HaloWeaveError,
+    ServerFailed,
+    StoreError,
+    UnknownWindow,
+    WindowBusy,
+)
+from halo_weave.settings import SHARED_KEY, Settings
+from halo_weave.store.coordination import RemoteChange, SingleProcess
+from halo_weave.store.protocol import Store
+from halo_weave.store.records import OWNER, OWNER_NAME, WindowRecord
+
+log = logging.getLogger(__name__)
+MAX_OPEN_WINDOWS = 16  # working sets that are kept between turns
+LARGE_MODEL_PARAMETERS = (
+    7_000_000_000  # parameters from which on a model knows by itself when to use its tools (docs/tools.md)
+)
+# The engine of a name. Its calibration is pending if that was not made before.
+OpenEngine = Callable[[str], tuple[Engine, Calibration]]
+CalibrateLater = Callable[[str, Engine], None]
+LOCK_WAIT = 0.05  # seconds that whoever enters a window waits, since it may be held only to tell something (`untouched`)
+REMOTE_WAIT = 1.0  # seconds after which a window that another server holds is tried again
+STOP_TIMEOUT = 30.0  # seconds that replies get to end when the model changes
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model with what follows from it; changed as one."""
+
+    engine: Engine
+    calibration: Calibration
+    prompt_builder: PromptBuilder
+
+
+class Runtime:
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        recall: MemorySearch,
+        toolbox: Toolbox | None,
+        *,
+        defaults: Settings,
+        calibration: Calibration,
+        now: Callable[[], datetime],
+    ) -> None:
+        self.store, self.recall, self.toolbox, self.now = store, recall, toolbox, now
+        self.model = self._at_work(engine, calibration)
+        self.others: dict[str, LoadedModel] = {}  # of windows that have chosen another engine, by its name
+        self.listed: EngineList | None = None
+        self.open_other: OpenEngine | None = None
+        self.calibrate_later: CalibrateLater = lambda name, engine: None
+        self.load_again: Callable[[], None] = lambda: None
+        self.reopen: Callable[[], object] = lambda: None
+        self.silent: LoadedModel | None = None
+        self._opening: dict[str, Lock] = {}  # by name: one that does not answer holds up no other
+        self.no_model_error: HaloWeaveError | None = None  # why nobody can speak, while there is no model
+        self.hubs = EventHubs()
+        self.drafts = DraftWriter(store, now)
+        # By the monotonic clock: when replies that cannot be stored are not tried any more.
+        self.store_deadline = inf
+        self.busy_windows: dict[str, OpenWindow] = {}  # of the turns under way
+        self.new_recorder: NewRecorder | None = None  # for windows that are captured
+        self.erase_recordings: DeleteRecordings | None = None
+        self._recorders: dict[tuple[str, str, int, str], TurnRecorder] = {}
+        self._defaults = defaults
+        self._locks: dict[str, Lock] = {}
+        self._entering = Lock()
+        self._freed = Condition()  # notified when a window is free again
+        self.open = Event()  # cleared while all windows are held
+        self.open.set()
+        self._open_windows: dict[
+            str, tuple[int, OpenWindow]
+        ] = {}  # with the store's version they were loaded from
+
+    def close(self) -> None:
+        for lock in list(self._locks.values()):
+            if lock.acquire(timeout=30):
+                lock.release()
+        self.drafts.close()
+        self.recall.close()
+        for engine in self.engines:
+            engine.close()
+        self.store.close()
+
+    # The model
+
+    @property
+    def engine(self) -> Engine:
+        return self.model.engine
+
+    @property
+    def calibration(self) -> Calibration:
+        return self.model.calibration
+
+    @property
+    def engines(self) -> list[Engine]:
+        """All that are open."""
+        return [self.engine, *(model.engine for model in list(self.others.values()))]
+
+    def model_of(self, settings: Settings) -> LoadedModel:
+        """The model that answers in a window. One that is not open yet is looked at with that of all windows."""
+        model = self._chosen(settings)
+        return self.silent if settings.private and model.engine.info.elsewhere and self.silent else model
+
+    def _chosen(self, settings: Settings) -> LoadedModel:
+        return self.others.get(settings.answered_by, self.model)
+
+    def model_in(self, window_id: str) -> LoadedModel:
+        return self.model_of(self.settings(self.window(window_id)))
+
+    def ready(self, window_id: str) -> None:
+        """Refuse what needs a model where there is none. An engine that the window has chosen is opened."""
+        record = self.window(window_id)
+        settings = self.settings(record)
+        if name := settings.answered_by:
+            known = {one.name: one.url for one in self.listed or ()}
+            check_private(
+                record, settings, remote_host(known.get(name, ""))
+            )  # before it is even asked for its model
+            self._open_chosen(name)
+        else:
+            if isinstance(self.no_model_error, ServerFailed):  # by now it may be there
+                self.load_again()
+            self.check_model_loaded()
+        check_private(record, settings, self._chosen(settings).engine.info.elsewhere)
+
+    def _open_chosen(self, name: str) -> None:
+        with self._opening.setdefault(name, Lock()):
+            if name in self.others:
+                return
+            if self.open_other is None:
+                raise BadInput("Windows cannot choose their engine here.")
+            engine, calibration = self.open_other(name)
+            self.others[name] = self._at_work(engine, calibration)
+        if calibration.pending:
+            self.calibrate_later(name, engine)
+
+    def use_token_counter(self, engine: Engine) -> None:
+        """This one counts the words of private windows whose model is elsewhere: they are looked at here alone."""
+        self.silent = self._at_work(engine, NOT_CALIBRATED)
+
+    def close_engine(self, name: str) -> None:
+        """Let go of an engine; its windows open it again when they speak."""
+        with self._opening.setdefault(name, Lock()):
+            if any(open_window.settings.answered_by == name for open_window in self.busy_windows.values()):
+                raise WindowBusy(f"{name} is answering. Stop that first, or wait for it.")
+            model = self.others.pop(name, None)
+        if model is not None:
+            model.engine.close()
+
+    def is_private(self, window_id: str) -> bool:
+        """Whether what was said in a window must not reach another machine."""
+        try:
+            return self.settings(self.store.window(window_id)).private
+        except UnknownWindow:
+            return False
+
+    def _at_work(self, engine: Engine, calibration: Calibration) -> LoadedModel:
+        tools = self.toolbox.declarations() if self.toolbox else ()
+        return LoadedModel(engine, calibration, PromptBuilder(engine, tools))
+
+    def change_engine(
+        self, engine: Engine, calibration: Calibration, *, stop_replies: Callable[[], object]
+    ) -> Engine:
+        """Every window goes on with another model; what was shown of replies under way is kept. Returns the old engine."""
+        before = self.engine
+        with self._all_alone(stop_replies):
+            self.model, self.no_model_error = self._at_work(engine, calibration), None
+            self._open_windows.clear()
+        return before
+
+    def use_calibration(self, engine: Engine, calibration: Calibration) -> bool:
+        """From the next turn on, windows are lit by these heads, if the model is still the one they were found in."""
+        name = next((name for name, one in list(self.others.items()) if one.engine is engine), "")
+        with self._opening.setdefault(name, Lock()):
+            model = self.others.get(name, self.model)
+            if model.engine is not engine:
+                return False
+            model = replace(model, calibration=calibration)
+            if name:
+                self.others[name] = model
+            else:
+                self.model = model
+        self._open_windows.clear()
+        self._recorders.clear()  # a capture holds rows of the heads that were known when it began
+        return True
+
+    def check_model_loaded(self) -> None:
+        """Refuse what needs a model while there is none."""
+        if self.no_model_error is not None:
+            raise self.no_model_error
+
+    # Windows
+
+    def window(self, window_id: str) -> WindowRecord:
+        """A window that was not deleted."""
+        record = self.store.window(window_id)
+        if record.deleted is not None:
+            raise UnknownWindow(f"Window {record.name!r} was deleted.")
+        return record
+
+    def names(self) -> dict[str, str]:
+        """The names of all windows that ever were, by id."""
+        return self.store.window_names()
+
+    def settings(self, window: WindowRecord | None = None, *, owner: str = OWNER) -> Settings:
+        """What holds for all windows of someone, or in one window."""
+        return effective_settings(self.store, window, self._defaults, owner)
+
+    @property
+    def root(self) -> Runtime:
+        """The system itself, whoever uses it."""
+        return self
+
+    def people_names(self) -> frozenset[str]:
+        return frozenset({OWNER_NAME, *(one.name for one in self.store.people())})
+
+    def access(self, window: WindowRecord) -> tuple[str, bool]:
+        """The name of whoever shares a window with the one who asks, empty if it is theirs; whether they may write there."""
+        return "", True
+
+    def speaker_name(self, window: WindowRecord) -> str:
+        """The name of the one who asks, if several people write in a window; empty: the window's own for its user."""
+        return ""
+
+    def mine(self, windows: Collection[str]) -> list[str]:
+        """Those of these windows that may be told."""
+        return list(windows)
+
+    def check_writes(self, window_id: str) -> None:
+        """Refuse what only those may do who may write in a window."""
+
+    def check_owns(self, window_id: str) -> None:
+        """Refuse what only the one may do whom a window belongs to."""
+
+    def recallable_windows(self, record: WindowRecord) -> frozenset[str] | None:
+        """The windows whose talk may wake up in one: those that everybody who may read it may read. None: all."""
+        if not self.store.several():
+            return None
+        readers = (record.owner, *self.store.readers(record.id))
+        return frozenset.intersection(*(self.store.reach(one).readable for one in readers))
+
+    def toolbox_for(self, record: WindowRecord) -> Toolbox | None:
+        """The tools of a window's owner. They read notes and structured memory, so a window that others may read has none."""
+        if self.toolbox is None or not self.store.several():
+            return self.toolbox
+        if self.store.readers(record.id):
+            return None
+        return self.toolbox.of(self.store.for_owner(record.owner)) if record.owner else self.toolbox
+
+    def structured_memory_for(self, open_window: OpenWindow) -> StructuredMemory | None:
+        """The structured memory that a window may use: it stays here where only some words may leave."""
+        if remote_scope(open_window.settings, open_window.engine.info) != "all":
+            return None
+        toolbox = self.toolbox_for(open_window.record)
+        return toolbox.tree if toolbox else None
+
+    def tool_format(
+        self, settings: Settings, record: WindowRecord | None = None
+    ) -> Literal["native", "tags", "off"]:
+        """How the model may call its tools in a turn. Smaller models are spoiled by tools that are declared to them.
+
+        Notes and structured memory belong to all windows: they stay here where only some words may leave.
+        """
+        engine = self.model_of(settings).engine
+        if remote_scope(settings, engine.info) != "all":
+            return "off"
+        facts = engine.facts
+        toolbox = self.toolbox if record is None else self.toolbox_for(record)
+        native = facts.declares_tools and facts.tools is not None
+        match settings.tools:
+            case "tags" if toolbox and settings.tool_rounds:
+                return "tags"
+            case "native" if toolbox and settings.tool_rounds and native:
+                return "native"
+            case "auto" if (
+                toolbox
+                and settings.tool_rounds
+                and native
+                and engine.info.parameters >= LARGE_MODEL_PARAMETERS
+            ):
+                return "native"
+        return "off"
+
+    def system_prompt(
+        self, prompt_builder: PromptBuilder, record: WindowRecord, settings: Settings, form: str
+    ) -> SystemPrompt:
+        """The window's own, with what the model is told of its tools and of its memory."""
+        prompt = record.system_prompt
+        if form != "off" and settings.memory_tree_in_prompt and (toolbox := self.toolbox_for(record)):
+            told = toolbox.instructions() if form == "tags" else toolbox.overview()
+            prompt = f"{prompt}\n\n{told}".strip()
+        return prompt_builder.system(prompt, prompt_builder.declared if form == "native" else "")
+
+    @contextmanager
+    def alone(self, window_id: str) -> Iterator[None]:
+        """Only one turn or change at a time in a window, among all servers: a second one is refused with WindowBusy."""
+        with self._entering:
+            if not self.open.is_set():
+                raise WindowBusy("The model is being changed. Try again in a moment.")
+            lock = self._locks.setdefault(window_id, Lock())
+        if not lock.acquire(timeout=LOCK_WAIT):
+            open_window = self.busy_windows.get(window_id)
+            if open_window is not None and open_window.unstored and open_window.window.reply is None:
+                raise WindowBusy(open_window.unstored)
+            raise WindowBusy("This window is being written to. Stop the reply first, or wait for it.")
+        try:
+            with self.store.fleet.lease(window_id):
+                yield
+        finally:
+            self._release(lock)
+
+    def _release(self, *locks: Lock) -> None:
+        for lock in locks:
+            lock.release()
+        with self._freed:
+            self._freed.notify_all()
+
+    def wait_until_free(self, window_id: str, timeout: float) -> None:
+        """Wait until no turn or change holds a window. If another server holds it, wait for its next news."""
+        self.open.wait(timeout)
+        lock = self._locks.setdefault(window_id, Lock())
+        with self._freed:
+            if lock.locked():
+                self._freed.wait_for(lambda: not lock.locked(), timeout)
+            elif not isinstance(self.store.fleet, SingleProcess):
+                self._freed.wait(min(timeout, REMOTE_WAIT))
+
+    @contextmanager
+    def untouched(self, window_id: str) -> Iterator[bool]:
+        """While the block runs, no turn or change begins here in the window. False if one is under way."""
+        with self._entering:
+            lock = self._locks.setdefault(window_id, Lock())
+            free = lock.acquire(blocking=False)
+        try:
+            yield free
+        finally:
+            if free:
+                self._release(lock)
+
+    @contextmanager
+    def _all_alone(self, stop_replies: Callable[[], object]) -> Iterator[None]:
+        """All windows at once: nothing begins in them, and what is under way is stopped and waited for."""
+        with self._entering:
+            self.open.clear()
+            locks = list(self._locks.values())
+        held, end = [], time.monotonic() + STOP_TIMEOUT
+        try:
+            for lock in locks:
+                while not lock.acquire(timeout=0.05):
+                    stop_replies()
+                    if time.monotonic() > end:
+                        raise WindowBusy("A reply could not be ended in time, so the model was not changed.")
+                held.append(lock)
+            yield
+        finally:
+            self._release(*held)
+            self.open.set()
+
+    @contextmanager
+    def exclusive_change(self, window_id: str) -> Iterator[None]:
+        """The window alone, for a change by the user; those who watch it are told after it."""
+        with self.alone(window_id):
+            self.window(window_id)
+            yield
+        self.hubs.of(window_id).publish(WindowChanged())
+
+    def delete(self, keys: Sequence[ChunkKey]) -> tuple[str, ...]:
+        """Delete chunks, and all that the caches of the engines hold of them. Returns where they were live."""
+        held = self.store.holders(keys)
+        spans = [
+            (min(part.chunk.start for part in self.store.turn(one.key.turn_id)), one.chunk.stop)
+            for one in self.store.chunks_by_key(keys)
+        ]
+        windows = self.store.delete(keys, now=self.now())
+        for engine in self.engines:
+            engine.erase(spans, [window for window, other_tokens in held.items() if not other_tokens])
+            for window, other_tokens in held.items():
+                if other_tokens:  # there positions are no labels
+                    engine.forget(window)
+        self.store.fleet.tell(held, "erased")
+        return windows
+
+    def changed(self, windows: Iterable[str]) -> None:
+        """Tell those who watch these windows, on any server, that they are not what they last saw."""
+        each = list(windows)
+        for window_id in each:
+            self.hubs.of(window_id).publish(WindowChanged())
+        self.store.fleet.tell(each)
+
+    def dropped(self, windows: Iterable[str]) -> None:
+        """Tell those who watch these windows, on any server, that they are gone."""
+        each = list(windows)
+        for window_id in each:
+            self.hubs.drop(window_id)
+        self.store.fleet.tell(each, "deleted")
+
+    def hear(self, news: RemoteChange) -> None:
+        """Another server has changed something: those who watch it here are told."""
+        if news.event == "erased" and news.window is not None:  # text that the window has read was deleted
+            for engine in self.engines:
+                engine.forget(news.window)
+        elif news.window is None:
+            self.hubs.publish(WindowChanged())
+        elif news.event == "deleted":
+            self.hubs.drop(news.window)
+        else:
+            self.hubs.publish(WindowChanged(), news.window)
+        with self._freed:
+            self._freed.notify_all()
+
+    def report_unstored(self, open_window: OpenWindow, sentence: str) -> None:
+        """Tell those who watch why the reply is not stored yet, or with nothing that it is."""
+        if open_window.unstored != sentence:
+            open_window.unstored = sentence
+            self.hubs.of(open_window.record.id).publish(ReplyNotStored(sentence))
+
+    # Open windows
+
+    def open_window(self, window_id: str) -> OpenWindow:
+        """The window's working set, to look at: of the turn under way, or the one loaded last if it still holds."""
+        busy = self.busy_windows.get(window_id)
+        if busy is not None:
+            return busy
+        version = self.store.version()
+        known, open_window = self._open_windows.get(window_id, (None, None))
+        if (
+            open_window is None
+            or known != version
+            or open_window.engine is not self.model_of(open_window.settings).engine
+        ):
+            open_window = self._open(window_id, looking=True)
+            self._open_windows.pop(window_id, None)
+            self._open_windows[window_id] = version, open_window
+            for oldest in list(self._open_windows)[:-MAX_OPEN_WINDOWS]:
+                self._open_windows.pop(oldest, None)
+        return open_window
+
+    def open_window_to_change(self, window_id: str) -> OpenWindow:
+        """The open window for a caller that holds it `alone`. It is not handed out to others any more."""
+        open_window = self.open_window(window_id)
+        self._open_windows.pop(window_id, None)
+        if (
+            open_window.engine is not self.model_of(open_window.settings).engine
+        ):  # its server could not be reached then
+            open_window = self._open(window_id)
+        open_window.begin(now=self.now())
+        return open_window
+
+    def _open(self, window_id: str, *, looking: bool = False) -> OpenWindow:
+        """`looking`: where the model's server cannot be reached, words are counted here."""
+        record = self.window(window_id)
+        settings = self.settings(record)
+        model = self.model_of(settings)
+        try:
+            return self._opened(record, settings, model)
+        except EngineError as error:
+            if model is not self.model_of(settings):  # it was changed in between
+                return self._open(window_id, looking=looking)
+            if not (looking and self.silent and isinstance(error, ServerFailed)):
+                raise
+            return self._opened(record, settings, self.silent)
+
+    def _opened(self, record: WindowRecord, settings: Settings, model: LoadedModel) -> OpenWindow:
+        form, reach = self.tool_format(settings, record), self.recallable_windows(record)
+        return OpenWindow.open(
+            record,
+            settings,
+            self.system_prompt(model.prompt_builder, record, settings, form),
+            store=self.store,
+            engine=model.engine,
+            prompt_builder=model.prompt_builder,
+            names=self.names() if reach is None else self.store.window_names(reader=record.owner),
+            calibration=model.calibration,
+            is_private=self.is_private,
+            reach=reach,
+            people=frozenset() if reach is None else self.people_names(),
+        )
+
+    def recording(self, window_id: str, settings: Settings) -> TurnRecorder | None:
+        """What takes the window's turns down, if it is captured."""
+        if settings.capture == "off" or self.new_recorder is None:
+            return None
+        model = self.model_of(settings)
+        key = window_id, settings.capture, settings.capture_megabytes, model.engine.info.name
+        if key not in self._recorders:
+            try:
+                self._recorders[key] = self.new_recorder(window_id, settings, model.engine, model.calibration)
+            except (HaloWeaveError, OSError) as error:  # talking goes on without it
+                log.warning("%s is not captured: %s", window_id, error)
+                return None
+        return self._recorders[key]
+
+    def delete_recordings(self, window_id: str | None = None) -> None:
+        """Delete what was captured of a window, or of all."""
+        self._recorders = {
+            key: recording for key, recording in self._recorders.items() if window_id not in (None, key[0])
+        }
+        if self.erase_recordings:
+            self.erase_recordings(window_id)
+
+    def remove_timestamps(self) -> None:
+        """Replies that earlier versions stored with a time stamp lose it."""
+        with suppress(StoreError):  # at the next start, if the store is busy or full
+            if self.store.remove_timestamps(now=self.now()):
+                self.recall.embed_soon()
+
+    def split_long_chunks(self) -> None:
+        """What sleeps and is too long to wake up whole is cut into parts: then those that fit wake up, at their places."""
+        settings = self.settings(None)
+        most, budget = settings.max_chunk_tokens, settings.resurrection_budget
+        if budget is not None:
+            most = min(most, max(settings.min_chunk_tokens, budget // 2))
+        with suppress(StoreError):  # another time, if the store is busy or full
+            if self.store.split_long_chunks(most, now=self.now()):
+                self.recall.embed_soon()
+
+
+def effective_settings(
+    store: Store, window: WindowRecord | None, defaults: Settings, owner: str = OWNER
+) -> Settings:
+    """The defaults, changed by what is stored for all windows of someone, then by what one window sets itself."""
+    owner = owner if window is None else window.owner
+    kept = store.for_owner(owner) if owner != OWNER else store
+    shared = defaults.restored(kept.settings().get(SHARED_KEY))
+    return shared if window is None else shared.restored(window.settings)

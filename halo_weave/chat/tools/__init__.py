@@ -1,0 +1,1 @@
+"""The model's tools: notes, structured memory, and how it calls them."""

@@ -1,0 +1,380 @@
+"""The structured memory: entries under headings, each with a snapshot of the chunks that explain it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from halo_weave.chat.tools.calls import CONTEXT_TOKENS, RECENCY_BIAS, Json, json_size
+from halo_weave.core.terms import terms
+from halo_weave.core.tokens import ChunkKey
+from halo_weave.core.validation import checked_path, is_root
+from halo_weave.engines.base import Embedder
+from halo_weave.errors import BadInput, UnknownMemory
+from halo_weave.store.protocol import PersonalStore
+from halo_weave.store.records import MemoryEntry
+
+CONTENT_LIMIT = 64 << 10  # bytes
+CANDIDATES = 50  # chunks looked at for a snapshot
+QUERY_LENGTH = 200  # characters of the content that search for its snapshot
+DECAY_DAYS = 30.0  # unless the settings say otherwise
+RELEVANT = 0.5  # how similar a kept chunk must be to a query to be shown with its entry
+DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChunk:
+    """A chunk that explains an entry, whole: it stays even if the chunk itself is deleted."""
+
+    key: ChunkKey | None  # None: an import brought the entry without the turn
+    text: str
+    tokens: int
+    similarity: float  # why it was chosen
+    said: str | None = None  # ISO time
+
+
+# (text, limit, windows or all) -> the chunks that explain it, the most relevant first
+SnapshotSearch = Callable[[str, int, frozenset[str] | None], Iterable[SnapshotChunk]]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedEntry:
+    """An entry of the structured memory, or an older version of it."""
+
+    path: str
+    content: Json
+    snapshot: tuple[SnapshotChunk, ...]
+    created: datetime
+    modified: datetime
+    accessed: datetime
+    version: int
+    ended: datetime | None = None
+
+    @property
+    def keys(self) -> tuple[ChunkKey, ...]:
+        """The chunks of its snapshot that can wake up, the most relevant first."""
+        return tuple(chunk.key for chunk in self.snapshot if chunk.key is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadingMatch:
+    """An entry below a heading, and how well it fits a query."""
+
+    entry: SavedEntry
+    score: float
+    similarity: float
+    recency: float
+    relevant: tuple[SnapshotChunk, ...] = ()  # of its snapshot, what fits the query itself; the best first
+
+
+@dataclass(frozen=True, slots=True)
+class HeadingNode:
+    """A heading: an entry, a heading of others, or both."""
+
+    heading: str
+    path: str
+    version: int | None = None  # None: no entry stands here, only below
+    modified: datetime | None = None
+    children: tuple[HeadingNode, ...] = ()
+    content: Json = None  # only if it was asked for
+
+    @property
+    def entries(self) -> int:
+        return (self.version is not None) + sum(child.entries for child in self.children)
+
+
+class StructuredMemory:
+    """Save, find, list and delete. Without a search there are no snapshots, without an embedder words decide."""
+
+    def __init__(
+        self,
+        store: PersonalStore,
+        *,
+        search: SnapshotSearch | None = None,
+        embedder: Embedder | Callable[[], Embedder | None] | None = None,
+    ) -> None:
+        self._store = store
+        self._search = search
+        self._open_embedder = embedder if callable(embedder) else lambda: embedder
+        self._within: frozenset[str] | None = None  # windows whose talk may explain an entry; None: all
+
+    def of(self, store: PersonalStore, within: frozenset[str] | None = None) -> StructuredMemory:
+        """That of someone else: what is saved in it is explained by the talk of these windows alone."""
+        other = copy(self)
+        other._store, other._within = store, within
+        return other
+
+    def save(
+        self,
+        path: str,
+        content: Json,
+        *,
+        now: datetime,
+        context_tokens: int = CONTEXT_TOKENS,
+        within: frozenset[str] | None = None,
+        source: Sequence[SnapshotChunk] = (),
+    ) -> SavedEntry:
+        """Make an entry, or a new version of it, with the chunks that explain it now, of all windows or of one.
+
+        `source`: the chunks in which the user said it, which explain it in any case.
+        """
+        path = checked_path(path)
+        size = json_size(content)
+        if size > CONTENT_LIMIT:
+            raise BadInput(
+                f"This has {size} bytes; at most {CONTENT_LIMIT} are kept in one memory. Save it in parts."
+            )
+        own = f"{path.replace('/', ' ')} {_text_of(content)[:QUERY_LENGTH]}"  # what it says by itself
+        known = {chunk.key for chunk in source}
+        chunks = [
+            *source,
+            *(one for one in self._explaining(own, context_tokens, within) if one.key not in known),
+        ]
+        snapshot: list[dict[str, Json]] = [_packed(chunk) for chunk in chunks]
+        embedder = self._open_embedder()
+        if embedder is None:
+            return _remembered(self._store.save_entry(path, content, now=now, snapshot=snapshot))
+        # The entry's own text is embedded too, so that it is found even if nothing was said about it.
+        vectors = embedder.embed([*(chunk.text for chunk in chunks), own])
+        snapshot.append({"own": own})
+        entry = self._store.save_entry(
+            path, content, now=now, snapshot=snapshot, vectors=vectors, model=embedder.name
+        )
+        return _remembered(entry)
+
+    def query(self, path: str, *, now: datetime | None) -> SavedEntry:
+        """One entry. It counts as accessed, unless the time is None: then someone else only looks at it."""
+        path = checked_path(path)
+        entry = self._store.entry(path, now=now)
+        if entry is None:
+            raise self._unknown(path)
+        return _remembered(entry)
+
+    def query_heading(
+        self,
+        path: str = "",
+        query: str | None = None,
+        *,
+        now: datetime,
+        recency_bias: float = RECENCY_BIAS,
+        decay_days: float = DECAY_DAYS,
+    ) -> list[HeadingMatch]:
+        """All entries below a heading: those that fit the query and are recent first, without one the recent."""
+        if not 0 <= recency_bias <= 1:
+            raise BadInput("recency_bias is a number from 0 to 1.")
+        heading = "" if is_root(path) else checked_path(path)
+        entries = self._store.entries(heading)
+        if not entries and heading:
+            raise self._unknown(heading)
+        asked = query is not None and bool(query.strip())
+        fits = self._similarities(query or "", entries) if asked else {}
+        matches = []
+        for entry in entries:
+            known, recent = _remembered(entry), _recency(entry.modified, now, decay_days)
+            similar, chunks = fits.get(entry.path, (0.0, ()))
+            score = (1 - recency_bias) * similar + recency_bias * recent if asked else recent
+            relevant = sorted(
+                (
+                    replace(chunk, similarity=fit)
+                    for chunk, fit in zip(known.snapshot, chunks, strict=False)
+                    if fit > RELEVANT
+                ),
+                key=lambda chunk: -chunk.similarity,
+            )
+            matches.append(HeadingMatch(known, score, similar, recent, tuple(relevant)))
+        return sorted(
+            matches, key=lambda match: (-match.score, -match.entry.modified.timestamp(), match.entry.path)
+        )
+
+    def listing(self, path: str = "", *, contents: bool = False) -> HeadingNode:
+        """The tree below a heading, or all of it; on request with what the entries say."""
+        heading = "" if is_root(path) else checked_path(path)
+        marks = self._store.entry_paths(heading)
+        said = {entry.path: entry.content for entry in self._store.entries(heading)} if contents else {}
+        if not heading:
+            return _branch("", "", marks, said)
+        entry = self._store.entry(heading)
+        if entry is not None:
+            marks = [(heading, entry.version, entry.modified), *marks]
+            said |= {heading: entry.content} if contents else {}
+        elif not marks:
+            raise self._unknown(heading)
+        return _branch(heading.rpartition("/")[2], heading, marks, said)
+
+    def delete(self, path: str, *, now: datetime, recursive: bool = False) -> int:
+        """Delete an entry, and on request all below it. Gives how many went; their versions stay in the history."""
+        path = checked_path(path)
+        gone = self._store.delete_entry(path, now=now, recursive=recursive)
+        if not gone:
+            raise self._unknown(path, deleting=True)
+        return gone
+
+    def move(self, path: str, to: str, *, now: datetime) -> SavedEntry:
+        """An entry stands under another path, with what explains it."""
+        entry = self._store.entry(checked_path(path))
+        if entry is None:
+            raise self._unknown(path)
+        moved = self._store.save_entry(
+            checked_path(to),
+            entry.content,
+            now=now,
+            snapshot=entry.snapshot,
+            vectors=entry.vectors if entry.model else None,
+            model=entry.model,
+        )
+        self._store.delete_entry(entry.path, now=now)
+        return _remembered(moved)
+
+    def content(self, path: str) -> Json:
+        """What an entry says; None if there is no entry."""
+        entry = self._store.entry(checked_path(path))
+        return None if entry is None else entry.content
+
+    def paths(self) -> list[str]:
+        """Of all entries."""
+        return [path for path, _, _ in self._store.entry_paths()]
+
+    def newest(self) -> list[MemoryEntry]:
+        """All entries, those that changed last first."""
+        return sorted(self._store.entries(), key=lambda entry: entry.modified, reverse=True)
+
+    def history(self, path: str) -> list[SavedEntry]:
+        """All versions, the newest first; also of an entry that was deleted."""
+        path = checked_path(path)
+        entry = self._store.entry(path)
+        versions = [_remembered(one) for one in ([entry] if entry else []) + self._store.entry_versions(path)]
+        if not versions:
+            raise self._unknown(path)
+        return versions
+
+    def _explaining(self, text: str, tokens: int, within: frozenset[str] | None) -> list[SnapshotChunk]:
+        """The most relevant chunks, whole, as many as fit."""
+        chosen: list[SnapshotChunk] = []
+        left = tokens
+        if self._within is not None:
+            within = self._within if within is None else within & self._within
+        for chunk in self._search(text, CANDIDATES, within) if self._search and tokens > 0 else ():
+            if chunk.tokens <= left:
+                chosen.append(chunk)
+                left -= chunk.tokens
+        return chosen
+
+    def _similarities(
+        self, query: str, entries: Sequence[MemoryEntry]
+    ) -> dict[str, tuple[float, Sequence[float]]]:
+        """Of each entry, and of each chunk of its snapshot. By vectors.
+
+        Words decide for an entry that another embedder made, until it is saved again.
+        """
+        embedder = self._open_embedder()
+        model = (embedder.name, embedder.dimension) if embedder else None
+        comparable: list[MemoryEntry] = []
+        others: list[MemoryEntry] = []
+        for entry in entries:
+            fits = (entry.model, *entry.vectors.shape[1:]) == model
+            (comparable if fits else others).append(entry)
+        similar = _word_similarities(query, others)
+        if embedder and comparable:
+            asked = embedder.embed([query], query=True)[0]
+            for entry in comparable:
+                fits = (entry.vectors @ asked).tolist()
+                similar[entry.path] = max(0.0, *fits), fits
+        return similar
+
+    def _unknown(self, path: str, *, deleting: bool = False) -> UnknownMemory:
+        below = len(self._store.entry_paths(path))
+        if not below:
+            return UnknownMemory(f"There is no memory at {path}.")
+        how = "Delete them with recursive" if deleting else "List or query the heading"
+        return UnknownMemory(f"{path} is a heading; memories below it: {below}. {how}.")
+
+
+def _packed(chunk: SnapshotChunk) -> dict[str, Json]:
+    return {
+        "key": str(chunk.key),
+        "text": chunk.text,
+        "tokens": chunk.tokens,
+        "similarity": round(float(chunk.similarity), 6),
+        "said": chunk.said,
+    }
+
+
+def _remembered(entry: MemoryEntry) -> SavedEntry:
+    chunks = tuple(
+        SnapshotChunk(
+            None if one["key"] is None else ChunkKey.parse(one["key"]),
+            one["text"],
+            one["tokens"],
+            one["similarity"],
+            one.get("said"),
+        )
+        for one in entry.snapshot
+        if "key" in one
+    )
+    return SavedEntry(
+        entry.path,
+        entry.content,
+        chunks,
+        entry.created,
+        entry.modified,
+        entry.accessed,
+        entry.version,
+        entry.ended,
+    )
+
+
+def _recency(modified: datetime, now: datetime, decay_days: float) -> float:
+    """1 for what was saved now, 1/e after so many days."""
+    return math.exp(-max(0.0, (now - modified).total_seconds()) / DAY / decay_days)
+
+
+def _word_similarities(
+    query: str, entries: Sequence[MemoryEntry]
+) -> dict[str, tuple[float, Sequence[float]]]:
+    """The share of the query's words that an entry or its snapshot holds; words that few entries hold weigh more."""
+    held = {entry.path: set(terms(_words_of(entry))) for entry in entries}
+    asked = set(terms(query))
+    rarity = {word: len(held) / (0.5 + sum(word in words for words in held.values())) for word in asked}
+    weights = {word: math.log1p(rare) for word, rare in rarity.items()}
+    total = sum(weights.values()) or 1.0
+
+    def share(words: set[str]) -> float:
+        return sum(weights[word] for word in asked & words) / total
+
+    kept = {
+        entry.path: [share(set(terms(one["text"]))) for one in entry.snapshot if "text" in one]
+        for entry in entries
+    }
+    return {path: (share(words), kept[path]) for path, words in held.items()}
+
+
+def _words_of(entry: MemoryEntry) -> str:
+    kept = (one["text"] for one in entry.snapshot if "text" in one)
+    return " ".join([entry.path, _text_of(entry.content), *kept])
+
+
+def _text_of(content: Json) -> str:
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+
+def _branch(
+    heading: str, path: str, marks: Sequence[tuple[str, int, datetime]], said: Mapping[str, Json]
+) -> HeadingNode:
+    """Entries below a path, in order of paths, as a tree."""
+    version: int | None = None
+    modified: datetime | None = None
+    below: dict[str, list[tuple[str, int, datetime]]] = {}
+    start = len(path) + 1 if path else 0
+    for mark in marks:
+        if mark[0] == path:
+            _, version, modified = mark
+        else:
+            below.setdefault(mark[0][start:].split("/", 1)[0], []).append(mark)
+    children = tuple(
+        _branch(name, f"{path}/{name}" if path else name, below[name], said) for name in sorted(below)
+    )
+    return HeadingNode(heading, path, version, modified, children, said.get(path))

@@ -1,0 +1,164 @@
+"""What was said in a window: pages with the sources of each reply, the timeline, and a digest of what was used most."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+
+from halo_weave.chat.open_window import INTERRUPTED
+from halo_weave.chat.reply import THOUGHT, TOOL, UNFINISHED
+from halo_weave.chat.views import ReplySourceView, TranscriptChunk, TranscriptPage, TranscriptTurn
+from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.store.protocol import Store
+from halo_weave.store.records import DOCUMENT, ChunkEventKind, ReplySource, TimelineEvent, WindowTimeline
+
+MIN_USED_SHARE = 0.05  # a chunk was used if so much of the reply came from it
+
+
+def reply_sources(
+    store: Store, turn_ids: Iterable[int], names: Mapping[str, str]
+) -> dict[int, tuple[ReplySourceView, ...]]:
+    """By reply: the chunks that woke up for it or were used by it, the most used first. Unknown replies are left out."""
+    found = store.remembered(turn_ids, least=MIN_USED_SHARE)
+    return {turn: tuple(_told(one, names) for one in memories) for turn, (_, memories) in found.items()}
+
+
+def _told(one: ReplySource, names: Mapping[str, str]) -> ReplySourceView:
+    record, chunk = one.record, one.record.chunk
+    return ReplySourceView(
+        chunk.key,
+        chunk.start,
+        len(chunk),
+        chunk.text,
+        record.said,
+        record.window,
+        names.get(record.window, ""),
+        record.speaker,
+        one.share,
+        one.woken,
+    )
+
+
+def transcript_page(
+    store: Store,
+    window_id: str,
+    names: Mapping[str, str],
+    *,
+    offset: int | None,
+    around: int | None,
+    limit: int,
+) -> TranscriptPage:
+    """Turns said in a window, in order: from an offset on, around a turn, or the last ones."""
+    page = store.said_in(window_id, offset=offset, around=around, limit=limit)
+    grouped = [list(group) for _, group in groupby(page.chunks, key=lambda one: one.key.turn_id)]
+    replies = [chunks[0].key.turn_id for chunks in grouped if chunks[0].key.role is Role.ASSISTANT]
+    reminded = reply_sources(store, replies, names)
+    siblings = store.siblings({chunks[0].key.turn_id for chunks in grouped})
+    turns = []
+    for chunks in grouped:
+        first = chunks[0]
+        alike = siblings.get(first.key.turn_id, [first.key.turn_id])
+        turns.append(
+            TranscriptTurn(
+                first.key.turn_id,
+                first.key.role,
+                first.speaker,
+                first.said,
+                first.window,
+                names.get(first.window, ""),
+                INTERRUPTED in first.tags,
+                tuple(
+                    TranscriptChunk(
+                        one.key,
+                        one.chunk.start,
+                        len(one.chunk),
+                        one.chunk.tokens.spelled(),
+                        TOOL in one.tags,
+                        THOUGHT in one.tags,
+                    )
+                    for one in chunks
+                ),
+                reminded.get(first.key.turn_id),
+                len(alike),
+                alike.index(first.key.turn_id) + 1,
+                DOCUMENT in first.tags,
+                UNFINISHED in first.tags,
+            )
+        )
+    return TranscriptPage(page.total, page.offset, tuple(turns))
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineStep:
+    """What happened to a chunk, and after which turn it was so; both by their place among all."""
+
+    step: int
+    chunk: int
+    event: ChunkEventKind
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineView:
+    """The turns and chunks of a window in order, and what became of the chunks."""
+
+    turns: tuple[int, ...]
+    keys: tuple[ChunkKey, ...]
+    tokens: tuple[int, ...]
+    foreign: tuple[int, ...]  # said in another window
+    live: tuple[int, ...]
+    pinned: tuple[int, ...]
+    events: tuple[TimelineStep, ...]
+
+
+def timeline_view(life: WindowTimeline) -> TimelineView:
+    """The steps of a life: which turn each event belongs to."""
+    places = {chunk.key: place for place, chunk in enumerate(life.chunks)}
+    own = {turn for turn, _ in life.turns}
+    times = [said for _, said in life.turns]
+
+    def step(one: TimelineEvent) -> int:
+        """What recall and the model's memory wake up belongs to the turn that is stored right after."""
+        said = bisect_right(times, one.happened) - 1
+        woken_for_it = one.event == "woke" and one.why in ("recall", "memory")
+        return max(0, min(len(times) - 1, said + woken_for_it))
+
+    return TimelineView(
+        tuple(turn for turn, _ in life.turns),
+        tuple(places),
+        tuple(chunk.tokens for chunk in life.chunks),
+        tuple(places[chunk.key] for chunk in life.chunks if chunk.key.turn_id not in own),
+        tuple(places[chunk.key] for chunk in life.chunks if chunk.live),
+        tuple(places[chunk.key] for chunk in life.chunks if chunk.pinned),
+        tuple(TimelineStep(step(one), places[one.key], one.event, one.why) for one in life.events),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A chunk in its own words, and what it gave to the window's replies."""
+
+    key: ChunkKey
+    text: str
+    speaker: str
+    said: datetime
+    share: float  # of the replies, added up
+    replies: tuple[int, ...]  # the turns of those that used it
+
+
+def digest(store: Store, window_id: str, tokens: int) -> list[Excerpt]:
+    """What was used most, up to so many tokens, in the order in which it was said. No word is changed."""
+    used = {one.key: one for one in store.most_used(window_id)}
+    records = {one.key: one for one in store.chunks_by_key(list(used))}
+    chosen, left = [], tokens
+    for key in used:
+        if key in records and len(records[key].chunk) <= left:
+            chosen.append(records[key])
+            left -= len(records[key].chunk)
+    return [
+        Excerpt(one.key, one.chunk.text, one.speaker, one.said, used[one.key].share, used[one.key].turns)
+        for one in sorted(chosen, key=lambda one: one.chunk.start)
+    ]

@@ -1,0 +1,181 @@
+"""What a turn is asked to do: answer a new message, regenerate a reply, or continue one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from halo_weave.chat.documents import Document
+from halo_weave.chat.open_window import OpenWindow
+from halo_weave.chat.recall_plan import NO_OVERRIDES, RecallOverrides
+from halo_weave.chat.reply import THOUGHT, TOOL, ReplyKind, generation_prompt
+from halo_weave.chat.runtime import Runtime
+from halo_weave.core.pruning import Prune, PrunePlan, PruneReason
+from halo_weave.core.tokens import Role, Tokens
+from halo_weave.engines.base import Engine, Sampling
+from halo_weave.errors import BadInput
+from halo_weave.settings import Settings
+from halo_weave.store.protocol import Store
+from halo_weave.store.records import TurnRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """What another program wants to hold for one reply, instead of what the window has."""
+
+    system_prompt: str = ""
+    tools: str = ""  # that it runs itself, as JSON; the model only calls them
+    grammar: str = ""  # GBNF: the reply has this form
+    likely: int = 0  # how many of the likeliest tokens are told with each one
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """`text` is what the user says, or has said. What follows on the branch goes aside once something takes its place."""
+
+    text: str
+    stop: tuple[str, ...] = ()
+    after: int | None = None  # what is said follows this turn instead of the last one; 0: none
+    question: int | None = None  # nothing new is said: this turn of the user's is answered
+    opening: tuple[tuple[ReplyKind, Tokens], ...] = ()  # what the reply begins with
+    terms: ClientOptions | None = None
+    wish: RecallOverrides = NO_OVERRIDES
+    documents: tuple[Document, ...] = ()  # that come with what is said
+    speaker: str = ""  # who says it, if several write in the window
+
+    @property
+    def tokens(self) -> int:
+        """Of the opening."""
+        return sum(len(tokens) for _, tokens in self.opening)
+
+    def sampling(self, settings: Settings, most: int) -> Sampling:
+        """How the reply is written: at most so many tokens. Other programs bring their own stop strings."""
+        stop = self.stop if self.terms else (*self.stop, *settings.stops)
+        return Sampling(
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            top_k=settings.top_k,
+            min_p=settings.min_p,
+            repeat_penalty=settings.repeat_penalty,
+            seed=settings.seed,
+            max_new_tokens=most,
+            stop=stop,
+            grammar=self.terms.grammar if self.terms else "",
+            likely=self.terms.likely if self.terms else 0,
+        )
+
+
+def on_branch(store: Store, window_id: str, turn_id: int) -> bool:
+    """Whether the window's current branch goes through a turn."""
+    return any(turn.id == turn_id for turn in store.branch(window_id, turn_id - 1)[:1])
+
+
+def checkout_turn(system: Runtime, window_id: str, turn_id: int) -> None:
+    """The window's current branch goes through this turn; if it did not, the turn becomes its last one."""
+    if not on_branch(system.store, window_id, turn_id):
+        system.store.switch(window_id, turn_id, now=system.now())
+
+
+def message_request(
+    system: Runtime, window_id: str, text: str, stop: Sequence[str], after: int | None
+) -> TurnRequest:
+    if after:
+        checkout_turn(system, window_id, after)
+    return TurnRequest(text, tuple(stop), after)
+
+
+def regenerate_request(
+    system: Runtime, window_id: str, turn_id: int | None, stop: Sequence[str]
+) -> TurnRequest:
+    """`turn_id`: the user's turn, or its answer; None: the last one."""
+    store = system.store
+    if turn_id is None:
+        asked = [turn for turn in store.branch(window_id) if turn.role is Role.USER]
+        if not asked:
+            raise BadInput("There is nothing to answer yet. Say something first.")
+        turn = asked[-1]
+    else:
+        turn = store.turn_record(turn_id)
+    if turn.answers is not None:
+        turn = store.turn_record(turn.answers)
+    if turn.role is not Role.USER:
+        raise BadInput(f"Turn {turn.id} is not the user's; only those are answered.")
+    checkout_turn(system, window_id, turn.id)
+    return TurnRequest(text_of_turn(store, turn.id), tuple(stop), question=turn.id)
+
+
+def continue_request(system: Runtime, window_id: str, stop: Sequence[str]) -> TurnRequest:
+    """The reply that ends the branch goes on where it was cut."""
+    store, head, model = system.store, system.window(window_id).head, system.model_in(window_id)
+    last = store.turn_record(head) if head else None
+    if last is None or last.role is not Role.ASSISTANT or last.answers is None:
+        raise BadInput("There is no reply to go on with. Say something, or let the last words be answered.")
+    kinds: dict[ReplyKind, Tokens] = {}
+    for record in store.turn(last.id):
+        if record.gone or TOOL in record.tags:
+            continue
+        kind: ReplyKind = "thought" if THOUGHT in record.tags else "answer"
+        tokens = record.chunk.tokens
+        if record.tokenizer != model.engine.info.tokenizer or not model.prompt_builder.readable(tokens):
+            tokens = model.engine.tokenize(record.chunk.text)
+        kinds[kind] = kinds[kind] + tokens if kind in kinds else tokens
+    if not kinds:
+        raise BadInput(
+            "Nothing is left of the last reply to go on with. Let the last words be answered again."
+        )
+    effort = system.settings(system.window(window_id)).effort
+    opening = _with_marks(system, model.engine, kinds, effort)
+    return TurnRequest(text_of_turn(store, last.answers), tuple(stop), question=last.answers, opening=opening)
+
+
+def _with_marks(
+    system: Runtime, engine: Engine, kinds: dict[ReplyKind, Tokens], effort: str | None
+) -> tuple[tuple[ReplyKind, Tokens], ...]:
+    """A reply as the model wrote it: with the marks around its thought, as far as the prompt does not have them."""
+    marks = engine.facts.marks
+    if marks is None:
+        return (("answer", kinds["answer"]),) if "answer" in kinds else ()
+    opened = marks.opened_by(generation_prompt(engine, effort))
+    parts: list[tuple[ReplyKind, Tokens]] = []
+    if "thought" in kinds or opened:
+        if not opened:
+            parts.append(("mark", engine.tokenize(marks.open, special=True)))
+        if "thought" in kinds:
+            parts.append(("thought", kinds["thought"]))
+        if "answer" in kinds:
+            parts.append(("mark", engine.tokenize(marks.close + "\n\n", special=True)))
+    if "answer" in kinds:
+        parts.append(("answer", kinds["answer"]))
+    return tuple(parts)
+
+
+def text_of_turn(store: Store, turn_id: int) -> str:
+    """What a turn says, without thoughts."""
+    own = [one for one in store.turn(turn_id) if one.merged_into is None and THOUGHT not in one.tags]
+    return b"".join(one.chunk.tokens.raw for one in own).decode("utf-8", errors="replace")
+
+
+def set_aside_replaced_turns(system: Runtime, open_window: OpenWindow, asked: TurnRequest) -> None:
+    """The open window as it was before the turn went on. The store follows when something takes its place."""
+    place = asked.question if asked.question is not None else asked.after
+    if place is None:
+        return
+    open_window.leave(_ids(system.store.branch(open_window.record.id, place)))
+    if asked.question is None:
+        return
+    chunks = [one for one in system.store.turn(asked.question) if not one.gone]
+    if not chunks:
+        raise BadInput(f"Turn {asked.question} was deleted. Undelete it first.")
+    end = max(one.chunk.stop for one in chunks)
+    later = [live for live in open_window.window if live.chunk.start >= end]
+    goes = [Prune(one.chunk.key, len(one.chunk), one.peak, PruneReason.TURN_OVER, 0) for one in later]
+    if goes:  # said elsewhere since, and woken for what is left now
+        open_window.prune(PrunePlan(0, 0, tuple(goes)), now=system.now())
+    asleep = [one.key for one in chunks if one.key not in open_window.window]
+    plan = open_window.plan_snapshot(asleep, open_window.engine.info.context)
+    if plan.wakes:
+        open_window.wake(plan, {}, now=system.now())
+
+
+def _ids(turns: Collection[TurnRecord]) -> frozenset[int]:
+    return frozenset(turn.id for turn in turns)

@@ -1,0 +1,401 @@
+"""Start and stop turns, each in its own thread, and publish their events."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import dataclass, fields, replace
+from threading import Lock, Thread, current_thread
+from typing import Any
+
+from halo_weave.chat.branches import Branches
+from halo_weave.chat.documents import Document, Documents
+from halo_weave.chat.event_hub import EventHub
+from halo_weave.chat.events import (
+    INTERNAL_ERROR_MESSAGE,
+    MessageStored,
+    RegenerationStarted,
+    ReplyStored,
+    TurnEnded,
+    TurnEvent,
+    TurnFailed,
+    WindowChanged,
+    WindowEvent,
+)
+from halo_weave.chat.prefetch import Prefetcher
+from halo_weave.chat.recall_plan import NO_OVERRIDES, RecallOverrides
+from halo_weave.chat.remote_replies import RemoteReplies
+from halo_weave.chat.reply import ReplyKind
+from halo_weave.chat.reply_storage import recover_drafts
+from halo_weave.chat.runtime import Runtime
+from halo_weave.chat.turn import COUNTS, Turn
+from halo_weave.chat.turn_request import (
+    ClientOptions,
+    TurnRequest,
+    continue_request,
+    message_request,
+    regenerate_request,
+    set_aside_replaced_turns,
+)
+from halo_weave.core.tokens import Role, Tokens
+from halo_weave.engines.base import Sampling
+from halo_weave.errors import AnotherModel, BadInput, BadSetting, HaloWeaveError, ServerFailed, StoreError
+from halo_weave.store.coordination import RemoteChange
+
+log = logging.getLogger(__name__)
+CLOSE_TIMEOUT = 10.0  # seconds to wait for a reply to be stored when the program ends
+OVERRIDES = {field.name for field in fields(Sampling)} - {"stop", "grammar", "likely"}
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAccepted:
+    """The user's words are stored, and a reply to them comes. The turn's events are those after `before`."""
+
+    heard: MessageStored | RegenerationStarted
+    before: str
+
+
+class Turns(Branches):
+    """`weave.turns`: what is said, and what is told of it."""
+
+    def __init__(self, system: Runtime, ahead: Prefetcher) -> None:
+        self._system, self._ahead = system, ahead
+        self._lock = Lock()
+        self._threads: dict[str, Thread] = {}  # the latest of each window
+        self._running: dict[str, Turn] = {}
+        self._last: dict[str, Mapping[str, Any]] = {}
+        self.totals = Totals()
+        self._documents = Documents(system)
+        self.overhearing = RemoteReplies(system)
+
+    def within(self, system: Runtime) -> Turns:
+        """The same turns, for someone who reaches only a part of the system."""
+        other = copy(self)
+        other._system, other._documents = system, Documents(system)
+        return other
+
+    def say(
+        self,
+        window_id: str,
+        text: str,
+        *,
+        sampling: Mapping[str, Any] | None = None,
+        stop: Sequence[str] = (),
+        after: int | None = None,
+        terms: ClientOptions | None = None,
+        wish: RecallOverrides = NO_OVERRIDES,
+        documents: Sequence[Document] = (),
+    ) -> Future[TurnAccepted]:
+        """Begin a turn in a thread. The future holds until the user's words are stored, or says why they are not.
+
+        `sampling`: settings such as temperature or max_new_tokens, for this turn alone. `stop`: the reply ends before
+        one of these texts. `after`: the turn that these words follow, instead of the last one; 0: none. `terms`: what
+        another program wants to hold for this reply. `wish`: what is to wake up for it, and what not. `documents` become
+        turns of their own, right before the words.
+        """
+
+        def order() -> TurnRequest:
+            attached = self._documents.checked(documents, window_id) if documents else ()
+            asked = self._saying(window_id, text, stop, after)
+            return replace(asked, terms=terms, wish=wish, documents=attached)
+
+        return self._begin(window_id, order, sampling)
+
+    def answer(
+        self,
+        window_id: str,
+        turn_id: int | None = None,
+        *,
+        sampling: Mapping[str, Any] | None = None,
+        stop: Sequence[str] = (),
+        terms: ClientOptions | None = None,
+        opening: tuple[tuple[ReplyKind, Tokens], ...] = (),
+    ) -> Future[TurnAccepted]:
+        """A reply to words that have none, or another reply; the former one stays in the record.
+
+        `turn_id`: the user's turn, or a reply to it; by default the last one. `opening`: how the reply begins.
+        """
+
+        def order() -> TurnRequest:
+            return replace(
+                regenerate_request(self._system, window_id, turn_id, stop), terms=terms, opening=opening
+            )
+
+        return self._begin(window_id, order, sampling)
+
+    def go_on(
+        self,
+        window_id: str,
+        *,
+        sampling: Mapping[str, Any] | None = None,
+        stop: Sequence[str] = (),
+        terms: ClientOptions | None = None,
+    ) -> Future[TurnAccepted]:
+        """The last reply goes on where it ended. The shorter one stays in the record."""
+
+        def order() -> TurnRequest:
+            return replace(continue_request(self._system, window_id, stop), terms=terms)
+
+        return self._begin(window_id, order, sampling)
+
+    def edit(
+        self,
+        window_id: str,
+        turn_id: int,
+        text: str,
+        *,
+        sampling: Mapping[str, Any] | None = None,
+        stop: Sequence[str] = (),
+    ) -> Future[TurnAccepted] | None:
+        """The turn says something else. Words of the user's are answered; for others there is no future to wait for."""
+        turn = self._system.store.turn_record(turn_id)
+        if turn.role is Role.USER:
+            return self.say(window_id, text, sampling=sampling, stop=stop, after=turn.parent or 0)
+        self.replace(window_id, turn_id, storable_text(text))
+        return None
+
+    def steps(
+        self,
+        window_id: str,
+        text: str,
+        sampling: Mapping[str, Any] | None = None,
+        stop: Sequence[str] = (),
+        after: int | None = None,
+    ) -> Iterator[TurnEvent]:
+        """One turn in the caller's thread: it goes on as long as the caller asks for the next event."""
+        yield from self._steps(window_id, lambda: self._saying(window_id, text, stop, after), sampling)
+
+    def _saying(self, window_id: str, text: str, stop: Sequence[str], after: int | None) -> TurnRequest:
+        text = storable_text(text)
+        if not text.strip():
+            raise BadInput("There is nothing to say. Write something first.")
+        asked = message_request(self._system, window_id, text, stop, after)
+        return replace(asked, speaker=self._system.speaker_name(self._system.window(window_id)))
+
+    def _steps(
+        self, window_id: str, order: Callable[[], TurnRequest], sampling: Mapping[str, Any] | None
+    ) -> Iterator[TurnEvent]:
+        system = self._system
+        if unknown := sorted((sampling or {}).keys() - OVERRIDES):
+            raise BadSetting(
+                f"{unknown[0]!r} cannot be set for one turn. Use: {', '.join(sorted(OVERRIDES))}."
+            )
+        began = time.perf_counter()
+        system.open.wait(CLOSE_TIMEOUT)
+        system.ready(window_id)
+        with _opened_anew(system.root, window_id), system.alone(window_id):
+            recover_drafts(system.root, held=window_id)
+            asked = order()
+            system.recall.expect(asked.text)
+            open_window = system.open_window_to_change(window_id)
+            open_window.settings = open_window.settings.changed(sampling or {})
+            set_aside_replaced_turns(system, open_window, asked)
+            turn = Turn(system.root, open_window, asked, began)  # what it may touch was decided
+            system.busy_windows[window_id], self._running[window_id] = open_window, turn
+            try:
+                yield from turn.run()
+            finally:
+                del system.busy_windows[window_id], self._running[window_id]
+        if asked.terms is None:  # what another program will send begins as it likes
+            self._ahead.wish(window_id, speaker=asked.speaker)
+
+    def wait_until_free(self, window_id: str, timeout: float) -> None:
+        """Wait until nothing is said or changed in a window."""
+        self._system.wait_until_free(window_id, timeout)
+
+    def follow(self, window_id: str, after: str | None = None) -> Iterator[WindowEvent]:
+        """The events after one, then those that come, up to the end of a turn."""
+        for numbered in self.hub(window_id).follow(after):
+            yield numbered.event
+            if isinstance(numbered.event, TurnEnded | TurnFailed):
+                return
+
+    def polled(self, window_id: str, after: str) -> Iterator[WindowEvent | None]:
+        """The same without waiting: None where nothing has come yet."""
+        for numbered in self.hub(window_id).polled(after, lambda: None):
+            yield None if numbered is None else numbered.event
+            if numbered is not None and isinstance(numbered.event, TurnEnded | TurnFailed):
+                return
+
+    def events_since(self, window_id: str, after: str) -> list[WindowEvent]:
+        """The events after one that were told already."""
+        hub = self.hub(window_id)
+        return [one.event for one in hub.since(hub.place(after))[0]]
+
+    def hub(self, window_id: str) -> EventHub:
+        """The events of a window."""
+        self._system.window(window_id)
+        return self._system.hubs.of(window_id)
+
+    @property
+    def watchers(self) -> int:
+        """How many follow the events of any window."""
+        return self._system.hubs.watchers
+
+    def abort(self, window_id: str) -> bool:
+        """Stop the reply at its next token, whichever server writes it. What was said so far stays."""
+        self._system.check_writes(window_id)
+        return self._stop(window_id) or self._system.store.fleet.stop(window_id)
+
+    def abort_all(self) -> None:
+        """Stop every reply of this process at its next token."""
+        for window_id in self.generating():
+            self._stop(window_id)
+
+    def _stop(self, window_id: str) -> bool:
+        turn = self._running.get(window_id)
+        if turn is not None:
+            turn.flag.set()
+        return turn is not None
+
+    def hear(self, news: RemoteChange) -> None:
+        """Another server tells something of a window."""
+        if news.event == "stop" and news.window is not None:
+            self._stop(news.window)
+            return
+        self._system.hear(news)
+        if news.event == "changed" and news.window is not None:
+            self.overhearing.hear(news.window)
+
+    def generating(self) -> list[str]:
+        return self._system.mine(list(self._running))
+
+    @property
+    def waiting(self) -> int:
+        """Turns of which the model has not said anything yet."""
+        return sum(not turn.stats["tokens"] for turn in list(self._running.values()))
+
+    def last(self, window_id: str) -> Mapping[str, Any]:
+        """What the window's last turn came to."""
+        return self._last.get(window_id, {})
+
+    def close(self) -> None:
+        """Let go of those who watch, stop every reply, and wait until what was said is stored."""
+        self._system.hubs.close()
+        self.overhearing.close()
+        end = time.monotonic() + CLOSE_TIMEOUT
+        self._system.store_deadline = min(self._system.store_deadline, end - CLOSE_TIMEOUT / 4)
+        with self._lock:
+            threads = list(self._threads.values())
+        for thread in threads:
+            while thread.is_alive() and time.monotonic() < end:
+                self.abort_all()
+                thread.join(0.05)
+
+    # In the turn's thread
+
+    def _begin(
+        self, window_id: str, order: Callable[[], TurnRequest], sampling: Mapping[str, Any] | None
+    ) -> Future[TurnAccepted]:
+        begun: Future[TurnAccepted] = Future()
+        asked = (window_id, order, sampling or {}, begun)
+        Thread(target=self._run, args=asked, name=f"turn in {window_id}", daemon=True).start()
+        return begun
+
+    def _run(
+        self,
+        window_id: str,
+        order: Callable[[], TurnRequest],
+        sampling: Mapping[str, Any],
+        begun: Future[TurnAccepted],
+    ) -> None:
+        hub, ended, empty = None, None, False
+        try:
+            for event in self._steps(window_id, order, sampling):
+                if hub is None:
+                    hub = self._enter(window_id)
+                    before = hub.last
+                if isinstance(event, TurnEnded):
+                    ended = event
+                    continue
+                hub.publish(event)
+                if isinstance(event, MessageStored | RegenerationStarted):
+                    begun.set_result(TurnAccepted(event, before))
+                    self._system.store.fleet.tell([window_id])  # the user's words
+                    again = isinstance(event, RegenerationStarted)
+                empty = empty or (isinstance(event, ReplyStored) and again and not event.chunks)
+            if hub is not None and ended is not None:
+                # Only now is the window free: whoever hears this may speak at once.
+                self._last[window_id] = ended.stats
+                self.totals.add_turn(ended.stats)
+                log.info("A turn ended.", extra={"figures": {"window": window_id, **ended.stats}})
+                hub.publish(ended)
+                if empty:  # the former answer is there again
+                    hub.publish(WindowChanged())
+        except Exception as error:
+            known = isinstance(error, HaloWeaveError)
+            self.totals.add_failure(error)
+            if not known:
+                log.exception("The turn in window %s failed.", window_id)
+            if hub is not None:
+                hub.publish(
+                    TurnFailed(
+                        str(error) if known else INTERNAL_ERROR_MESSAGE, isinstance(error, ServerFailed)
+                    )
+                )
+            if not begun.done():
+                begun.set_exception(error)
+        self._system.hubs.bound(window_id)
+
+    def _enter(self, window_id: str) -> EventHub:
+        """The window is ours. The turn before may have its last event still to tell; ours come after it."""
+        with self._lock:
+            previous = self._threads.get(window_id)
+            self._threads[window_id] = current_thread()
+        if previous is not None:
+            previous.join()
+        return self._system.hubs.of(window_id)
+
+
+@contextmanager
+def _opened_anew(system: Runtime, window_id: str) -> Iterator[None]:
+    """An engine whose server runs another model now is opened again: the next turn speaks with that one."""
+    try:
+        yield
+    except AnotherModel:
+        with suppress(HaloWeaveError):  # another window speaks with it
+            name = system.settings(system.window(window_id)).answered_by
+            if name:
+                system.close_engine(name)
+            else:
+                system.reopen()
+        raise
+
+
+def storable_text(text: str) -> str:
+    """Text as it can be stored: no NUL, no lone surrogates."""
+    return text.replace("\0", "").encode("utf-8", errors="replace").decode("utf-8")
+
+
+class Totals:
+    """Sums that only grow. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._sums: Counter[str] = Counter()
+
+    def add_turn(self, stats: Mapping[str, Any]) -> None:
+        """The figures of a turn that ended."""
+        pace = stats.get("tokens_per_second") or 0
+        with self._lock:
+            self._sums["turns"] += 1
+            for name in COUNTS:
+                self._sums[name] += stats.get(name, 0)
+            self._sums["seconds"] += stats.get("seconds", 0)
+            self._sums["own_seconds"] += stats.get("own_ms_per_turn", 0) / 1e3
+            self._sums["recall_seconds"] += stats.get("recall_ms", 0) / 1e3
+            self._sums["writing_seconds"] += stats.get("tokens", 0) / pace if pace else 0
+
+    def add_failure(self, error: Exception) -> None:
+        with self._lock:
+            self._sums["failures"] += 1
+            self._sums["store_errors"] += isinstance(error, StoreError)
+
+    def read(self) -> Counter[str]:
+        with self._lock:
+            return self._sums.copy()

@@ -1,0 +1,152 @@
+"""The running system as the server and the command line use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from datetime import UTC, datetime
+from typing import cast
+
+from halo_weave.chat.access import PersonRuntime
+from halo_weave.chat.chunks import Chunks
+from halo_weave.chat.documents import Documents
+from halo_weave.chat.injection import Injection, inject_snapshot
+from halo_weave.chat.memory import McpMemory, Memory, Reembed
+from halo_weave.chat.models import Calibrate, Engines, Models, OpenModel, RememberModel
+from halo_weave.chat.people import People
+from halo_weave.chat.prefetch import Prefetcher
+from halo_weave.chat.presets import Presets
+from halo_weave.chat.recorder import DeleteRecordings, NewRecorder
+from halo_weave.chat.reply_storage import recover_drafts
+from halo_weave.chat.runtime import OpenEngine, Runtime
+from halo_weave.chat.tools.notes import Notes
+from halo_weave.chat.tools.structured_memory import StructuredMemory
+from halo_weave.chat.tools.toolbox import Toolbox
+from halo_weave.chat.turn_runner import Turns
+from halo_weave.chat.windows import Windows
+from halo_weave.core.retrieval_heads import NOT_CALIBRATED, Calibration
+from halo_weave.engines.base import Engine, MemorySearch
+from halo_weave.engines.engine_list import EngineList
+from halo_weave.errors import UnknownMemory
+from halo_weave.settings import Settings
+from halo_weave.store.protocol import Store
+
+
+class Weave:
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        recall: MemorySearch,
+        toolbox: Toolbox | None = None,
+        *,
+        defaults: Settings | None = None,
+        embed_anew: Reembed | None = None,
+        open_model: OpenModel | None = None,
+        calibrate: Calibrate | None = None,
+        remember_model: RememberModel | None = None,
+        calibration: Calibration = NOT_CALIBRATED,
+        new_recorder: NewRecorder | None = None,
+        engine_list: EngineList | None = None,
+        open_other: OpenEngine | None = None,
+        silent: Engine | None = None,
+        delete_recordings: DeleteRecordings | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._system = Runtime(
+            engine,
+            store,
+            recall,
+            toolbox,
+            defaults=defaults or Settings(),
+            calibration=calibration,
+            now=now,
+        )
+        self._system.new_recorder, self._system.erase_recordings = new_recorder, delete_recordings
+        self._system.listed, self._system.open_other = engine_list, open_other
+        if silent is not None:
+            self._system.use_token_counter(silent)
+        self._ahead = Prefetcher(self._system)
+        self.turns = Turns(self._system, self._ahead)
+        self.models = Models(self._system, self.turns, open_model, calibrate, remember_model)
+        self.engines = Engines(self._system, engine_list)
+        self.windows = Windows(self._system, self.turns)
+        self.documents = Documents(self._system)
+        self.presets = Presets(self._system)
+        self.chunks = Chunks(self._system)
+        self.memory = Memory(self._system, embed_anew, self._ahead)
+        self.keepsakes = MemoryTools(self._system)
+        self.library = McpMemory(self._system)
+        self.people = People(store, now, changed=self._system.changed)
+        self.now = now
+        recover_drafts(self._system)
+        self._system.split_long_chunks()
+        self._system.remove_timestamps()
+        store.fleet.listen(self.turns.hear)
+
+    def of(self, person: str) -> Weave:
+        """As this person may use it: what is theirs, and what others share with them. All of it while there is only one."""
+        whole = self._system.root
+        if not whole.store.several():
+            return self
+        system = cast(Runtime, PersonRuntime(whole, whole.store.reach(person)))
+        own = copy(self)
+        own._system = system
+        own.turns = self.turns.within(system)
+        own.memory = self.memory.within(system)
+        own.windows = Windows(system, own.turns)
+        own.documents, own.presets = Documents(system), Presets(system)
+        own.chunks, own.keepsakes = Chunks(system), MemoryTools(system)
+        own.library, own.engines = McpMemory(system), self.engines.within(system)
+        own.people = People(whole.store, self.now, changed=whole.changed, person=person, reached=system.store)
+        return own
+
+    @property
+    def engine(self) -> Engine:
+        """The model alone, without windows and memory: for the prototype's addresses."""
+        return self._system.engine
+
+    @property
+    def calibration(self) -> Calibration:
+        """The retrieval heads of the model."""
+        return self._system.calibration
+
+    def close(self) -> None:
+        """Stop what is being written and let go of everything. What was said so far is kept."""
+        self.models.close()
+        self.memory.close()
+        self._ahead.close()
+        self.turns.close()
+        self.turns.abort_all()  # also in the thread of someone who asks for a turn's steps
+        self._system.close()
+
+
+class MemoryTools:
+    """`weave.keepsakes`."""
+
+    def __init__(self, system: Runtime) -> None:
+        self._system = system
+
+    @property
+    def _toolbox(self) -> Toolbox:
+        if self._system.toolbox is None:
+            raise UnknownMemory("There is no memory of the AI's own here: its tools are off.")
+        return self._system.toolbox
+
+    @property
+    def tree(self) -> StructuredMemory:
+        return self._toolbox.tree
+
+    @property
+    def notes(self) -> Notes:
+        return self._toolbox.notes
+
+    def inject(self, window_id: str, path: str) -> Injection:
+        """The chunks that explain an entry return to their places, on at most half of the window's budget.
+
+        What is dimmest makes room for them. A window that recalls only its own gets only its own.
+        """
+        system = self._system
+        keys = self.tree.query(path, now=system.now()).keys
+        with system.exclusive_change(window_id):
+            return inject_snapshot(system.open_window_to_change(window_id), keys, now=system.now())

@@ -1,0 +1,388 @@
+"""Create, change, delete and list windows, and show their context and graveyard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from halo_weave.chat.events import ChunksPruned
+from halo_weave.chat.open_window import INTERRUPTED
+from halo_weave.chat.prompt import in_reading_order
+from halo_weave.chat.reply import THOUGHT, UNFINISHED
+from halo_weave.chat.runtime import Runtime
+from halo_weave.chat.transcript import (
+    Excerpt,
+    TimelineView,
+    digest,
+    reply_sources,
+    timeline_view,
+    transcript_page,
+)
+from halo_weave.chat.turn_runner import Turns, storable_text
+from halo_weave.chat.views import ContextView, PrunedGap, ReplyView, TranscriptPage, TurnView
+from halo_weave.core.attribution import Attribution
+from halo_weave.core.pruning import plan_prune
+from halo_weave.core.tokens import Role
+from halo_weave.errors import BadInput, UnknownChunk, UnknownWindow
+from halo_weave.settings import SHARED_KEY, Settings, checked_setting, setting_field, usable_settings
+from halo_weave.store.records import (
+    DOCUMENT,
+    MAX_TAGS,
+    NAME_LENGTH,
+    PERSONA_KEY,
+    TAG_LENGTH,
+    GraveyardChunk,
+    GraveyardPage,
+    StoredChunk,
+    WindowRecord,
+    WindowStats,
+    stored_persona,
+)
+
+LAST_TEXT = 120  # characters of a window's last words in a list
+
+
+@dataclass(frozen=True, slots=True)
+class WindowState(WindowStats):
+    """A window with what a list of windows shows of it."""
+
+    effective: Settings = field(default_factory=Settings)
+    generating: bool = False
+    owner: str = ""  # the name of whoever shares it with the one who asks; empty: it is theirs
+    writable: bool = True
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the window sets itself, as far as this version knows it."""
+        return usable_settings(self.window.settings)
+
+    @property
+    def modified(self) -> datetime:
+        """When it was last changed or spoken in."""
+        return max(self.window.modified, self.last_said or self.window.modified)
+
+    @property
+    def last_words(self) -> str:
+        return " ".join(self.last_text.split())[:LAST_TEXT]
+
+
+class Windows:
+    """`weave.windows`."""
+
+    def __init__(self, system: Runtime, turns: Turns) -> None:
+        self._system, self._turns = system, turns
+
+    # Windows and settings
+
+    def list(self) -> list[WindowState]:
+        found = []
+        for record in self._system.store.windows():
+            with suppress(UnknownWindow):  # cleared meanwhile
+                found.append(self._state(record))
+        return found
+
+    def state(self, window_id: str) -> WindowState:
+        """A window with its figures."""
+        return self._state(self._system.window(window_id))
+
+    def _state(self, record: WindowRecord) -> WindowState:
+        stats = self._system.store.window_stats(record.id)
+        figures = {one.name: getattr(stats, one.name) for one in fields(stats)}
+        generating = record.id in self._turns.generating()
+        owner, writable = self._system.access(record)
+        settings = self._system.settings(record)
+        limit = settings.live_limit(self._system.model_of(settings).engine.info.context)
+        return WindowState(
+            **figures,
+            effective=replace(settings, max_context_tokens=limit),
+            generating=generating,
+            owner=owner,
+            writable=writable,
+        )
+
+    def get(self, window_id: str) -> WindowRecord:
+        return self._system.window(window_id)
+
+    def find(self, name: str) -> WindowRecord:
+        """By its id, or by its name if only one has it."""
+        return find_window(self._system.store.windows(), name)
+
+    def names(self) -> dict[str, str]:
+        """The names of all windows that ever were, by id."""
+        return self._system.names()
+
+    def create(
+        self,
+        name: str,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        tags: Sequence[str] = (),
+        **words: str,
+    ) -> WindowRecord:
+        """A new window. `words`: system_prompt, user_name and ai_name, as far as they are not those of all windows."""
+        system = self._system
+        own = _texts({"name": name, **words})
+        shared = stored_persona(system.store.settings().get(PERSONA_KEY))
+        return system.store.create_window(
+            **{**shared, **own},
+            settings=_checked(settings or {}),
+            tags=checked_tags(tags),
+            inherits=shared.keys() - own.keys(),
+            now=system.now(),
+        )
+
+    def change(
+        self,
+        window_id: str,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        reset: Sequence[str] = (),
+        tags: Sequence[str] | None = None,
+        pinned: bool | None = None,
+        archived: bool | None = None,
+        inherits: Sequence[str] = (),
+        **texts: str | None,
+    ) -> WindowRecord:
+        """Change what is given: name, system_prompt, user_name, ai_name, settings, tags, pinned, archived.
+
+        Settings to `reset`, and the words it `inherits`, go back to those that all windows share.
+        """
+        system = self._system
+        system.window(window_id)
+        own = _checked(settings or {}, reset)
+        record = system.store.change_window(
+            window_id,
+            **_texts(texts),
+            settings=own,
+            reset=reset,
+            tags=None if tags is None else checked_tags(tags),
+            pinned=pinned,
+            archived=archived,
+            inherits=inherits,
+            now=system.now(),
+        )
+        system.changed([window_id])
+        return record
+
+    def delete(self, window_id: str) -> None:
+        """The window goes, and what was captured of it; what was said in it stays in memory."""
+        system = self._system
+        with system.alone(window_id):
+            system.window(window_id)
+            system.store.delete_window(window_id, now=system.now())
+            for engine in system.engines:
+                engine.forget(window_id)
+            system.delete_recordings(window_id)
+        system.dropped([window_id])
+
+    def drop_captures(self, window_id: str) -> None:
+        """What the lab took down of the window is deleted; nothing else changes."""
+        system = self._system
+        with system.alone(window_id):
+            system.window(window_id)
+            system.delete_recordings(window_id)
+
+    def settings(self, window_id: str | None = None) -> Settings:
+        """What holds for all windows, or in one."""
+        return self._system.settings(None if window_id is None else self._system.window(window_id))
+
+    def automatic(self) -> dict[str, int]:
+        """What settings that are empty come to with the model of all windows. While there is none, it is not known."""
+        info = self._system.engine.info
+        return (
+            {"max_context_tokens": self.settings().live_limit(info.context)} if info.abilities.speaks else {}
+        )
+
+    def change_settings(self, changes: Mapping[str, Any], reset: Sequence[str] = ()) -> Settings:
+        """Settings for all windows that do not have their own."""
+        system = self._system
+        system.store.change_settings(SHARED_KEY, _checked(changes, reset), reset, now=system.now())
+        return system.settings()
+
+    # What is in them
+
+    def context(self, window_id: str) -> ContextView:
+        """What the model reads in the window, as it is now."""
+        last = self._turns.hub(
+            window_id
+        ).last  # before all else: events after it may already be in the context
+        open_window = self._system.open_window(window_id)
+        gaps = open_window.gaps()
+        with open_window.guard:
+            ranks = open_window.window.ranks()
+            seen = [
+                open_window.seen(
+                    chunk.key, gaps.before.get(chunk.key), gaps.thoughts.get(chunk.key, 0), ranks[chunk.key]
+                )
+                for chunk in in_reading_order(
+                    open_window.window.chunks, open_window.origins, open_window.said
+                )
+            ]
+            about, budget, reply = dict(open_window.about), open_window.budget(), open_window.window.reply
+            in_progress = None
+            if reply is not None:
+                told = open_window.reply.known if open_window.reply else ()
+                brightness = open_window.window.brightness[open_window.window.offsets[-1] :][
+                    : len(told)
+                ].copy()
+                in_progress = ReplyView(
+                    reply.turn_id,
+                    reply.start,
+                    [token.text for token in told],
+                    brightness,
+                    [token.by_tool for token in told],
+                    [token.kind == THOUGHT for token in told],
+                )
+        if in_progress is None and window_id not in self._system.busy_windows:
+            in_progress = self._turns.overhearing.reply(window_id)
+        replies = {one.key.turn_id for one in seen if one.key.role is Role.ASSISTANT}
+        reminded = reply_sources(self._system.store, replies, open_window.names)
+        turns = []
+        siblings = self._system.store.siblings({one.key.turn_id for one in seen})
+        for (turn_id, role), group in groupby(seen, key=lambda one: (one.key.turn_id, one.key.role)):
+            chunks = tuple(group)
+            its = about[chunks[0].key]
+            name = open_window.names.get(its.window, "")
+            cut = INTERRUPTED in its.tags
+            alike = siblings.get(turn_id, [turn_id])
+            turns.append(
+                TurnView(
+                    turn_id,
+                    role,
+                    its.speaker,
+                    its.said,
+                    its.window,
+                    name,
+                    chunks,
+                    cut,
+                    reminded.get(turn_id),
+                    len(alike),
+                    alike.index(turn_id) + 1,
+                    DOCUMENT in its.tags,
+                    UNFINISHED in its.tags,
+                )
+            )
+        return ContextView(
+            window_id,
+            tuple(turns),
+            gaps,
+            in_progress,
+            budget,
+            last,
+            self._turns.last(window_id),
+            open_window.system.text,
+            open_window.unstored,
+        )
+
+    def digest(self, window_id: str, tokens: int) -> Sequence[Excerpt]:
+        """What the window's replies used most, up to so many tokens, in the original words."""
+        self._system.window(window_id)
+        return digest(self._system.store, window_id, tokens)
+
+    def life(self, window_id: str) -> TimelineView:
+        """All that was said in the window, without the words, and what became of it."""
+        self._system.window(window_id)
+        return timeline_view(self._system.store.life(window_id))
+
+    def prune(self, window_id: str) -> ChunksPruned:
+        """Apply the budget now, as after a reply."""
+        system = self._system
+        with system.exclusive_change(window_id):
+            open_window = system.open_window_to_change(window_id)
+            settings, kept = open_window.settings, open_window.recent_turns()
+            budget = open_window.live_limit
+            able = open_window.engine.info.abilities
+            goal = settings.prune_goal(budget, cuts=able.cuts, token_ids=able.token_ids)
+            plan = plan_prune(
+                open_window.window, budget, goal=goal, current=kept, pairs=settings.pairs_asleep
+            )
+            slept = open_window.prune(plan, now=system.now()) if plan.goes else ()
+            return ChunksPruned(slept, plan.budget, plan.over, before_turn=False)
+
+    def said(
+        self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
+    ) -> TranscriptPage:
+        """What was said in the window, in order: from an offset on, around a turn, or the last turns."""
+        self._system.window(window_id)
+        return transcript_page(
+            self._system.store, window_id, self.names(), offset=offset, around=around, limit=limit
+        )
+
+    def deleted(
+        self, window_id: str, *, offset: int = 0, limit: int = 100
+    ) -> tuple[int, Sequence[StoredChunk]]:
+        """How many chunks said in the window are deleted, and some of them, what was deleted last first."""
+        self._system.window(window_id)
+        return self._system.store.deleted_in(window_id, offset=offset, limit=limit)
+
+    def use(self, window_id: str, turn_id: int) -> tuple[int, Attribution | None]:
+        """The position of a reply's first token, and where each of its tokens came from."""
+        self._system.window(window_id)
+        chunks = self._system.store.turn(turn_id)
+        if not chunks:
+            raise UnknownChunk(f"There is no turn {turn_id} in this memory.")
+        use = self._system.store.use_of(turn_id)
+        # A reply may begin with marks that are not part of its chunks.
+        known = use is not None and use.start is not None
+        return (use.start if use and known else chunks[0].chunk.start), use  # type: ignore[return-value]
+
+    def graveyard(self, window_id: str, **query: Any) -> GraveyardPage:
+        """What sleeps in the window, by page, what slept last first. `query`: as `Store.graveyard` takes it."""
+        self._system.window(window_id)
+        return self._system.store.graveyard(window_id, **{"sort": "slept", **query})
+
+    def gap(
+        self, window_id: str, after: int, before: int, *, offset: int = 0, limit: int = 200
+    ) -> tuple[PrunedGap, Sequence[GraveyardChunk]]:
+        """What sleeps between two positions: how much, and some of it in time order."""
+        self._system.window(window_id)
+        starts, sizes = self._system.store.asleep_places(window_id)
+        inside = (starts >= after) & (starts < before)
+        first = starts[inside][offset : offset + 1]
+        found = (
+            self._system.store.asleep_between(window_id, int(first[0]), before, limit) if len(first) else []
+        )
+        return PrunedGap(int(inside.sum()), int(sizes[inside].sum())), found
+
+
+def find_window(windows: Sequence[WindowRecord], name: str) -> WindowRecord:
+    """By its id, or by its name if only one has it."""
+    found = [one for one in windows if one.id == name] or [one for one in windows if one.name == name]
+    if len(found) > 1:
+        ids = ", ".join(window.id for window in found)
+        raise BadInput(f"{len(found)} windows are called {name!r}. Name one by its id: {ids}.")
+    if not found:
+        raise UnknownWindow(f"There is no window {name!r}. To see them: halo-weave windows")
+    return found[0]
+
+
+def checked_tags(tags: Sequence[str]) -> list[str]:
+    """Each once, on one line."""
+    found = [" ".join(storable_text(tag).split()) for tag in tags]
+    if len(set(found)) > MAX_TAGS or not all(1 <= len(tag) <= TAG_LENGTH for tag in found):
+        raise BadInput(f"There are at most {MAX_TAGS} tags, each of 1 to {TAG_LENGTH} characters.")
+    return list(dict.fromkeys(found))
+
+
+def _checked(changes: Mapping[str, Any], reset: Sequence[str] = ()) -> dict[str, Any]:
+    for name in reset:
+        setting_field(name)
+    return {name: checked_setting(name, value) for name, value in changes.items()}
+
+
+def _texts(given: Mapping[str, str | None]) -> dict[str, Any]:
+    """Texts as they can be stored; names on one line."""
+    texts = {about: storable_text(text) for about, text in given.items() if text is not None}
+    return {about: text if about == "system_prompt" else window_name(text) for about, text in texts.items()}
+
+
+def window_name(text: str) -> str:
+    """A name of a window or of someone in it, on one line."""
+    name = " ".join(storable_text(text).split())
+    if not 1 <= len(name) <= NAME_LENGTH:
+        raise BadInput(f"A name has 1 to {NAME_LENGTH} characters.")
+    return name

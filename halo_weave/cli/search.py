@@ -1,0 +1,327 @@
+"""Commands that search and explain: search, tag, reindex, why, calibrate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from halo_weave.app import calibrate_engine, open_engine
+from halo_weave.chat.recall_plan import is_related_hit, search_and_plan_recall, tag_filter
+from halo_weave.chat.runtime import effective_settings
+from halo_weave.chat.windows import checked_tags, find_window
+from halo_weave.cli.app import Data, Json, Model, app, embedder_of, folder_of, options_of, progress_bar
+from halo_weave.cli.store import (
+    counted_progress,
+    now,
+    open_to_change,
+    open_to_read,
+    print_json,
+    print_result,
+    to_json,
+)
+from halo_weave.cli.terminal import plain, with_count
+from halo_weave.config import configured_settings, read_config
+from halo_weave.core.attribution import MIN_SHARE
+from halo_weave.core.resurrection import RecallHit, RecallPlan
+from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.engines.base import SearchFilter
+from halo_weave.errors import BadInput
+from halo_weave.models import catalogue
+from halo_weave.paths import index_snapshot_file, related_words_folder
+from halo_weave.search.embedding_worker import reindex as embed_anew
+from halo_weave.search.llama_embedder import open_embedder
+from halo_weave.search.memory_search import MemorySearch
+from halo_weave.settings import Settings
+from halo_weave.state_file import remember_embedder
+from halo_weave.store.protocol import Store
+from halo_weave.store.records import OWNER, StoredChunk
+
+EmbedderFile = Annotated[
+    str | None,
+    typer.Option("--embedder", help="An embedding model, any GGUF; off for words alone. Default: MiniLM."),
+]
+
+
+@contextmanager
+def open_search(
+    store: Store, embedder: str | None, *, writes: bool = False, image: Path | None = None
+) -> Iterator[MemorySearch]:
+    """Search for one command: it waits until the embedder is open, but not until everything is embedded."""
+    chosen = embedder_of(read_config(), embedder, store.folder)
+    opened = None if chosen == "off" else lambda: open_embedder(chosen)
+    recall = MemorySearch(store, opened, writes=writes, akin=related_words_folder(), image=image)
+    try:
+        recall.embedder()
+        yield recall
+    finally:
+        recall.close()
+
+
+@app.command()
+def search(
+    words: Annotated[str, typer.Argument(help="A question, or words of what was said.")],
+    data: Data = None,
+    window: Annotated[
+        str | None, typer.Option("--window", help="Only what was said in this window: its name or id.")
+    ] = None,
+    role: Annotated[Role | None, typer.Option("--role", help="Only what was said in this role.")] = None,
+    speaker: Annotated[str, typer.Option("--speaker", help="Only what someone of this name said.")] = "",
+    since: Annotated[
+        datetime | None, typer.Option("--since", help="Only what was said on this day or later.")
+    ] = None,
+    before: Annotated[
+        datetime | None, typer.Option("--before", help="Only what was said before this day.")
+    ] = None,
+    tag: Annotated[
+        str, typer.Option("--tag", help="Only what has this tag, or was said in a window that has it.")
+    ] = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many chunks.")] = 10,
+    budget: Annotated[
+        int | None,
+        typer.Option("--budget", min=0, help="What would wake up within so many tokens, pairs included."),
+    ] = None,
+    embedder: EmbedderFile = None,
+    as_json: Json = False,
+) -> None:
+    """Find what was said, by meaning and by words."""
+    only = SearchFilter(role, speaker, since and since.astimezone(), before and before.astimezone())
+    with open_to_read(data) as store:
+        if window is not None:
+            window = find_window(store.windows(), window).id
+            only = only.within(frozenset({window}))
+        if tag:
+            only = only.with_tag(tag_filter(store, [tag]))
+        image = index_snapshot_file(folder_of(read_config(), data))
+        with open_search(store, embedder, image=image) as recall:
+            told: dict[str, Any] = {}
+            if budget is None:
+                settings = _settings(store, window)
+                found = recall.search(
+                    words,
+                    window=window,
+                    limit=limit,
+                    now=now(),
+                    user_weight=settings.user_weight,
+                    mmr_lambda=settings.mmr_lambda,
+                    only=only,
+                )
+                scored = {hit.key: hit for hit in found if is_related_hit(hit)}
+                shown = dict.fromkeys(scored, "")
+            else:
+                scored, plan = _would_wake(store, recall, words, budget, window, only)
+                told = {"budget": budget, "cost": plan.cost}
+                shown = {waking.key: str(waking.part) for waking in plan.wakes}
+            status = recall.status()
+        records = {record.key: record for record in store.chunks_by_key(shown)}
+        tags = store.chunk_tags(shown)
+        names = store.window_names()
+    shown_hits = [
+        _described(record, names.get(record.window, ""), scored.get(key), part, tags.get(key, ()))
+        for key, part in shown.items()
+        if (record := records.get(key))
+    ]
+    if as_json:
+        print_json({"query": words, **told, "embedder": status["state"], "hits": shown_hits})
+        return
+    if status["sentence"]:
+        typer.echo(status["sentence"], err=True)
+    if not shown_hits:
+        typer.echo("Nothing was found.")
+    console = Console()
+    for one in shown_hits:
+        said = datetime.fromisoformat(one["said"]).astimezone()
+        head = plain(f"{one['key']}  {one['speaker']}  {said:%Y-%m-%d %H:%M}  {one['window_name']}", "bold")
+        if one["similarity"] is not None:
+            parts = ", ".join(f"{name} {value:.2f}" for name, value in one["parts"].items())
+            head.append(f"  {one['similarity']:.2f} ({parts})", style="dim")
+        if one["tags"]:
+            head.append(f"  {', '.join(one['tags'])}", style="italic")
+        if one["part"] not in ("", "hit"):
+            head.append(f"  {one['part']}", style="dim")
+        console.print(head)
+        console.print(plain(one["text"]))
+    if budget is not None:
+        typer.echo(f"{told['cost']} of {with_count(budget, 'token')}", err=True)
+
+
+def _settings(store: Store, window: str | None) -> Settings:
+    """Those of the memory, or of a window in it."""
+    record = store.window(window) if window else None
+    return effective_settings(store, record, configured_settings(read_config()))
+
+
+def _would_wake(
+    store: Store, recall: MemorySearch, words: str, budget: int, window: str | None, only: SearchFilter
+) -> tuple[dict[ChunkKey, RecallHit], RecallPlan]:
+    """As in a turn: by the stored settings, and only what is near enough. In a window, what is live there stays out."""
+    record = store.window(window) if window else None
+    hits, plan, _ = search_and_plan_recall(
+        words,
+        budget,
+        _settings(store, window),
+        store=store,
+        recall=recall,
+        now=now(),
+        window_id=window or "",
+        live={one.key for one in store.live(window)} if window else (),
+        only=only,
+        owner=record.owner if record else OWNER,
+    )
+    return hits, plan
+
+
+def _described(
+    record: StoredChunk, name: str, hit: RecallHit | None, part: str, tags: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "key": str(record.key),
+        "window": record.window,
+        "window_name": name,
+        "speaker": record.speaker,
+        "said": record.said.isoformat(),
+        "tokens": len(record.chunk),
+        "part": part,
+        "similarity": hit.similarity if hit else None,
+        "parts": dict(hit.parts) if hit else {},
+        "words": list(hit.words) if hit else [],
+        "tags": list(tags),
+        "text": record.chunk.text,
+    }
+
+
+@app.command()
+def tag(
+    key: Annotated[str, typer.Argument(help="A chunk, such as 12.0.user: search tells its key.")],
+    data: Data = None,
+    tags: Annotated[
+        str | None, typer.Option("--tags", help="Its tags from now on, separated by commas; empty for none.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Tag a chunk. Without --tags: the tags that it has."""
+    chunk = ChunkKey.parse(key)
+    with open_to_read(data) if tags is None else open_to_change(data) as store:
+        store.chunk(chunk)
+        if tags is not None:
+            given = checked_tags([one for one in tags.split(",") if one.strip()])
+            store.tag_chunk(chunk, given, now=now())
+        found = store.chunk_tags([chunk]).get(chunk, ())
+    has = f"tagged {', '.join(found)}" if found else "no tags"
+    print_result(as_json, {"key": str(chunk), "tags": list(found)}, f"{chunk}: {has}")
+
+
+@app.command()
+def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = False) -> None:
+    """Embed all of memory, anew if the embedder is another one. It can be stopped and run again."""
+    config = read_config()
+    folder = folder_of(config, data)
+    file = embedder_of(config, embedder, folder)
+    if file == "off":
+        raise BadInput("Nothing can be embedded without an embedder: it is off. Name one with --embedder.")
+    if file is None:
+        with counted_progress("Getting the embedder") as getting:
+            catalogue.ensure(catalogue.DEFAULT_EMBEDDER, lambda what, done, total: getting(done, total))
+    with (
+        open_to_change(data) as store,
+        open_embedder(file) as made,
+        counted_progress("Embedding") as embedding,
+    ):
+        generation = embed_anew(store, made, now=now, progress=embedding)
+    if embedder:
+        remember_embedder(folder, embedder)
+    are = "is" if generation.vectors == 1 else "are"
+    sentence = f"{with_count(generation.vectors, 'chunk')} {are} embedded by {generation.model}."
+    print_result(as_json, generation, sentence)
+
+
+@app.command()
+def calibrate(data: Data = None, model: Model = None, as_json: Json = False) -> None:
+    """Find out anew which heads of a model look at what its words are taken from."""
+    options = options_of(read_config(), data=data, model=model, embedder="off")
+    with progress_bar() as telling, closing(open_engine(options, telling)) as engine:
+        found, name = calibrate_engine(options, engine, telling, anew=True), engine.info.name
+    if as_json:
+        heads = [one._asdict() for one in found.heads]
+        print_json({"model": name, "sentence": found.sentence, "heads": heads})
+        return
+    console = Console(highlight=False)
+    console.print(plain(f"{name}: {found.sentence}"))
+    if found.heads:
+        table = Table(box=SIMPLE)
+        for title in ("layer", "head", "copying", "needles", "weight"):
+            table.add_column(title, justify="right")
+        for one in found.heads:
+            table.add_row(
+                str(one.layer),
+                str(one.head),
+                f"{one.copying:.2f}",
+                f"{one.needles:.2f}",
+                f"{one.weight:.2f}",
+            )
+        console.print(table)
+
+
+@app.command()
+def why(
+    key: Annotated[str, typer.Argument(help="The key of a chunk, such as 12.0.user.")],
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """What happened to a chunk, which replies used it, and what the reply that it belongs to used."""
+    named = ChunkKey.parse(key)
+    with open_to_read(data) as store:
+        record, history = store.chunk(named), store.history(key=named)
+        uses, use = store.used_in(named), store.use_of(named.turn_id)
+        names = store.window_names()
+        sources = {
+            one.key: one for one in store.chunks_by_key([one.key for one in use.chunks] if use else [])
+        }
+    if as_json:
+        took = [{"key": str(one.key), "share": one.share} for one in use.chunks] if use else []
+        print_json(
+            {
+                "key": str(record.key),
+                "text": record.chunk.text,
+                "window": record.window,
+                "speaker": record.speaker,
+                "said": record.said,
+                "history": [{**to_json(one), "key": str(one.key)} for one in history],
+                "uses": [{**to_json(one), "turn_id": str(one.turn_id)} for one in uses],
+                "use": {"chunks": took, "nothing": use.nothing} if use else None,
+            }
+        )
+        return
+    console = Console(highlight=False)
+    said = record.said.astimezone()
+    console.print(
+        plain(
+            f"{record.key}  {record.speaker}  {said:%Y-%m-%d %H:%M}  {names.get(record.window, '')}", "bold"
+        )
+    )
+    console.print(plain(record.chunk.text))
+    for event in history:
+        where = f" in {names.get(event.window, '')}" if event.window else ""
+        reason = event.detail.get("why") or event.detail.get("by") or ""
+        console.print(
+            plain(f"{event.happened.astimezone():%Y-%m-%d %H:%M}  {event.event}{where}  {reason}".rstrip())
+        )
+    for one in uses:
+        where = names.get(one.window, "")
+        console.print(plain(f"{one.share:4.0%} of the reply in turn {one.turn_id}, {where}, came from it."))
+    if use:
+        console.print(plain("Its reply took:", "bold"))
+        for source in use.chunks:
+            if source.share >= MIN_SHARE:
+                text = " ".join(sources[source.key].chunk.text.split())[:80] if source.key in sources else ""
+                console.print(plain(f"{source.share:4.0%} from {source.key}  {text}"))
+        console.print(plain(f"{use.nothing:4.0%} from nothing in particular, or from itself"))
+    elif named.role is Role.ASSISTANT:
+        console.print(plain("It is not known where this reply came from."))

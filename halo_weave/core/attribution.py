@@ -1,0 +1,244 @@
+"""Attribution: how much of a reply came from each live chunk, and from which tokens each token of the reply came."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from halo_weave.core.brightness import AttentionRow, Capture, Floats, Offsets
+from halo_weave.core.retrieval_heads import Calibration
+from halo_weave.core.tokens import Chunk, ChunkKey
+
+MAX_SOURCES = 16  # kept of each token of a reply
+MIN_SHARE = 0.01  # of a token; what is less is not kept
+TINY = 1e-6
+
+
+class ChunkShare(NamedTuple):
+    """How much of a reply came from a chunk."""
+
+    key: ChunkKey
+    start: int  # position of the tokens that `TokenSource.offset` counts from
+    share: float
+
+
+class TokenSource(NamedTuple):
+    """A token that one token of a reply came from."""
+
+    place: int  # of the chunk in `ReplyUse.chunks`
+    offset: int  # of the token within it
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """What a reply took from what was said before it. The shares of chunks add up to 1 with `nothing`."""
+
+    chunks: tuple[ChunkShare, ...]  # largest share first
+    nothing: float  # came from nothing in particular or from the reply itself
+    tokens: tuple[tuple[TokenSource, ...], ...]  # of each token of the reply, strongest first
+    start: int | None = None  # position of the reply's first token
+
+
+def capture_for_attribution(capture: Capture, calibration: Calibration) -> Capture:
+    """What must be read for use, beside what a strategy reads: rows of the retrieval heads.
+
+    Without such heads the question's rows are read too: they tell what each token gets anyway.
+    """
+    if not capture.reply:
+        capture = replace(capture, reply=True, layers=None, heads=None, pairs=calibration.pairs or None)
+    if not calibration.heads:
+        return replace(capture, reading=True)
+    if capture.raw or not (capture.pairs is None and capture.layers is None and capture.heads is None):
+        return capture if capture.pairs != calibration.pairs else replace(capture, raw=True)
+    return replace(capture, raw=True, raw_pairs=calibration.pairs)
+
+
+def shares_before(
+    row: AttentionRow, before: int, calibration: Calibration, usual: Floats | None = None
+) -> tuple[Floats, float]:
+    """(before,) what of a row's attention each of the first tokens got, adding up to 1; and how much that was of all.
+
+    By the retrieval heads, each normalised on its own. Without heads by the row's own shares, less what each token
+    gets anyway (`usual`).
+    """
+    if _has_heads(row, calibration):
+        return _shares_by_heads(row, 0, before, calibration)
+    seen = row.tokens[:before]
+    if usual is not None:
+        seen = np.maximum(seen - usual[:before], 0)
+    total = float(seen.sum())
+    return seen / np.float32(max(total, TINY)), total
+
+
+def _has_heads(row: AttentionRow, calibration: Calibration) -> bool:
+    return bool(calibration.heads) and row.raw is not None and len(row.raw) >= len(calibration.heads)
+
+
+def _shares_by_heads(
+    row: AttentionRow, start: int, stop: int, calibration: Calibration
+) -> tuple[Floats, float]:
+    """What the tokens from `start` up to `stop` got, adding up to 1; and how much that was of all."""
+    assert row.raw is not None
+    weights = np.array(calibration.weights, np.float32)
+    # Others may come after them. In one piece, so that the sums are the same wherever the row lies in memory.
+    seen = np.ascontiguousarray(row.raw[: len(weights), start:stop])
+    sums = seen.sum(axis=1)
+    return (weights / np.maximum(sums, TINY)) @ seen, float(weights @ sums)
+
+
+class AttributionTracker:
+    """Adds up the use of one reply, token by token.
+
+    What counts is where the reply's own tokens looked. Its first token was chosen by the template's last words, which look
+    at other beginnings of replies: that row counts only if there is no other, and the first token has the sources
+    of the second, which it chose itself.
+
+    `asked`: what was said in the question is a source, too, beside what came before it, if the model has retrieval heads.
+    """
+
+    def __init__(self, calibration: Calibration, *, asked: bool = False) -> None:
+        self.calibration = calibration
+        self._asked = asked and bool(calibration.heads)
+        self._asked_shares = np.zeros(0)  # of the question's chunks, not in `_asked_sums` yet
+        self._asked_sums: defaultdict[ChunkKey, float] = defaultdict(float)
+        self._asked_mass = 0.0
+        self._usual: Floats | None = None
+        self._sums: defaultdict[ChunkKey, float] = defaultdict(float)
+        self._starts: dict[ChunkKey, int] = {}
+        self._chunks: Sequence[Chunk] = ()  # those that are live, until others are
+        self._offsets = np.zeros(1, np.int64)  # where their tokens begin
+        self._shares = np.zeros(0)  # of those before the exchange, not in `_sums` yet
+        self._looked = 0
+        self._mass = 0.0
+        self._opening: AttentionRow | None = None  # the row that chose the first token
+        self._tokens: list[tuple[tuple[ChunkKey, int, float], ...]] = []
+        self.lit: Floats = np.zeros(0, np.float32)  # what each token before the exchange gave so far
+
+    def read(self, rows: Sequence[AttentionRow], before: int) -> None:
+        """The question was read: what each token before it gets anyway."""
+        if rows and not self.calibration.heads:
+            self._usual = np.mean([row.tokens[:before] for row in rows], axis=0)
+
+    def say(self, row: AttentionRow | None, chunks: Sequence[Chunk], offsets: Offsets, exchange: int) -> None:
+        """The reply's next token and what was looked at to say it; None: a tool said it, or nothing is known.
+
+        `exchange`: the turn that is answered; what came before it can be a source.
+        """
+        self._tokens.append(())
+        self.see(len(self._tokens) - 1, row, chunks, offsets, exchange)
+
+    def see(
+        self, place: int, row: AttentionRow | None, chunks: Sequence[Chunk], offsets: Offsets, exchange: int
+    ) -> None:
+        """What was looked at to say one of the tokens, if that is known only later."""
+        if chunks is not self._chunks:
+            self._add_up()
+            self._chunks = chunks
+            self._shares = np.zeros(sum(chunk.key.turn_id < exchange for chunk in chunks))
+            asked = sum(chunk.key.turn_id == exchange for chunk in chunks) if self._asked else 0
+            self._asked_shares = np.zeros(asked)
+        self._offsets = offsets  # also of a token that nothing is known of: the last row may come next
+        if row is None or row.tokens.size < int(offsets[len(self._shares)]):
+            return
+        if place == 0:
+            self._opening = row
+            return
+        self._tokens[place] = self._look(row)
+        if self._opening is not None and place == 1:
+            self._tokens[0], self._opening = self._tokens[1], None
+
+    def end(self, row: AttentionRow) -> None:
+        """The model has ended the reply: what its last token looked at."""
+        if not self._tokens or row.tokens.size < int(self._offsets[len(self._shares)]):
+            return
+        sources = self._look(row)
+        if self._opening is not None:
+            self._tokens[0], self._opening = sources, None
+
+    def whole(self, start: int | None = None) -> Attribution:
+        """The use of the whole reply. Chunks below `LEAST_SHARE` of it are listed only if a token came from them."""
+        opening, self._opening = self._opening, None
+        if opening is not None and opening.tokens.size >= int(self._offsets[len(self._shares)]):
+            self._tokens[0] = self._look(opening)
+        self._add_up()
+        shares: dict[ChunkKey, float] = {}
+        for sums, mass in ((self._sums, self._mass), (self._asked_sums, self._asked_mass)):
+            total, mean = sum(sums.values()) or 1.0, mass / max(1, self._looked)
+            shares |= {key: mean * share / total for key, share in sums.items()}
+        named = {key for sources in self._tokens for key, _, _ in sources}
+        kept = sorted(
+            (key for key in shares if key in named or shares[key] >= MIN_SHARE),
+            key=lambda key: -shares[key],
+        )
+        places = {key: place for place, key in enumerate(kept)}
+        return Attribution(
+            tuple(ChunkShare(key, self._starts[key], shares[key]) for key in kept),
+            max(0.0, 1.0 - sum(shares[key] for key in kept)),
+            tuple(
+                tuple(TokenSource(places[key], offset, share) for key, offset, share in sources)
+                for sources in self._tokens
+            ),
+            start,
+        )
+
+    def _look(self, row: AttentionRow) -> tuple[tuple[ChunkKey, int, float], ...]:
+        """Count a row; the tokens that it looked at most."""
+        self._looked += 1
+        count = len(self._shares)
+        before = int(self._offsets[count])
+        asked = self._look_at_question(row, count)
+        if not before:
+            return tuple(_strongest(asked, self._chunks, self._offsets))
+        usual = self._usual if self._usual is not None and len(self._usual) == before else None
+        shares, mass = shares_before(row, before, self.calibration, usual)
+        self._mass += mass
+        self._shares += np.add.reduceat(shares, self._offsets[:count])
+        given = shares * np.float32(mass)
+        self.lit = self.lit + given if len(self.lit) == before else given  # what woke meanwhile begins anew
+        return tuple(_strongest(np.concatenate([given, asked]), self._chunks, self._offsets))
+
+    def _look_at_question(self, row: AttentionRow, first: int) -> Floats:
+        """Count what a row took from the question, whose chunks begin at a place; what each of its tokens gave."""
+        count = len(self._asked_shares)
+        if not count or not _has_heads(row, self.calibration):
+            return np.zeros(0, np.float32)
+        offsets = self._offsets[first : first + count + 1]
+        if row.tokens.size < int(offsets[-1]):
+            return np.zeros(0, np.float32)
+        shares, mass = _shares_by_heads(row, int(offsets[0]), int(offsets[-1]), self.calibration)
+        self._asked_mass += mass
+        self._asked_shares += np.add.reduceat(shares, offsets[:-1] - offsets[0])
+        return shares * np.float32(mass)
+
+    def _add_up(self) -> None:
+        """Note by chunk what was added up by place."""
+        for chunk, share in zip(self._chunks, self._shares.tolist(), strict=False):
+            self._sums[chunk.key] += share
+            self._starts[chunk.key] = chunk.start
+        for chunk, share in zip(self._chunks[len(self._shares) :], self._asked_shares.tolist(), strict=False):
+            self._asked_sums[chunk.key] += share
+            self._starts[chunk.key] = chunk.start
+        self._shares[:] = 0
+        self._asked_shares[:] = 0
+
+
+def _strongest(
+    shares: Floats, chunks: Sequence[Chunk], offsets: Offsets
+) -> list[tuple[ChunkKey, int, float]]:
+    """Chunk, offset within it and share of the tokens that were looked at most."""
+    (there,) = (shares >= MIN_SHARE).nonzero()
+    there = there[np.argsort(-shares[there], kind="stable")[:MAX_SOURCES]]
+    found = []
+    for token, place in zip(
+        there.tolist(), (np.searchsorted(offsets, there, side="right") - 1).tolist(), strict=True
+    ):
+        chunk = chunks[place]
+        # Where this window reads a chunk with another tokenizer, its tokens have other places.
+        offset = (token - int(offsets[place])) * chunk.span // len(chunk)
+        found.append((chunk.key, offset, float(shares[token])))
+    return found

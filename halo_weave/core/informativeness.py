@@ -1,0 +1,160 @@
+"""Share of a text that states facts, as opposed to questions, thanks or "I don't know"."""
+
+from __future__ import annotations
+
+import re
+
+from halo_weave.core.terms import query_terms, stems
+
+_SENTENCE = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？؟])\s*|\n+")
+_ASKED = re.compile(r"[?？؟][\s\"'”’)*_]*$")
+# Questions that somebody typed without a question mark. A statement may begin with the same words, so it needs both.
+_ASKING = re.compile(
+    r"""^\W*(?:(?:so|and|but|hey|hi|ok|okay|well|please|also)\W+)?(?:
+      (?:who|whom|whose|what|when|where|which|why|how)\b[^.!]*?\b
+        (?:is|are|was|were|do|does|did|have|has|had|can|could|will|would|should|am)\b
+    | (?:do|does|did|is|are|was|were|can|could|would|will|have|has|had|should)\s+(?:i|you|we|they|he|she|it|my|your|the)\b
+    | (?:tell|remind)\s+me\b.*\b(?:who|whom|whose|what|when|where|which|why|how|if|about)\b
+    | (?:wer|was|wann|wo|wohin|woher|welche[rsnm]?|warum|wieso|wie)\s+(?:ist|sind|war|waren|habe|hat|hast|heißt|kann|wohnt|arbeite)\b
+    | (?:qui|que|quand|où|pourquoi|comment|quel(?:le)?s?)\s+(?:est|sont|était|ai|a|as)\b
+    | est-ce\s+que\b
+    | (?:quién|qué|cuándo|dónde|cuál|cómo)\b
+    | (?:кто|что|когда|где|куда|почему|зачем|какой|какая|какие)\s
+    )[^.!]*$""",
+    re.I | re.X,
+)
+# Who asks for something to be shown or told tells nothing. "Remind me to …" does: it is to be kept.
+_REQUESTED = re.compile(
+    r"""^\W*(?:(?:so|and|but|hey|hi|ok|okay|well|please|now|then|also|can\s+you|could\s+you)\W+)*(?:
+      (?:show|tell|read|find)\s+(?:me|us)\b
+    | give\s+(?:me|us)\s+(?:the|all|every|an?\s+(?:list|overview|summary|example))\b
+    | (?:list|name|show|repeat|describe|explain|compare|summari[sz]e)\s+(?:again\s+)?
+        (?:all|every|the|my|our|what|when|where|which|who|why|how|everything)\b
+    | (?:zeige?|sage?|nenne?|erzähle?|erkläre?)\s+(?:mir|uns)\b
+    | (?:montre|dis|raconte|explique|rappelle|donne)-(?:moi|nous)\b
+    | (?:muéstrame|dime|dame|cuéntame|explícame|recuérdame)\b
+    | (?:покажи|скажи|расскажи|объясни|напомни)(?:те)?\s
+    | أخبرني | أرني | اشرح
+    ) | (?:教えて|見せて|説明して)(?:ください|下さい)?[。!！]?$ | ^\W*(?:请|請)?(?:告诉我|告訴我|给我看|給我看)""",
+    re.I | re.X,
+)
+_EMPTY = re.compile(
+    r"""\b(?:not\s+(?:really\s+)?sure|(?:do\s+not|don['’]?t|cannot|can['’]?t|can\s+not|didn['’]?t|couldn['’]?t)\s+
+        (?:actually\s+|really\s+|seem\s+to\s+|quite\s+)*(?:know|remember|recall|find|have\s+(?:any|that|this|access|enough|the|a\s+record))
+    | no\s+(?:idea|clue|memory\s+of|information|record)
+    | (?:haven['’]?t|have\s+not|never)\s+(?:yet\s+)?(?:told|mentioned|shared)
+    | (?:could|can|would)\s+you\s+(?:please\s+)?(?:tell|remind|clarify|repeat|provide)
+    | (?:please\s+)?(?:tell|remind)\s+me\s+(?:more|again)
+    | weiß\s+(?:ich\s+)?(?:es\s+|das\s+)?(?:leider\s+)?nicht | keine\s+ahnung | erinnere\s+mich\s+(?:leider\s+)?nicht
+    | (?:ne\s+)?sais\s+pas | (?:ne\s+)?me\s+souviens\s+pas | aucune\s+idée
+    | no\s+(?:lo\s+)?sé | no\s+(?:lo\s+)?recuerdo | ni\s+idea
+    | не\s+(?:знаю|помню)
+    )\b | わかりません | 分かりません | 覚えていません | 不知道 | 不记得 | 不清楚 | لا\s+أعرف | لا\s+أتذكر""",
+    re.I | re.X,
+)
+# Thanks, greetings and offers to help, if a sentence is nothing else. "Yes" and "no" are not among them: they may be answers.
+_POLITE = re.compile(
+    r"""^\W*(?:(?:oh|ah|aha|ok|okay|well|great|perfect|cool|nice|wow|alright|yes|no|sure|and|so|hi|hey|hello)\b\W*)*(?:
+      (?<!\w)(?:ok|okay|great|perfect|cool|nice|wow|alright|hi|hey|hello)
+    | (?:many\s+)?thanks(?:\s+(?:a\s+lot|so\s+much|again))* | thank\s+you(?:\s+(?:so|very)\s+much)?
+    | you(?:['’]re|\s+are)\s+(?:very\s+|most\s+)?welcome | no\s+problem | my\s+pleasure | got\s+it | i\s+see | (?:please\s+)?go\s+on | never\s+mind
+    | good\s+(?:morning|afternoon|evening|night|bye) | goodbye | bye | see\s+you\s+(?:later|soon|then)
+    | (?:if\s+(?:you\s+(?:have|need)|there(?:['’]s|\s+is)\s+)\s*(?:any|more|some)[^.!?]*?,?\s*)?(?:please\s+)?(?:feel\s+free\s+to\s+(?:ask|reach\s+out|let\s+me\s+know)|(?:just\s+)?let\s+me\s+know(?:\s+if\s+(?:you|there))?)\b[^.!?,]*
+    | i(?:['’]m|\s+am|['’]d\s+be|\s+would\s+be)\s+(?:(?:always|just)\s+)?(?:here|happy|glad)\s+to\s+(?:help|assist|continue)\b[^.!?]*
+    | (?:i(?:['’]m|\s+am)\s+)?sorry,?\s+(?:but\s+)?i\s+(?:can['’]?t|cannot|am\s+unable\s+to)\s+(?:assist|help)\b[^.!?]*
+    | (?:vielen\s+|herzlichen\s+)?dank(?:e)?(?:\s+(?:schön|sehr|dir|ihnen))? | bitte(?:\s+(?:schön|sehr))? | gern(?:e)?(?:\s+geschehen)? | alles\s+klar | verstanden
+    | hallo | guten\s+(?:morgen|tag|abend) | gute\s+nacht | tschüss
+    | merci(?:\s+(?:beaucoup|bien))? | de\s+rien | d['’]accord | bonjour | bonsoir | au\s+revoir
+    | (?:muchas\s+)?gracias | de\s+nada | vale | hola | buen[oa]s\s+(?:días|tardes|noches) | adiós
+    | (?:большое\s+)?спасибо(?:\s+большое)? | пожалуйста | привет | ладно
+    | ありがとう(?:ございます|ございました)? | どういたしまして | こんにちは | おはよう(?:ございます)? | 谢谢(?:你|您)? | 謝謝 | 不客气 | 你好 | شكرا | شكراً | عفوا | مرحبا
+    )(?:,?\s+\w+)?\W*$""",
+    re.I | re.X,
+)
+_SHORT = 25  # words; a longer sentence may say that it does not know one thing and tell another
+_BACK = re.compile(
+    r"""\b(?:do|did|can|could|would)\s+you\s+(?:still\s+|even\s+|perhaps\s+)?(?:remember|recall)\b
+    | \b(?:remind\s+me\s+(?:of|about|who|what|when|where|which|why|how)|(?:have|had|did)\s+i\s+(?:ever\s+)?(?:told|tell|mention(?:ed)?|say|said))\b
+    | \b(?:what|when|where|who|which|why|how)\b.*\b(?:did|have|had)\s+(?:i|we)\b
+    | \b(?:what|when|where|who|which|how\s+old|how\s+many)\b.*\b(?:is|are|was|were|do|does|am)\s+(?:my|our|i)\b
+    | \b(?:erinnerst\s+du\s+dich|weißt\s+du\s+noch|habe\s+ich\s+dir)\b
+    | \b(?:te\s+souviens|vous\s+souvenez|rappelle-moi)\b | \b(?:te\s+acuerdas|recuerdas|se\s+acuerda)\b
+    | \b(?:помнишь|помните|напомни)\b | 覚えて | 记得 | 還記得 | هل\s+تتذكر""",
+    re.I | re.X,
+)
+
+
+def informative_share(text: str) -> float:
+    """The share of its words that tell something: 0 for questions and empty answers alone, 1 without any."""
+    told = total = 0
+    for sentence in _SENTENCE.split(text):
+        size = max(
+            len(sentence.split()), len(sentence) // 12
+        )  # scripts without spaces have no words to count
+        if not sentence.strip():
+            continue
+        total += size
+        asks = _ASKED.search(sentence) or _ASKING.search(sentence) or _REQUESTED.search(sentence)
+        empty = size <= _SHORT and (_EMPTY.search(sentence) or _POLITE.search(sentence))
+        told += 0 if asks or empty else size
+    return told / total if total else 1.0
+
+
+def asks_about_the_past(text: str) -> bool:
+    """Whether a message asks for something that was said or happened before."""
+    return bool(_BACK.search(text))
+
+
+_REFUSES = re.compile(
+    r"""\bas\s+an?\s+(?:ai|artificial|large\s+language|language\s+model|assistant)\b
+    | \bi(?:['’]m|\s+am)\s+(?:just\s+|only\s+)?an?\s+(?:ai|artificial|(?:large\s+)?language\s+model|virtual\s+assistant)\b
+    | \b(?:sorry|apologi[sz]e|unfortunately)\b[^.!?]{0,60}\b(?:can['’]?t|cannot|can\s+not|unable|not\s+able|do(?:n['’]?t|\s+not)\s+have)\b
+    | \bi\s+(?:can['’]?t|cannot|can\s+not|am\s+(?:unable|not\s+able)\s+to)\s+(?:\w+ly\s+)?(?:assist|help|provide|access|store|save|remember|recall|fulfill|comply)\b
+    | \bi\s+do(?:n['’]?t|\s+not)\s+have\s+(?:\w+\s+)?(?:access|the\s+(?:ability|capability)|personal|memory|feelings)\b
+    | \bals\s+(?:eine\s+)?ki\b | \bes\s+tut\s+mir\s+leid\b[^.!?]{0,40}\b(?:kann|nicht)\b | \bich\s+kann\s+(?:dir|ihnen|das)?\s*(?:leider\s+)?nicht\s+(?:helfen|weiterhelfen)\b
+    | \ben\s+tant\s+qu['’]?(?:ia|intelligence|assistant)\b | \bdésolée?\b[^.!?]{0,40}\bne\s+peux\s+pas\b
+    | \bcomo\s+(?:una?\s+|uma\s+)?(?:ia|inteligencia|inteligência|modelo\s+de)\b | \blo\s+siento\b[^.!?]{0,40}\bno\s+puedo\b | \bdesculpe\b[^.!?]{0,40}\bnão\s+posso\b
+    | \bcome\s+(?:ia|intelligenza)\b | \bmi\s+dispiace\b[^.!?]{0,40}\bnon\s+posso\b | \bals\s+ai\b | \bhet\s+spijt\s+me\b[^.!?]{0,40}\b(?:kan|niet)\b
+    | \b(?:извините|к\s+сожалению)\b[^.!?]{0,40}\bне\s+могу\b | 抱歉[^。]{0,20}(?:无法|不能) | 申し訳[^。]{0,40}(?:できません|ません) | (?:عذرا|آسف)[^.]{0,40}لا\s+(?:أستطيع|يمكنني)""",
+    re.I | re.X,
+)
+# What people say to show that they have listened. An answer made of nothing else tells nothing new.
+_LISTENING = frozenset(
+    stems(
+        """sorry hear great glad happy nice lovely wonderful congratulations congrats sound thank thanks share sharing hope
+        understood understand noted note got okay ok sure alright know remember keep mind good awesome exciting interesting fun
+        welcome help assist need let ask question anything else feel free like want please tell told mention say said cool
+        amazing fantastic perfect excellent user yes right indeed well enjoy time soon day luck best wish""".split(),
+        "english",
+    )
+)
+_ECHO_WORDS = 40  # a longer answer says more than that it has listened
+_NEW_WORDS = 2  # so many words that the user did not say are still an echo of a statement
+
+
+def is_refusal(answer: str) -> bool:
+    """Whether an answer refuses, or speaks of being an AI instead of answering."""
+    return bool(_REFUSES.search(answer[:400]))
+
+
+def is_echo(answer: str, question: str) -> bool:
+    """Whether an answer only repeats what it answers, or only shows that the user was heard."""
+    if len(answer.split()) > _ECHO_WORDS:
+        return False
+    known = query_terms(question, 400).keys() | _LISTENING
+    most = 0 if informative_share(question) == 0 else _NEW_WORDS  # one word may answer a question
+    return sum(stem not in known for stem in query_terms(answer, 400)) <= most
+
+
+def worth_recalling(answer: str, question: str) -> bool:
+    """Whether something the assistant said may return later. What returns is imitated and believed.
+
+    Refusals, answers that know nothing, echoes and courtesies are not worth it. Nor is an answer to a question about what the
+    user said before: it was a copy of that at best, and the original can return.
+    """
+    return not (
+        is_refusal(answer)
+        or informative_share(answer) == 0
+        or is_echo(answer, question)
+        or asks_about_the_past(question)
+    )

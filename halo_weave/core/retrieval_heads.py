@@ -1,0 +1,85 @@
+"""Retrieval heads: the (layer, head) pairs of a model that attend to the text its next token is copied from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+FEWEST, MOST = 4, 16
+MIN_SHARE_OF_BEST = 1 / 3  # a head is taken if its strength is at least this share of the best one's
+MIN_COPYING = 0.1  # what the best head must look at the word it copies with, on average
+MIN_RATIO_TO_MEAN = 3.0  # and so many times as much as heads do on average
+
+Strengths = npt.NDArray[np.float64]  # (layers, heads)
+
+
+class RetrievalHead(NamedTuple):
+    """One head, and what it looked at the right word with, on average."""
+
+    layer: int
+    head: int
+    copying: float
+    needles: float
+    weight: float  # among the chosen ones; they add up to 1
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The retrieval heads of a model, strongest first, or why there are none."""
+
+    heads: tuple[RetrievalHead, ...] = ()
+    sentence: str = "This model was not calibrated."
+    pending: bool = False  # it is being made: what a reply came from is not known until then
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        return tuple((one.layer, one.head) for one in self.heads)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        return tuple(one.weight for one in self.heads)
+
+
+NOT_CALIBRATED = Calibration()
+PENDING = Calibration(
+    sentence="Which heads look back is still being found out. Until then it is not known what answers come from.",
+    pending=True,
+)
+
+
+def choose_heads(copying: Strengths, needles: Strengths) -> Calibration:
+    """The heads that stand out in both tests together, by the same rule for every model."""
+    best = float(copying.max())
+    if best < MIN_COPYING or best < MIN_RATIO_TO_MEAN * float(copying.mean()):
+        return Calibration(
+            sentence="No head of this model stands out by looking at the word that it copies, so light comes from "
+            "the mean of all heads, less what each token gets anyway."
+        )
+    strength = (_standard(copying) + _standard(needles)).ravel()
+    order = np.argsort(-strength, kind="stable")
+    count = int(np.clip((strength >= MIN_SHARE_OF_BEST * strength.max()).sum(), FEWEST, MOST))
+    chosen: Sequence[int] = [int(i) for i in order[: min(count, len(order))] if strength[i] > 0]
+    total = float(strength[chosen].sum())
+    width = copying.shape[1]
+    return Calibration(
+        tuple(
+            RetrievalHead(
+                i // width,
+                i % width,
+                round(float(copying.flat[i]), 4),
+                round(float(needles.flat[i]), 4),
+                float(strength[i]) / total,
+            )
+            for i in chosen
+        ),
+        f"Light comes from {len(chosen)} heads that were found by copying and by needles.",
+    )
+
+
+def _standard(values: Strengths) -> Strengths:
+    spread = float(values.std())
+    return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)

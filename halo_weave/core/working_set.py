@@ -1,0 +1,444 @@
+"""The working set of a window: its live chunks in position order, with brightness and traces of each token."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from halo_weave.core.brightness import (
+    AttentionRow,
+    Floats,
+    Offsets,
+    RowFault,
+    Strategy,
+    StrategyInput,
+    TokenBrightness,
+)
+from halo_weave.core.chunking import cut
+from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
+from halo_weave.errors import BadInput, UnknownChunk
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveChunk:
+    """A chunk with what a window knows of it: to restore one, to wake one, to put one to sleep."""
+
+    chunk: Chunk
+    brightness: Brightness  # (tokens of the chunk,)
+    pinned: bool = False
+    traces: Floats | None = field(default=None, kw_only=True)  # (traces, tokens); None: none, or not known
+
+    def __post_init__(self) -> None:
+        count = len(self.chunk.tokens.ids)
+        if len(self.brightness) != count:
+            raise BadInput(
+                f"Chunk {self.chunk.key} has {count} tokens and {self.brightness.size} brightness values."
+            )
+        if self.traces is not None and self.traces.shape[-1] != count:
+            raise BadInput(
+                f"Chunk {self.chunk.key} has {count} tokens and traces of {self.traces.shape[-1]}."
+            )
+
+    @property
+    def peak(self) -> float:
+        return float(self.brightness.max())
+
+
+class Recorder(Protocol):
+    """Takes down what happens to a window, so that it can happen again."""
+
+    def note(self, what: str, *values: Any) -> None: ...
+
+
+@dataclass(slots=True)
+class _Reply:
+    """The answer that is being generated: the window's last tokens, not cut into chunks yet."""
+
+    turn_id: int
+    start: int
+    answers: int | None
+    ids: list[int] = field(default_factory=list)
+    pieces: list[bytes] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> Tokens:
+        return Tokens.of(self.ids, self.pieces)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplyPart:
+    """A stretch of a reply that is kept. What stands between two parts were marks, and is not."""
+
+    start: int  # the position of its first token
+    tokens: Tokens
+    sources: Sequence[int]  # for each token, which one of the reply's it was
+    tag: str = ""  # what it is, if it is not plain answer; such chunks are numbered after the answer's
+
+
+class WorkingSet:
+    """Live chunks, their brightness and traces, and the reply in progress."""
+
+    def __init__(
+        self,
+        live: Iterable[LiveChunk] = (),
+        *,
+        strategy: Strategy | None = None,
+        system_tokens: int = 0,
+        frame_tokens: Mapping[Role, int] | None = None,
+    ) -> None:
+        self.strategy = strategy or MagnitudeVoting()
+        self.system_tokens = system_tokens
+        self.frame_tokens = dict(frame_tokens or {})
+        self.stamps: dict[int, int] = {}  # tokens that a turn's frame has more than others, by turn
+        self.faults: Counter[RowFault] = Counter()
+        self.reply: _Reply | None = None
+        self.recording: Recorder | None = None
+        self._chunks: list[Chunk] = []
+        self._pinned: set[ChunkKey] = set()
+        self._places: dict[ChunkKey, int] = {}
+        self._offsets = np.zeros(1, np.int64)
+        # Brightness and below it the traces; of chunks, then of the reply, then spare columns.
+        self._light = np.zeros((1 + len(self.strategy.traces), 1024), np.float32)
+        self._ages: npt.NDArray[np.int64] | None = None
+        self._noted: dict[str, Any] = {}  # of the strategy, until the chunks or their traces change
+        self.add(live)
+
+    # What is live
+
+    @property
+    def chunks(self) -> Sequence[Chunk]:
+        return self._chunks
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._places
+
+    def __len__(self) -> int:
+        """Live tokens, the reply's included; frames and system prompt are not."""
+        return int(self._offsets[-1]) + (len(self.reply.ids) if self.reply else 0)
+
+    @property
+    def size(self) -> int:
+        """All tokens of the context: live ones, frames and system prompt."""
+        frames = sum(self.frame_of(turn_id, role) for turn_id, role in self.turns)
+        if self.reply and self.reply.ids:
+            frames += self.frame_tokens.get(Role.ASSISTANT, 0)
+        return len(self) + self.system_tokens + frames
+
+    def frame_of(self, turn_id: int, role: Role) -> int:
+        """Tokens of a turn's frame."""
+        return self.frame_tokens.get(role, 0) + self.stamps.get(turn_id, 0)
+
+    @property
+    def turns(self) -> list[tuple[int, Role]]:
+        """Turns with a live chunk, in time order."""
+        return [turn for turn, _ in groupby((chunk.key.turn_id, chunk.key.role) for chunk in self._chunks)]
+
+    @property
+    def brightness(self) -> Brightness:
+        """(live tokens,) in position order; a view that must not be kept."""
+        return self._light[0, : len(self)]
+
+    @property
+    def traces(self) -> Floats | None:
+        """(traces, live tokens) of the strategy, in position order; a view that must not be kept. None: it has none."""
+        return self._light[1:, : len(self)] if self.strategy.traces else None
+
+    @property
+    def offsets(self) -> Offsets:
+        """(chunks + 1,) where each chunk's tokens begin in `brightness`."""
+        return self._offsets
+
+    def chunk_brightness(self) -> list[float]:
+        """How bright each chunk is by the window's strategy."""
+        bright: list[float] = self.strategy.of_chunks(self._sight()).tolist()
+        return bright
+
+    def shown(self) -> Brightness:
+        """(live tokens,) as it is shown: what is pinned is as bright as new, and keeps what it earned."""
+        bright = self.brightness.copy()
+        for key in self._pinned:
+            place = self._places[key]
+            bright[self._offsets[place] : self._offsets[place + 1]] = self.strategy.initial_brightness
+        return bright
+
+    def ranks(self) -> dict[ChunkKey, int]:
+        """0 for the dimmest chunk to 100 for the brightest; as bright ones share a rank, and pinned ones are at 100."""
+        bright = np.array(self.chunk_brightness())
+        bright[[chunk.key in self._pinned for chunk in self._chunks]] = np.inf
+        levels, places = np.unique(bright, return_inverse=True)
+        whole = max(1, len(levels) - 1)
+        ranks = (np.rint(100 * places / whole) if len(levels) > 1 else np.full(len(places), 100)).astype(int)
+        return {chunk.key: int(rank) for chunk, rank in zip(self._chunks, ranks, strict=True)}
+
+    @property
+    def pinned(self) -> frozenset[ChunkKey]:
+        return frozenset(self._pinned)
+
+    def at(self, key: ChunkKey) -> LiveChunk:
+        """One live chunk with a copy of its brightness and traces."""
+        place = self._place(key)
+        light = self._columns(place).copy()
+        traces = light[1:] if self.strategy.traces else None
+        return LiveChunk(self._chunks[place], light[0], key in self._pinned, traces=traces)
+
+    def born(self, chunk: Chunk) -> LiveChunk:
+        """A new chunk as the window's strategy lights it, before the model has read it."""
+        light = self.strategy.born(np.full(len(chunk), np.nan, np.float32))
+        return LiveChunk(chunk, light.brightness, traces=light.traces)
+
+    def __iter__(self) -> Iterator[LiveChunk]:
+        return (self.at(chunk.key) for chunk in self._chunks)
+
+    # Changes
+
+    def use(self, strategy: Strategy) -> None:
+        """Change the strategy. Brightness is kept, and so are traces that both strategies name."""
+        kept = dict(zip(self.strategy.traces, self._light[1:], strict=True))
+        light = np.full((1 + len(strategy.traces), self._light.shape[1]), np.nan, np.float32)
+        light[0] = self._light[0]
+        for row, name in zip(light[1:], strategy.traces, strict=True):
+            row[:] = kept.get(name, np.nan)
+        self.strategy, self._light, self._noted = strategy, light, {}
+
+    def add(self, live: Iterable[LiveChunk]) -> None:
+        """Add chunks at their places in time. Nothing changes if one of them does not fit."""
+        incoming: dict[ChunkKey, LiveChunk] = {}
+        for item in live:
+            if item.chunk.key in self._places or item.chunk.key in incoming:
+                raise BadInput(f"Chunk {item.chunk.key} is live already.")
+            incoming[item.chunk.key] = item
+        if not incoming:
+            return
+        chunks = sorted(
+            [*self._chunks, *(item.chunk for item in incoming.values())], key=lambda chunk: chunk.start
+        )
+        for before, after in pairwise(chunks):
+            if before.stop > after.start:
+                raise BadInput(f"Chunks {before.key} and {after.key} claim the same positions.")
+        if self.reply and chunks[-1].stop > self.reply.start:
+            raise BadInput(
+                f"Chunk {chunks[-1].key} was said after the reply in progress; it can wake up next turn."
+            )
+        arriving = {
+            key: self._rows(TokenBrightness(item.brightness, item.traces)) for key, item in incoming.items()
+        }
+        columns = [
+            arriving[chunk.key] if chunk.key in arriving else self._columns(self._places[chunk.key])
+            for chunk in chunks
+        ]
+        self._lay_out(chunks, np.concatenate(columns, axis=1))
+        self._pinned |= {key for key, item in incoming.items() if item.pinned}
+        if self.recording:
+            self.recording.note("add", tuple(incoming.values()), dict(self.stamps))
+
+    def remove(self, keys: Iterable[ChunkKey]) -> tuple[LiveChunk, ...]:
+        """Chunks leave the working set, as they were. Nothing changes if one is not live."""
+        leaving = {key: self._place(key) for key in keys}
+        if not leaving:
+            return ()
+        gone = tuple(self.at(key) for key in leaving)
+        stays = np.ones(len(self._chunks), bool)
+        stays[list(leaving.values())] = False
+        columns = self._light[:, : self._offsets[-1]][:, np.repeat(stays, np.diff(self._offsets))]
+        self._lay_out([chunk for chunk, kept in zip(self._chunks, stays, strict=True) if kept], columns)
+        self._pinned -= leaving.keys()
+        if self.recording:
+            self.recording.note("remove", tuple(leaving))
+        return gone
+
+    def update(self, row: AttentionRow | None, *, score_reply: bool = False) -> RowFault | None:
+        """One attention row changes the brightness of all tokens outside the current turn."""
+        fault = row.fault(len(self)) if row is not None else RowFault.MISSING
+        if fault or row is None:
+            self.faults[fault or RowFault.MISSING] += 1
+            return fault
+        scored = len(self) if score_reply else int(self._offsets[-1])
+        self._set_light(self.strategy.brighten(self._sight(scored), row))
+        return None
+
+    def observe_surprisal(self, turn_id: int, surprisal: Floats) -> None:
+        """A turn was read: how little the model expected each of its tokens, in nats."""
+        at, self._noted = 0, {}
+        for place, chunk in enumerate(self._chunks):
+            if chunk.key.turn_id == turn_id and at + len(chunk) <= len(surprisal):
+                self._columns(place)[:] = self._rows(self.strategy.born(surprisal[at : at + len(chunk)]))
+                at += len(chunk)
+
+    def observe_rows(self, rows: Sequence[AttentionRow]) -> None:
+        """The user's turn was read: what each of its tokens looked at."""
+        after = self.strategy.after_reading(self._sight(), rows) if rows else None
+        if after:
+            self._set_light(after)
+
+    # The reply in progress
+
+    def begin_reply(self, turn_id: int, start: int, answers: int | None) -> None:
+        if self.reply:
+            raise BadInput(f"Turn {self.reply.turn_id} is still being written.")
+        if self._chunks and self._chunks[-1].stop > start:
+            raise BadInput(
+                f"A reply at position {start} would stand before live chunk {self._chunks[-1].key}."
+            )
+        self.reply = _Reply(turn_id, start, answers)
+        if self.recording:
+            self.recording.note("begin_reply", turn_id, start, answers)
+
+    def say(self, token_id: int, piece: bytes, surprisal: float = np.nan) -> None:
+        """The reply's next token, and how little the model expected it, if that is known."""
+        if not self.reply:
+            raise BadInput("No reply is being written.")
+        at = len(self)
+        if at == self._light.shape[1]:
+            self._light = np.concatenate([self._light, np.zeros_like(self._light)], axis=1)
+        born = self.strategy.born(np.array([surprisal], np.float32))
+        self._light[:, at : at + 1] = self._rows(born)
+        self.reply.ids.append(token_id)
+        self.reply.pieces.append(piece)
+        if self.recording:
+            self.recording.note("say", token_id, piece, surprisal)
+
+    def observe_reply_surprisal(self, place: int, surprisal: float) -> None:
+        """How little a token of the reply was expected, if that is known only later."""
+        if self.reply and place < len(self.reply.ids):
+            at = int(self._offsets[-1]) + place
+            self._light[:, at : at + 1] = self._rows(self.strategy.born(np.array([surprisal], np.float32)))
+
+    def end_reply(
+        self,
+        min_chunk_tokens: int = 64,
+        parts: Sequence[ReplyPart] | None = None,
+        *,
+        max_chunk_tokens: int = 256,
+    ) -> tuple[Chunk, ...]:
+        """The reply becomes chunks of the window, in time order. An empty reply becomes nothing.
+
+        `parts`: what is kept of it, in time order; all of it if they are not given.
+        """
+        if not self.reply:
+            raise BadInput("No reply is being written.")
+        reply, said, columns = self.reply, int(self._offsets[-1]), self._light[:, : len(self)].copy()
+        if parts is None:
+            parts = [ReplyPart(reply.start, reply.tokens, range(len(reply.ids)))] if reply.ids else []
+        self.reply = None
+        chunks = chunk_parts(
+            parts,
+            reply.turn_id,
+            reply.answers,
+            min_chunk_tokens=min_chunk_tokens,
+            max_chunk_tokens=max_chunk_tokens,
+        )
+        if chunks:
+            kept = [said + source for part in parts for source in part.sources]
+            self._lay_out([*self._chunks, *chunks], columns[:, [*range(said), *kept]])
+        after = self.strategy.after_reply(self._sight())
+        if after:
+            self._set_light(after)
+        if self.recording:
+            self.recording.note("end_reply", min_chunk_tokens, max_chunk_tokens, tuple(parts))
+        return chunks
+
+    # Inside
+
+    def _place(self, key: ChunkKey) -> int:
+        try:
+            return self._places[key]
+        except KeyError:
+            raise UnknownChunk(f"Chunk {key} is not live in this window.") from None
+
+    def _sight(self, scored: int | None = None) -> StrategyInput:
+        """The window for its strategy; by default all chunks are scored."""
+        count = len(self)
+        light = TokenBrightness(
+            self._light[0, :count], self._light[1:, :count] if self.strategy.traces else None
+        )
+        scored = int(self._offsets[-1]) if scored is None else scored
+        return StrategyInput(light, self._chunks, self._offsets, self._turn_ages(), scored, self._noted)
+
+    def _set_light(self, light: TokenBrightness) -> None:
+        """Take over what the strategy returned for all live tokens."""
+        self._light[0, : len(self)] = light.brightness
+        if light.traces is not None:
+            self._light[1:, : len(self)] = light.traces
+
+    def _columns(self, place: int) -> Floats:
+        """(1 + traces, tokens) of a chunk, as a view."""
+        return self._light[:, self._offsets[place] : self._offsets[place + 1]]
+
+    def _rows(self, light: TokenBrightness) -> Floats:
+        """(1 + traces, n) as the window keeps it. Traces that are not known are NaN."""
+        rows = np.full((len(self._light), len(light.brightness)), np.nan, np.float32)
+        rows[0] = light.brightness
+        if light.traces is not None:
+            if light.traces.shape != rows[1:].shape:
+                raise BadInput(f"{len(light.traces)} traces came where {len(rows) - 1} are kept.")
+            rows[1:] = light.traces
+        return rows
+
+    def _lay_out(self, chunks: list[Chunk], columns: Floats) -> None:
+        """Replace the working set. `columns` covers the chunks; the reply's stay as they are."""
+        reply = self._light[:, self._offsets[-1] : len(self)]
+        spare = np.zeros((len(columns), 1024 + columns.shape[1] // 4), np.float32)
+        self._light = np.concatenate([columns, reply, spare], axis=1)
+        self._chunks, self._noted = chunks, {}
+        self._places = {chunk.key: place for place, chunk in enumerate(chunks)}
+        self._offsets = np.concatenate([[0], np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)])
+        self._ages = None
+
+    def _turn_ages(self) -> npt.NDArray[np.int64]:
+        if self._ages is None:
+            turns = [chunk.key.turn_id for chunk in self._chunks]
+            distinct = sorted(set(turns))
+            ranks = np.array([bisect_left(distinct, turn) for turn in turns], np.int64)
+            self._ages = len(distinct) - 1 - ranks
+        return self._ages
+
+
+def chunk_turn(
+    tokens: Tokens,
+    turn_id: int,
+    role: Role,
+    start: int,
+    answers: int | None = None,
+    *,
+    min_chunk_tokens: int = 64,
+    max_chunk_tokens: int = 256,
+    first: int = 0,
+) -> tuple[Chunk, ...]:
+    """A whole turn as its chunks, one after the other from position `start`, counted from `first`."""
+    chunks: list[Chunk] = []
+    for part in cut(tokens, min_chunk_tokens, max_chunk_tokens):
+        at = chunks[-1].stop if chunks else start
+        chunks.append(Chunk(ChunkKey(turn_id, first + len(chunks), role), at, part, answers))
+    return tuple(chunks)
+
+
+def chunk_parts(
+    parts: Sequence[ReplyPart],
+    turn_id: int,
+    answers: int | None,
+    *,
+    min_chunk_tokens: int = 64,
+    max_chunk_tokens: int = 256,
+) -> tuple[Chunk, ...]:
+    """A reply as its chunks in time order. The answer's are counted first: its opening is the turn's anchor."""
+    chunks: list[Chunk] = []
+    for part in sorted(parts, key=lambda part: bool(part.tag)):
+        chunks += chunk_turn(
+            part.tokens,
+            turn_id,
+            Role.ASSISTANT,
+            part.start,
+            answers,
+            min_chunk_tokens=min_chunk_tokens,
+            max_chunk_tokens=max_chunk_tokens,
+            first=len(chunks),
+        )
+    return tuple(sorted(chunks, key=lambda chunk: chunk.start))

@@ -1,1 +1,0 @@
-"""Files that are attached to a message, read as text."""

@@ -1,0 +1,48 @@
+"""Detects stop strings that may span several tokens. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from halo_weave.engines.base import Step
+
+
+class StopStrings:
+    """Holds a step back while its text may be the beginning of a stop string."""
+
+    def __init__(self, strings: Iterable[str]) -> None:
+        self.strings = [string.encode() for string in strings if string]
+        self.held: list[Step] = []
+
+    def feed(self, step: Step) -> tuple[list[Step], bool]:
+        """Steps that may go out now, and whether a stop string was met.
+
+        What belongs to the stop string does not go out; of a token that begins before it, only the part before.
+        """
+        self.held.append(step)
+        text = b"".join(held.piece for held in self.held)
+        met = [at for at in (text.find(string) for string in self.strings) if at >= 0]
+        cut = min(met) if met else len(text) - self.overlap(text)
+        out, at = [], 0
+        while self.held and at + len(self.held[0].piece) <= cut:
+            at += len(self.held[0].piece)
+            out.append(self.held.pop(0))
+        if met:
+            if self.held and at < cut:
+                out.append(replace(self.held[0], piece=self.held[0].piece[: cut - at]))
+            self.held.clear()
+        return out, bool(met)
+
+    def overlap(self, text: bytes) -> int:
+        """How long an end of the text could still become a stop string."""
+        longest = max((len(string) for string in self.strings), default=1) - 1
+        for size in range(min(longest, len(text)), 0, -1):
+            if any(string.startswith(text[-size:]) for string in self.strings):
+                return size
+        return 0
+
+    def rest(self) -> list[Step]:
+        """What was held back, when generation ends for another reason."""
+        out, self.held = self.held, []
+        return out

@@ -1,1 +1,0 @@
-"""Conversations of other programs: each format is one module that turns the values of a file into conversations."""

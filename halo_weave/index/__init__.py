@@ -1,1 +1,0 @@
-"""Finding what sleeps: meaning, words, and how they become one ranking."""

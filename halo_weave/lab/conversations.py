@@ -1,0 +1,289 @@
+"""Given conversations (LoCoMo files or plain text), said to a model with given or generated replies."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from halo_weave.chat import Weave, events
+from halo_weave.chat.capture import CaptureWriter
+from halo_weave.chat.recorder import NewRecorder
+from halo_weave.core.attribution import MIN_SHARE
+from halo_weave.core.brightness import AttentionRow, Capture
+from halo_weave.core.retrieval_heads import Calibration
+from halo_weave.core.tokens import Role, Tokens
+from halo_weave.engines.base import (
+    Engine,
+    GenerationEnd,
+    GenerationEvent,
+    PrefillResult,
+    Prompt,
+    Sampling,
+    Segment,
+    Step,
+)
+from halo_weave.errors import BadInput
+from halo_weave.search.memory_search import MemorySearch
+from halo_weave.settings import Settings
+from halo_weave.store.sqlite import SqliteStore
+
+KINDS = {1: "several pieces", 2: "temporal", 3: "open-domain", 4: "single-hop"}
+EVIDENCE = re.compile(r"D:?(\d+):(\d+)")
+PACE = timedelta(seconds=30)  # between turns, of which the files tell only when the first was said
+FRAME = 25  # tokens that a turn takes beside its words, about
+
+
+@dataclass(frozen=True, slots=True)
+class DialogueTurn:
+    """What one speaker says in a row, and the names that the file has for it."""
+
+    names: frozenset[str]
+    role: Role
+    text: str
+    said: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DialogueQuestion:
+    """A question about a conversation: its answer, and where that stands."""
+
+    text: str
+    answer: str
+    kind: str
+    evidence: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    name: str
+    turns: tuple[DialogueTurn, ...]
+    asked: tuple[DialogueQuestion, ...]
+
+
+def read_dialogues(folder: Path, most: int | None = None, *, captions: bool = False) -> list[Dialogue]:
+    """The conversations of a folder, by name."""
+    found = sorted(folder.glob("*.json"))[:most]
+    if not found:
+        raise BadInput(
+            f"There are no conversations in {folder}. Name a folder with files in the form of LoCoMo."
+        )
+    return [read_dialogue(path, captions=captions) for path in found]
+
+
+def read_dialogue(path: Path, *, captions: bool = False) -> Dialogue:
+    """A conversation out of a file. Who speaks stands in the text, since questions name them.
+
+    `captions`: those of shared pictures too. They were not said, but some answers stand nowhere else.
+    """
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        turns: list[DialogueTurn] = []
+        for session in held["sessions"]:
+            begun = datetime.strptime(session["date_time"], "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
+            spoken = [turn for turn in session["turns"] if turn["text"].strip()]
+            for i, (speaker, group) in enumerate(groupby(spoken, key=lambda turn: turn["speaker"])):
+                parts = list(group)
+                turns.append(
+                    DialogueTurn(
+                        frozenset(turn["dia_id"] for turn in parts),
+                        Role.USER if speaker == held["speakers"][0] else Role.ASSISTANT,
+                        f"{speaker}: " + " ".join(_words(turn, captions) for turn in parts),
+                        begun + i * PACE,
+                    )
+                )
+        asked = tuple(
+            DialogueQuestion(one["question"], str(one["answer"]), KINDS[one["category"]], frozenset(found))
+            for one in held["qa"]
+            if one["category"] in KINDS and "answer" in one
+            if (found := [f"D{a}:{b}" for text in one["evidence"] for a, b in EVIDENCE.findall(text)])
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+        raise BadInput(f"{path} is no conversation in the form of LoCoMo: {error!r}.") from None
+    return Dialogue(path.stem, tuple(turns), asked)
+
+
+def _words(turn: Mapping[str, str], captions: bool) -> str:
+    caption = turn.get("blip_caption") if captions else None
+    return f"{turn['text'].strip()} [picture: {caption}]" if caption else turn["text"].strip()
+
+
+def exchanges_of(turns: Sequence[DialogueTurn]) -> Iterator[tuple[DialogueTurn, DialogueTurn]]:
+    """What the user said with what was answered; what has no counterpart, as the last words of a day, is left out."""
+    for one, other in pairwise(turns):
+        if one.role is Role.USER and other.role is Role.ASSISTANT:
+            yield one, other
+
+
+def windows_of(
+    turns: Sequence[DialogueTurn], engine: Engine, tokens: int, count: int
+) -> Iterator[list[DialogueTurn]]:
+    """Parts of about so many tokens, evenly over a conversation; each begins with the user and ends with a reply."""
+    sizes = np.array([len(engine.tokenize(turn.text)) + FRAME for turn in turns])
+    ends = np.cumsum(sizes)
+    for place in range(count):
+        first = int(np.searchsorted(ends, (ends[-1] - tokens) * place / max(1, count - 1)))
+        while first < len(turns) and turns[first].role is not Role.USER:
+            first += 1
+        last = int(np.searchsorted(ends, ends[first] - sizes[first] + tokens, side="right"))
+        while last > first and turns[last - 1].role is not Role.ASSISTANT:
+            last -= 1
+        yield list(turns[first:last])
+
+
+GREEDY = Sampling(temperature=0.0, max_new_tokens=1)
+
+
+def read_given_reply(
+    engine: Engine, window: str, prompt: Prompt, reply: Tokens, capture: Capture | None, **how: Any
+) -> Iterator[GenerationEvent]:
+    """What the engine would tell if it had chosen these tokens itself."""
+    first: AttentionRow | None = None
+    for event in engine.generate(window, prompt, GREEDY, capture, **how):
+        if isinstance(event, Step):
+            first = event.row
+        elif not isinstance(event, GenerationEnd):
+            yield event
+    labels = np.arange(prompt.next_label, prompt.next_label + len(reply), dtype=np.int64)
+    whole = Prompt(
+        [*prompt.segments, Segment("chunk", labels, reply.ids)],
+        prompt.next_label + len(reply),
+        prompt.next_label,
+    )
+    rows: list[AttentionRow | None] = [first]
+    surprisal = np.full(len(reply), np.nan, np.float32)
+    wanted = replace(capture, reply=False, reading=capture.reply) if capture else None
+    for event in engine.generate(window, whole, GREEDY, wanted, **how):
+        if isinstance(event, PrefillResult):
+            rows += event.rows
+            surprisal = surprisal if event.surprisal is None else event.surprisal
+    rows += [None] * (len(reply) + 1)
+    for i, piece in enumerate(reply.pieces()):
+        yield Step(int(reply.ids[i]), int(labels[i]), piece, float(surprisal[i]), rows[i])
+    yield GenerationEnd("eos", len(reply), 0.0, rows[len(reply)])
+
+
+class GivenReplyEngine:
+    """An engine whose replies are given before they are asked for. All else is the engine's own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.reply: Tokens | None = None  # what it says next; None: what the model chooses
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def generate(
+        self,
+        window: str,
+        prompt: Prompt,
+        sampling: Sampling,
+        capture: Capture | None,
+        *,
+        mode: Literal["splice", "exact"] = "splice",
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[GenerationEvent]:
+        how: dict[str, Any] = {"mode": mode, "stopped": stopped}
+        if self.reply is None:
+            return self._engine.generate(window, prompt, sampling, capture, **how)
+        return read_given_reply(self._engine, window, prompt, self.reply, capture, **how)
+
+    def close(self) -> None:
+        """The engine is its owner's to close."""
+
+
+Messages = Sequence[tuple[str, str]]  # what the user says, and the reply if it is given
+Progress = Callable[[str, int, int], None]
+
+
+def read_messages(path: Path) -> list[tuple[str, str]]:
+    """A conversation in the form of LoCoMo, or a text file with a message on each line."""
+    if path.suffix == ".json":
+        return [(user.text, reply.text) for user, reply in exchanges_of(read_dialogue(path).turns)]
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    if not any(lines):
+        raise BadInput(f"There is nothing to say in {path}.")
+    return [(line, "") for line in lines if line]
+
+
+def run_conversation(
+    engine: Engine,
+    calibration: Calibration,
+    settings: Settings,
+    says: Messages,
+    progress: Progress,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """A conversation in a memory of its own, captured in the folder if there is one: what `said_to` tells of it."""
+    forced, place = GivenReplyEngine(engine), folder
+
+    def new_recorder(window: str, chosen: Settings, model: Engine, heads: Calibration) -> CaptureWriter:
+        assert place is not None
+        return CaptureWriter.open(
+            place, place.name, model, heads, heads=chosen.capture, most=chosen.capture_megabytes
+        )
+
+    recording: NewRecorder | None = new_recorder if folder else None
+    with tempfile.TemporaryDirectory() as work:
+        store = SqliteStore(Path(work) / "memory.sqlite")
+        recall = MemorySearch(store, None)
+        with closing(
+            Weave(
+                forced,
+                store,
+                recall,
+                defaults=settings.changed({"read_ahead": "off"}),
+                calibration=calibration,
+                new_recorder=recording,
+            )
+        ) as weave:
+            return send_messages(weave, forced, says, progress)
+
+
+def send_messages(
+    weave: Weave, forced: GivenReplyEngine, says: Messages, progress: Progress
+) -> list[dict[str, Any]]:
+    """For each message: the reply, and the chunks it took most from, in their own words."""
+    window = weave.windows.create("lab").id
+    told = []
+    for number, (text, reply) in enumerate(says):
+        progress("Talking", number, len(says))
+        forced.reply = forced.tokenize(reply) if reply else None
+        said, stats = [], {}
+        for event in weave.turns.steps(window, text):
+            if isinstance(event, events.TokenGenerated) and not event.thought:
+                said.append(event.text)
+            elif isinstance(event, events.ReplyStored) and event.use is not None:
+                use = event.use
+            elif isinstance(event, events.TurnEnded):
+                stats = dict(event.stats)
+        sources = [
+            {
+                "key": str(one.key),
+                "share": round(one.share, 3),
+                "text": weave.chunks.why(window, one.key).text,
+            }
+            for one in use.chunks[:3]
+            if one.share >= MIN_SHARE
+        ]
+        told.append(
+            {
+                "said": text,
+                "reply": "".join(said).strip(),
+                "sources": sources,
+                "nothing": round(use.nothing, 3),
+                "tokens": stats.get("tokens"),
+                "tokens_per_second": stats.get("tokens_per_second"),
+                "asleep": stats.get("asleep"),
+            }
+        )
+    return told

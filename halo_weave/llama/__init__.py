@@ -1,1 +1,0 @@
-"""llama.cpp in process: the binding that engines and embedders share. Declarations, handles, model files."""

@@ -1,1 +1,0 @@
-"""Memory for other programs over MCP: six tools, resources and a prompt, over stdio and HTTP."""

@@ -1,0 +1,382 @@
+"""A small client for the Hugging Face hub: resolves `hf:owner/repo[:quant]` to files and downloads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+from urllib.parse import quote, urljoin
+
+import httpx
+
+from halo_weave.errors import BadInput, ModelNotFound
+from halo_weave.models.download import BLOCK, HashMismatch, KnownFile, PartFile, Progress, is_intact
+
+ENDPOINT = "https://huggingface.co"
+SCHEME = "hf:"
+PREFERRED = ("Q4_K_M", "Q8_0")
+SIDE_FILES = re.compile(r"(?i)(mmproj|imatrix|draft|(^|/)mtp-)")
+SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+QUANT = re.compile(
+    r"(?i)(?:^|[-._/])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_\d|MXFP4(?:_MOE)?|NVFP4|BF16|F16|F32))(?=[-._/]|$)"
+)
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+MAX_LIST_BYTES = 32 << 20  # bytes of a list of files
+MAX_PAGES = 50
+TRY_AGAIN = " Check the network, then try again."
+RECEIVE_BYTES = 1 << 16  # bytes at a time: so many at most are lost when a connection breaks
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class HubReference:
+    """`hf:owner/repo[:quant]`; in place of the quant the name of a file will do."""
+
+    repository: str
+    quant: str = ""
+
+    @classmethod
+    def read(cls, text: str) -> HubReference:
+        repository, _, quant = text.removeprefix(SCHEME).strip().partition(":")
+        if not REPOSITORY.fullmatch(repository) or ".." in repository:
+            raise BadInput(
+                f"{text!r} is not a model of the hub. Write {SCHEME}owner/repository or {SCHEME}owner/repository:Q4_K_M."
+            )
+        return cls(repository, quant)
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.repository}" + (f":{self.quant}" if self.quant else "")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long the hub is waited for."""
+
+    attempts: int = 5  # in a row without any progress
+    connect: float = 10.0
+    read: float = 60.0
+    pause: float = 1.0  # doubled with each attempt
+    longest_pause: float = 120.0  # a hub that asks for more is not waited for
+
+
+class HubUnreachable(ModelNotFound):
+    """No answer came: the network is missing, or the hub's name is wrong."""
+
+
+class _Unavailable(ModelNotFound):
+    """May be better in a moment."""
+
+    def __init__(self, sentence: str, wait: float = 0.0) -> None:
+        super().__init__(sentence)
+        self.wait = wait
+
+
+class ModelHub:
+    """The hub at HF_ENDPOINT, with the user's HF_TOKEN if there is one."""
+
+    def __init__(self, patience: RetryPolicy | None = None) -> None:
+        self.endpoint = (os.environ.get("HF_ENDPOINT") or ENDPOINT).rstrip("/")
+        self._token = os.environ.get("HF_TOKEN", "").strip()
+        self._patience = patience or RetryPolicy()
+
+    def choose(self, reference: HubReference, progress: Progress) -> tuple[str, list[KnownFile]]:
+        """The commit that the repository is at, and the files that the reference means: one, or all its shards."""
+        progress(f"Asking the hub for {reference}", 0, 0)
+        commit = self._commit(reference)
+        return commit, choose_files(reference, self._files(reference, commit))
+
+    def _commit(self, reference: HubReference) -> str:
+        refs = self._json(f"{self.endpoint}/api/models/{reference.repository}/refs", reference)[0]
+        branches = refs.get("branches") if isinstance(refs, dict) else []
+        commits = {
+            branch["name"]: branch["targetCommit"]
+            for branch in (branches if isinstance(branches, list) else [])
+            if isinstance(branch, dict)
+            and isinstance(branch.get("name"), str)
+            and re.fullmatch(r"[0-9a-f]{7,64}", str(branch.get("targetCommit")))
+        }
+        if not commits:
+            raise ModelNotFound(f"{reference.repository} is empty on the hub. Check its name.")
+        return str(commits.get("main") or commits.get("master") or next(iter(commits.values())))
+
+    def _files(self, reference: HubReference, commit: str) -> list[KnownFile]:
+        url: str | None = f"{self.endpoint}/api/models/{reference.repository}/tree/{commit}?recursive=true"
+        found = []
+        for _ in range(MAX_PAGES):
+            if url is None:
+                break
+            listed, url = self._json(url, reference)
+            if not isinstance(listed, list):
+                raise ModelNotFound(f"The hub's list of files of {reference.repository} cannot be read.")
+            found += [file for one in listed if (file := _hub_file(one))]
+        return found
+
+    def _json(self, url: str, reference: HubReference) -> tuple[Any, str | None]:
+        """An answer, and where it goes on."""
+
+        def ask() -> tuple[Any, str | None]:
+            with self._get(url) as answer:
+                self._check(answer, reference)
+                content = b""
+                for block in answer.iter_raw(BLOCK):
+                    content += block
+                    if len(content) > MAX_LIST_BYTES:
+                        raise ModelNotFound(f"The hub's list of files of {reference.repository} is too long.")
+                try:
+                    parsed = json.loads(content)
+                except (ValueError, RecursionError) as error:
+                    raise _not_a_hub_error(self.endpoint) from error
+                following = answer.links.get("next", {}).get("url")
+                return parsed, urljoin(url, following) if following else None
+
+        return self._patiently(ask, lambda: 0)
+
+    def fetch(
+        self, repository: str, revision: str, file: KnownFile, target: Path, progress: Progress
+    ) -> Path:
+        """Download one file to the target, from where an earlier download stopped."""
+        url = (
+            f"{self.endpoint}/{repository}/resolve/{quote(revision, safe='')}/{quote(file.hub or file.name)}"
+        )
+        reference = HubReference(repository)
+        with PartFile(target, file.size, file.sha256) as part:
+            resumed = part.length > 0
+            while True:
+                if part.length < file.size:
+                    self._patiently(
+                        lambda: self._receive(url, reference, file, part, progress), lambda: part.length
+                    )
+                try:
+                    return part.finish(progress)
+                except HashMismatch:
+                    if not resumed:
+                        raise
+                    resumed = False  # what an earlier download left was damaged: once more from the beginning
+
+    def _receive(
+        self, url: str, reference: HubReference, file: KnownFile, part: PartFile, progress: Progress
+    ) -> None:
+        begin = part.length
+        with self._get(url, {"Range": f"bytes={begin}-"} if begin else {}) as answer:
+            if answer.status_code == 416:
+                part.restart()
+                raise _Unavailable(f"The hub cannot go on with {file.name}.")
+            self._check(answer, reference)
+            if "text/html" in answer.headers.get("Content-Type", ""):
+                raise _not_a_hub_error(self.endpoint)
+            told = _announced_hash(answer)
+            if told and told != file.sha256:
+                raise HashMismatch(f"{file.name} of {reference.repository} is not the known file any more.")
+            ranged = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
+            if begin and (answer.status_code != 206 or not ranged or int(ranged[1]) != begin):
+                part.restart()
+                begin = 0
+                if answer.status_code == 206:
+                    raise _Unavailable(f"The hub sent another part of {file.name} than was asked for.")
+            length = answer.headers.get("Content-Length", "")
+            if length.isdecimal() and begin + int(length) != file.size:
+                raise HashMismatch(
+                    f"{file.name} should have {file.size:,} bytes, and {begin + int(length):,} were offered."
+                )
+            for block in answer.iter_raw(RECEIVE_BYTES):
+                part.write(block)
+                progress(f"Downloading {part.target.name}", part.length, file.size)
+                if part.length > file.size:
+                    part.restart()
+                    raise HashMismatch(f"{file.name} is longer than the {file.size:,} bytes it should have.")
+        if part.length < file.size:
+            raise _Unavailable(f"The connection ended after {part.length:,} of {file.size:,} bytes.")
+
+    def _get(self, url: str, headers: dict[str, str] | None = None) -> AbstractContextManager[httpx.Response]:
+        sent = {"User-Agent": "halo-weave", "Accept-Encoding": "identity", **(headers or {})}
+        if self._token:
+            sent["Authorization"] = f"Bearer {self._token}"  # httpx does not send it on to another host
+        timeout = httpx.Timeout(self._patience.read, connect=self._patience.connect)
+        return httpx.stream("GET", url, headers=sent, timeout=timeout, follow_redirects=True)
+
+    def _patiently(self, attempt: Callable[[], Answer], reached: Callable[[], int]) -> Answer:
+        """Again after what may pass, with pauses, as long as there is progress."""
+        failures, answered = 0, False
+        while True:
+            before = reached()
+            try:
+                return attempt()
+            except _Unavailable as error:
+                failure, wait, answered = error, error.wait, True
+            except httpx.HTTPError as error:
+                # A hub that was never reached is not asked again: the network is missing, or its name is wrong.
+                began = not isinstance(
+                    error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol
+                )
+                answered = answered or began or reached() > before
+                failure, wait = _Unavailable(_error_message(error, self.endpoint)), 0.0
+            failures = 1 if reached() > before else failures + 1
+            if failures >= self._patience.attempts or not answered:
+                kind = ModelNotFound if answered else HubUnreachable
+                raise kind(f"{failure}{TRY_AGAIN}") from failure
+            if wait > self._patience.longest_pause:
+                raise failure
+            time.sleep(wait or min(self._patience.pause * 2 ** (failures - 1), self._patience.longest_pause))
+
+    def _check(self, answer: httpx.Response, reference: HubReference) -> None:
+        """A refusal as a sentence."""
+        status, code = answer.status_code, answer.headers.get("X-Error-Code", "")
+        name = reference.repository
+        if status < 400:
+            return
+        if code == "GatedRepo" or status == 403:
+            raise ModelNotFound(
+                f"{name} asks you to accept its terms at {self.endpoint}/{name}. Then set HF_TOKEN to a token of your "
+                "account, and try again."
+            )
+        if status == 401:
+            missing = "The hub does not know the token in HF_TOKEN, or" if self._token else "Either"
+            raise ModelNotFound(
+                f"{missing} there is no {name} on the hub, or it is private. Check the name; for a private model set "
+                "HF_TOKEN to a token of your account."
+            )
+        if status in (404, 410):
+            raise ModelNotFound(f"There is no {name} on the hub, or not this file of it. Check the name.")
+        if status == 429:
+            wait = _seconds(answer.headers.get("Retry-After", ""))
+            raise _Unavailable(
+                f"The hub has had too many requests and asks to wait {wait:.0f} seconds."
+                if wait
+                else "The hub has had too many requests from here.",
+                wait,
+            )
+        if status >= 500 or status == 408:
+            raise _Unavailable(f"The hub has a problem of its own (status {status}).")
+        raise ModelNotFound(f"The hub refused to give {name} (status {status}).")
+
+
+def choose_files(reference: HubReference, files: Sequence[KnownFile]) -> list[KnownFile]:
+    """The file that is meant: of the quant that was named, else Q4_K_M, else Q8_0, else the first; with its shards."""
+    models = [
+        file for file in files if file.name.lower().endswith(".gguf") and not SIDE_FILES.search(file.name)
+    ]
+    if not models:
+        raise ModelNotFound(
+            f"{reference.repository} has no GGUF file. Look for a repository of the model whose name ends in -GGUF."
+        )
+    wanted = [reference.quant] if reference.quant else list(PREFERRED)
+    found = next((file for quant in wanted for file in models if _is_of(file.name, quant)), None)
+    if not found and reference.quant:
+        quants = dict.fromkeys(quant for file in models if (quant := quant_of(file.name)))
+        raise ModelNotFound(
+            f"{reference.repository} has no {reference.quant}. It has: "
+            f"{', '.join(quants) or ', '.join(file.name for file in models[:8])}."
+        )
+    chosen = found or models[0]
+    shard = SHARD.search(chosen.name)
+    if not shard:
+        return [chosen]
+    stem, count = chosen.name[: shard.start()], int(shard[2])
+    by_path = {file.name: file for file in models}
+    paths = [f"{stem}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+    if count > 1000 or not all(path in by_path for path in paths):
+        raise ModelNotFound(
+            f"{reference.repository} lacks some of the {count} parts of {stem}. Choose another quant."
+        )
+    return [by_path[path] for path in paths]
+
+
+def quant_of(path: str) -> str:
+    """The kind of quantization that a file name tells, such as Q4_K_M."""
+    found = QUANT.findall(SHARD.sub(".gguf", path).removesuffix(".gguf"))
+    return found[-1].upper() if found else ""
+
+
+def pull_from_hub(
+    reference: HubReference, folder: Path, progress: Progress, patience: RetryPolicy | None = None
+) -> Path:
+    """The weights under `folder/owner/repo`, pulled if they are not there; of several parts, the first."""
+    hub = ModelHub(patience)
+    commit, files = hub.choose(reference, progress)
+    paths = []
+    for file in files:
+        target = folder / reference.repository / file.name
+        if not is_intact(target, file, progress):
+            hub.fetch(reference.repository, commit, file, target, progress)
+        paths.append(target)
+    return paths[0]
+
+
+def pulled_from_hub(reference: HubReference, folder: Path) -> Path | None:
+    """The weights that an earlier pull brought, without asking the hub."""
+    home = folder / reference.repository
+    here = [
+        KnownFile(path.relative_to(home).as_posix(), "", 0)
+        for path in sorted(home.rglob("*.gguf"))
+        if not path.name.startswith(".")
+    ]
+    try:
+        return home / choose_files(reference, here)[0].name
+    except ModelNotFound:
+        return None
+
+
+def _hub_file(told: Any) -> KnownFile | None:
+    """A file of the list that can be checked and stored, or nothing."""
+    if not isinstance(told, dict) or not isinstance(told.get("lfs"), dict):
+        return None
+    path, sha256, size = told.get("path"), told["lfs"].get("oid"), told["lfs"].get("size")
+    if not (isinstance(path, str) and isinstance(sha256, str) and isinstance(size, int)):
+        return None
+    plain = PurePosixPath(path)
+    safe = (
+        path == str(plain)
+        and not plain.is_absolute()
+        and not any(part.startswith(".") for part in plain.parts)
+        and not re.search(r'[\x00-\x1f\\:*?"<>|]', path)
+        and len(path) < 400
+    )
+    return (
+        KnownFile(path, sha256, size) if safe and size > 0 and re.fullmatch(r"[0-9a-f]{64}", sha256) else None
+    )
+
+
+def _is_of(path: str, quant: str) -> bool:
+    """A file is meant by its quant or by its name."""
+    if quant.lower().endswith(".gguf"):
+        return quant.lower() in (path.lower(), PurePosixPath(path).name.lower())
+    return bool(re.search(rf"(?i)(^|[-._/]){re.escape(quant)}[-./]", path))
+
+
+def _announced_hash(answer: httpx.Response) -> str:
+    """The SHA-256 that the hub names before it redirects, if it does."""
+    for one in (*answer.history, answer):
+        etag = str(one.headers.get("X-Linked-Etag", "")).strip('W/"')
+        if re.fullmatch(r"[0-9a-f]{64}", etag):
+            return etag
+    return ""
+
+
+def _seconds(text: str) -> float:
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        return 0.0
+
+
+def _not_a_hub_error(endpoint: str) -> ModelNotFound:
+    return ModelNotFound(
+        f"What answered at {endpoint} is not a model hub: perhaps a sign-in page of this network. "
+        "Open it in a browser, then try again."
+    )
+
+
+def _error_message(error: httpx.HTTPError, endpoint: str) -> str:
+    if isinstance(error, httpx.ConnectError) and "certificate" in str(error).lower():
+        return f"The connection to {endpoint} is not trusted: its certificate does not fit."
+    if isinstance(error, httpx.TimeoutException):
+        return f"{endpoint} did not answer in time."
+    if isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
+        return f"The connection to {endpoint} broke off."
+    return f"{endpoint} could not be reached."

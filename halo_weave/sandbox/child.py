@@ -1,0 +1,61 @@
+"""The confined process itself: started by `process`, it never imports the package.
+
+It reads lines of JSON and answers each with one. The first, `{"task": file, "setup": value, "memory": bytes}`, names a
+Python file whose function `prepared` takes the setup and returns what answers the questions. Then they come: `[seconds, question]`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import sys
+
+
+def confine(memory: int) -> None:
+    """As far as the system can: little memory, no new file, process or dump."""
+    try:
+        import resource
+    except ImportError:  # not a POSIX system: the parent's time limit alone holds
+        return
+    limits = {
+        "RLIMIT_AS": memory,
+        "RLIMIT_FSIZE": 0,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_NPROC": 0,
+        "RLIMIT_NOFILE": 3,  # the three that are open: no file can be opened any more
+    }
+    for name, limit in limits.items():
+        try:
+            resource.setrlimit(getattr(resource, name), (limit, limit))
+        except (AttributeError, OSError, ValueError):  # this system does not know it
+            continue
+
+
+def alarm(seconds: float) -> None:
+    """End this process after so many seconds even if the parent is gone; 0 calls it off."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def write_answer(value: object) -> None:
+    sys.stdout.buffer.write(json.dumps(value).encode("ascii") + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    os.environ.clear()
+    first = json.loads(sys.stdin.buffer.readline())
+    answer = runpy.run_path(first["task"])["prepared"](first["setup"])
+    confine(first["memory"])
+    write_answer("ready")
+    for line in sys.stdin.buffer:
+        seconds, question = json.loads(line)
+        alarm(seconds + 1)
+        write_answer(answer(question))
+        alarm(0)
+
+
+if __name__ == "__main__":
+    main()

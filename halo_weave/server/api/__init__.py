@@ -1,0 +1,1 @@
+"""The API of Halo Weave, one module per resource."""

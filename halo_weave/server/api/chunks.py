@@ -1,0 +1,132 @@
+"""Chunks: pin, prune, resurrect, tag, explain, delete; search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from fastapi import Path as InPath
+
+from halo_weave.chat.injection import Injection
+from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.engines.base import SearchFilter
+from halo_weave.errors import BadInput
+from halo_weave.server import requests, views
+from halo_weave.server.requests import TimeText, WindowId
+from halo_weave.server.schema import ID_PATTERN, KEY_PATTERN, TEXT_PATTERN
+from halo_weave.server.service import Service
+
+ChunkAction = Literal["pin", "unpin", "sleep", "wake", "wake_again", "merge"]
+Position = Annotated[str, Query(pattern=ID_PATTERN, examples=["0"])]
+MAX_POSITIONS = 10_000
+Key = Annotated[str, InPath(pattern=KEY_PATTERN, examples=["12.0.user"])]
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(tags=["Chunks"])
+    base = "/api/windows/{window_id}/chunks"
+
+    @router.post(base + "/undelete", summary="Take a deletion back")
+    def post_undelete(window_id: WindowId, asked: requests.RestoreChunks) -> views.RestoredChunks:
+        service.weave.chunks.undelete(window_id, [ChunkKey.parse(key) for key in asked.keys])
+        return views.RestoredChunks(keys=asked.keys)
+
+    @router.post(base + "/{key}/wrong", summary="The wrong memory for a question", status_code=204)
+    def post_wrong(window_id: WindowId, key: Key, asked: requests.NegativeFeedback) -> None:
+        """It does not wake up for questions like this one any more."""
+        service.weave.chunks.add_negative_feedback(window_id, ChunkKey.parse(key), asked.question)
+
+    @router.delete(base + "/{key}/wrong", summary="Not a wrong memory after all", status_code=204)
+    def delete_wrong(window_id: WindowId, key: Key) -> None:
+        service.weave.chunks.unmark_wrong(window_id, ChunkKey.parse(key))
+
+    @router.put(base + "/{key}/tags", summary="Its tags from now on")
+    def put_tags(window_id: WindowId, key: Key, asked: requests.ChunkTags) -> views.ChunkTagsView:
+        """They are yours: others who may read the chunk do not see them."""
+        tags = service.weave.chunks.tag(window_id, ChunkKey.parse(key), asked.tags)
+        return views.ChunkTagsView.model_validate({"key": key, "tags": tags})
+
+    @router.get("/api/tags", summary="All tags of windows and chunks", tags=["Looking"])
+    def get_tags() -> views.TagCounts:
+        return views.TagCounts.model_validate({"tags": service.weave.memory.tags()})
+
+    @router.post(base + "/{key}/{act}", summary="Pin, unpin, put to sleep, wake up, merge into the previous")
+    def post_act(window_id: WindowId, key: Key, act: ChunkAction) -> views.ChunkActionResult:
+        """A chunk woken up by hand is pinned, and its question or answer and the first chunk of its turn come along; `wake_again` takes a sleep by hand back and leaves it as it was. A merged chunk goes by the key of the one before it."""
+        chunks, named = service.weave.chunks, ChunkKey.parse(key)
+        acts: dict[ChunkAction, Callable[[str, ChunkKey], Any]] = {
+            "pin": chunks.pin,
+            "unpin": chunks.unpin,
+            "sleep": chunks.sleep,
+            "wake": chunks.wake,
+            "wake_again": chunks.wake_again,
+            "merge": chunks.merge,
+        }
+        done = acts[act](window_id, named)
+        why = chunks.why(window_id, done if act == "merge" else named)
+        moved = done if isinstance(done, Injection) else Injection()
+        return views.ChunkActionResult(
+            key=str(why.key),
+            live=why.live,
+            pinned=why.pinned,
+            woken=[str(one.key) for one in moved.woken],
+            asleep=[str(one.key) for one in moved.slept],
+        )
+
+    @router.get(base + "/{key}/why", summary="Why it is as bright as it is, why it slept, what woke it")
+    def get_why(window_id: WindowId, key: Key) -> views.ChunkExplanation:
+        why = service.weave.chunks.why(window_id, ChunkKey.parse(key))
+        return views.ChunkExplanation.model_validate(why, context=service.weave.windows.names())
+
+    @router.get(base + "/{key}/delete", summary="What deleting it would take along")
+    def get_delete(window_id: WindowId, key: Key) -> views.Deletion:
+        would = service.weave.chunks.preview_delete(window_id, ChunkKey.parse(key))
+        return views.Deletion.model_validate(would)
+
+    @router.delete(base + "/{key}", summary="Delete it, with what belongs to it")
+    def delete_chunk(window_id: WindowId, key: Key) -> views.Deletion:
+        gone = service.weave.chunks.delete(window_id, ChunkKey.parse(key))
+        return views.Deletion.model_validate(gone)
+
+    @router.get("/api/tokens", summary="What was said at a range of positions", tags=["Looking"])
+    def get_tokens(first: Position, stop: Position) -> views.TokenViews:
+        """Token by token, from `first` on and before `stop`: at most 10,000 positions."""
+        begin, end = requests.parse_position(first), requests.parse_position(stop)
+        if end - begin > MAX_POSITIONS:
+            raise BadInput(f"Ask for at most {MAX_POSITIONS:,} positions at once.")
+        return views.TokenViews.model_validate({"tokens": service.weave.memory.tokens(begin, end)})
+
+    @router.get("/api/search", summary="Search all that was ever said", tags=["Looking"])
+    def get_search(
+        q: Annotated[str, Query(max_length=requests.MAX_QUESTION_LENGTH, pattern=TEXT_PATTERN)],
+        window: Annotated[WindowId | None, Query(description="Tells what is live there.")] = None,
+        only_window: Annotated[bool, Query(description="Only what was said in `window`.")] = False,
+        role: Annotated[Role | None, Query(description="Only what was said in this role.")] = None,
+        speaker: Annotated[
+            str, Query(max_length=200, description="Only what someone of this name said.")
+        ] = "",
+        since: Annotated[TimeText | None, Query(description="Only what was said then or later.")] = None,
+        before: Annotated[TimeText | None, Query(description="Only what was said earlier.")] = None,
+        tag: Annotated[
+            str,
+            Query(max_length=40, description="Only what has this tag, or was said in a window that has it."),
+        ] = "",
+        budget: Annotated[
+            int | None, Query(ge=0, le=10**9, description="What would wake up within this many tokens.")
+        ] = None,
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    ) -> views.SearchResults:
+        if only_window and window is None:
+            raise BadInput("only_window needs window: name the one to search.")
+        only = SearchFilter(role, speaker, requests.parse_time(since), requests.parse_time(before))
+        memory, cost = service.weave.memory, None
+        where: Any = {"window_id": window, "only_window": only_window, "tag": tag}
+        if budget is None:
+            found = memory.search(q, limit=limit, only=only, **where)
+        else:
+            found, cost = memory.would_wake(q, budget, only=only, **where)
+        told = {"hits": found, "cost": cost}
+        return views.SearchResults.model_validate(told, context=service.weave.windows.names())
+
+    return router

@@ -1,0 +1,184 @@
+"""The lab: captures of a window, replay, comparison of strategies, digest."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from math import isfinite
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from halo_weave.chat.capture import StoredCapture, captures_of
+from halo_weave.core.strategies import STRATEGIES
+from halo_weave.errors import BadInput
+from halo_weave.lab.replay import compare_strategies, replay
+from halo_weave.paths import captures_folder
+from halo_weave.server.requests import WindowId
+from halo_weave.server.schema import KeyText, Number, Output
+from halo_weave.server.service import Service
+
+BudgetQuery = Annotated[int | None, Query(ge=0, le=10**6, description="As in the capture if not given.")]
+CaptureNameQuery = Annotated[str, Query(max_length=200, description="Of the capture; the last one if empty.")]
+MAX_MEGABYTES = 200  # of a capture that is replayed while somebody waits
+
+
+class CaptureView(Output):
+    name: str
+    model: str
+    heads: str = Field(description="Whose attention: mean, retrieval or all.")
+    turns: int
+    megabytes: float
+
+
+class CaptureViews(Output):
+    captures: list[CaptureView]
+
+
+class StrategyResult(Output):
+    turns: int
+    asleep: int
+    woken: int
+    woken_tokens: int = Field(description="Read anew, or brought back from the cache.")
+    live: int = Field(description="Chunks that are live at the end.")
+    median_age: float | None = Field(description="In turns, of what fell asleep.")
+    rows: int
+    rows_per_second: int | None
+
+
+class ReplayedPrune(Output):
+    turn: int = Field(description="Of the capture, from 0 on.")
+    key: str
+    brightness: float
+    age: int
+    why: str
+    text: str
+
+
+class StrategyComparison(Output):
+    strategies: dict[str, StrategyResult]
+    agreement: dict[str, float] = Field(
+        description="For each two: what both keep live of what either does, mean over turns."
+    )
+    slept: dict[str, list[ReplayedPrune]]
+    live: dict[str, list[int]] = Field(description="How many chunks are live after each turn.")
+
+
+class ReplayedTurn(Output):
+    turn: Number = Field(description="The newest turn that is live.")
+    brightness: dict[str, float] = Field(description="Of what is live after it, by key.")
+    slept: list[str]
+    woken: list[str]
+
+
+class ReplayView(Output):
+    turns: list[ReplayedTurn]
+
+
+class DigestExcerpt(Output):
+    key: KeyText
+    text: str
+    speaker: str
+    said: datetime
+    share: float = Field(description="Of the window's replies, added up.")
+    replies: list[Number] = Field(description="The turns of those that used it.")
+
+
+class DigestView(Output):
+    excerpts: list[DigestExcerpt] = Field(description="In the order in which they were said.")
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/api/windows/{window_id}", tags=["The lab"])
+
+    def tapes(window_id: str) -> list[StoredCapture]:
+        service.weave.windows.get(window_id)
+        return captures_of(captures_folder(service.weave.memory.folder), window_id)
+
+    @router.get("/captures", summary="What was captured of the window")
+    def get_captures(window_id: WindowId) -> CaptureViews:
+        return CaptureViews(
+            captures=[
+                CaptureView(
+                    name=one.folder.name,
+                    model=one.about["model"],
+                    heads=one.about["heads"],
+                    turns=one.turns,
+                    megabytes=round(one.bytes / 1e6, 2),
+                )
+                for one in tapes(window_id)
+            ]
+        )
+
+    @router.delete("/captures", summary="Delete what was captured of the window", status_code=204)
+    def delete_captures(window_id: WindowId) -> None:
+        service.weave.windows.drop_captures(window_id)
+
+    def recording(window_id: str, name: str) -> StoredCapture:
+        found = [one for one in tapes(window_id) if name in ("", one.folder.name)]
+        if not found:
+            raise BadInput("Nothing was captured of this window. Turn its setting `capture` on and talk.")
+        if found[-1].bytes > MAX_MEGABYTES * 1_000_000:
+            raise BadInput("This capture is large. Compare it in the terminal: halo-weave lab compare")
+        return found[-1]
+
+    def known(strategies: list[str]) -> list[str]:
+        if unknown := [one for one in strategies if one not in STRATEGIES]:
+            raise BadInput(f"There is no strategy {unknown[0]!r}. There are: {', '.join(STRATEGIES)}.")
+        return strategies
+
+    @router.get("/replay", summary="A capture turn by turn, as a strategy would have acted")
+    def get_replay(
+        window_id: WindowId,
+        strategy: Annotated[str, Query(max_length=100, description="The captured one if empty.")] = "",
+        budget: BudgetQuery = None,
+        name: CaptureNameQuery = "",
+    ) -> ReplayView:
+        known([strategy] if strategy else [])
+        done = replay(recording(window_id, name), strategy=strategy or None, budget=budget)
+        return ReplayView(
+            turns=[
+                ReplayedTurn(
+                    turn=max((key.turn_id for key in bright), default=0),  # type: ignore[arg-type]
+                    brightness={str(key): value for key, value in bright.items() if isfinite(value)},
+                    slept=[str(one.key) for one in done.slept if one.turn == number],
+                    woken=[str(key) for turn, key in done.woken if turn == number],
+                )
+                for number, bright in enumerate(done.brightness)
+            ]
+        )
+
+    @router.get("/compare", summary="How strategies would have acted on a capture")
+    def get_compare(
+        window_id: WindowId,
+        strategies: Annotated[str, Query(max_length=500, description="With commas.")] = "",
+        budget: BudgetQuery = None,
+        name: CaptureNameQuery = "",
+    ) -> StrategyComparison:
+        chosen = known([one for one in strategies.split(",") if one] or list(STRATEGIES))
+        done, told = compare_strategies(recording(window_id, name), chosen, budget)
+        return StrategyComparison(
+            strategies=told["strategies"],
+            agreement=told["agreement"],
+            slept={
+                strategy: [
+                    ReplayedPrune(
+                        turn=slept.turn,
+                        key=str(slept.key),
+                        brightness=slept.brightness,
+                        age=slept.age,
+                        why=slept.why,
+                        text=one.texts.get(slept.key, ""),
+                    )
+                    for slept in one.slept
+                ]
+                for strategy, one in done.items()
+            },
+            live={strategy: [len(turn) for turn in one.brightness] for strategy, one in done.items()},
+        )
+
+    @router.get("/digest", summary="What the window used most, in the original words")
+    def get_digest(window_id: WindowId, tokens: Annotated[int, Query(ge=1, le=100_000)] = 400) -> DigestView:
+        return DigestView.model_validate({"excerpts": service.weave.windows.digest(window_id, tokens)})
+
+    return router

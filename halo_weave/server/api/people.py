@@ -1,0 +1,124 @@
+"""People: keys, the current user, shares."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi import Path as InPath
+from pydantic import Field
+
+from halo_weave.errors import BadInput
+from halo_weave.server.auth import Policy
+from halo_weave.server.current_user import CURRENT_USER
+from halo_weave.server.schema import NON_BLANK_PATTERN, Input, Output
+from halo_weave.server.service import Service
+from halo_weave.store.records import NAME_LENGTH, OWNER, OWNER_NAME, WINDOW_ID
+
+_PersonName = Annotated[str, InPath(min_length=1, max_length=NAME_LENGTH, pattern=NON_BLANK_PATTERN)]
+_Named = Annotated[str, Field(min_length=1, max_length=NAME_LENGTH, pattern=NON_BLANK_PATTERN)]
+_SharedWindow = Annotated[
+    str, Field(pattern=f"{WINDOW_ID}|^$", description="A window; empty: all of yours, also those to come.")
+]
+
+
+class NewPerson(Input):
+    name: _Named
+
+
+class PersonView(Output):
+    name: str
+    created: datetime
+    revoked: datetime | None = Field(description="Since then they have no key.")
+
+
+class PeopleView(Output):
+    people: list[PersonView] = Field(description="Without the owner.")
+
+
+class NewKey(Output):
+    name: str
+    key: str = Field(description="Told once: only its hash is kept.")
+
+
+class CurrentUserView(Output):
+    name: str
+    runs_it: bool = Field(
+        description="Whether the server is theirs: then they choose its models and its people."
+    )
+    several: bool = Field(description="Whether others have a memory here, too.")
+    may_add: bool = Field(
+        description="Whether they can add people: the server is theirs, and they have a key."
+    )
+
+
+class ShareChange(Input):
+    window: _SharedWindow = ""
+    person: _Named = Field(description=f"Who may read it; {OWNER_NAME!r} is whoever runs the server.")
+    writes: bool = Field(default=False, description="They may also write there.")
+
+
+class ShareView(Output):
+    owner: str
+    window: str
+    window_name: str
+    person: str
+    writes: bool
+    made: datetime
+
+
+class ShareViews(Output):
+    shares: list[ShareView] = Field(description="What you share, and what is shared with you.")
+
+
+def routes(service: Service, policy: Policy) -> APIRouter:
+    router = APIRouter(tags=["People"])
+
+    @router.get("/api/me", summary="Who is asking")
+    def get_me() -> CurrentUserView:
+        people, who = service.weave.people, CURRENT_USER.get()
+        return CurrentUserView(
+            name=people.name_of(who or OWNER),
+            runs_it=service.runs_it,
+            several=people.several(),
+            may_add=service.runs_it and bool(policy.key),
+        )
+
+    @router.get("/api/people", summary="Who has a memory here")
+    def get_people() -> PeopleView:
+        return PeopleView.model_validate({"people": service.whole.people.list()})
+
+    @router.post(
+        "/api/people", summary="Add someone: they get a key and a memory of their own", status_code=201
+    )
+    def post_person(asked: NewPerson) -> NewKey:
+        """For someone whose key was revoked, a new one. From the first person on, everyone needs a key."""
+        people = service.whole.people
+        if not policy.key:
+            raise BadInput("Start the server with --key first: from the first person on you need one, too.")
+        person, key = people.add(asked.name)
+        return NewKey(name=person.name, key=key)
+
+    @router.delete("/api/people/{person}", summary="Revoke someone's key; their memory stays")
+    def delete_person(person: _PersonName) -> PersonView:
+        return PersonView.model_validate(service.whole.people.revoke(person))
+
+    @router.get("/api/shares", summary="What is shared with whom")
+    def get_shares() -> ShareViews:
+        return ShareViews.model_validate({"shares": service.weave.people.shares()})
+
+    @router.put("/api/shares", summary="Share a window, or all of them")
+    def put_share(asked: ShareChange) -> ShareView:
+        shared = service.weave.people.share(asked.window, asked.person, writes=asked.writes)
+        return ShareView.model_validate(shared)
+
+    @router.delete("/api/shares", summary="Do not share it any more", status_code=204)
+    def delete_share(
+        person: Annotated[str, Query(min_length=1, max_length=NAME_LENGTH, pattern=NON_BLANK_PATTERN)],
+        window: Annotated[str, Query(pattern=f"{WINDOW_ID}|^$")] = "",
+    ) -> None:
+        """What of it woke up in their windows leaves them."""
+        service.weave.people.unshare(window, person)
+
+    return router

@@ -1,0 +1,84 @@
+"""The persona of all windows, and presets of texts and settings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from halo_weave.chat.presets import Preset
+from halo_weave.server import requests
+from halo_weave.server.schema import NON_BLANK_PATTERN, Output
+from halo_weave.server.service import Service
+from halo_weave.server.views import SettingValue
+from halo_weave.store.records import NAME_LENGTH
+
+PresetName = Annotated[str, Query(max_length=NAME_LENGTH, pattern=NON_BLANK_PATTERN)]
+
+
+class PersonaView(Output):
+    system_prompt: str
+    user_name: str
+    ai_name: str
+
+
+class PresetView(Output):
+    name: str
+    settings: dict[str, SettingValue]
+    words: dict[str, str] = Field(description="System prompt and names, as far as it has them.")
+
+
+class PresetViews(Output):
+    presets: list[PresetView]
+
+
+def _words(asked: requests.PersonaChange | None) -> dict[str, Any]:
+    return (
+        {about: text for about, text in requests.given_fields(asked).items() if text is not None}
+        if asked
+        else {}
+    )
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(tags=["Presets"])
+
+    def told(preset: Preset) -> PresetView:
+        return PresetView.model_validate(preset)
+
+    @router.get("/api/persona", summary="The words of windows that have none of their own")
+    def get_persona() -> PersonaView:
+        return PersonaView.model_validate(service.weave.presets.persona())
+
+    @router.patch("/api/persona", summary="Change the words of windows that have none of their own")
+    def patch_persona(asked: requests.PersonaChange) -> PersonaView:
+        return PersonaView.model_validate(service.weave.presets.change_persona(_words(asked)))
+
+    @router.get("/api/presets", summary="All presets, by name")
+    def get_presets() -> PresetViews:
+        return PresetViews.model_validate({"presets": service.weave.presets.list()})
+
+    @router.put("/api/presets", summary="Save a preset, in place of one of the same name")
+    def put_preset(asked: requests.SavePreset) -> PresetView:
+        presets, name = service.weave.presets, asked.name
+        if asked.settings is None and asked.words is None:
+            return told(presets.save_from(name, asked.window))
+        settings: dict[str, Any] = requests.given_fields(asked.settings) if asked.settings else {}
+        return told(presets.save(name, settings, _words(asked.words)))
+
+    @router.post("/api/presets/rename", summary="Rename a preset")
+    def post_rename(asked: requests.RenamePreset) -> PresetView:
+        return told(service.weave.presets.rename(asked.name, asked.to))
+
+    @router.post("/api/presets/apply", summary="What the preset sets holds in a window, or in all")
+    def post_apply(asked: requests.ApplyPreset) -> PresetView:
+        """What it does not set stays as it is."""
+        return told(service.weave.presets.apply(asked.name, asked.window))
+
+    @router.delete("/api/presets", summary="Delete a preset")
+    def delete_preset(name: PresetName) -> PresetView:
+        """Windows that it was applied to stay as they are. The answer is what it was, to save it again."""
+        return told(service.weave.presets.delete(name))
+
+    return router

@@ -1,0 +1,204 @@
+"""Status, settings and statistics; export, import, clearing and reindexing of the memory; browser sessions."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from halo_weave.chat.export import ExportFormat
+from halo_weave.chat.memory import EmbeddingState, ImportState
+from halo_weave.errors import StoreFull
+from halo_weave.server import requests, views
+from halo_weave.server.api.models import check_embedder
+from halo_weave.server.auth import Policy
+from halo_weave.server.current_user import CURRENT_USER, UNKNOWN_USER
+from halo_weave.server.requests import TimeText, WindowId
+from halo_weave.server.schema import Id
+from halo_weave.server.service import Service
+from halo_weave.server.sse import StreamedBody, iterate_in_threads
+from halo_weave.settings import described_settings
+from halo_weave.store.records import OWNER, ExportFilter, ImportResult
+
+BLOCK = 1 << 18
+FILE = {
+    "description": "One JSON value, made to be read as a stream; or Markdown.",
+    "content": {
+        "application/json": {"schema": {"anyOf": [{"type": "object"}, {"type": "array", "items": {}}]}},
+        "text/markdown": {"schema": {"type": "string"}},
+    },
+}
+FILE_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "An export of Halo Weave or of another program, a zip of such files, or a character card.",
+        "content": {
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            "application/json": {"schema": {"type": "object"}},
+        },
+    }
+}
+
+
+def routes(service: Service, policy: Policy) -> APIRouter:
+    router = APIRouter(tags=["Upkeep"])
+
+    def settings_told(values: dict[str, Any]) -> views.SettingsView:
+        about = [
+            views.SettingDescription(**{**one, "choices": list(one["choices"])})
+            for one in described_settings()
+        ]
+        auto = service.weave.windows.automatic()
+        return views.SettingsView(described=about, values=values, auto=auto)
+
+    @router.get("/api/status", summary="How the parts of the system are")
+    def get_status() -> views.Status:
+        return service.status()
+
+    @router.get("/api/settings", summary="Every setting, and what holds for all windows")
+    def get_settings() -> views.SettingsView:
+        return settings_told(service.weave.windows.settings().as_mapping())
+
+    @router.patch("/api/settings", summary="Change what holds for all windows")
+    def patch_settings(asked: requests.SettingsChange) -> views.SettingsView:  # type: ignore[valid-type]
+        changes = requests.given_fields(asked)
+        values = service.weave.windows.change_settings(changes, reset=asked.reset)  # type: ignore[attr-defined]
+        return settings_told(values.as_mapping())
+
+    @router.get("/api/stats", summary="Figures of the memory")
+    def get_stats() -> views.MemoryStats:
+        told = views.MemoryStats.model_validate(service.weave.memory.stats())
+        return told.model_copy(update={"clients": service.weave.turns.watchers})
+
+    @router.get(
+        "/api/export",
+        summary="The memory as a file",
+        response_class=StreamedBody,
+        status_code=200,
+        responses={200: FILE},
+    )
+    def get_export(
+        window: WindowId | None = None,
+        first_turn: Id | None = None,
+        last_turn: Id | None = None,
+        since: TimeText | None = None,
+        until: TimeText | None = None,
+        embeddings: bool = False,
+        format: ExportFormat = "halo-weave",
+    ) -> StreamedBody:
+        """Times without a zone are UTC. A question and its answer are never parted.
+
+        `markdown` is for one window, `chatgpt` the shape of ChatGPT's export; of the other fields, both take the window.
+        """
+        subset = ExportFilter(
+            window,
+            None if first_turn is None else requests.parse_position(first_turn),
+            None if last_turn is None else requests.parse_position(last_turn),
+            requests.parse_time(since),
+            requests.parse_time(until),
+        )
+        memory = service.weave.memory
+        with _spool_file(memory.folder) as file:
+            write = lambda text: file.write(text.encode())  # noqa: E731
+            if format == "halo-weave":
+                memory.export(write, subset=subset, vectors=embeddings)
+            else:
+                memory.tell(write, format, window)
+        size = file.tell()
+        kind, ending = (
+            ("text/markdown; charset=utf-8", "md") if format == "markdown" else ("application/json", "json")
+        )
+        name = f"halo-weave-{datetime.now(UTC):%Y-%m-%d}.{ending}"
+        headers = {"content-disposition": f'attachment; filename="{name}"', "content-length": str(size)}
+        pieces = _blocks(file)
+        first = next(pieces)  # begun, so that it closes the file even for a client that leaves at once
+        return StreamedBody(iterate_in_threads(pieces, first), kind, headers)
+
+    @router.post("/api/import", summary="Add what a file holds to the memory", openapi_extra=FILE_BODY)
+    async def post_import(request: Request) -> ImportResult:
+        """The program that wrote it is recognised. What is here already is left as it is; importing again adds what is new."""
+        memory = service.whole.memory
+        with _spool_file(memory.folder) as file:
+            async for piece in request.stream():
+                await run_in_threadpool(file.write, piece)
+        with file:
+            return await run_in_threadpool(memory.import_file, file)
+
+    @router.get("/api/import", summary="How far an import is")
+    def get_import() -> ImportState:
+        return service.whole.memory.importing()
+
+    @router.post("/api/clear", summary="Delete everything, for ever", status_code=204)
+    def post_clear(asked: requests.ClearMemory) -> None:
+        service.whole.memory.clear()
+
+    @router.post("/api/reindex", summary="Embed everything anew", status_code=202)
+    def post_reindex(asked: requests.Reindex | None = None) -> EmbeddingState:
+        """In the background, by another embedder if one is named. Search goes on with the vectors that are there."""
+        memory = service.whole.memory
+        name = asked.embedder.strip() if asked and asked.embedder else None
+        if name is not None:
+            check_embedder(name, any_path=not policy.key)
+        return memory.embed_anew(name)
+
+    @router.get("/api/reindex", summary="How far embedding is")
+    def get_reindex() -> EmbeddingState:
+        return service.weave.memory.embedding()
+
+    @router.post("/api/session", summary="Trade the key for a cookie", status_code=204)
+    def post_session(request: Request) -> Response:
+        """For what cannot send the key itself: links and event sources of our own page. It ends with the server."""
+        answer = Response(status_code=204)
+        who = CURRENT_USER.get()
+        if who not in (None, UNKNOWN_USER):
+            policy.sessions.end(policy.session_of(request.headers))
+            mark = "" if who == OWNER else service.weave.people.key_mark(who) or ""
+            session = policy.sessions.begin(who, mark)
+            answer.set_cookie(policy.cookie, session, httponly=True, samesite="strict")
+        return answer
+
+    @router.delete("/api/session", summary="End the session", status_code=204)
+    def delete_session(request: Request) -> Response:
+        """Its cookie opens nothing any more."""
+        policy.sessions.end(policy.session_of(request.headers))
+        answer = Response(status_code=204)
+        answer.delete_cookie(policy.cookie, httponly=True, samesite="strict")
+        return answer
+
+    return router
+
+
+@contextmanager
+def _spool_file(folder: Path) -> Iterator[IO[bytes]]:
+    """A file to fill, open and whole when the block ends, closed if it fails.
+
+    It lies beside the memory, since the system's temporary folder may be kept in RAM. It has no name there, so that
+    nothing of it is left when the process is killed.
+    """
+    try:
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - who fills it closes it
+        try:
+            yield file
+            file.flush()
+        except BaseException:
+            file.close()
+            raise
+    except OSError as error:
+        raise StoreFull(
+            f"The file cannot be kept in {folder} for a while: {error.strerror or error}. Free some space there, then "
+            "try again."
+        ) from error
+
+
+def _blocks(file: IO[bytes]) -> Generator[bytes, None, None]:
+    with file:
+        file.seek(0)
+        while block := file.read(BLOCK):
+            yield block

@@ -1,0 +1,196 @@
+"""Windows: list, create, change, delete; context, transcript, graveyard, events."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from halo_weave.core.tokens import Role
+from halo_weave.server import requests, views
+from halo_weave.server.errors import ApiError
+from halo_weave.server.events import EVENTS
+from halo_weave.server.requests import WindowId
+from halo_weave.server.schema import TEXT_PATTERN, Id
+from halo_weave.server.service import Service
+from halo_weave.server.sse import EventStream, describe_events, follow_events
+from halo_weave.settings import FIELDS
+
+EventId = Annotated[str | None, Query(max_length=100, description="The id of the event seen last.")]
+MAX_WATCHERS = 256
+EXAMPLE = 'id: 3f9a01bc-17\nevent: token\ndata: {"id":260,"position":"42","text":" Mochi","tool":false}\n\n'
+
+
+def _own_settings(asked: BaseModel | None) -> tuple[dict[str, Any], list[str]]:
+    """What a window sets, and what goes back to the setting for all: null where a setting cannot be empty."""
+    given = requests.given_fields(asked) if asked else {}
+    reset = [name for name, value in given.items() if value is None and not FIELDS[name].metadata["optional"]]
+    return {name: value for name, value in given.items() if name not in reset}, reset
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/api/windows", tags=["Windows"])
+
+    def state(window_id: str) -> views.Window:
+        return views.Window.model_validate(service.weave.windows.state(window_id))
+
+    @router.get("", summary="All windows")
+    def get_windows() -> views.Windows:
+        return views.Windows.model_validate({"windows": service.weave.windows.list()})
+
+    @router.post("", summary="A new window", status_code=201)
+    def post_window(asked: requests.NewWindow) -> views.Window:
+        named = {name: value for name, value in requests.given_fields(asked).items() if value is not None}
+        settings, _ = _own_settings(named.pop("settings", None))
+        return state(service.weave.windows.create(**named, settings=settings).id)
+
+    @router.get("/{window_id}", summary="One window")
+    def get_window(window_id: WindowId) -> views.Window:
+        return state(window_id)
+
+    @router.patch("/{window_id}", summary="Change a window")
+    def patch_window(window_id: WindowId, asked: requests.WindowChange) -> views.Window:
+        changes = requests.given_fields(asked)
+        own = changes.pop("settings", None)
+        settings, reset = _own_settings(own)
+        service.weave.windows.change(window_id, **changes, settings=settings, reset=[*asked.reset, *reset])
+        return state(window_id)
+
+    @router.delete("/{window_id}", summary="Delete a window; what was said stays in memory", status_code=204)
+    def delete_window(window_id: WindowId) -> None:
+        service.weave.windows.delete(window_id)
+
+    # The turn
+
+    @router.post("/{window_id}/prune", summary="Apply the budget now", tags=["The turn"])
+    def post_prune(window_id: WindowId) -> views.PruneResult:
+        """What would fall asleep after the next reply falls asleep now."""
+        return views.PruneResult.model_validate(service.weave.windows.prune(window_id))
+
+    @router.get(
+        "/{window_id}/events",
+        summary="What happens in the window, as it happens",
+        tags=["The turn"],
+        response_class=EventStream,
+        status_code=200,
+        responses={200: describe_events(EVENTS.items(), EXAMPLE)},
+    )
+    async def get_events(
+        window_id: WindowId,
+        after: EventId = None,
+        last_event_id: Annotated[str | None, Header(max_length=100)] = None,
+    ) -> EventStream:
+        """From the event after the one named on, or with what comes. `reset`: load the context anew."""
+        turns = service.weave.turns
+        hub = await run_in_threadpool(turns.hub, window_id)
+        if turns.watchers >= MAX_WATCHERS:
+            raise ApiError(
+                503, "too_many_clients", f"{MAX_WATCHERS} clients are listening already. Close some."
+            )
+        return EventStream(follow_events(hub, last_event_id or after))
+
+    # Looking
+
+    @router.get("/{window_id}/context", summary="What the model sees", tags=["Looking"])
+    def get_context(window_id: WindowId) -> views.WindowContext:
+        return views.WindowContext.of(service.weave.windows.context(window_id))
+
+    @router.get("/{window_id}/turns", summary="What was said in the window, in order", tags=["Looking"])
+    def get_turns(
+        window_id: WindowId,
+        offset: Annotated[int | None, Query(ge=0, le=2**53)] = None,
+        around: Id | None = None,
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    ) -> views.Transcript:
+        """From an offset on, around a turn, or without either the last ones. What sleeps is there too."""
+        turn = None if around is None else requests.parse_position(around)
+        page = service.weave.windows.said(window_id, offset=offset, around=turn, limit=limit)
+        return views.Transcript.model_validate(page)
+
+    @router.get(
+        "/{window_id}/turns/{turn_id}/use", summary="Where each word of a reply came from", tags=["Looking"]
+    )
+    def get_use(window_id: WindowId, turn_id: Id) -> views.ReplySources:
+        start, use = service.weave.windows.use(window_id, requests.parse_position(turn_id))
+        return views.ReplySources.model_validate({"start": start, "use": use})
+
+    @router.get("/{window_id}/graveyard", summary="What sleeps in the window", tags=["Looking"])
+    def get_graveyard(
+        window_id: WindowId,
+        offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        sort: Literal["slept", "peak", "tokens", "position"] = "slept",
+        order: Literal["asc", "desc"] = "desc",
+        role: Role | None = None,
+        text: Annotated[str | None, Query(max_length=1000, pattern=TEXT_PATTERN)] = None,
+    ) -> views.Graveyard:
+        page = service.weave.windows.graveyard(
+            window_id,
+            offset=offset,
+            limit=limit,
+            sort=sort,
+            descending=order == "desc",
+            role=role,
+            text=text or None,
+        )
+        return views.Graveyard.model_validate(page, context=service.weave.windows.names())
+
+    @router.get("/{window_id}/deleted", summary="What was deleted of what was said here", tags=["Looking"])
+    def get_deleted(
+        window_id: WindowId,
+        offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    ) -> views.DeletedChunks:
+        """What was deleted last comes first."""
+        total, found = service.weave.windows.deleted(window_id, offset=offset, limit=limit)
+        return views.DeletedChunks.model_validate({"total": total, "items": found})
+
+    @router.get("/{window_id}/gap", summary="What sleeps between two positions", tags=["Looking"])
+    def get_gap(
+        window_id: WindowId,
+        after: Id | None = None,
+        before: Id | None = None,
+        offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    ) -> views.PrunedBetween:
+        """In time order. Without `after` from the beginning, without `before` to the end."""
+        first = 0 if after is None else requests.parse_position(after)
+        last = 2**63 - 1 if before is None else requests.parse_position(before)
+        whole, found = service.weave.windows.gap(window_id, first, last, offset=offset, limit=limit)
+        told = {"total": whole.chunks, "tokens": whole.tokens, "items": found}
+        return views.PrunedBetween.model_validate(told, context=service.weave.windows.names())
+
+    @router.get("/{window_id}/preview", summary="What would wake up for this text", tags=["Looking"])
+    def get_preview(
+        window_id: WindowId,
+        without: Annotated[list[requests.Key], Query(max_length=1000, default_factory=list)],
+        also: Annotated[list[requests.Key], Query(max_length=1000, default_factory=list)],
+        q: Annotated[str, Query(max_length=requests.MAX_QUESTION_LENGTH, pattern=TEXT_PATTERN)] = "",
+        room: bool = False,
+    ) -> views.RecallPreview:
+        """`without`, `also`, `room`: as `say` takes them in its `wish`."""
+        wish = requests.recall_overrides_of(requests.RecallChoice(without=without, also=also, room=room))
+        return views.RecallPreview.of(service.weave.memory.preview(window_id, q, wish, ahead=True))
+
+    @router.get(
+        "/{window_id}/life", summary="What became of all that was said in the window", tags=["Looking"]
+    )
+    def get_life(window_id: WindowId) -> views.WindowTimeline:
+        """Without the words: what is live, what sleeps, and when each fell asleep and woke up."""
+        return views.WindowTimeline.model_validate(service.weave.windows.life(window_id))
+
+    @router.post(
+        "/{window_id}/inject", summary="Wake up what explains a memory", tags=["The AI's own memory"]
+    )
+    def post_inject(window_id: WindowId, asked: requests.InjectMemoryEntry) -> views.InjectionResult:
+        """The newest exchange stays. If nothing of it fits, nothing falls asleep, and the answer says what is missing."""
+        done = service.weave.keepsakes.inject(window_id, asked.path)
+        return views.InjectionResult(
+            keys=[str(one.key) for one in done.woken],
+            cost=sum(one.cost for one in done.woken),
+            asleep=[str(one.key) for one in done.slept],
+        )
+
+    return router

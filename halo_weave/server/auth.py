@@ -1,0 +1,382 @@
+"""Authentication and request checks: host, origin, key, session, size and pace, before a request is read."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import ipaddress
+import math
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from threading import Lock
+
+import anyio
+from anyio import to_thread
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from halo_weave.chat.people import People
+from halo_weave.errors import BadSetting, HaloWeaveError
+from halo_weave.server.current_user import CURRENT_USER, UNKNOWN_USER
+from halo_weave.server.errors import ApiError, error_response, status_and_code
+from halo_weave.store.records import OWNER
+
+JSON_LIMIT = 1_000_000
+_CHAT_LIMIT = 32_000_000
+_DOCUMENT_LIMIT = 210_000_000  # more than the settings allow a file to have
+_IMPORT_LIMIT = 64_000_000_000
+_MIN_KEY_LENGTH = 16
+_FREE_ATTEMPTS = 10  # wrong keys that one address may try at once
+_ATTEMPT_DELAY = 6.0  # until it may try one more
+_MAX_REMEMBERED = 1024  # addresses that tried wrong keys, and sessions
+_RECHECK_SECONDS = 0.5  # between two looks whether someone may still have what they are getting
+_PIECE_SECONDS = 30.0  # the longest wait for the next piece of a body
+_BODY_SECONDS = 60.0  # and for all of it, but for files to import
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:/\s]+)(?::(\d{1,5}))?")
+
+_CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _CONTENT_POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Sessions:
+    """What browsers keep instead of the key: each its own value, until it ends or the server does."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: OrderedDict[str, tuple[str, str]] = (
+            OrderedDict()
+        )  # whose each is, and the mark of their key
+
+    def begin(self, person: str = OWNER, mark: str = "") -> str:
+        value = secrets.token_urlsafe(32)
+        with self._lock:
+            self._known[value] = person, mark
+            while len(self._known) > _MAX_REMEMBERED:
+                self._known.popitem(last=False)
+        return value
+
+    def end(self, value: str) -> None:
+        with self._lock:
+            self._known.pop(value, None)
+
+    def person(self, value: str) -> tuple[str, str] | None:
+        """Whose session this is, and the mark of the key that began it; None: nobody's."""
+        with self._lock:
+            return self._known.get(value)
+
+
+class _KeyAttempts:
+    """Wrong keys, by the address they came from: after a few, each further one has to wait."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._until: OrderedDict[str, float] = OrderedDict()  # when all guesses of an address are forgotten
+
+    def wait(self, address: str) -> float:
+        """Seconds until this address may try a key again."""
+        return max(0.0, self._until.get(address, 0.0) - self._now() - (_FREE_ATTEMPTS - 1) * _ATTEMPT_DELAY)
+
+    def note(self, address: str) -> None:
+        self._until[address] = max(self._now(), self._until.pop(address, 0.0)) + _ATTEMPT_DELAY
+        while len(self._until) > _MAX_REMEMBERED:
+            self._until.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the server answers to: names, port, key, and the origins of other pages that may use it."""
+
+    port: int
+    key: str = ""
+    names: frozenset[str] = frozenset()  # besides those of this machine's loopback; `name` or `name:port`
+    any_address: bool = False  # also to every address in digits: rebinding always goes by a name
+    origins: frozenset[str] = frozenset()
+    sessions: Sessions = field(default_factory=Sessions, compare=False)
+    _guesses: _KeyAttempts = field(default_factory=_KeyAttempts, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.key and (
+            len(self.key) < _MIN_KEY_LENGTH or not self.key.isascii() or not self.key.isprintable()
+        ):
+            raise BadSetting(
+                f"The key needs at least {_MIN_KEY_LENGTH} plain characters, so that it cannot be guessed."
+            )
+        for name in self.names:
+            if not _HOST.fullmatch(name):
+                raise BadSetting(f"{name!r} is not a host's name. One looks like box.lan or box.lan:8080.")
+        for origin in self.origins:
+            if not re.fullmatch(r"https?://[^/\s*]+", origin):
+                raise BadSetting(
+                    f"{origin!r} is not an origin. One looks like https://example.org, without a path."
+                )
+
+    def foreign(self, method: str, path: str, headers: Headers) -> ApiError | None:
+        """Why a request is not for this server or from no page that may use it, if so."""
+        host = headers.getlist("host")
+        if len(host) != 1 or not self.is_own_host(host[0]):
+            return ApiError(
+                403,
+                "foreign_host",
+                "This server does not go by that name. Name it with --allow-host if it should.",
+            )
+        origin = headers.get("origin")
+        if origin is not None and origin != f"http://{host[0]}" and origin not in self.origins:
+            return ApiError(
+                403,
+                "foreign_origin",
+                "Another site's page may not use this server. Name it with --origin if it should.",
+            )
+        # Images, scripts and forms of other pages send no Origin; browsers say in Sec-Fetch-Site whose they are.
+        elsewhere = headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}
+        if elsewhere and origin not in self.origins and (method not in {"GET", "HEAD"} or _needs_key(path)):
+            return ApiError(403, "foreign_origin", "Another site's page may not use this server.")
+        return None
+
+    def admit(
+        self, path: str, headers: Headers, address: str = "", people: People | None = None
+    ) -> str | ApiError | None:
+        """Who sends a request from this address, None if only one person uses the server; or why it does not get in.
+
+        Keys of people are known once the memory is open. From the first one on, everyone needs a key.
+        """
+        guarded = _needs_key(path)  # what is not, answers without the memory, too
+        several = guarded and people is not None and people.several()
+        if not guarded or not (self.key or several):
+            return None if people or self.key else UNKNOWN_USER
+        session = self.sessions.person(self.session_of(headers))
+        if session is not None and (people is None or people.key_mark(session[0]) == session[1]):
+            return session[0]
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and given.strip():
+            if wait := self._guesses.wait(address):
+                return ApiError(
+                    429,
+                    "too_many_guesses",
+                    f"Too many wrong keys came from your address. Try again in {wait:.0f} seconds.",
+                    {"retry-after": f"{wait + 0.5:.0f}"},
+                )
+            if self.key and _equal_secrets(given.strip(), self.key):
+                return OWNER
+            if several and people and (person := people.by_key(given.strip())):
+                return person
+            self._guesses.note(address)
+        return ApiError(
+            401,
+            "key_needed",
+            "This server needs a key: send it as Authorization: Bearer KEY.",
+            {"www-authenticate": "Bearer"},
+        )
+
+    def is_own_host(self, host: str) -> bool:
+        match = _HOST.fullmatch(host.lower())
+        if not match:
+            return False
+        name, port = match[1], int(match[2] or 80)
+        if host.lower() in self.names:
+            return True
+        if port != self.port:
+            return False
+        if name == "localhost" or name in self.names:
+            return True
+        try:
+            address = ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return self.any_address or address.is_loopback
+
+    def session_of(self, headers: Headers) -> str:
+        """The session that a browser names, known or not; empty: none."""
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+        except CookieError:
+            return ""
+        return cookie.value if cookie else ""
+
+    @property
+    def cookie(self) -> str:
+        """Cookies know no ports, so the name does."""
+        return f"halo_weave_{self.port}"
+
+
+def _equal_secrets(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
+
+
+def _needs_key(path: str) -> bool:
+    """All but the page itself, which has to ask for the key, and what says that the server is well. Neither tells
+    anything of the user's."""
+    return not (path in {"/", "/favicon.ico", "/healthz", "/readyz"} or path.startswith("/static/"))
+
+
+class AuthMiddleware:
+    """Refuses what the policy refuses, bounds what is sent, and adds the headers that bind the browser.
+
+    The framework's middleware answers the browsers that ask whether a page of a configured origin may send something,
+    and lets such a page read the answers, refusals for want of a key included.
+    """
+
+    def __init__(
+        self, app: ASGIApp, policy: Policy, people: Callable[[], People | None] = lambda: None
+    ) -> None:
+        """`people`: who has a key here, once that is known."""
+        self.app = app
+        self.policy = policy
+        self._people = people
+        self._shared = CORSMiddleware(
+            self._enter,
+            allow_origins=policy.origins,
+            allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
+            allow_headers=("authorization", "last-event-id"),
+            allow_private_network=True,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers, path = Headers(scope=scope), scope["path"]
+        shared = headers.get("origin") in self.policy.origins
+        answer = _with_security_headers(send, path, shared=shared)
+        refusal = self.policy.foreign(scope["method"], path, headers)
+        if refusal:
+            await error_response(refusal, path)(scope, receive, answer)
+        else:
+            await self._shared(scope, receive, answer)
+
+    async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Past host and origin: the key and the size decide."""
+        headers, path = Headers(scope=scope), scope["path"]
+        limit = _limit_of(path)
+        address = (scope.get("client") or ("",))[0]
+        people = self._people()
+        try:
+            who = await to_thread.run_sync(self.policy.admit, path, headers, address, people)
+        except HaloWeaveError as error:  # the memory cannot be read
+            who = error if isinstance(error, ApiError) else ApiError(*status_and_code(error), str(error))
+        refusal = who if isinstance(who, ApiError) else _oversize(headers, limit)
+        if refusal or isinstance(who, ApiError):
+            await error_response(refusal or who, path)(scope, receive, send)  # type: ignore[arg-type]
+            return
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": "GET"}, _headers_only(send)
+        asking = CURRENT_USER.set(who)
+        try:
+            if who is None or people is None:
+                await self.app(scope, _limit_body(receive, limit), send)
+            else:
+                await self._run_until_revoked(who, people, scope, _limit_body(receive, limit), send)
+        finally:
+            CURRENT_USER.reset(asking)
+
+    async def _run_until_revoked(
+        self, who: str, people: People, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """A key that is revoked, and a window that is not shared any more, end what is under way: event streams, too."""
+        before = await to_thread.run_sync(people.reads, who)
+
+        def still() -> bool:
+            return people.key_mark(who) is not None and before <= people.reads(who)
+
+        async with anyio.create_task_group() as group:
+
+            async def watch() -> None:
+                while True:
+                    await anyio.sleep(_RECHECK_SECONDS)
+                    with contextlib.suppress(
+                        HaloWeaveError
+                    ):  # the memory cannot be read: nothing new comes either
+                        if not await to_thread.run_sync(still):
+                            group.cancel_scope.cancel()
+                            return
+
+            group.start_soon(watch)
+            await self.app(scope, receive, send)
+            group.cancel_scope.cancel()
+
+
+def _with_security_headers(send: Send, path: str, *, shared: bool) -> Send:
+    """Adds the headers that bind the browser. `shared`: a page of a configured origin may read the answer."""
+
+    async def answer(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
+            headers.setdefault("cross-origin-resource-policy", "cross-origin" if shared else "same-origin")
+            headers.setdefault("cache-control", "no-store" if path.startswith("/api/") else "no-cache")
+        await send(message)
+
+    return answer
+
+
+def _headers_only(send: Send) -> Send:
+    """What GET would answer, ended after its headers: a stream that is asked for them ends there too."""
+
+    async def answer(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body", "body": b""})
+
+    return answer
+
+
+def _limit_of(path: str) -> int:
+    """How many bytes a request may have. Documents come with what is said, clients of /v1 send their whole history."""
+    if path.startswith("/v1/") or re.fullmatch(r"/api/windows/[^/]+/say", path):
+        return _CHAT_LIMIT
+    return {"/api/import": _IMPORT_LIMIT, "/api/documents": _DOCUMENT_LIMIT}.get(path, JSON_LIMIT)
+
+
+def _oversize(headers: Headers, limit: int) -> ApiError | None:
+    declared = headers.get("content-length", "0")
+    if not declared.isascii() or not declared.isdigit():
+        return ApiError(400, "bad_input", "The Content-Length is not a number.")
+    if len(declared) > 15 or int(declared) > limit:
+        return ApiError(
+            413, "too_large", f"The request is larger than the {limit:,} bytes this address takes."
+        )
+    return None
+
+
+def _limit_body(receive: Receive, limit: int) -> Receive:
+    """The body, refused when it is longer than the limit or comes too slowly."""
+    taken, more = 0, True
+    end = anyio.current_time() + _BODY_SECONDS if limit != _IMPORT_LIMIT else math.inf
+
+    async def counted() -> Message:
+        nonlocal taken, more
+        if not more:
+            return await receive()  # whether the client is still there
+        try:
+            with anyio.fail_after(min(_PIECE_SECONDS, max(0.0, end - anyio.current_time()))):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, headers={"connection": "close"}) from None
+        if message["type"] == "http.request":
+            taken += len(message.get("body", b""))
+            more = message.get("more_body", False)
+            if taken > limit:
+                raise HTTPException(413)  # the framework lets this one through
+        return message
+
+    return counted

@@ -1,0 +1,254 @@
+"""The uvicorn server: sockets, connection limits, startup and shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import math
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+import anyio.to_thread
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from halo_weave.errors import BadSetting
+from halo_weave.server.app import WEB, create_app
+from halo_weave.server.auth import Policy
+from halo_weave.server.errors import ApiError, error_response
+from halo_weave.server.service import Service
+
+if sys.platform != "win32":
+    import resource
+
+_log = logging.getLogger(__name__)
+_SHUTDOWN_SECONDS = 3  # seconds that requests under way get to end
+_IDLE_SECONDS = 30  # that a connection may stay open between two requests
+_HEADER_SECONDS = 10  # from a connection, or the first byte of a request, to the end of its headers
+_MAX_CONNECTIONS = 512
+_RESERVED_FILES = (
+    128  # descriptors that are not for connections: the memory's readers, files under way, the model
+)
+_LOG_INTERVAL = 60  # between two lines in the log about descriptors
+_BACKLOG = 64
+
+
+def _connection_limit() -> int:
+    """How many connections may be open at once, with the descriptors that this process may have."""
+    if sys.platform == "win32":
+        return _MAX_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_CONNECTIONS + _RESERVED_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY:
+        return _MAX_CONNECTIONS
+    return min(_MAX_CONNECTIONS, max(8, soft - _RESERVED_FILES))
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed when no whole request comes in time, or when another one needs its place."""
+
+    room = _MAX_CONNECTIONS
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_headers()
+        if len(self.connections) > self.room and not close_idle_connection(self.connections, but=self):
+            sentence = f"{self.room} connections are open already. Close some."
+            self.transport.write(_raw_response(ApiError(503, "too_many_clients", sentence)))
+            self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self.idle:
+            self._stop_waiting()
+        elif self._timer is None:
+            self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.since = time.monotonic()
+        if self.idle and self.conn.trailing_data[0]:  # the next request has begun already
+            self._await_headers()
+
+    @property
+    def idle(self) -> bool:
+        """No request is under way: none has come, its headers are not whole, or it is answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def give_way(self) -> None:
+        self.transport.abort()
+
+    def _await_headers(self) -> None:
+        self._stop_waiting()
+        self.since = time.monotonic()
+        self._timer = self.loop.call_later(_HEADER_SECONDS, self.give_way)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def close_idle_connection(connections: Iterable[Any], but: object = None) -> bool:
+    """Whether there was one. The one that was idle longest goes first."""
+    idle = [one for one in connections if isinstance(one, _Connection) and one is not but and one.idle]
+    if idle:
+        gone = min(idle, key=lambda one: one.since)
+        cast(set[Any], connections).discard(gone)
+        gone.give_way()
+    return bool(idle)
+
+
+def _raw_response(refusal: ApiError) -> bytes:
+    """A refusal as it goes over the wire, where the application is not asked."""
+    answer = error_response(refusal)
+    headers = b"".join(b"%b: %b\r\n" % one for one in answer.raw_headers)
+    status = f"{answer.status_code} {HTTPStatus(answer.status_code).phrase}".encode()
+    return b"HTTP/1.1 %b\r\nconnection: close\r\n%b\r\n%b" % (status, headers, bytes(answer.body))
+
+
+class _WebSocketRejection(asyncio.Protocol):
+    """Takes over a connection that asks for a WebSocket, and refuses it. Without one, uvicorn would log what to install."""
+
+    def __init__(self, **_: object) -> None: ...
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        sentence = "There are no WebSockets here. Events come from /api/windows/{window_id}/events."
+        writing = cast(asyncio.WriteTransport, transport)
+        writing.write(_raw_response(ApiError(400, "bad_input", sentence)))
+        writing.close()
+
+
+class Server(uvicorn.Server):
+    """Ends by itself: listeners are let go and replies are stored before the connections are waited for."""
+
+    def __init__(
+        self, service: Service, policy: Policy, *, web: Path = WEB, mcp_writes: bool = False
+    ) -> None:
+        self.service = service
+        self._told = -math.inf  # when the log last said that descriptors ran out
+        super().__init__(
+            uvicorn.Config(
+                create_app(service, policy, web=web, mcp_writes=mcp_writes),
+                http=type("Connection", (_Connection,), {"room": _connection_limit()}),
+                backlog=_BACKLOG,
+                ws=_WebSocketRejection,
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_IDLE_SECONDS,
+                timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
+        await super().startup(sockets)
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
+        """When descriptors run out, asyncio pauses before it accepts again, but tells so for each client that waits."""
+        error = about.get("exception")
+        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+            loop.default_exception_handler(about)
+            return
+        close_idle_connection(self.server_state.connections)
+        if time.monotonic() - self._told > _LOG_INTERVAL:
+            self._told = time.monotonic()
+            _log.warning("No more files or connections can be opened (%s). New clients wait.", error.strerror)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal ends the server, a second Ctrl-C does not wait. Neither is passed on: this is the end."""
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await anyio.to_thread.run_sync(self.service.quiet)
+        await super().shutdown(sockets)
+        await anyio.to_thread.run_sync(self.service.close)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, or a sentence that says why not."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError):
+        raise BadSetting(
+            f"{host!r} is not a name or address of this machine. Choose another --host."
+        ) from None
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen()  # from here on clients wait instead of being refused
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise BadSetting(
+                f"Port {port} is taken: is Halo Weave running already? Choose another with --port."
+            ) from None
+        raise BadSetting(f"Cannot listen on {host} port {port}: {error.strerror}. Choose others.") from None
+    return listener
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def policy_for(
+    host: str, port: int, *, key: str = "", names: tuple[str, ...] = (), origins: tuple[str, ...] = ()
+) -> Policy:
+    """Loopback needs no key; every other address does."""
+    own = {name.lower() for name in names}
+    if not _is_loopback(host):
+        if not key:
+            raise BadSetting(
+                f"Listening on {host} lets others in, so it needs a key: --key, or HALO_WEAVE_KEY. "
+                "Without one, leave --host out: only this machine can use it then."
+            )
+        machine = socket.gethostname().lower()
+        own |= {host.lower(), machine, f"{machine}.local"}
+    return Policy(port, key, frozenset(own), not _is_loopback(host), frozenset(origins))
+
+
+@contextmanager
+def serve_in_thread(
+    service: Service, *, key: str = "", origins: tuple[str, ...] = (), port: int = 0
+) -> Iterator[str]:
+    """Serve on loopback from another thread while the block runs. Gives the address."""
+    listener = bind("127.0.0.1", port)
+    port = listener.getsockname()[1]
+    server = Server(service, policy_for("127.0.0.1", port, key=key, origins=origins))
+    thread = threading.Thread(target=server.run, args=([listener],), name="server")
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()

@@ -1,0 +1,552 @@
+"""Tokenize, detokenize, generate with attention, abort: the API that the prototype used. It uses the engine alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import secrets
+import time
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from threading import Event
+from typing import Annotated, Any, Literal
+
+import anyio.to_thread
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import AliasPath, ConfigDict, Field, RootModel, ValidationError, model_validator
+
+from halo_weave.core.tokens import Ids, Tokens
+from halo_weave.engines.base import (
+    Capture,
+    Engine,
+    GenerationEnd,
+    ModelInfo,
+    PrefillResult,
+    Prompt,
+    Sampling,
+    Segment,
+    Step,
+    StopReason,
+)
+from halo_weave.engines.templates.messages import ChatMessage
+from halo_weave.errors import BadInput, HaloWeaveError
+from halo_weave.server.errors import json_bytes
+from halo_weave.server.remote_kv import RemoteKvRequest, stream_generation
+from halo_weave.server.schema import TEXT_PATTERN, Input, Output, nullable
+from halo_weave.server.sse import EventStream, describe_events, iterate_in_threads
+from halo_weave.server.stateless_runs import StatelessRuns
+
+_TAG = re.compile(r"\{\{\[(INPUT|OUTPUT|SYSTEM)\]\}\}")
+_END_TAG = re.compile(r"\{\{\[(?:INPUT|OUTPUT|SYSTEM)_END\]\}\}")
+
+
+def has_instruct_tags(text: str) -> bool:
+    return _TAG.search(text) is not None
+
+
+def tokenize_instruct(engine: Engine, text: str) -> Ids:
+    """The tokens of such a prompt. What stands before the first mark frames it; the last output is gone on with."""
+    before, *found = _TAG.split(_END_TAG.sub("", text))
+    system, messages = [before.strip()], list[ChatMessage]()
+    begun = ""
+    for place, (kind, said) in enumerate(zip(found[::2], found[1::2], strict=True)):
+        words = said.strip()
+        if kind == "SYSTEM":
+            system.append(words)
+        elif kind == "OUTPUT" and place == len(found) // 2 - 1:
+            begun = said.lstrip()
+        elif words:
+            messages.append(ChatMessage("user" if kind == "INPUT" else "assistant", words))
+    frame = "\n\n".join(part for part in system if part)
+    talk = [ChatMessage("system", frame), *messages] if frame else messages
+    pieces = engine.chat(talk or [ChatMessage("user", "")]).pieces
+    parts = [engine.tokenize(piece.text, special=not piece.said).ids for piece in pieces if piece.text]
+    if begun:
+        parts.append(engine.tokenize(begun).ids)
+    return np.concatenate(parts).astype(np.int32)
+
+
+_MAX_IDS = 200_000
+_MAX_STOPS = 256  # clients send the names of all who speak
+_KOBOLD_REASONS: dict[StopReason | None, str] = {
+    "length": "length",
+    "context": "length",
+    "abort": "stop",
+    "eos": "stop",
+    "stop": "stop",
+}
+MAX_TEXTS = 32  # generations whose text can be asked for
+_Text = Annotated[str, Field(max_length=900_000, pattern=TEXT_PATTERN)]
+_TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=_MAX_IDS)]
+_IGNORED = Field(default=None, description="Without effect.")
+
+
+class KoboldModel(Output):
+    """Read from `ModelInfo`."""
+
+    result: str = Field(
+        validation_alias="name", description="The model's name, as KoboldAI's clients ask for it."
+    )
+    model_name: str = Field(validation_alias="name")
+    architecture: str
+    num_layers: int = Field(validation_alias="layers")
+    num_attention_heads: int = Field(validation_alias="heads")
+    num_key_value_heads: int = Field(validation_alias="kv_heads")
+    vocab_size: int = Field(validation_alias="vocabulary")
+    max_context_length: int = Field(validation_alias="context")
+    max_trained_context: int = Field(validation_alias="trained_context")
+    embedding_size: int = Field(validation_alias="embedding")
+    rope_freq_base: float = Field(validation_alias="rope_base")
+    rope_freq_scale: float = Field(validation_alias="rope_scale")
+    bos_token_id: int | None = Field(default=None, validation_alias=AliasPath("special", "bos"))
+    eos_token_id: int | None = Field(default=None, validation_alias=AliasPath("special", "eos"))
+    eot_token_id: int | None = Field(default=None, validation_alias=AliasPath("special", "eot"))
+    special_tokens: dict[str, int] = Field(validation_alias="special")
+
+
+class KoboldInput(Input):
+    """What clients of the family send. They send much: what is not known is passed over."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, json_schema_extra=nullable)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """They send null for what they do not choose."""
+        told = isinstance(given, dict)
+        return {key: one for key, one in given.items() if one is not None} if told else given
+
+
+class TextToken(Output):
+    token_id: int
+    text: str | None = Field(description="Whole characters only: the token that ends a character carries it.")
+
+
+class Tokenize(KoboldInput):
+    text: _Text
+    add_special_tokens: bool = Field(
+        default=False, description="Begin as the model's texts begin, if they begin specially."
+    )
+    with_pieces: bool = Field(default=True, description="Whether each token comes with its text.")
+
+
+class Tokenized(Output):
+    tokens: list[TextToken]
+    token_ids: list[int]
+    token_count: int
+
+
+class Detokenize(KoboldInput):
+    token_ids: _TokenIds = Field(examples=[[1, 2, 3]])
+
+
+class Detokenized(Output):
+    text: str
+
+
+class Generate(KoboldInput):
+    """With both `prompt` and `input_ids`, the ids hold."""
+
+    prompt: _Text | None = None
+    input_ids: _TokenIds | None = None
+    max_length: int = Field(default=256, ge=1, le=32_768)
+    temperature: float = Field(default=0.7, ge=0, le=5, allow_inf_nan=False)
+    top_p: float = Field(default=0.9, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0, le=1_000)
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    rep_pen: float = Field(default=1.0, ge=0.5, le=10)
+    sampler_seed: int | None = Field(default=None, ge=-1, lt=2**32 - 1, description="-1 or null: random.")
+    stop_sequence: list[Annotated[str, Field(min_length=1, max_length=200, pattern=TEXT_PATTERN)]] = Field(
+        default=[], max_length=_MAX_STOPS
+    )
+    output_attentions: bool = False
+    output_hidden_states: bool = Field(default=False, description="Refused: hidden states are not given out.")
+    attention_format: Literal["aggregated", "per_layer"] = Field(
+        default="aggregated",
+        description="One row, the mean over layers and heads; or all rows, layers × heads × context.",
+    )
+    request_id: str | None = Field(default=None, max_length=200, pattern=TEXT_PATTERN)
+    genkey: str | None = Field(
+        default=None, max_length=200, pattern=TEXT_PATTERN, description="Another name of request_id."
+    )
+    memory: _Text | None = Field(default=None, description="A text before the prompt.")
+    trim_stop: bool = Field(default=False, description="Whether a stop text at the end is left out.")
+    replace_instruct_placeholders: bool = Field(
+        default=True,
+        description="Whether {{[INPUT]}}, {{[OUTPUT]}} and {{[SYSTEM]}} in the prompt become turns of the model's template.",
+    )
+    halo: RemoteKvRequest | None = Field(default=None, description="What another Halo Weave asks besides.")
+    # Sent by clients of the family; they have no effect here.
+    max_context_length: Any = Field(None, description="Without effect: the model's own context holds.")
+    quiet: Any = _IGNORED
+    sampler_order: Any = _IGNORED
+
+    @property
+    def is_koboldai_client(self) -> bool:
+        """Whether a client of KoboldAI asks, which knows nothing of the prototype's messages."""
+        prototype = {
+            "input_ids",
+            "output_attentions",
+            "attention_format",
+            "request_id",
+            "output_hidden_states",
+        }
+        family = {
+            "genkey",
+            "max_context_length",
+            "quiet",
+            "sampler_order",
+            "memory",
+            "trim_stop",
+            "replace_instruct_placeholders",
+        }
+        return bool(self.model_fields_set & family) and not self.model_fields_set & prototype
+
+    @property
+    def wants_mean_only(self) -> bool:
+        """Whether the prototype's page asks: it takes the mean over layers and heads, so one of each will do."""
+        return self.request_id is not None and "attention_format" not in self.model_fields_set
+
+    @cached_property
+    def name(self) -> str:
+        return self.request_id or self.genkey or secrets.token_hex(8)
+
+    @property
+    def sampling(self) -> Sampling:
+        seed = None if self.sampler_seed in (None, -1) else self.sampler_seed
+        return Sampling(
+            self.temperature,
+            self.top_p,
+            self.top_k,
+            self.min_p,
+            self.rep_pen,
+            seed,
+            self.max_length,
+        )
+
+
+class Abort(KoboldInput):
+    request_id: str | None = Field(
+        default=None, max_length=200, description="Without one, all of these are stopped."
+    )
+    genkey: str | None = Field(default=None, max_length=200)
+
+
+class Aborted(Output):
+    success: bool = Field(description="Whether anything was there to stop.")
+
+
+class GeneratedMessage(RootModel[Any]):
+    """`token` for each token, then `done` or `error`."""
+
+    class Attention(Output):
+        """What a token looked at: the rows as little-endian float32."""
+
+        format: Literal["aggregated", "per_layer"]
+        shape: list[int]
+        context_length: int
+        encoding: Literal["base64"]
+        dtype: Literal["float32"]
+        data: str = Field(json_schema_extra={"contentEncoding": "base64"})
+
+    class TokenMessage(Output):
+        model_config = ConfigDict(json_schema_serialization_defaults_required=False)
+
+        type: Literal["token"]
+        request_id: str
+        token: TextToken
+        attention: GeneratedMessage.Attention | None = Field(
+            default=None, description="Only with output_attentions; null when the engine had none to give."
+        )
+
+    class DoneMessage(Output):
+        type: Literal["done"]
+        request_id: str
+        finish_reason: StopReason
+        total_tokens: int
+
+    class ErrorMessage(Output):
+        type: Literal["error"]
+        request_id: str
+        message: str
+
+    class FamilyMessage(Output):
+        """What a client of the KoboldAI family gets instead."""
+
+        token: str
+        finish_reason: Literal["length", "stop"] | None
+
+    root: TokenMessage | DoneMessage | ErrorMessage | FamilyMessage
+
+
+def _tokenize(engine: Engine, asked: Tokenize) -> Tokenized:
+    tokens = engine.tokenize(asked.text, special=True)
+    if asked.add_special_tokens:
+        tokens = _bos_token(engine) + tokens
+    ids = tokens.ids.tolist()
+    texts = tokens.spelled() if asked.with_pieces else [None] * len(ids)
+    pairs = [TextToken(token_id=id, text=text) for id, text in zip(ids, texts, strict=True)]
+    return Tokenized(tokens=pairs, token_ids=ids, token_count=len(ids))
+
+
+def _bos_token(engine: Engine) -> Tokens:
+    """The token that the model's texts begin with, if its template puts one before the first turn and no other."""
+    first = engine.chat([ChatMessage("user", "a")]).pieces[0]
+    begin = engine.tokenize(first.text if first.part == "begin" else "", special=True)
+    opens = len(begin) == 1 and begin.ids[0] == engine.info.special.get("bos")
+    return begin if opens else begin.part(0, 0)
+
+
+def _known_ids(engine: Engine, ids: Sequence[int]) -> Ids:
+    wrong = next((id for id in ids if id >= engine.info.vocabulary), None)
+    if wrong is not None:
+        raise BadInput(f"Token {wrong} is not in the model's vocabulary of {engine.info.vocabulary}.")
+    return np.array(ids, np.int32)
+
+
+def prompt_of(engine: Engine, asked: Generate) -> Prompt:
+    if asked.prompt is None and asked.input_ids is None:
+        raise BadInput("Send a prompt, as text or as input_ids.")
+    text = (asked.memory or "") + (asked.prompt or "")
+    if asked.input_ids is not None:
+        ids = _known_ids(engine, asked.input_ids)
+    elif asked.replace_instruct_placeholders and has_instruct_tags(text):
+        ids = tokenize_instruct(engine, text)
+    else:
+        ids = engine.tokenize(text, special=True).ids
+    if not len(ids):
+        raise BadInput("The prompt is empty. Send at least one token.")
+    if len(ids) >= engine.info.context:
+        raise BadInput(f"The prompt has {len(ids)} tokens; this model takes less than {engine.info.context}.")
+    return Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids))
+
+
+def _attention(step: Step | None, asked: Generate, model: ModelInfo) -> dict[str, Any] | None:
+    """One step's rows as the prototype sends them; None when the engine had none to give."""
+    row, form = None if step is None else step.row, asked.attention_format
+    values = None if row is None else row.raw if form == "per_layer" else row.tokens
+    if values is None:
+        return None
+    if form == "per_layer":
+        values = values.reshape(model.layers, model.heads, -1)
+    elif asked.wants_mean_only:
+        values = values.reshape(1, 1, -1)
+    return {
+        "format": form,
+        "shape": list(values.shape),
+        "context_length": values.shape[-1],
+        "encoding": "base64",
+        "dtype": "float32",
+        "data": base64.b64encode(values.astype("<f4").tobytes()).decode(),
+    }
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return b"event: message\ndata: %b\n\n" % json_bytes(data)
+
+
+def _event_lines(
+    engine: Engine,
+    running: StatelessRuns,
+    asked: Generate,
+    prompt: Prompt,
+    generation_history: GenerationHistory,
+) -> Generator[bytes, None, None]:
+    """The text as server-sent events, token by token. A stop text is sent too: clients look for it."""
+    name, family = asked.name, asked.is_koboldai_client
+    if asked.output_hidden_states:
+        sentence = "Hidden states are not given out here: llama.cpp keeps them inside. Ask without them."
+        yield _event({"type": "error", "request_id": name, "message": sentence})
+        return
+    with running.take(name) as (window, stop):
+        yield b": reading\n\n"
+        try:
+            for token in generate_tokens(engine, window, stop, asked, prompt, generation_history):
+                if family:
+                    yield _event({"token": token.shown, "finish_reason": _KOBOLD_REASONS.get(token.reason)})
+                elif token.reason is None:
+                    pair = {"token_id": token.id, "text": token.text}
+                    said: dict[str, Any] = {"type": "token", "request_id": name, "token": pair}
+                    if asked.output_attentions:
+                        said["attention"] = _attention(token.step, asked, engine.info)
+                    yield _event(said)
+                else:
+                    ended = {"finish_reason": token.reason, "total_tokens": token.count}
+                    yield _event({"type": "done", "request_id": name, **ended})
+        except HaloWeaveError as error:
+            yield _event({"type": "error", "request_id": name, "message": str(error)})
+
+
+@dataclass(slots=True)
+class GeneratedToken:
+    """A token of a generation, or with a reason its end."""
+
+    id: int = 0
+    text: str = ""  # whole characters only
+    shown: str = ""  # the same without a stop text, where that is to be left out
+    count: int = 0
+    reason: StopReason | None = None
+    step: Step | None = None
+
+
+@dataclass(slots=True)
+class GenerationHistory:
+    """What was generated, as the family's clients ask for it: texts by name while they grow, figures of the last one."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    count: int = 0
+    last_tokens: int = 0
+    last_reading: float = 0.0
+    last_writing: float = 0.0
+    last_reason: str = ""
+    began: float = field(default_factory=time.monotonic)
+
+    def note(self, name: str, text: str) -> None:
+        self.texts[name] = text
+        while len(self.texts) > MAX_TEXTS:
+            self.texts.pop(next(iter(self.texts)))
+
+
+def generate_tokens(
+    engine: Engine,
+    window: str,
+    stop: Event,
+    asked: Generate,
+    prompt: Prompt,
+    generation_history: GenerationHistory,
+) -> Iterator[GeneratedToken]:
+    """Token by token up to a stop text, which is part of it."""
+    capture = Capture(raw=asked.attention_format == "per_layer") if asked.output_attentions else None
+    decoder = getincrementaldecoder("utf-8")("replace")
+    name, text, count, began, met = asked.name, "", 0, time.perf_counter(), False
+    holding = bool(asked.stop_sequence) and asked.trim_stop
+    longest = max((len(one) for one in asked.stop_sequence), default=0)
+    told = 0  # characters of the text that were shown
+    steps = engine.generate(
+        window, prompt, asked.sampling, capture, mode="exact", stopped=lambda: met or stop.is_set()
+    )
+    try:
+        for step in steps:
+            if isinstance(step, PrefillResult):
+                generation_history.last_reading, began = step.seconds, time.perf_counter()
+            elif isinstance(step, Step) and not met:
+                piece = decoder.decode(step.piece)
+                text, count = text + piece, count + 1
+                reach = text[-(longest + len(piece)) :]
+                at = min(
+                    (place for one in asked.stop_sequence if (place := reach.find(one)) >= 0), default=-1
+                )
+                met = at >= 0
+                end = len(text)
+                if holding:
+                    end = len(text) - len(reach) + at if met else max(told, len(text) - longest + 1)
+                shown, told = text[told:end], max(told, end)
+                generation_history.note(name, text[:end])
+                yield GeneratedToken(step.id, piece, shown, count, None, step)
+            elif isinstance(step, GenerationEnd):
+                reason: StopReason = "stop" if met else step.reason
+                rest = "" if met else text[told:]
+                generation_history.count, generation_history.last_tokens, generation_history.last_reason = (
+                    generation_history.count + 1,
+                    count,
+                    reason,
+                )
+                generation_history.last_writing = time.perf_counter() - began
+                yield GeneratedToken(shown=rest, count=count, reason=reason)
+    finally:
+        close = getattr(steps, "close", None)
+        if close:
+            close()
+
+
+async def _read_text_request(request: Request) -> Tokenize:
+    """The request as JSON, or the text itself as text/plain."""
+    plain = request.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/plain"
+    try:
+        asked = await _read_plain_text(request) if plain else await request.json()
+    except (ValueError, RecursionError):
+        raise BadInput(
+            'The body is neither JSON like {"text": …} nor, as text/plain, text in UTF-8.'
+        ) from None
+    try:
+        return Tokenize.model_validate(asked)
+    except ValidationError as error:
+        wrong = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(wrong) from None
+
+
+async def _read_plain_text(request: Request) -> Any:
+    """The prototype's page sends its JSON as text/plain, so that a browser does not ask first. Other text is meant so."""
+    text = (await request.body()).decode()
+    try:
+        found = json.loads(text) if text.lstrip().startswith("{") else None
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) and isinstance(found.get("text"), str) else {"text": text}
+
+
+_EXAMPLE = 'event: message\ndata: {"type":"token","token":{"token_id":260,"text":" Mochi"}}\n\n'
+_TEXT_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": Tokenize.model_json_schema()},
+            "text/plain": {"schema": {"type": "string", "pattern": TEXT_PATTERN}},
+        },
+    }
+}
+
+
+def routes(
+    engine: Callable[[], Engine],
+    running: Callable[[], StatelessRuns],
+    generation_history: Callable[[], GenerationHistory],
+) -> APIRouter:
+    """The prototype's addresses. `engine` raises while there is none."""
+    router = APIRouter(tags=["Prototype"])
+
+    @router.get("/api/v1/model", summary="The model")
+    def describe_model() -> KoboldModel:
+        return KoboldModel.model_validate(engine().info)
+
+    @router.post("/api/v1/tokenize", summary="Text to tokens", openapi_extra=_TEXT_BODY)
+    async def tokenize_text(request: Request) -> Tokenized:
+        asked = await _read_text_request(request)
+        return await anyio.to_thread.run_sync(_tokenize, engine(), asked)
+
+    @router.post("/api/v1/detokenize", summary="Tokens to text")
+    def detokenize_ids(asked: Detokenize) -> Detokenized:
+        ids = _known_ids(engine(), asked.token_ids)
+        return Detokenized(text=engine().pieces(ids).text)
+
+    @router.post(
+        "/api/extra/generate/stream",
+        summary="Generate, token by token, with attention",
+        response_class=EventStream,
+        status_code=200,
+        responses={200: describe_events([("message", GeneratedMessage)], _EXAMPLE, numbered=False)},
+    )
+    async def generate_text(asked: Generate) -> EventStream:
+        def begin() -> tuple[Generator[bytes, None, None], bytes]:
+            prompt = prompt_of(engine(), asked)
+            if asked.halo:
+                sampling = replace(asked.sampling, grammar=asked.halo.grammar)
+                ids = prompt.segments[0].ids
+                lines = stream_generation(engine(), running(), asked.name, ids, sampling, asked.halo)
+            else:
+                lines = _event_lines(engine(), running(), asked, prompt, generation_history())
+            return lines, next(lines)
+
+        return EventStream(iterate_in_threads(*await anyio.to_thread.run_sync(begin)))
+
+    @router.post("/api/extra/abort", summary="Stop generating")
+    def stop_generating(asked: Abort | None = None) -> Aborted:
+        name = (asked.request_id or asked.genkey) if asked else None
+        return Aborted(success=running().stop(name))
+
+    return router

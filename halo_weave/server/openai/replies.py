@@ -1,0 +1,411 @@
+"""Generates a reply for a client: as a turn of the window that the conversation belongs to, or without a window."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from halo_weave.chat import events
+from halo_weave.chat.prompt import parse_tool_declarations
+from halo_weave.chat.reply import ReplyParser
+from halo_weave.chat.turn_request import ClientOptions
+from halo_weave.chat.turn_runner import TurnAccepted
+from halo_weave.chat.weave import Weave
+from halo_weave.core.tokens import Ids, Role
+from halo_weave.engines.base import GenerationEnd, PrefillResult, Prompt, Sampling, Segment, Step
+from halo_weave.engines.templates.tool_calls import ToolCallSplitter
+from halo_weave.errors import BadInput, HaloWeaveError, UnknownWindow, WindowBusy
+from halo_weave.server.errors import OpenAiError
+from halo_weave.server.openai.forced_tools import tool_call_grammar
+from halo_weave.server.openai.formats import EMPTY_PIECE, Choice, ReplyPiece, Usage
+from halo_weave.server.openai.history import ClientHistory, chat_messages, reply_prefix
+from halo_weave.server.openai.requests import ChatRequest
+from halo_weave.server.stateless_runs import StatelessRuns
+
+T = TypeVar("T")
+BUSY_TIMEOUT = 120.0  # seconds to wait for a window in which something is being said
+NAME_LENGTH_LIMIT = 60  # characters of the first words that name a new window
+# Headers by which clients name a chat. A template that a client did not fill in names none.
+_CHAT_HEADERS = ("x-openwebui-chat-id", "x-conversation-id", "x-chat-id", "x-session-id")
+_NO_NAMES = {"", "new", "null", "none", "undefined"}
+
+
+@dataclass(slots=True)
+class ClientConversation:
+    """Where a request is answered: the window, and what of its history is new there."""
+
+    weave: Weave
+    request: ChatRequest
+    sent: ClientHistory
+    window: str
+    known: int  # units that the window has
+    turn: int | None  # the last of them
+    fresh: bool  # nothing was ever said in the window
+    terms: ClientOptions
+    woken: list[dict[str, Any]] = field(default_factory=list)
+    reply_turn: int = 0
+
+    def begin(self) -> TurnAccepted:
+        """The first reply: what is new is stored, and the model asked."""
+        turns, units = self.weave.turns, self.sent.units
+        new = units[self.known :]
+        after = None if self.fresh or self.turn == self._head else self.turn or 0
+        more: dict[str, Any] = {"sampling": self._sampling(), "stop": self.request.stop, "terms": self.terms}
+        last = units[-1]
+        if not new and last.role is Role.USER:
+            return self._patiently(lambda: turns.answer(self.window, self.turn, **more).result())
+        if last.pending:
+            return self._go_on_after_tools(new[:-1], after, more)
+        if last.role is Role.ASSISTANT:
+            if new:
+                self._patiently(
+                    lambda: turns.add(self.window, [(one.role, one.text) for one in new], after=after)
+                )
+            elif after is not None and self.turn:
+                self._patiently(lambda: turns.rewind(self.window, self.turn or 0))
+            return self._patiently(lambda: turns.go_on(self.window, **more).result())
+        if new[:-1]:
+            said = [(one.role, one.text) for one in new[:-1]]
+            self._patiently(lambda: turns.add(self.window, said, after=after))
+            after = None
+        return self._patiently(lambda: turns.say(self.window, last.text, after=after, **more).result())
+
+    def again(self) -> TurnAccepted:
+        """Another reply to the same words."""
+        more: dict[str, Any] = {"sampling": self._sampling(), "stop": self.request.stop, "terms": self.terms}
+        return self._patiently(lambda: self.weave.turns.answer(self.window, **more).result())
+
+    def choice(self, begun: TurnAccepted) -> Choice:
+        """The reply of a turn that has begun."""
+        self.reply_turn = begun.heard.reply_turn
+        for told in self.weave.turns.events_since(self.window, begun.before):
+            if isinstance(told, events.ChunksResurrected):
+                self.woken += [_resurrected_json(one) for one in told.chunks]
+        return _choice(lambda one: self._pieces(begun, one))
+
+    def _go_on_after_tools(
+        self, before: Sequence[Any], after: int | None, more: dict[str, Any]
+    ) -> TurnAccepted:
+        """A tool's results came: the model goes on in the reply that called it."""
+        turns, unit, question = self.weave.turns, self.sent.units[-1], self.turn
+        if before:
+            added = self._patiently(
+                lambda: turns.add(self.window, [(one.role, one.text) for one in before], after=after)
+            )
+            question = added[-1].id
+        if not question:
+            raise OpenAiError(
+                400,
+                "invalid_messages",
+                "The user's message before the tool calls is missing.",
+                param="messages",
+            )
+        effort = self.weave.windows.settings(self.window).effort
+        opening = reply_prefix(self.weave.engine, unit, self.terms.tools, effort)
+        return self._patiently(lambda: turns.answer(self.window, question, opening=opening, **more).result())
+
+    @property
+    def looks(self) -> bool:
+        """Whether the reply is streamed without a thread that waits for it: that would cost time at every token."""
+        return self.request.stream and self.request.n == 1
+
+    @property
+    def resurrected_before_reply(self) -> int:
+        """How many chunks woke up for the words that began the turn."""
+        return len(self.woken)
+
+    @property
+    def _head(self) -> int | None:
+        return self.weave.windows.get(self.window).head
+
+    def _sampling(self) -> dict[str, Any]:
+        usual = self.weave.windows.settings(self.window).max_new_tokens
+        return self.request.sampling(self.weave.engine.info.context, usual)
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """Another request may be under way in the same window: then this one waits."""
+        end = time.monotonic() + BUSY_TIMEOUT
+        while True:
+            try:
+                return act()
+            except WindowBusy:
+                if (left := end - time.monotonic()) <= 0:
+                    raise
+                self.weave.turns.wait_until_free(self.window, left)
+
+    def _pieces(self, begun: TurnAccepted, choice: Choice) -> Generator[ReplyPiece, None, None]:
+        turns, ended = self.weave.turns, False
+        told = turns.polled if self.looks else turns.follow
+        opened = getattr(begun.heard, "opened", 0)  # of the reply: the client has it
+        try:
+            for happened in told(self.window, begun.before):
+                match happened:
+                    case None:
+                        yield EMPTY_PIECE
+                    case events.PrefillFinished() if not choice.usage.prompt:
+                        kept = happened.reused + happened.restored
+                        choice.usage.prompt, choice.usage.cached = kept + happened.computed, kept
+                    case events.TokenGenerated() if opened:
+                        opened -= 1
+                    case events.TokenGenerated():
+                        choice.usage.thought += happened.thought
+                        if not happened.tool and happened.text:
+                            yield ReplyPiece(
+                                happened.text,
+                                happened.piece,
+                                happened.thought,
+                                -happened.surprisal,
+                                happened.likely,
+                            )
+                    case events.ClientToolCalled():
+                        yield ReplyPiece("", call=_call(happened.name, happened.arguments, self.window))
+                    case events.TurnEnded():
+                        ended = True
+                        choice.finish, choice.usage.written = happened.reason, happened.stats["tokens"]
+                    case events.TurnFailed():
+                        ended = True
+                        how = (502, "server_failed") if happened.elsewhere else (500, "failed")
+                        raise OpenAiError(*how, happened.sentence)
+                    case events.EventsLost() | events.WindowDeleted():
+                        raise OpenAiError(500, "failed", "The window was cleared while it replied.")
+        finally:
+            if not ended:  # the client left
+                turns.abort(self.window)
+
+
+def _choice(pieces: Callable[[Choice], Generator[ReplyPiece, None, None]]) -> Choice:
+    made = Choice(_no_pieces(), Usage())
+    made.pieces = pieces(made)
+    return made
+
+
+def _no_pieces() -> Generator[ReplyPiece, None, None]:
+    yield from ()
+
+
+def _resurrected_json(one: events.ResurrectedChunk) -> dict[str, Any]:
+    return {
+        "key": str(one.key),
+        "text": one.chunk.text,
+        "speaker": one.speaker,
+        "said": one.said.isoformat(),
+        "window": one.window,
+        "why": {"part": str(one.part), "similarity": one.similarity, "words": list(one.words)},
+        "cost": one.cost,
+    }
+
+
+def _call(name: str, arguments: Mapping[str, Any], window: str = "") -> dict[str, Any]:
+    """Its id names the window: the client sends it back with the result."""
+    return {
+        "id": f"call_{secrets.token_hex(6)}_{window}".rstrip("_"),
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(dict(arguments), ensure_ascii=False)},
+    }
+
+
+# Where a request belongs
+
+
+def client_options_of(weave: Weave, request: ChatRequest, sent: ClientHistory) -> ClientOptions:
+    tools = request.declared
+    facts = weave.engine.facts
+    if tools and (facts.tools is None or not facts.declares_tools):
+        raise OpenAiError(
+            400,
+            "tools_unsupported",
+            f"{weave.engine.info.name} has no format for tool calls. Send no tools, or use another model.",
+            param="tools",
+        )
+    demanded, likely = request.demanded, request.top_logprobs or 0
+    if demanded is None:
+        return ClientOptions(sent.system, tools, request.grammar, likely)
+    if not tools:
+        raise OpenAiError(
+            400, "invalid_value", "tool_choice demands a call, and there are no tools.", param="tool_choice"
+        )
+    effort = weave.windows.settings().effort
+    return ClientOptions(sent.system, tools, tool_call_grammar(weave.engine, tools, demanded, effort), likely)
+
+
+def find_conversation(
+    weave: Weave, request: ChatRequest, sent: ClientHistory, headers: Mapping[str, str]
+) -> ClientConversation:
+    """The window of a request: by our own header, by the client's name for the chat, by the history; else a new one."""
+    terms = client_options_of(weave, request, sent)
+    units = sent.units[:-1] if sent.units[-1].pending else sent.units
+    said = [(unit.role, unit.text) for unit in units]
+    turns = weave.turns
+    own = headers.get("x-halo-window", "").strip()
+    if own:
+        window = weave.windows.get(own)
+        found = turns.recognise(said, own)
+        if found is not None and found.turn is not None:
+            return ClientConversation(weave, request, sent, own, found.known, found.turn.id, False, terms)
+        if len(said) == 1 or window.head is None:  # only what is new was sent
+            return ClientConversation(weave, request, sent, own, 0, window.head, window.head is None, terms)
+        return ClientConversation(weave, request, sent, own, 0, None, False, terms)
+    strong = [
+        f"{name}:{value}"
+        for name in _CHAT_HEADERS
+        if (value := headers.get(name, "").strip()[:200]).lower() not in _NO_NAMES and "{{" not in value
+    ]
+    called = _window_of_calls(weave, sent)
+    for name in [*strong, *([""] if called else []), *request.chat_names]:
+        known = turns.chat(name) if name else called
+        if known is None:
+            continue
+        found = turns.recognise(said, known)
+        fresh = weave.windows.get(known).head is None
+        if found is not None and (found.turn is not None or fresh or name in strong):
+            turn = found.turn.id if found.turn else None
+            return ClientConversation(weave, request, sent, known, found.known, turn, fresh, terms)
+    found = turns.recognise(said) if not strong else None
+    if found is not None and found.turn is not None:
+        window_id, known_units, turn = found.window, found.known, found.turn.id
+        try:
+            weave.windows.get(window_id)
+        except UnknownWindow:  # it was deleted since
+            found = None
+        else:
+            talk = ClientConversation(weave, request, sent, window_id, known_units, turn, False, terms)
+            _remember_names(weave, talk.window, strong, request)
+            return talk
+    first = next((text for role, text in said if role is Role.USER), "A chat")
+    name = " ".join(first.split())[:NAME_LENGTH_LIMIT] or "A chat"
+    # Clients know nothing of the time that the model is told with each message.
+    made = weave.windows.create(name, system_prompt=sent.system, settings={"timestamps": False})
+    _remember_names(weave, made.id, strong, request)
+    return ClientConversation(weave, request, sent, made.id, 0, None, True, terms)
+
+
+def _window_of_calls(weave: Weave, sent: ClientHistory) -> str | None:
+    """The window in which the last reply called tools that have answered now."""
+    for call in sent.units[-1].rounds[-1].calls:
+        found = re.fullmatch(r"call_[0-9a-f]{12}_([0-9a-zA-Z_-]{1,64})", call.id)
+        if found:
+            with suppress(UnknownWindow):
+                return weave.windows.get(found[1]).id
+    return None
+
+
+def _remember_names(weave: Weave, window: str, strong: Sequence[str], request: ChatRequest) -> None:
+    for name in [*strong, *request.chat_names]:
+        weave.turns.chat(name, window)
+
+
+# By the engine alone
+
+
+def sampling_of(
+    weave: Weave, given: Mapping[str, Any], stop: Sequence[str], grammar: str, likely: int
+) -> Sampling:
+    settings = weave.windows.settings().changed(given)
+    return Sampling(
+        settings.temperature,
+        settings.top_p,
+        settings.top_k,
+        settings.min_p,
+        settings.repeat_penalty,
+        settings.seed,
+        settings.max_new_tokens,
+        tuple(stop),
+        grammar,
+        likely,
+    )
+
+
+def reply_incognito(
+    weave: Weave, scratch: StatelessRuns, request: ChatRequest, sent: ClientHistory
+) -> Choice:
+    """A reply to the whole conversation as it was sent. Nothing is stored, and memory is not read."""
+    terms = client_options_of(weave, request, sent)
+    engine, tools = weave.engine, parse_tool_declarations(terms.tools)
+    usual = weave.windows.settings()
+    written = engine.chat(chat_messages(sent), effort=usual.effort, tools=tools)
+    parts = [
+        engine.tokenize(piece.text, special=not piece.said).ids for piece in written.pieces if piece.text
+    ]
+    ids = np.concatenate(parts).astype(np.int32)
+    given = request.sampling(engine.info.context, usual.max_new_tokens)
+    marks, format = engine.facts.marks, engine.facts.tools
+    opening = written.pieces[-1].text
+    finder = (
+        ToolCallSplitter(format, tools, header=opening.strip().rpartition("\n")[2])
+        if format and tools
+        else None
+    )
+    reader = ReplyParser(0, marks, calls=finder, calls_end=True, stamps=False)
+    reader.begin(marks is not None and marks.opened_by(opening))
+    sampling = sampling_of(weave, given, request.stop, terms.grammar, terms.likely)
+    return complete_tokens(weave, scratch, ids, sampling, reader)
+
+
+def complete_tokens(
+    weave: Weave, scratch: StatelessRuns, ids: Ids, sampling: Sampling, reader: ReplyParser
+) -> Choice:
+    """What the engine writes after these tokens."""
+    room = weave.engine.info.context - len(ids)
+    if not len(ids):
+        raise OpenAiError(
+            400, "invalid_prompt", "The prompt is empty. Send at least one token.", param="prompt"
+        )
+    if room < 2:
+        raise OpenAiError(
+            400,
+            "context_length_exceeded",
+            f"The request has {len(ids)} tokens; this model takes less than {weave.engine.info.context}.",
+            param="messages",
+        )
+    return _choice(lambda choice: _complete_tokens(weave, scratch, ids, sampling, reader, choice))
+
+
+def _complete_tokens(
+    weave: Weave, scratch: StatelessRuns, ids: Ids, sampling: Sampling, reader: ReplyParser, choice: Choice
+) -> Generator[ReplyPiece, None, None]:
+    prompt = Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids))
+    with scratch.take(secrets.token_hex(8)) as (window, stop):
+        steps = weave.engine.generate(window, prompt, sampling, None, mode="exact", stopped=stop.is_set)
+        try:
+            for step in steps:
+                match step:
+                    case PrefillResult():
+                        kept = step.reused + step.restored
+                        choice.usage.prompt, choice.usage.cached = kept + step.computed, kept
+                    case Step():
+                        choice.usage.written += 1
+                        settled = reader.feed(step.id, step.piece)
+                        reader.tokens[-1].surprisal, reader.tokens[-1].likely = step.surprisal, step.likely
+                        yield from _pieces_of(reader, settled, choice)
+                    case GenerationEnd():
+                        yield from _pieces_of(reader, reader.finish(), choice)
+                        choice.finish = step.reason
+        except BadInput:
+            raise
+        except HaloWeaveError as error:
+            raise OpenAiError(500, "engine_failed", str(error)) from error
+        finally:
+            close = getattr(steps, "close", None)
+            if close:
+                close()
+
+
+def _pieces_of(
+    reader: ReplyParser, settled: Sequence[Any], choice: Choice
+) -> Generator[ReplyPiece, None, None]:
+    for token in settled:
+        thought = token.kind == "thought"
+        choice.usage.thought += thought
+        if token.text:
+            yield ReplyPiece(token.text, token.piece, thought, -token.surprisal, token.likely)
+    calls, reader.calls = reader.calls, []
+    for call in calls:
+        yield ReplyPiece("", call=_call(call.name, call.arguments))

@@ -1,0 +1,318 @@
+"""Lets another Halo Weave use this model with a KV cache of its own windows and the attention of chosen heads (`/api/extra/lending`)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Generator
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import APIRouter
+from pydantic import Field
+
+from halo_weave.core.brightness import AttentionRow
+from halo_weave.core.retrieval_heads import Calibration
+from halo_weave.engines.base import (
+    Capture,
+    Engine,
+    GenerationEnd,
+    GenerationEvent,
+    LateAttention,
+    PrefillPlanned,
+    PrefillResult,
+    Prompt,
+    Sampling,
+    Segment,
+    Step,
+)
+from halo_weave.errors import BadInput, HaloWeaveError
+from halo_weave.server.current_user import CURRENT_USER
+from halo_weave.server.errors import ApiError, json_bytes
+from halo_weave.server.schema import TEXT_PATTERN, Input, Output
+from halo_weave.server.stateless_runs import StatelessRuns
+from halo_weave.store.records import OWNER
+
+SHARES_PER_HEAD = 64  # shares of each head that are sent; the rest of a row is spread evenly by who gets it
+_MOST_IDS = 200_000
+_LABEL = 2**62
+_Name = Annotated[str, Field(min_length=1, max_length=200, pattern=TEXT_PATTERN)]
+_Pair = Annotated[list[Annotated[int, Field(ge=0, lt=4096)]], Field(min_length=2, max_length=2)]
+_Label = Annotated[int, Field(ge=-_LABEL, le=_LABEL)]
+
+
+class RemoteKvRequest(Input):
+    """What another Halo Weave asks beside what every client may."""
+
+    window: _Name = Field(description="Whose cache is used, and kept for the next time.")
+    tokenizer: str = Field(
+        max_length=200, description="Of the model that is expected; another one is refused."
+    )
+    labels: list[_Label] = Field(
+        max_length=_MOST_IDS, description="One for each of input_ids, all different."
+    )
+    next_label: _Label = Field(description="Of the first token that is written; they count up from there.")
+    read_from: int | None = Field(
+        default=None, ge=0, description="From which of input_ids on reading is told of."
+    )
+    splice: bool = Field(default=True, description="Whether the cache is cut and mended, or read anew.")
+    heads: list[_Pair] | None = Field(
+        default=None, max_length=512, description="(layer, head) pairs whose rows are wanted."
+    )
+    mean: bool = Field(default=False, description="Whether the mean over all heads is wanted.")
+    reply: bool = Field(default=True, description="Whether rows of what is written are wanted.")
+    reading: bool = Field(default=False, description="Whether rows are wanted from read_from on.")
+    surprisal: bool = Field(default=False, description="Whether surprisal is wanted from read_from on.")
+    grammar: str = Field(default="", max_length=200_000, pattern=TEXT_PATTERN)
+
+    @property
+    def capture(self) -> Capture | None:
+        if not (self.reply or self.reading or self.surprisal):
+            return None
+        pairs = tuple((layer, head) for layer, head in self.heads) if self.heads else None
+        return Capture(
+            pairs=None if self.mean else pairs,
+            raw=pairs is not None,
+            raw_pairs=pairs if self.mean else None,
+            reply=self.reply,
+            reading=self.reading,
+            reading_surprisal=self.surprisal,
+        )
+
+    def prompt(self, ids: npt.NDArray[np.int32]) -> Prompt:
+        if len(self.labels) != len(ids):
+            raise BadInput(f"There are {len(self.labels)} labels for {len(ids)} tokens. Send one for each.")
+        if self.read_from is not None and self.read_from >= len(ids):
+            raise BadInput(f"There is no token {self.read_from} to read from.")
+        labels = np.array(self.labels, np.int64)
+        first = None if self.read_from is None else int(labels[self.read_from])
+        return Prompt([Segment("chunk", labels, ids)], self.next_label, first)
+
+
+class RemoteKvModel(Output):
+    """What another Halo Weave needs to know to prompt the model as this one does."""
+
+    tokenizer: str
+    chat_template: str = Field(description="Its source; empty: ChatML.")
+    template_words: dict[str, str] = Field(description="What a template calls bos_token and eos_token.")
+    adds_bos: bool
+    parameters: int
+    wide_layers: list[int]
+    abilities: dict[str, bool]
+    heads: list[dict[str, float]] = Field(description="The retrieval heads, as far as they are known.")
+    light: str = Field(description="Where it is seen what the model takes its words from.")
+
+
+class ModelProps(Output):
+    """The chat template, where the servers of the family tell it."""
+
+    chat_template: str
+    bos_token: str
+    eos_token: str
+
+
+class TokenBytes(Output):
+    """Tokens with the bytes that they stand for."""
+
+    ids: list[int]
+    raw: str = Field(json_schema_extra={"contentEncoding": "base64"})
+    ends: list[int] = Field(description="Where each token ends in the bytes.")
+    controls: list[int] = Field(description="Which of them are control tokens.")
+
+
+class TokenBytesRequest(Input):
+    text: str | None = Field(default=None, max_length=900_000)
+    special: bool = Field(default=False, description="Whether control tokens in the text are recognised.")
+    ids: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = Field(default=None, max_length=_MOST_IDS)
+
+
+class RemoteKvForget(Input):
+    window: _Name | None = Field(default=None, description="Whose cache is dropped.")
+    spans: list[Annotated[list[_Label], Field(min_length=2, max_length=2)]] = Field(
+        default=[],
+        max_length=10_000,
+        description="Labels, from the first up to the second, of what was deleted.",
+    )
+    windows: list[_Name] = Field(
+        default=[],
+        max_length=10_000,
+        description="Which have read it: what stands later there is computed again.",
+    )
+
+
+class RemoteKvForgotten(Output):
+    done: Literal[True] = True
+
+
+def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration]) -> APIRouter:
+    router = APIRouter(tags=["Lending"])
+
+    @router.get("/api/extra/lending", summary="The model, as another Halo Weave needs to know it")
+    def get_lent_model() -> RemoteKvModel:
+        info, known = engine().info, calibration()
+        return RemoteKvModel(
+            tokenizer=info.tokenizer,
+            chat_template=info.chat_template,
+            template_words=dict(info.template_words),
+            adds_bos=info.adds_bos,
+            parameters=info.parameters,
+            wide_layers=list(info.wide_layers),
+            abilities=asdict(info.abilities),
+            heads=[one._asdict() for one in known.heads],
+            light=known.sentence,
+        )
+
+    @router.get("/props", summary="The chat template")
+    def get_props() -> ModelProps:
+        info = engine().info
+        words = {name: info.template_words.get(name, "") for name in ("bos_token", "eos_token")}
+        return ModelProps(chat_template=info.chat_template, **words)
+
+    @router.post("/api/extra/lending/tokens", summary="Text to tokens, or ids to their bytes")
+    def post_bytes(asked: TokenBytesRequest) -> TokenBytes:
+        lent = engine()
+        if (asked.text is None) == (asked.ids is None):
+            raise BadInput("Send either a text or ids.")
+        if asked.text is not None:
+            tokens = lent.tokenize(asked.text, special=asked.special)
+        else:
+            ids = np.array(asked.ids, np.int32)
+            if len(ids) and ids.max() >= lent.info.vocabulary:
+                raise BadInput(f"The model's vocabulary ends at {lent.info.vocabulary}.")
+            tokens = lent.pieces(ids)
+        return TokenBytes(
+            ids=tokens.ids.tolist(),
+            raw=base64.b64encode(tokens.raw).decode(),
+            ends=tokens.ends.tolist(),
+            controls=np.flatnonzero(lent.controls(tokens.ids)).tolist(),
+        )
+
+    @router.post("/api/extra/lending/forget", summary="Drop a lent window's cache, or what was deleted")
+    def post_forget(asked: RemoteKvForget) -> RemoteKvForgotten:
+        if asked.window is not None:
+            if asked.window.endswith("/"):
+                raise BadInput("The name of a window does not end with a /. Send the name of one window.")
+            engine().forget(_engine_window(asked.window))
+        if asked.spans and CURRENT_USER.get() in (None, OWNER):
+            spans = [(first, last) for first, last in asked.spans]
+            engine().erase(spans, [_engine_window(name) for name in asked.windows])
+        elif asked.spans:  # labels of others may be the same: all goes that was read for this person
+            engine().forget(_engine_window(""))
+        return RemoteKvForgotten()
+
+    return router
+
+
+def _engine_window(name: str) -> str:
+    """A window of the engine, for whoever asks alone; without a name all of them."""
+    return f"lent {CURRENT_USER.get() or OWNER}/{name}"
+
+
+def stream_generation(
+    engine: Engine,
+    running: StatelessRuns,
+    name: str,
+    ids: npt.NDArray[np.int32],
+    sampling: Sampling,
+    asked: RemoteKvRequest,
+) -> Generator[bytes, None, None]:
+    """One generation as server-sent events: planned, read, token by token, done."""
+    return _event_lines(engine, running, name, _engine_window(asked.window), ids, sampling, asked)
+
+
+def _event_lines(
+    engine: Engine,
+    running: StatelessRuns,
+    name: str,
+    window: str,
+    ids: npt.NDArray[np.int32],
+    sampling: Sampling,
+    asked: RemoteKvRequest,
+) -> Generator[bytes, None, None]:
+    if asked.tokenizer != engine.info.tokenizer:
+        raise ApiError(409, "another_model", f"{engine.info.name} runs here now, which has other tokens.")
+    prompt = asked.prompt(ids)
+    with running.take(name) as (_, stop):
+        yield b": reading\n\n"
+        steps = engine.generate(
+            window,
+            prompt,
+            sampling,
+            asked.capture,
+            mode="splice" if asked.splice else "exact",
+            stopped=stop.is_set,
+        )
+        try:
+            for step in steps:
+                yield b"event: message\ndata: %b\n\n" % json_bytes(
+                    {"request_id": name, **_event_json(step, asked.mean)}
+                )
+        except HaloWeaveError as error:
+            told = {"type": "error", "request_id": name, "message": str(error)}
+            yield b"event: message\ndata: %b\n\n" % json_bytes(told)
+        finally:
+            close = getattr(steps, "close", None)
+            if close:
+                close()
+
+
+def _event_json(step: GenerationEvent, mean: bool) -> dict[str, Any]:
+    match step:
+        case PrefillPlanned():
+            return {"type": "planned", **asdict(step)}
+        case PrefillResult():
+            return {
+                "type": "read",
+                **{
+                    name: getattr(step, name)
+                    for name in ("reused", "restored", "computed", "shifted", "rebuilt")
+                },
+                "seconds": step.seconds,
+                "surprisal": None if step.surprisal is None else _base64(step.surprisal, np.float32),
+                "attention": [_attention(row, mean) for row in step.rows],
+            }
+        case Step():
+            known = np.isfinite(step.surprisal)
+            return {
+                "type": "token",
+                "token": {"token_id": step.id, "text": step.piece.decode("utf-8", "replace")},
+                "raw": base64.b64encode(step.piece).decode(),
+                "surprisal": step.surprisal if known else None,
+                "attention": _attention(step.row, mean),
+            }
+        case LateAttention():
+            return {"type": "seen"}
+        case GenerationEnd():
+            ended = {"type": "done", "finish_reason": step.reason, "total_tokens": step.tokens}
+            return {**ended, "attention": _attention(step.row, mean)}
+
+
+def _attention(row: AttentionRow | None, mean: bool) -> dict[str, Any] | None:
+    """The largest shares of each chosen head; without chosen heads, or beside them, the mean."""
+    if row is None:
+        return None
+    count = row.tokens.size
+    told: dict[str, Any] = {
+        "format": "heads",
+        "context_length": count,
+        "encoding": "base64",
+        "dtype": "float16",
+    }
+    if mean or row.raw is None:
+        told["mean"] = _base64(row.tokens, np.float16)
+    if row.raw is None:
+        return told
+    most = min(SHARES_PER_HEAD, count)
+    places = np.argpartition(row.raw, count - most, axis=1)[:, count - most :]
+    shares = np.take_along_axis(row.raw, places, axis=1)
+    told |= {
+        "shape": [len(row.raw), most],
+        "indices": _base64(places, np.int32),
+        "data": _base64(shares, np.float16),
+    }
+    return told
+
+
+def _base64(values: npt.NDArray[Any], kind: type[np.generic]) -> str:
+    return base64.b64encode(np.ascontiguousarray(values, np.dtype(kind).newbyteorder("<")).tobytes()).decode()

@@ -1,1 +1,0 @@
-"""The API that every chat client speaks, under `/v1`: its requests become turns of windows."""

@@ -1,0 +1,733 @@
+"""Response bodies of the API, read from values of the chat layer by their attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasPath, BeforeValidator, ConfigDict, Field, ValidationInfo
+
+from halo_weave.chat.events import ChangeStage
+from halo_weave.chat.memory import Preview
+from halo_weave.chat.models import ModelState
+from halo_weave.chat.views import ContextView, PrunedGap, TokenBudget
+from halo_weave.core.resurrection import PlannedResurrection
+from halo_weave.core.tokens import Role
+from halo_weave.server.schema import Id, KeyText, Number, Output
+from halo_weave.settings import Settings
+from halo_weave.store.records import VectorGeneration
+
+
+class RememberedChunk(Output):
+    """What a reply took from a chunk, or that the chunk woke up for the question and was not used."""
+
+    key: KeyText
+    start: Number
+    tokens: int
+    text: str
+    said: datetime
+    window: str = Field(description="Where it was said.")
+    window_name: str
+    speaker: str
+    share: float | None = Field(description="Of the reply; null if it is not known.")
+    woken: dict[str, Any] | None = Field(description="Why it woke up; null if it was live already.")
+
+
+class TurnBase(Output):
+    turn_id: Number
+    role: Role
+    said: datetime
+    window: str = Field(description="Where it was said.")
+    window_name: str
+    speaker: str
+    cut: bool = Field(description="The program ended before this reply did; what was stored of it is here.")
+    unfinished: bool = Field(
+        description="This reply reached its longest length, or filled the model's context. It can be continued."
+    )
+    siblings: int = Field(description="How many turns there are at this place, on all branches.")
+    sibling: int = Field(description="Which of them this is, in order of time, from 1 on.")
+    document: bool = Field(description="A file that was attached; its name is the speaker.")
+    remembered: list[RememberedChunk] | None = Field(
+        description="Of a reply, what it was reminded of; null if that is not known."
+    )
+
+
+class TranscriptChunk(Output):
+    key: KeyText
+    start: Number
+    tokens: int
+    text_pieces: list[str]
+    tool: bool
+    thought: bool
+
+
+class TranscriptTurn(TurnBase):
+    chunks: list[TranscriptChunk]
+
+
+class Transcript(Output):
+    total: int = Field(description="Turns that were said in the window.")
+    offset: int = Field(description="Of the first that is here.")
+    turns: list[TranscriptTurn]
+
+
+class DeletedChunk(Output):
+    key: KeyText
+    role: Role = Field(validation_alias=AliasPath("key", "role"))
+    turn_id: Number = Field(validation_alias=AliasPath("key", "turn_id"))
+    start: Number = Field(validation_alias=AliasPath("chunk", "start"))
+    tokens: Annotated[int, BeforeValidator(len)] = Field(validation_alias="chunk")
+    slept: datetime = Field(validation_alias="deleted", description="When it was deleted.")
+    said: datetime
+    window: str
+    window_name: str = ""
+    speaker: str
+    text: str = Field(validation_alias=AliasPath("chunk", "text"))
+
+
+class DeletedChunks(Output):
+    total: int
+    items: list[DeletedChunk]
+
+
+class ChunkShareView(Output):
+    key: KeyText
+    start: Number = Field(description="The position that offsets count from.")
+    share: float
+
+
+class TokenSourceView(Output):
+    place: int = Field(description="Of the chunk in `chunks`.")
+    offset: int = Field(description="Of the token within it.")
+    share: float
+
+
+class AttributionView(Output):
+    """What a reply took from chunks before its exchange; with `nothing` the shares add up to 1."""
+
+    chunks: list[ChunkShareView] = Field(description="The largest share first.")
+    nothing: float = Field(
+        description="Came from nothing in particular, from the question or the reply itself."
+    )
+    tokens: list[list[TokenSourceView]] = Field(
+        description="Where each token of the reply came from, strongest first."
+    )
+
+
+class ReplySources(Output):
+    start: Number = Field(description="The position of the reply's first token.")
+    use: AttributionView | None = Field(description="Null if it is not known.")
+
+
+class ModelChange(Output):
+    """A model on its way, or the last one that was wanted."""
+
+    model: str = Field(description="As it was asked for; empty: the one that the server starts with.")
+    state: ChangeStage
+    sentence: str
+    progress: float | None = Field(description="0 to 1, as far as it is known.")
+
+
+class ModelView(Output):
+    state: Literal["ready", "loading", "missing"]
+    sentence: str = Field(description="What the state means, and what to do.")
+    progress: float | None = Field(default=None, description="0 to 1, while weights are downloaded.")
+    name: str = ""
+    architecture: str = ""
+    layers: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    vocabulary: int = 0
+    trained_context: int = 0
+    context: int = 0
+    template: str = ""
+    template_note: str = Field(default="", description="Why the model's own template is not used.")
+    kv: str = ""
+    file: str = ""
+    size_bytes: int = 0
+    parameters: int = Field(default=0, description="How many weights it has; 0: not known.")
+    elsewhere: str = Field(
+        default="", description="The machine that words are sent to; empty: they stay on this one."
+    )
+    light: str = Field(default="", description="Where it is seen what the model takes its words from.")
+    note: str = Field(default="", description="What should be known of this model.")
+    thinks: bool = Field(default=False, description="Whether it thinks before it answers.")
+    efforts: list[str] = Field(default=[], description="How much it may think, as far as its template knows.")
+    native_tools: bool = Field(default=False, description="Whether its template declares tools.")
+    change: ModelChange | None = Field(
+        default=None, description="A model on its way, or the last that was wanted."
+    )
+
+    @classmethod
+    def of(cls, now: ModelState, note: str) -> ModelView:
+        """`note`: what should be known of the model."""
+        info, change = now.info, now.change
+        told: dict[str, Any] = {}
+        if now.state == "ready":
+            told = {name: getattr(info, name) for name in cls.model_fields if hasattr(info, name)}
+            told["kv"] = "splice" if info.abilities.cuts else "exact"
+        waiting = change.sentence if change else "The model is being loaded."
+        return cls(
+            state=now.state,
+            sentence=f"{info.name} is ready." if now.state == "ready" else waiting,
+            progress=change.progress if change and now.state == "loading" else None,
+            light=now.light if now.state == "ready" else "",
+            note=note,
+            thinks=now.thinks,
+            efforts=list(now.efforts),
+            native_tools=now.native_tools,
+            change=None if change is None else ModelChange.model_validate(change),
+            **told,
+        )
+
+
+class AvailableModel(Output):
+    name: str = Field(description="As it is asked for.")
+    title: str
+    kind: Literal["chat", "text", "embedder"] | None = Field(description="Null: it cannot be read.")
+    size: int = Field(description="Bytes of its files.")
+    needs: int | None = Field(description="Bytes of memory, with the KV cache of one full window.")
+    fits: bool | None = Field(description="Whether this machine has memory for it.")
+    where: str = Field(description="`pulled`, `to pull`, or the program whose folder it lies in.")
+    source: str
+    path: str | None
+    license: str
+    problem: str = Field(description="Why it cannot be used, if so.")
+    note: str
+    in_use: bool = False
+
+
+class AvailableModels(Output):
+    memory: int = Field(description="Bytes that this machine has.")
+    default: str = Field(description="The model that is used when none is named.")
+    models: list[AvailableModel]
+    recommended: list[str] = Field(description="Models of the hub that should fit.")
+    embedders: dict[str, str] = Field(description="Embedders of the hub, and what is known of each.")
+    any_path: bool = Field(description="Whether the path of any file may be asked for.")
+
+
+MAX_PASSED_OVER = 20  # of what there is no room for
+
+
+class RecallPreviewChunk(Output):
+    key: str
+    part: Literal["hit", "question", "answer", "anchor"]
+    hit: str
+    similarity: float
+    cost: int
+    words: list[str]
+    parts: dict[str, float] = Field(description="Of the similarity.")
+    text: str
+
+
+class RecallPreview(Output):
+    tokens: int = Field(description="Of the text itself.")
+    room: int
+    cost: int
+    wakes: list[RecallPreviewChunk]
+    passed_over: int
+    over: list[RecallPreviewChunk] = Field(
+        description="Fits the text, but there is no room for it; the best ones."
+    )
+    near: list[RecallPreviewChunk] = Field(
+        description="Too unlike the text to wake up by itself, the best first."
+    )
+    sleeps: int = Field(description="Tokens that would fall asleep first, if room is made.")
+
+    @classmethod
+    def of(cls, preview: Preview) -> RecallPreview:
+        plan, hits = preview.plan, preview.hits
+
+        def told(wakings: Iterable[PlannedResurrection]) -> list[RecallPreviewChunk]:
+            return [
+                RecallPreviewChunk(
+                    key=str(one.key),
+                    part=one.part.value,
+                    hit=str(one.hit),
+                    similarity=one.similarity,
+                    cost=one.cost,
+                    words=list(hits[one.hit].words) if one.hit in hits else [],
+                    parts=dict(hits[one.hit].parts) if one.hit in hits else {},
+                    text=preview.texts.get(one.key, ""),
+                )
+                for one in wakings
+            ]
+
+        return cls(
+            tokens=preview.tokens,
+            room=plan.room,
+            cost=plan.cost,
+            wakes=told(plan.wakes),
+            passed_over=len(plan.passed_over),
+            over=told(plan.passed_over[:MAX_PASSED_OVER]),
+            near=told(preview.near),
+            sleeps=preview.sleeps,
+        )
+
+
+class TimelineEvent(Output):
+    step: int = Field(description="After which of `turns` it was so.")
+    chunk: int = Field(description="Its place in `keys`.")
+    event: Literal["slept", "woke", "pinned", "unpinned"]
+    why: str = Field(description="By whom or by what, as far as that is known.")
+
+
+class WindowTimeline(Output):
+    """What was said in a window, without the words, and what became of it."""
+
+    turns: list[Number] = Field(description="Of the current branch, in order.")
+    keys: list[KeyText] = Field(description="All chunks of it, and those of other windows that woke up here.")
+    tokens: list[int] = Field(description="Of each of them.")
+    foreign: list[int] = Field(description="Which of them were said in another window, by their place.")
+    live: list[int] = Field(description="Which of them are live now.")
+    pinned: list[int]
+    events: list[TimelineEvent] = Field(description="In the order in which they happened.")
+
+
+SettingValue = bool | int | float | str | None
+
+
+def _window_name(window: Any, info: ValidationInfo) -> str:
+    names: Mapping[str | None, str] = info.context or {}
+    return names.get(window, "")
+
+
+def _nested(*path: str) -> Any:
+    """A field that lies deeper in the value it is read from."""
+    return Field(validation_alias=AliasPath(*path))
+
+
+Floats = Annotated[list[float], BeforeValidator(lambda row: row.tolist())]
+Size = Annotated[int, BeforeValidator(len)]
+Words = Annotated[list[str], BeforeValidator(list)]
+WindowName = Annotated[str, BeforeValidator(_window_name)]
+
+
+# Settings
+
+
+class SettingDescription(Output):
+    name: str
+    group: str
+    type: Literal["integer", "number", "boolean", "choice", "text", "day"]
+    default: SettingValue
+    low: float | None
+    high: float | None
+    choices: list[str]
+    optional: bool
+    common: bool = Field(description="One of the few that most people change.")
+    meaning: str
+    no_effect: dict[str, str] = Field(
+        description="By strategy: why the setting changes nothing while that strategy is chosen."
+    )
+
+
+class SettingsView(Output):
+    described: list[SettingDescription]
+    values: dict[str, SettingValue]
+    auto: dict[str, int] = Field(
+        description="What settings that are empty come to with the model of all windows; nothing while there is none."
+    )
+
+
+# Status
+
+
+class EmbedderView(Output):
+    model_config = ConfigDict(extra="ignore")
+
+    state: Literal["ready", "loading", "off"] = "loading"
+    model: str = ""
+    file: str = ""
+    sentence: str = ""
+    wanted: int = Field(default=0, description="Chunks that are not embedded yet.")
+
+
+class MemoryView(Output):
+    chunks: int = 0
+    tokens: int = 0
+    windows: int = 0
+    deleted: int = Field(default=0, validation_alias="deleted_chunks")
+    bytes: int = 0
+    place: str = Field(default="", description="Where it lies.")
+
+
+class Status(Output):
+    version: str
+    model: ModelView
+    embedder: EmbedderView = EmbedderView()
+    memory: MemoryView = MemoryView()
+    generating: list[str] = Field(default_factory=list)
+
+
+# Windows
+
+
+class Window(Output):
+    id: str = _nested("window", "id")
+    name: str = _nested("window", "name")
+    system_prompt: str = _nested("window", "system_prompt")
+    user_name: str = _nested("window", "user_name")
+    ai_name: str = _nested("window", "ai_name")
+    inherits: list[str] = Field(
+        validation_alias=AliasPath("window", "inherits"),
+        description="Which of these words are those of all windows.",
+    )
+    owner: str = Field(description="Who shares it with you; empty: it is yours.")
+    writable: bool = Field(description="Whether you may write there.")
+    tags: list[str] = _nested("window", "tags")
+    pinned: bool = _nested("window", "pinned")
+    archived: bool = _nested("window", "archived")
+    settings: dict[str, SettingValue] = Field(description="What the window sets itself.")
+    effective: Annotated[dict[str, SettingValue], BeforeValidator(Settings.as_mapping)] = Field(
+        description="What holds in it."
+    )
+    created: datetime = _nested("window", "created")
+    modified: datetime = Field(description="When it was last changed or spoken in.")
+    last_text: str = Field(validation_alias="last_words")
+    live_chunks: int
+    live_tokens: int
+    asleep_chunks: int
+    generating: bool
+
+
+class Windows(Output):
+    windows: list[Window]
+
+
+# The turn
+
+
+class PrunedChunk(Output):
+    key: KeyText
+    tokens: int
+    brightness: float
+    why: str
+
+
+class PruneResult(Output):
+    chunks: list[PrunedChunk]
+    budget: int
+    over: int = Field(description="Tokens above the budget that nothing prunable is left for.")
+
+
+# The context
+
+
+class LiveChunkView(Output):
+    key: KeyText
+    start: Number
+    pinned: bool
+    tokens: int
+    text_pieces: list[str] = Field(description="One per token; the one that ends a character carries it.")
+    brightness: Floats
+    rank: int | None = Field(
+        description="Among what is live: 0 the dimmest, 100 the brightest. Not told in events; the last one of a turn tells all."
+    )
+    peak: float
+    mean: float
+    woken: dict[str, Any] | None = Field(description="Why it woke up, if it slept.")
+    tool: bool = Field(description="Whether a tool's answer stands in it.")
+    thought: bool = Field(description="Whether it is what the model thought before it answered.")
+    gap: PrunedGap | None = Field(description="What sleeps right before it.")
+    thoughts: int = Field(description="How many chunks of that are the thoughts before this answer.")
+
+
+class LiveTurnView(TurnBase):
+    chunks: list[LiveChunkView]
+
+
+class BrightnessRange(Output):
+    low: float
+    high: float
+    mean: float
+
+
+class ReplyInProgress(Output):
+    turn_id: Number
+    position: Number = Field(description="Of the reply's first token.")
+    text_pieces: list[str]
+    brightness: Floats
+    tool: list[bool]
+    thought: list[bool]
+
+
+class ContextStats(Output):
+    asleep_chunks: int
+    asleep_tokens: int
+    woken_last_turn: int
+    kv_reuse: float | None = Field(description="Share of the last prompt that was not computed again.")
+    tokens_per_second: float | None
+    only_thought: bool = Field(description="The last reply ended before there was an answer.")
+
+
+class WindowContext(Output):
+    """Exactly what the model sees, in time order."""
+
+    window: str
+    version: int
+    last_event: str = Field(description="Events after this one are not, or not all, in this context.")
+    size: int
+    system_tokens: int
+    system_text: str = Field(description="The system prompt with what is added to it.")
+    budget: TokenBudget
+    brightness: BrightnessRange
+    turns: list[LiveTurnView]
+    tail_gap: PrunedGap | None
+    generating: ReplyInProgress | None
+    unstored: str | None = Field(description="Why the last reply is not stored yet, while that is so.")
+    stats: ContextStats
+
+    @classmethod
+    def of(cls, seen: ContextView) -> WindowContext:
+        every, last = seen.brightness, seen.last_turn
+        kept = last.get("reused", 0) + last.get("restored", 0)
+        whole = kept + last.get("computed", 0)
+        return cls(
+            window=seen.window,
+            version=int(seen.last_event.rpartition("-")[2]),
+            last_event=seen.last_event,
+            size=seen.budget.used,
+            system_tokens=seen.budget.system,
+            system_text=seen.system_text,
+            budget=seen.budget,
+            brightness=BrightnessRange(low=every.min(), high=every.max(), mean=every.mean()),
+            turns=[LiveTurnView.model_validate(turn) for turn in seen.turns],
+            tail_gap=seen.gaps.tail,
+            generating=None if seen.reply is None else ReplyInProgress.model_validate(seen.reply),
+            unstored=seen.unstored or None,
+            stats=ContextStats(
+                asleep_chunks=seen.gaps.whole.chunks,
+                asleep_tokens=seen.gaps.whole.tokens,
+                woken_last_turn=last.get("woken", 0),
+                kv_reuse=round(kept / whole, 4) if whole else None,
+                tokens_per_second=last.get("tokens_per_second"),
+                only_thought=bool(last.get("only_thought")),
+            ),
+        )
+
+
+class GraveyardItem(Output):
+    key: KeyText
+    role: Role = _nested("key", "role")
+    turn_id: Number = _nested("key", "turn_id")
+    start: Number = _nested("record", "chunk", "start")
+    tokens: Size = _nested("record", "chunk")
+    peak: float
+    slept: datetime
+    reason: dict[str, Any]
+    said: datetime = _nested("record", "said")
+    window: str = _nested("record", "window")
+    window_name: WindowName = _nested("record", "window")
+    speaker: str = _nested("record", "speaker")
+    text: str = _nested("record", "chunk", "text")
+
+
+class Graveyard(Output):
+    total: int
+    items: list[GraveyardItem]
+
+
+class PrunedBetween(Graveyard):
+    tokens: int = Field(description="Of all of them.")
+
+
+# A chunk
+
+
+class ChunkActionResult(Output):
+    key: KeyText = Field(description="The chunk; after a merge the one it became part of.")
+    live: bool
+    pinned: bool
+    woken: list[str] = Field(default=[], description="All that came back, the chunk itself first.")
+    asleep: list[str] = Field(default=[], description="What fell asleep to make room.")
+
+
+class ChunkHistoryEvent(Output):
+    event: str
+    happened: datetime
+    window: str | None
+    window_name: WindowName = Field(validation_alias="window")
+    detail: dict[str, Any]
+
+
+class UsedByReply(Output):
+    turn_id: Number = Field(description="The reply.")
+    said: datetime
+    window: str
+    window_name: WindowName = Field(validation_alias="window")
+    share: float = Field(description="Of the reply.")
+
+
+class ChunkExplanation(Output):
+    key: KeyText
+    text: str
+    tokens: int
+    live: bool
+    pinned: bool
+    rank: int | None = Field(description="Among what is live: 0 the dimmest, 100 the brightest.")
+    peak: float | None
+    mean: float | None
+    parts: dict[str, float] = Field(description="What its brightness is made of, if the strategy knows.")
+    said: datetime
+    window: str
+    window_name: WindowName = Field(validation_alias="window")
+    speaker: str
+    history: list[ChunkHistoryEvent] = Field(description="The newest first.")
+    uses: list[UsedByReply] = Field(description="The replies that took something from it, the newest first.")
+    use: AttributionView | None = Field(description="What the reply that it belongs to took from chunks.")
+    woken: int = Field(description="How often it woke up, in all windows.")
+    tags: list[str] = Field(description="Yours: nobody else sees them.")
+
+
+class ChunkTagsView(Output):
+    key: KeyText
+    tags: list[str]
+
+
+class TagCount(Output):
+    tag: str
+    windows: int
+    chunks: int
+
+
+class TagCounts(Output):
+    tags: list[TagCount]
+
+
+class Deletion(Output):
+    keys: list[KeyText]
+    turns: int
+    chunks: int
+    tokens: int
+    text: str | None = Field(
+        description="The user's words, if their newest answer goes: they return to the input."
+    )
+
+
+class RestoredChunks(Output):
+    keys: list[str]
+
+
+# Search
+
+
+class SearchHit(Output):
+    key: KeyText = _nested("record", "key")
+    text: str = _nested("record", "chunk", "text")
+    role: Role = _nested("record", "key", "role")
+    speaker: str = _nested("record", "speaker")
+    said: datetime = _nested("record", "said")
+    window: str = _nested("record", "window")
+    window_name: WindowName = _nested("record", "window")
+    similarity: float = _nested("hit", "similarity")
+    parts: dict[str, float] = _nested("hit", "parts")
+    words: Words = _nested("hit", "words")
+    part: Literal["hit", "question", "answer", "anchor"]
+    live: bool
+    tokens: Size = _nested("record", "chunk")
+    tags: list[str] = Field(description="Yours, of the chunk itself.")
+
+
+class TokenView(Output):
+    position: Number
+    id: int
+    text: str
+    key: KeyText
+
+
+class TokenViews(Output):
+    tokens: list[TokenView]
+
+
+class SearchResults(Output):
+    hits: list[SearchHit]
+    cost: int | None = Field(description="Tokens that would wake up, frames included, if a budget was given.")
+
+
+# The AI's own memory
+
+
+class MemoryTreeNode(Output):
+    heading: str
+    path: str
+    version: int | None = Field(description="Null: a heading without an entry of its own.")
+    modified: datetime | None
+    children: list[MemoryTreeNode]
+    entries: int = Field(description="How many there are here and below.")
+    content: Any = Field(description="What the entry says, if contents were asked for.")
+
+
+class SnapshotChunk(Output):
+    key: Annotated[str | None, BeforeValidator(lambda key: key and str(key))] = Field(
+        description="Null if an import brought the memory without this chunk."
+    )
+    text: str
+    tokens: int
+    similarity: float
+    said: str | None
+
+
+class MemoryEntryView(Output):
+    path: str
+    content: Any
+    snapshot: list[SnapshotChunk]
+    created: datetime
+    modified: datetime
+    accessed: datetime
+    version: int
+    ended: datetime | None
+
+
+class MemoryEntryVersions(Output):
+    versions: list[MemoryEntryView]
+
+
+class MemoryMatch(Output):
+    entry: MemoryEntryView
+    score: float
+    similarity: float
+    recency: float
+    relevant: list[SnapshotChunk] = Field(description="The kept chunks that fit the query, the best first.")
+
+
+class MemoryMatches(Output):
+    matches: list[MemoryMatch]
+
+
+class DeletedEntries(Output):
+    deleted: int
+
+
+class InjectionResult(Output):
+    keys: list[str]
+    cost: int
+    asleep: list[str] = Field(description="What fell asleep to make room.")
+
+
+class NotesView(Output):
+    content: dict[str, Any]
+    version: Id = Field(description="Send it back with the change.")
+
+
+# Upkeep
+
+
+class MemoryStats(Output):
+    id: str
+    created: datetime
+    next_turn: Number
+    next_position: Number
+    turns: int
+    chunks: int
+    tokens: int
+    deleted_chunks: int
+    windows: int
+    drafts: int
+    entries: int
+    notes: int
+    generations: list[VectorGeneration]
+    schema_version: int = Field(validation_alias="schema")
+    bytes: int
+    clients: int = Field(default=0, description="Listening to events now.")

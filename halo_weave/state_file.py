@@ -1,0 +1,102 @@
+"""What a run writes to the data folder for the next one: the model in use, the user's choices, the server's address."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from halo_weave.store.database import is_running, this_process
+
+FOLDER = "in-use"
+CHOSEN = "chosen-model.txt"
+CHOSEN_EMBEDDER = "chosen-embedder.txt"
+log = logging.getLogger(__name__)
+
+
+def remember_model(data: Path, name: str) -> None:
+    """The model that the user chose while the program ran: the next start takes it, unless another one is named."""
+    _remember(data, CHOSEN, name)
+
+
+def remembered_model(data: Path) -> str | None:
+    return _remembered(data, CHOSEN)
+
+
+def remember_embedder(data: Path, name: str) -> None:
+    """The embedder that made the vectors of this memory, as the user named it: the next start takes it likewise."""
+    _remember(data, CHOSEN_EMBEDDER, name)
+
+
+def remembered_embedder(data: Path) -> str | None:
+    return _remembered(data, CHOSEN_EMBEDDER)
+
+
+def _remember(data: Path, note: str, name: str) -> None:
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        file = Path(name).expanduser()
+        name = str(file.absolute()) if file.is_file() else name
+        partial = data / f"{note}.partial"
+        partial.write_text(name, encoding="utf-8")
+        partial.replace(data / note)
+    except OSError as error:
+        log.warning("The choice of %s could not be stored: %s", name, error.strerror or error)
+
+
+def _remembered(data: Path, note: str) -> str | None:
+    with suppress(OSError, UnicodeDecodeError):
+        return (data / note).read_text(encoding="utf-8").strip() or None
+    return None
+
+
+def mark_model_in_use(data: Path, file: str) -> None:
+    """Note that this process uses a model, until it ends in good order."""
+    note = data / FOLDER / f"{os.getpid()}.json"
+    with suppress(OSError):  # nothing depends on it
+        note.parent.mkdir(parents=True, exist_ok=True)
+        used = {"owner": this_process(), "file": file, "size": Path(file).stat().st_size}
+        note.write_text(json.dumps(used), encoding="utf-8")
+        atexit.register(note.unlink, missing_ok=True)
+
+
+def mark_server_running(data: Path, address: str) -> None:
+    """Note where this process serves the memory, until it ends in good order."""
+    note = data / FOLDER / f"{os.getpid()}-server.json"
+    with suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(json.dumps({"owner": this_process(), "address": address}), encoding="utf-8")
+        atexit.register(note.unlink, missing_ok=True)
+
+
+def running_server(data: Path) -> str:
+    """The address of a process that serves this memory; empty if there is none."""
+    for note in sorted((data / FOLDER).glob("*-server.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            found = json.loads(note.read_text(encoding="utf-8"))
+            if is_running(str(found["owner"])):
+                return str(found["address"])
+    return ""
+
+
+def changed_models(data: Path) -> list[str]:
+    """A sentence for each model whose file changed under a run that did not end in good order. Said once."""
+    sentences = []
+    for note in sorted((data / FOLDER).glob("*.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            used = json.loads(note.read_text(encoding="utf-8"))
+            if is_running(str(used["owner"])) is not False:
+                continue
+            file = Path(used["file"])
+            size = file.stat().st_size if file.exists() else 0
+            if size != used["size"]:
+                sentences.append(
+                    f"The last run ended suddenly while it used {file}, which had {used['size']:,} bytes then and has "
+                    f"{size:,} now. A model's file must not change while it is used: copy or download it again."
+                )
+        with suppress(OSError):
+            note.unlink()
+    return sentences

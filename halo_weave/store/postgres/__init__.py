@@ -1,0 +1,1 @@
+"""A memory in a PostgreSQL database with pgvector, shared by several processes and machines."""

@@ -1,0 +1,497 @@
+"""The values that the store takes and returns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
+from halo_weave.core.working_set import LiveChunk
+from halo_weave.errors import StoreError
+
+Json = Any  # what json.loads gives
+Numbers = npt.NDArray[np.int64]  # of chunks, within one store
+Vectors = npt.NDArray[np.float32]  # (n, dimension)
+Traces = npt.NDArray[np.float32]  # (traces, tokens): what a strategy keeps of tokens beside their brightness
+Similarities = npt.NDArray[np.float32]  # (n,)
+Scores = npt.NDArray[np.float64]  # (n,)
+
+VERIFY_FIRST = "Run: halo-weave verify. If that does not help, put a backup in its place."
+WINDOW_ID = "^[0-9a-zA-Z_-]{1,64}$"  # it stands in addresses
+NAME_LENGTH, PROMPT_LENGTH = 200, 100_000  # characters of a window's names, and of its system prompt
+TAG_LENGTH, MAX_TAGS = 40, 32  # of a window
+DOCUMENT = "document"  # tag of the chunks of a file that was attached; its name is their speaker
+DEFAULT_PROMPT = "You are a helpful assistant with a long memory. Answer plainly and briefly."
+# Words that all windows share unless they have their own: kept under PERSONA_KEY as far as they are others than these.
+PERSONA: Mapping[str, str] = {"system_prompt": DEFAULT_PROMPT, "user_name": "User", "ai_name": "AI"}
+PERSONA_KEY = "persona"
+# To whom the server belongs: all that is there before anybody is added is theirs. By this name others know them.
+OWNER, OWNER_NAME = "", "owner"
+
+
+def stored_persona(stored: Json) -> dict[str, str]:
+    """The persona of all windows: what is stored of it, as far as it can be used, over what it is by default."""
+    known = stored if isinstance(stored, Mapping) else {}
+    return {
+        about: said if isinstance(said := known.get(about), str) else text for about, text in PERSONA.items()
+    }
+
+
+# Said
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Ids for one exchange, given once and never again."""
+
+    user_turn: int
+    assistant_turn: int
+    start: int
+    stop: int  # the first position after the range
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """A chunk as memory holds it, with where and when it was said."""
+
+    number: int  # short name within this store, for search and vectors
+    chunk: Chunk
+    window: str  # where it was said
+    speaker: str
+    said: datetime
+    tokenizer: str
+    tags: tuple[str, ...] = ()
+    deleted: datetime | None = None
+    undeleted: datetime | None = None
+    merged_into: ChunkKey | None = None
+    aside: bool = False  # on no window's current branch
+
+    @property
+    def key(self) -> ChunkKey:
+        return self.chunk.key
+
+    @property
+    def gone(self) -> bool:
+        """Deleted, part of another chunk by now, or on another branch."""
+        return self.deleted is not None or self.merged_into is not None or self.aside
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """A turn without its words: who said it when, and which turn it follows."""
+
+    id: int
+    window: str  # where it was said
+    role: Role
+    answers: int | None
+    parent: int | None  # None: it follows none
+    speaker: str
+    said: datetime
+    aside: bool  # on no window's current branch
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What was stored of a reply that was never finished."""
+
+    window: str
+    turn_id: int
+    start: int
+    answers: int | None
+    tokens: Tokens
+    tokenizer: str
+    begun: datetime
+    saved: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkUse:
+    """A reply that took something from a chunk."""
+
+    turn_id: int
+    window: str
+    said: datetime
+    share: float  # of the reply
+
+
+@dataclass(frozen=True, slots=True)
+class MostUsed:
+    """A chunk, what it gave to all replies of a window together, and to which."""
+
+    key: ChunkKey
+    share: float
+    turns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplySource:
+    """A chunk that a reply took from, or that woke up for its question."""
+
+    record: StoredChunk
+    share: float | None  # of the reply; None: it is not known
+    woken: Mapping[str, Json] | None  # why it woke up; None if it was live already
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPage:
+    """Some of the turns said in a window, in order, and where they stand among all."""
+
+    total: int  # turns
+    offset: int  # of the first
+    chunks: tuple[StoredChunk, ...]
+
+
+# Windows
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRecord:
+    id: str
+    name: str
+    system_prompt: str
+    user_name: str
+    ai_name: str
+    settings: Mapping[str, Json]
+    created: datetime
+    modified: datetime
+    deleted: datetime | None = None
+    head: int | None = None  # the last turn of its current branch
+    tags: tuple[str, ...] = ()
+    pinned: bool = False  # it stands first in lists
+    archived: bool = False  # lists leave it out; its talk stays in memory
+    inherits: tuple[str, ...] = ()  # which of PERSONA it shares with all windows
+    owner: str = OWNER  # id of the person it belongs to
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredLiveChunk(LiveChunk):
+    """A chunk in a window's working set. Its tokens are the window's own, if it reads with another tokenizer."""
+
+    number: int = 0
+    tokenizer: str = ""  # of the tokens
+    window: str = ""  # where it was said
+    speaker: str = ""
+    said: datetime = datetime.min
+    since: datetime = datetime.min  # live without a break
+    woken_json: str | None = None
+    tags: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> ChunkKey:
+        return self.chunk.key
+
+    @property
+    def woken(self) -> Mapping[str, Json] | None:
+        """Why it woke up; None if it is live since it was said."""
+        return None if self.woken_json is None else json.loads(self.woken_json)
+
+
+@dataclass(frozen=True, slots=True)
+class GraveyardChunk:
+    """A chunk in a window's graveyard."""
+
+    record: StoredChunk  # with the window's own tokens, if it reads with another tokenizer
+    brightness: Brightness  # at deletion
+    peak: float
+    slept: datetime
+    reason: Mapping[str, Json]
+    traces: Traces | None = None
+
+    @property
+    def key(self) -> ChunkKey:
+        return self.record.key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResurrectableChunk:
+    """A chunk that is not live in a window, with the brightness it had there."""
+
+    record: StoredChunk  # with the window's own tokens, if it reads with another tokenizer
+    brightness: Brightness | None  # None: it was never live in this window
+    traces: Traces | None = None
+
+    @property
+    def key(self) -> ChunkKey:
+        return self.record.key
+
+
+@dataclass(frozen=True, slots=True)
+class GraveyardPage:
+    """Some of the graveyard, and how much there is in all."""
+
+    items: tuple[GraveyardChunk, ...]
+    total: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkToPrune:
+    """Put this chunk to sleep."""
+
+    key: ChunkKey
+    brightness: Brightness  # (live tokens of the chunk,)
+    reason: Mapping[str, Json] = field(default_factory=dict)
+    traces: Traces | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkToResurrect:
+    """Wake this chunk up."""
+
+    key: ChunkKey
+    brightness: Brightness
+    reason: Mapping[str, Json] = field(default_factory=dict)
+    pinned: bool = False
+    tokens: Tokens | None = None  # as this window reads it, if with another tokenizer than it was said with
+    tokenizer: str | None = None  # of `tokens`
+    traces: Traces | None = None
+
+
+ChunkEventKind = Literal[
+    "said",
+    "slept",
+    "woke",
+    "pinned",
+    "unpinned",
+    "merged",
+    "cleaned",
+    "deleted",
+    "undeleted",
+    "reread",
+    "aside",
+    "returned",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkEvent:
+    key: ChunkKey
+    window: str | None  # None: in all of memory
+    happened: datetime
+    event: ChunkEventKind
+    detail: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineChunk:
+    """A chunk of a window's life, without its words."""
+
+    key: ChunkKey
+    tokens: int
+    live: bool
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    """What happened to a chunk in a window, and by whom or by what, as far as that is known."""
+
+    key: ChunkKey
+    happened: datetime
+    event: ChunkEventKind
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTimeline:
+    """A window's current branch without its words, with what woke up from elsewhere, and what became of it."""
+
+    turns: tuple[tuple[int, datetime], ...]  # in order: id, and when it was said
+    chunks: tuple[TimelineChunk, ...]  # in time order
+    events: tuple[TimelineEvent, ...]  # fell asleep, woke up, pinned, unpinned; in the order they happened
+
+
+# People
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    id: str
+    name: str
+    created: datetime
+    revoked: datetime | None = None  # since then there is no key
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Someone lets someone else read a window, or write there. All ids."""
+
+    owner: str
+    window: str  # empty: all of the owner's, also those that are still to come
+    person: str
+    writes: bool
+    made: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The ids of the windows that a person may read and write; `own` belong to them."""
+
+    person: str
+    own: frozenset[str]
+    readable: frozenset[str]
+    writable: frozenset[str]
+
+
+# Search
+
+
+class ChunkPlace(NamedTuple):
+    """Where a chunk stands, without its words: light enough to hold all of memory."""
+
+    number: int
+    turn_id: int
+    chunk_id: int
+    role: str
+    window: str
+    start: int
+    said: int  # microseconds since 1970
+    speaker: str
+    told: float = 1.0  # share of its words that tell something; questions do not
+
+
+@dataclass(frozen=True, slots=True)
+class VectorGeneration:
+    """All vectors made by one embedder."""
+
+    id: int
+    model: str
+    dimension: int
+    state: Literal["building", "current", "retired"]
+    created: datetime
+    completed: datetime | None
+    vectors: int
+    wanted: int  # chunks that lack a vector, or whose vector is out of date
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunksToEmbed:
+    """Chunks to embed. `seen` says how far the record was read; give it back with the vectors."""
+
+    numbers: Numbers
+    seen: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexChanges:
+    """Chunks whose words, vector or existence changed, as they are now."""
+
+    sequence: int
+    present: Numbers
+    gone: Numbers
+
+
+# Structured memory and notes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryEntry:
+    """An entry of the structured memory, with the chunks that explain it."""
+
+    path: str
+    content: Json
+    snapshot: Sequence[Mapping[str, Json]]
+    model: str  # of the vectors
+    vectors: Vectors  # (len(snapshot), dimension), or empty
+    created: datetime
+    modified: datetime
+    accessed: datetime
+    version: int
+    ended: datetime | None = None  # when an older version was replaced or deleted
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    name: str
+    content: Json
+    created: datetime
+    modified: datetime
+
+
+# Upkeep
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStats:
+    window: WindowRecord
+    live_chunks: int
+    live_tokens: int
+    asleep_chunks: int
+    said_tokens: int
+    last_text: str = ""  # of the chunk said last in it
+    last_said: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStats:
+    id: str
+    created: datetime
+    next_turn: int
+    next_position: int
+    turns: int
+    chunks: int
+    tokens: int
+    deleted_chunks: int
+    aside_chunks: int
+    windows: int
+    drafts: int
+    entries: int
+    notes: int
+    generations: tuple[VectorGeneration, ...]
+    schema: int
+    bytes: int  # of the file and its write-ahead log
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyFinding:
+    """Something `verify` found to be wrong."""
+
+    check: str
+    sentence: str
+    repaired: bool = False
+
+    @classmethod
+    def of(cls, error: StoreError, check: str = "file") -> VerifyFinding:
+        """What could not even be read. Who verifies need not be told to."""
+        return cls(check, str(error).replace(VERIFY_FIRST, "Put a backup in its place."))
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFilter:
+    """Which part of a memory is exported. A question and its answer are never parted."""
+
+    window: str | None = None
+    first_turn: int | None = None
+    last_turn: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    reader: str | None = (
+        None  # only what this person may read, and of notes and structured memory only theirs; None: everyone's
+    )
+
+    @property
+    def everything(self) -> bool:
+        return self == ExportFilter(reader=self.reader)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult:
+    """What an import brought."""
+
+    turns: int
+    chunks: int
+    tokens: int
+    windows: int
+    entries: int
+    notes: int
+    known_turns: int  # were here already
+    kept_ids: bool  # False: turns and positions got new ids, since theirs could not be used here
+    ids: str = ""  # a sentence that says why turns or positions have other ids than in the file
+    program: str = ""  # that wrote the file
+    left: Mapping[str, int] = field(default_factory=dict)  # how much was not taken, by reason

@@ -1,0 +1,210 @@
+"""Turn ids and positions: choose ids for imported turns, and close gaps that a faulty file made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from halo_weave.core.tokens import ChunkKey
+from halo_weave.errors import StoreFull
+from halo_weave.store.database import Connection
+from halo_weave.store.exchange_format import LIMIT, ExportHeader, TurnIn
+from halo_weave.store.records import Json
+from halo_weave.store.rows import pack_json
+
+MAX_ID_GAP = 1 << 40  # ids between two turns that no conversation leaves out
+LocalTurn = Callable[[int], int | None]  # the id here of a turn of the file
+
+
+class Shift(NamedTuple):
+    """How far ids move from the file to here."""
+
+    turns: int
+    positions: int
+
+
+NO_SHIFT = Shift(0, 0)
+
+
+class IdAllocator(Protocol):
+    """What a store tells of its ids, and keeps, within the transaction of one batch."""
+
+    def counters(self) -> tuple[int, int]:
+        """The next turn and the next position."""
+
+    def is_free(self, turn: int, start: int, stop: int) -> bool:
+        """Whether no turn has this id, and no chunk any of these positions."""
+
+    def earlier(self, source: str, turn: int) -> Iterable[tuple[int, int]]:
+        """The shifts of earlier imports from this memory that set ids apart for this turn."""
+
+    def reserve_ids(
+        self, source: str, first: int, end: int, shift: Shift, next_turn: int, next_position: int
+    ) -> None:
+        """Note the shift of the file's turns from `first` to before `end`, and count on from the next ids."""
+
+
+class Renumbering:
+    """The ids of one import. Turns that are new keep their ids if these are free here and not `FAR` from those given so
+    far; else they get the next ones, in order. A gap that is `FAR` is closed, so that no file says how far ids advance."""
+
+    def __init__(self, header: ExportHeader) -> None:
+        self.kept = True
+        self._header = header
+        self._shift: Shift | None = None  # once ids were set apart for the rest of the file
+
+    def shift(self, turn: TurnIn, ledger: IdAllocator) -> Shift:
+        """How far the ids of a turn must move that is not here yet."""
+        shift = self._shift or self._of_earlier(turn, ledger) or self._set_apart(turn, ledger)
+        self.kept &= shift == NO_SHIFT
+        return shift
+
+    def _of_earlier(self, turn: TurnIn, ledger: IdAllocator) -> Shift | None:
+        """That of an earlier import from there which did not bring this turn, if its place is still free."""
+        start, stop = turn.reach
+        next_turn, next_position = ledger.counters()
+        for turns, positions in ledger.earlier(self._header.id, turn.turn):
+            place = turn.turn + turns, start + positions, stop + positions
+            if (
+                place[0] < next_turn
+                and place[1] >= 0
+                and place[2] <= next_position
+                and ledger.is_free(*place)
+            ):
+                return Shift(turns, positions)
+        return None
+
+    def _set_apart(self, turn: TurnIn, ledger: IdAllocator) -> Shift:
+        """Ids for this turn and all that follow in the file; for this turn alone if those that follow are far away."""
+        next_turn, next_position = ledger.counters()
+        start, stop = turn.reach
+        end, end_position = self._header.next_turn, self._header.next_position
+        whole = end - turn.turn < MAX_ID_GAP and end_position - start < MAX_ID_GAP
+        if not whole:
+            end, end_position = turn.turn + 1, stop
+        kept = 0 <= turn.turn - next_turn < MAX_ID_GAP and 0 <= start - next_position < MAX_ID_GAP
+        shift = NO_SHIFT if kept else Shift(next_turn - turn.turn, next_position - start)
+        ends = end + shift.turns, end_position + shift.positions
+        if max(ends) > LIMIT:
+            raise StoreFull(
+                "There are not enough ids left for this import: they end at 2^63. Run: halo-weave verify --repair"
+            )
+        ledger.reserve_ids(self._header.id, turn.turn, end, shift, *ends)
+        self._shift = shift if whole else None
+        return shift
+
+
+# Keys inside of what is imported. None, or left out, if the turn is not in the file: here its id may be another turn's.
+
+
+def _local_key(text: Any, here: LocalTurn) -> str | None:
+    try:
+        turn, chunk, role = ChunkKey.parse(str(text))
+    except ValueError:
+        return None
+    found = here(min(turn, LIMIT))
+    return None if found is None else str(ChunkKey(found, chunk, role))
+
+
+def reason_with_local_ids(why: dict[str, Any], here: LocalTurn) -> dict[str, Any]:
+    """Why a chunk woke up or sleeps, its hit by the key it has here."""
+    told = {name: _local_key(value, here) if name == "hit" else value for name, value in why.items()}
+    if isinstance(why.get("woken"), dict):  # a live chunk that was deleted keeps why it was live
+        told["woken"] = reason_with_local_ids(why["woken"], here)
+    return {name: value for name, value in told.items() if name != "hit" or value is not None}
+
+
+def snapshot_with_local_ids(snapshot: Iterable[dict[str, Any]], here: LocalTurn) -> list[dict[str, Any]]:
+    return [{**part, "key": _local_key(part["key"], here)} if "key" in part else part for part in snapshot]
+
+
+class _CompactedIds(NamedTuple):
+    """The new ids of what moves, and the next free one."""
+
+    moved: dict[int, int]
+    end: int
+
+
+def _without_gaps(taken: Iterable[tuple[int, int]], first: int, end: int) -> _CompactedIds:
+    """`taken`: ids in order, and how many are taken from each on. `first`: the first that there is, `end`: the next one."""
+    moved, stop, by = {}, first, 0
+    for start, count in taken:
+        if start - stop >= MAX_ID_GAP:
+            by += start - stop
+        stop = max(stop, start + count)
+        if by:
+            moved[start] = start - by
+    return _CompactedIds(moved, (stop if end - stop >= MAX_ID_GAP else end) - by)
+
+
+def compacted_ids(db: Connection) -> tuple[_CompactedIds, _CompactedIds] | None:
+    """Turns and positions as they would be; None if there is no gap to close."""
+    next_turn, next_position = db.execute("SELECT next_turn, next_position FROM memory").fetchone()
+    turns = db.execute("SELECT id, 1 FROM turns UNION SELECT turn, 1 FROM drafts ORDER BY 1")
+    places = db.execute("SELECT start, span FROM chunks UNION SELECT start, tokens FROM drafts ORDER BY 1")
+    found = _without_gaps(turns, 1, next_turn), _without_gaps(places, 0, next_position)
+    return None if (found[0].end, found[1].end) == (next_turn, next_position) else found
+
+
+def compact_ids(db: Connection) -> None:
+    """Whatever names a turn or a position follows. Ids only become smaller, in order, so they never meet on the way."""
+    found = compacted_ids(db)
+    if found is None:
+        return
+    turns, places = found
+    db.defer_references()
+    # What windows hold is found by its chunk, as long as the chunk is found at its old place.
+    for table, column, moved, found_by in (
+        ("live", "start", places.moved, "chunk = (SELECT number FROM chunks WHERE start = ?)"),
+        ("asleep", "start", places.moved, "chunk = (SELECT number FROM chunks WHERE start = ?)"),
+        ("chunks", "start", places.moved, "start = ?"),
+        ("drafts", "start", places.moved, "start = ?"),
+        ("turns", "id", turns.moved, "id = ?"),
+        ("turns", "answers", turns.moved, "answers = ?"),
+        ("turns", "parent", turns.moved, "parent = ?"),
+        ("windows", "head", turns.moved, "head = ?"),
+        ("chunks", "turn", turns.moved, "turn = ?"),
+        ("uses", "turn", turns.moved, "turn = ?"),
+        ("sources", "turn", turns.moved, "turn = ?"),
+        ("remembered", "turn", turns.moved, "turn = ?"),
+        ("imported", "here", turns.moved, "here = ?"),
+        ("drafts", "turn", turns.moved, "turn = ?"),
+        ("drafts", "answers", turns.moved, "answers = ?"),
+        ("draft_parts", "turn", turns.moved, "turn = ?"),
+    ):
+        steps = [(new, old) for old, new in moved.items()]
+        db.executemany(f"UPDATE {table} SET {column} = ? WHERE {found_by}", steps)
+
+    def here(turn: int) -> int:
+        return turns.moved.get(turn, turn)
+
+    db.execute("UPDATE sources SET start = NULL")  # then it is where the reply's first chunk begins
+    for table, column, key in (
+        ("live", "woken", ("window", "start")),
+        ("asleep", "reason", ("window", "start")),
+        ("remembered", "reason", ("turn", "chunk")),
+        ("history", "detail", ("id",)),
+    ):
+        _rewrite_ids_in_json(db, table, column, key, lambda told: reason_with_local_ids(told, here))
+    _rewrite_ids_in_json(
+        db, "entries", "snapshot", ("owner", "path"), lambda told: snapshot_with_local_ids(told, here)
+    )
+    versions = ("owner", "path", "version")
+    _rewrite_ids_in_json(
+        db, "entry_versions", "snapshot", versions, lambda told: snapshot_with_local_ids(told, here)
+    )
+    db.execute("DELETE FROM imports")
+    db.execute("UPDATE memory SET next_turn = ?, next_position = ?", (turns.end, places.end))
+
+
+def _rewrite_ids_in_json(
+    db: Connection, table: str, column: str, key: Sequence[str], retold: Callable[[Any], Json]
+) -> None:
+    """What a column tells in JSON, with the ids as they are now."""
+    rows = db.execute(f"SELECT {column}, {', '.join(key)} FROM {table} WHERE {column} IS NOT NULL").fetchall()
+    where = " AND ".join(f"{name} = ?" for name in key)
+    db.executemany(
+        f"UPDATE {table} SET {column} = ? WHERE {where}",
+        [(pack_json(retold(json.loads(text))), *found) for text, *found in rows],
+    )

@@ -1,0 +1,169 @@
+"""SqlStore: the store's methods on SQL, statistics, verification, backup and clearing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+from halo_weave.errors import BadInput, StoreBusy, StoreError
+from halo_weave.store.attribution import SqlAttribution
+from halo_weave.store.branches import SqlBranches
+from halo_weave.store.chunk_edits import SqlChunkEdits, SqlTags, SqlTimestampRemoval
+from halo_weave.store.coordination import Coordinator
+from halo_weave.store.database import Database
+from halo_weave.store.embeddings import SqlEmbeddings
+from halo_weave.store.encoding import moment
+from halo_weave.store.export import SqlExport
+from halo_weave.store.importing import SqlImport
+from halo_weave.store.people import SqlPeople
+from halo_weave.store.protocol import Progress, silent
+from halo_weave.store.records import MemoryStats, VerifyFinding
+from halo_weave.store.structured_memory import SqlStructuredMemory
+from halo_weave.store.sync import SqlSync
+from halo_weave.store.transcript import SqlTranscript
+from halo_weave.store.verification import CHECKS
+from halo_weave.store.windows import SqlWindows
+from halo_weave.store.working_sets import SqlWorkingSets
+
+
+@contextmanager
+def atomic_backup(target: Path) -> Iterator[Path]:
+    """Another name to write to. When the block ends well, the file is on the disk under its own."""
+    if target.is_dir():
+        raise BadInput(f"{target} is a folder. Name a file for the backup.")
+    if target.exists():
+        raise BadInput(f"{target} exists already. Name another file for the backup.")
+    if not target.parent.is_dir():
+        raise BadInput(
+            f"There is no folder {target.parent}. Make it first, or name another file for the backup."
+        )
+    partial = target.with_name(target.name + ".partial")
+    try:
+        partial.unlink(missing_ok=True)
+        yield partial
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(target)
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written: {error.strerror or error}.") from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+SAID_CHUNKS = (
+    "chunks INDEXED BY chunks_by_place WHERE merged IS NULL AND aside = 0"  # the index alone answers
+)
+
+
+class SqlMaintenance(SqlEmbeddings):
+    def stats(self, *, reader: str | None = None) -> MemoryStats:
+        """Of a `reader`: what belongs to them. The ids and the size are those of the whole memory."""
+        here = "window IN (SELECT id FROM windows WHERE owner = :reader)" if reader is not None else "1 = 1"
+        own = "owner = :reader" if reader is not None else "1 = 1"
+        generations, schema, size = tuple(self.generations()), self._db.schema(), self._db.size()
+        with self._db.reading() as db:
+
+            def one(sql: str) -> int:
+                return int(db.execute(sql, {"reader": reader}).fetchone()[0])
+
+            name, created, next_turn, next_position = db.execute(
+                "SELECT id, created, next_turn, next_position FROM memory"
+            ).fetchone()
+            return MemoryStats(
+                id=name,
+                created=moment(created),
+                next_turn=next_turn,
+                next_position=next_position,
+                turns=one(f"SELECT count(*) FROM turns WHERE aside = 0 AND {here}"),
+                chunks=one(f"SELECT count(*) FROM {SAID_CHUNKS} AND {here}"),
+                tokens=one(f"SELECT coalesce(sum(span), 0) FROM {SAID_CHUNKS} AND {here}"),
+                deleted_chunks=one(f"SELECT count(*) FROM chunks WHERE deleted IS NOT NULL AND {here}"),
+                aside_chunks=one(f"SELECT count(*) FROM chunks WHERE aside = 1 AND {here}"),
+                windows=one(f"SELECT count(*) FROM windows WHERE deleted IS NULL AND {own}"),
+                drafts=one(f"SELECT count(*) FROM drafts WHERE {here}"),
+                entries=one(f"SELECT count(*) FROM entries WHERE {own}"),
+                notes=one(f"SELECT count(*) FROM notes WHERE {own}"),
+                generations=generations,
+                schema=schema,
+                bytes=size,
+            )
+
+    def verify(self, *, repair: bool = False, progress: Progress = silent) -> list[VerifyFinding]:
+        findings: list[VerifyFinding] = []
+        checks = {**self._db.checks, **CHECKS}
+        for done, (name, check) in enumerate(checks.items()):
+            progress(done, len(checks))
+            try:
+                with self._db.reading() as db:
+                    faults = list(check(db))
+            except StoreBusy:
+                raise
+            except StoreError as error:
+                return [*findings, VerifyFinding.of(error, name)]
+            for sentence, mend in faults:
+                if repair and mend is not None:
+                    with self._db.writing(durable=True) as db:
+                        mend(db)
+                        db.execute("DELETE FROM images")  # what they hold may be what was mended
+                findings.append(VerifyFinding(name, sentence, repair and mend is not None))
+        progress(len(checks), len(checks))
+        return findings
+
+    def clear(self, *, confirm: bool = False) -> None:
+        if not confirm:
+            raise BadInput("Clearing a memory cannot be undone. Confirm it explicitly.")
+        # An import that goes on while its windows vanish could only break off.
+        with self._db.alone(patience=0), self._db.writing(durable=True) as db:
+            self._db.empty(db)
+            db.execute("UPDATE memory SET next_turn = 1, next_position = 0")
+        self._db.vacuum()
+
+
+class SqlStore(
+    SqlTranscript,
+    SqlBranches,
+    SqlAttribution,
+    SqlChunkEdits,
+    SqlTimestampRemoval,
+    SqlWindows,
+    SqlWorkingSets,
+    SqlStructuredMemory,
+    SqlTags,
+    SqlPeople,
+    SqlMaintenance,
+    SqlExport,
+    SqlImport,
+    SqlSync,
+):
+    """All that was ever said, what each window knows of it, and the ways to find it again."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    @property
+    def place(self) -> str:
+        return self._db.place
+
+    @property
+    def fleet(self) -> Coordinator:
+        return self._db.fleet
+
+    @property
+    def folder(self) -> Path:
+        return self._db.folder
+
+    def version(self) -> int:
+        return self._db.version()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,221 @@
+"""Structured memory, notes and stored settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from halo_weave.errors import BadInput
+from halo_weave.store.database import Connection
+from halo_weave.store.encoding import maybe_moment, micros, moment, pack_floats, unpack_floats
+from halo_weave.store.records import OWNER, Json, MemoryEntry, Note, Vectors
+from halo_weave.store.rows import SqlMixin, merged_settings, pack_json
+
+ENTRY_COLUMNS = "path, content, snapshot, model, vectors, created, modified, accessed, version"
+
+
+class SqlStructuredMemory(SqlMixin):
+    _owner: str = OWNER  # whose they are
+
+    def for_owner(self, owner: str) -> SqlStructuredMemory:
+        other = SqlStructuredMemory()
+        other._db, other._owner = self._db, owner
+        return other
+
+    # Structured memory. Paths look like "Project/Goals/First".
+
+    def entry(self, path: str, *, now: datetime | None = None) -> MemoryEntry | None:
+        if now is not None:
+            with self._db.writing() as db:
+                db.execute(
+                    "UPDATE entries SET accessed = ? WHERE owner = ? AND path = ?",
+                    (micros(now), self._owner, path),
+                )
+        with self._db.asking() as db:
+            row = db.execute(
+                f"SELECT {ENTRY_COLUMNS}, NULL FROM entries WHERE owner = ? AND path = ?", (self._owner, path)
+            ).fetchone()
+        return _entry(row) if row else None
+
+    def save_entry(
+        self,
+        path: str,
+        content: Json,
+        *,
+        now: datetime,
+        snapshot: Sequence[Mapping[str, Json]] = (),
+        vectors: Vectors | None = None,
+        model: str = "",
+    ) -> MemoryEntry:
+        parent, _, heading = path.rpartition("/")
+        if not heading:
+            raise BadInput(f"{path!r} does not name an entry. A path looks like Project/Goals/First.")
+        if vectors is not None and len(vectors) != len(snapshot):
+            raise BadInput(f"{len(vectors)} vectors came with {len(snapshot)} chunks of the snapshot.")
+        blob = b"" if vectors is None else pack_floats(vectors)
+        when = micros(now)
+        with self._db.writing(durable=True) as db:
+            version, created = _end_version(db, self._owner, path, when)
+            db.execute(
+                f"INSERT INTO entries ({ENTRY_COLUMNS}, parent, heading, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    path,
+                    pack_json(content),
+                    pack_json([dict(chunk) for chunk in snapshot]),
+                    model,
+                    blob,
+                    created or when,
+                    when,
+                    when,
+                    version + 1,
+                    parent,
+                    heading,
+                    self._owner,
+                ),
+            )
+            row = db.execute(
+                f"SELECT {ENTRY_COLUMNS}, NULL FROM entries WHERE owner = ? AND path = ?", (self._owner, path)
+            ).fetchone()
+        return _entry(row)
+
+    def entries(self, under: str = "") -> list[MemoryEntry]:
+        with self._db.asking() as db:
+            rows = db.execute(
+                f"""SELECT {ENTRY_COLUMNS}, NULL FROM entries
+                    WHERE owner = :owner AND (:under = '' OR path > :under || '/' AND path < :under || '0')
+                    ORDER BY path""",
+                {"under": under, "owner": self._owner},
+            ).fetchall()
+        return [_entry(row) for row in rows]
+
+    def entry_paths(self, under: str = "") -> list[tuple[str, int, datetime]]:
+        with self._db.asking() as db:
+            rows = db.execute(
+                """SELECT path, version, modified FROM entries
+                   WHERE owner = :owner AND (:under = '' OR path > :under || '/' AND path < :under || '0')
+                    ORDER BY path""",
+                {"under": under, "owner": self._owner},
+            ).fetchall()
+        return [(path, version, moment(modified)) for path, version, modified in rows]
+
+    def delete_entry(self, path: str, *, now: datetime, recursive: bool = False) -> int:
+        with self._db.writing(durable=True) as db:
+            below = "OR path > :path || '/' AND path < :path || '0'" if recursive else ""
+            paths = db.execute(
+                f"SELECT path FROM entries WHERE owner = :owner AND (path = :path {below})",
+                {"path": path, "owner": self._owner},
+            ).fetchall()
+            for (one,) in paths:
+                _end_version(db, self._owner, one, micros(now))
+        return len(paths)
+
+    def entry_versions(self, path: str) -> list[MemoryEntry]:
+        with self._db.asking() as db:
+            rows = db.execute(
+                f"""SELECT {ENTRY_COLUMNS}, ended FROM entry_versions WHERE owner = ? AND path = ?
+                    ORDER BY version DESC""",
+                (self._owner, path),
+            ).fetchall()
+        return [_entry(row) for row in rows]
+
+    # Notes: JSON documents by name
+
+    def note(self, name: str) -> Note | None:
+        with self._db.asking() as db:
+            row = db.execute(
+                "SELECT name, content, created, modified FROM notes WHERE owner = ? AND name = ?",
+                (self._owner, name),
+            ).fetchone()
+        return _note(row) if row else None
+
+    def notes(self) -> list[Note]:
+        with self._db.asking() as db:
+            rows = db.execute(
+                "SELECT name, content, created, modified FROM notes WHERE owner = ? ORDER BY name",
+                (self._owner,),
+            ).fetchall()
+        return [_note(row) for row in rows]
+
+    def save_note(
+        self, name: str, content: Json, *, now: datetime, unless_modified_since: datetime | None = None
+    ) -> Note:
+        with self._db.writing(durable=True) as db:
+            row = db.execute(
+                "SELECT modified FROM notes WHERE owner = ? AND name = ?", (self._owner, name)
+            ).fetchone()
+            if row and unless_modified_since is not None and row[0] > micros(unless_modified_since):
+                raise BadInput(f"The note {name!r} was changed meanwhile. Read it again, then write.")
+            row = db.execute(
+                """INSERT INTO notes (owner, name, content, created, modified) VALUES (?, ?, ?, ?, ?)
+                   ON CONFLICT (owner, name) DO UPDATE SET content = excluded.content, modified = excluded.modified
+                   RETURNING name, content, created, modified""",
+                (self._owner, name, pack_json(content), micros(now), micros(now)),
+            ).fetchone()
+        return _note(row)
+
+    # Settings for all windows
+
+    def settings(self) -> dict[str, Json]:
+        with self._db.asking() as db:
+            rows = db.execute(
+                "SELECT key, value FROM settings WHERE owner = ? ORDER BY key", (self._owner,)
+            ).fetchall()
+        return {key: json.loads(value) for key, value in rows}
+
+    def change_settings(
+        self, key: str, changes: Mapping[str, Json], reset: Collection[str] = (), *, now: datetime
+    ) -> None:
+        with self._db.writing(durable=True) as db:
+            row = db.execute(
+                "SELECT value FROM settings WHERE owner = ? AND key = ?", (self._owner, key)
+            ).fetchone()
+            stored = json.loads(row[0]) if row else {}
+            values = merged_settings(stored if isinstance(stored, dict) else {}, changes, reset)
+            db.execute(
+                """INSERT INTO settings (owner, key, value, modified) VALUES (?, ?, ?, ?)
+                   ON CONFLICT (owner, key) DO UPDATE SET value = excluded.value, modified = excluded.modified""",
+                (self._owner, key, pack_json(values), micros(now)),
+            )
+
+
+def _end_version(db: Connection, owner: str, path: str, when: int) -> tuple[int, int | None]:
+    """Move the present version among the older ones. Gives the last version's number, and when the entry was made."""
+    row = db.execute(
+        """INSERT INTO entry_versions
+               (owner, path, version, content, snapshot, model, vectors, created, modified, accessed, ended)
+           SELECT owner, path, version, content, snapshot, model, vectors, created, modified, accessed, ?
+           FROM entries WHERE owner = ? AND path = ? RETURNING created""",
+        (when, owner, path),
+    ).fetchone()
+    db.execute("DELETE FROM entries WHERE owner = ? AND path = ?", (owner, path))
+    version = db.execute(
+        "SELECT coalesce(max(version), 0) FROM entry_versions WHERE owner = ? AND path = ?", (owner, path)
+    ).fetchone()[0]
+    return version, row[0] if row else None
+
+
+def _entry(row: tuple[Any, ...]) -> MemoryEntry:
+    path, content, snapshot, model, blob, created, modified, accessed, version, ended = row
+    chunks = json.loads(snapshot)
+    vectors = unpack_floats(blob)
+    shaped = vectors.reshape(len(chunks), -1) if len(vectors) else np.zeros((0, 0), np.float32)
+    return MemoryEntry(
+        path,
+        json.loads(content),
+        tuple(chunks),
+        model,
+        shaped,
+        moment(created),
+        moment(modified),
+        moment(accessed),
+        version,
+        maybe_moment(ended),
+    )
+
+
+def _note(row: tuple[Any, ...]) -> Note:
+    return Note(row[0], json.loads(row[1]), moment(row[2]), moment(row[3]))

@@ -1,0 +1,244 @@
+"""Bundles: the files in a shared folder that carry changes from device to device, named by their hash."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, model_validator
+
+from halo_weave.core.tokens import ID_LIMIT, Role
+from halo_weave.errors import BadInput, ImportRefused
+from halo_weave.store.exchange_format import (
+    EARLIEST,
+    LATEST,
+    MAX_TURN_SPAN,
+    AnyJson,
+    Element,
+    Id,
+    Name,
+    Object,
+    Short,
+    Tag,
+    Text,
+    TokensIn,
+    read_element,
+)
+from halo_weave.store.records import MAX_TAGS, PROMPT_LENGTH, WINDOW_ID
+from halo_weave.store.registers import Registers
+
+FORMAT, VERSION = "halo-weave sync", 1
+_NAME = re.compile(r"[0-9a-z]{1,16}-([0-9a-f]{64})\.bundle")
+MOST_BYTES = 64 << 20  # of a file
+MOST_TEXT = 512 << 20  # of what it unpacks to
+BUNDLE_BYTES = 8 << 20  # of text, after which the next bundle is begun
+DEEPEST = 8  # steps of a path
+
+Kind = Literal["window", "turn", "entry", "note", "setting"]
+
+
+def _identity(value: str) -> str:
+    """`[memory, turn, mark]` as JSON: where a turn was said first."""
+    try:
+        memory, turn, mark = json.loads(value)
+    except (ValueError, TypeError, RecursionError):
+        memory, turn, mark = None, None, None
+    sound = isinstance(memory, str) and isinstance(mark, str) and type(turn) is int and 0 <= turn < ID_LIMIT
+    if not sound or identity_of(memory, turn, mark) != value:
+        raise ValueError("should name a turn by its memory, id and mark")
+    return value
+
+
+def identity_of(memory: str, turn: int, mark: str) -> str:
+    return json.dumps([memory, turn, mark])
+
+
+Identity = Annotated[str, Field(max_length=1000), AfterValidator(_identity)]
+Stamp = Annotated[int, Field(ge=0, lt=LATEST)]  # microseconds since 1970
+
+
+class _Bundle(Element):
+    format: Literal["halo-weave sync"]
+    version: int
+    memory: Short
+    needs: Annotated[list[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]], Field(max_length=10_000)]
+
+
+class _SharedChunk(TokensIn):
+    chunk: Id
+    at: Annotated[Id, Field(le=MAX_TURN_SPAN)]  # tokens from the turn's first one
+    tags: Annotated[list[Short], Field(max_length=64, default_factory=list)]
+
+
+class SharedTurn(Element):
+    """What was said, which never changes."""
+
+    id: Identity
+    window: Annotated[str, Field(pattern=WINDOW_ID)]
+    role: Annotated[Role, Field(strict=False)]
+    answers: Identity | None
+    parent: Identity | None
+    speaker: Short
+    said: Annotated[int, Field(ge=EARLIEST, lt=LATEST)]
+    chunks: Annotated[list[_SharedChunk], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> SharedTurn:
+        stop = 0
+        if len({one.chunk for one in self.chunks}) != len(self.chunks) or self.chunks[0].at:
+            raise ValueError("should have each chunk once, from the turn's beginning on")
+        for one in self.chunks:
+            if one.at < stop:
+                raise ValueError("should have chunks in order that do not overlap")
+            stop = one.at + len(one.ids)
+        return self
+
+    @property
+    def width(self) -> int:
+        return self.chunks[-1].at + len(self.chunks[-1].ids)
+
+
+class SharedWindow(Element):
+    """A window, as its registers must make it."""
+
+    name: Name
+    system_prompt: Annotated[Text, Field(max_length=PROMPT_LENGTH)]
+    user_name: Name
+    ai_name: Name
+    settings: Annotated[Object, Field(default_factory=dict)]
+    tags: Annotated[dict[Tag, Literal[True]], Field(max_length=MAX_TAGS, default_factory=dict)]
+    inherits: Annotated[
+        dict[Literal["system_prompt", "user_name", "ai_name"], Literal[True]], Field(default_factory=dict)
+    ]
+    pinned: bool = False
+    archived: bool = False
+    created: Stamp
+    deleted: Stamp | None = None
+    head: Identity | None = None
+
+
+# How long the paths of these kinds are by their first step, and what stands there.
+_SHAPES: dict[str, dict[str, tuple[int, type]]] = {
+    "turn": {"gone": (2, bool), "wrong": (3, bool), "tags": (3, bool), "aside": (1, bool)},
+    "entry": {"versions": (2, dict), "dead": (2, bool)},
+}
+
+
+_TAG: TypeAdapter[str] = TypeAdapter(Tag)
+
+
+class _Change(Element):
+    kind: Kind
+    key: Annotated[Text, Field(max_length=4000)]
+    set: list[
+        tuple[
+            Annotated[list[Annotated[Text, Field(max_length=4000)]], Field(min_length=1, max_length=DEEPEST)],
+            Stamp,
+            Annotated[list[AnyJson], Field(max_length=1)],
+        ]
+    ]
+
+    model_config = ConfigDict(strict=False)
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> _Change:
+        if self.kind == "turn":
+            _identity(self.key)
+        if self.kind == "window" and not re.fullmatch(WINDOW_ID, self.key):
+            raise ValueError("should have the id of a window")
+        shapes = _SHAPES.get(self.kind)
+        for path, _, held in self.set if shapes else ():
+            length, kind = (shapes or {}).get(path[0], (0, object))
+            if len(path) != length or not all(isinstance(one, kind) for one in held):
+                raise ValueError(f"should not have a value of this kind at {path[0][:40]!r}")
+            if self.kind == "turn" and path[0] == "tags":
+                _TAG.validate_python(path[2])
+        return self
+
+
+@dataclass(slots=True)
+class Bundle:
+    """What one file says: first what was said, then what changed."""
+
+    needs: Sequence[str] = ()
+    turns: list[SharedTurn] = field(default_factory=list)
+    changes: list[tuple[Kind, str, Registers]] = field(default_factory=list)
+
+
+def change_line(kind: Kind, key: str, registers: Registers) -> str:
+    set_ = [[list(path), stamp, list(held)] for path, (stamp, held) in sorted(registers.items())]
+    return json.dumps({"kind": kind, "key": key, "set": set_}, ensure_ascii=False)
+
+
+def listed_bundles(folder: Path) -> dict[str, Path]:
+    """The bundles of a folder by their hash. Files of other names, such as a cloud's conflict copies, are none."""
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        raise BadInput(
+            f"{folder} cannot be read: {error.strerror}. Name a folder to synchronise with."
+        ) from None
+    return {found[1]: path for path in paths if (found := _NAME.fullmatch(path.name)) and path.is_file()}
+
+
+def write_bundle(folder: Path, memory: str, needs: Iterable[str], lines: Iterable[str]) -> str:
+    """Returns the bundle's hash. It has its name only when it is whole and on the disk."""
+    head = {"format": FORMAT, "version": VERSION, "memory": memory, "needs": sorted(needs)}
+    packed = gzip.compress("\n".join([json.dumps(head), *lines]).encode(), mtime=0)
+    name = hashlib.sha256(packed).hexdigest()
+    device = re.sub("[^0-9a-z]", "", memory.lower())[:8] or "memory"
+    target = folder / f"{device}-{name}.bundle"
+    partial = folder / f".{device}-{os.getpid()}.partial"
+    try:
+        with partial.open("wb") as file:
+            file.write(packed)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise BadInput(
+            f"{folder} cannot be written to: {error.strerror}. Nothing was lost; sync again."
+        ) from None
+    return name
+
+
+def read_bundle(path: Path, name: str) -> Bundle | None:
+    """None if the file is not whole yet, or not what it was."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ImportRefused(f"{path.name} is larger than a bundle may be.")
+        packed = path.read_bytes()
+    except OSError:
+        return None
+    if hashlib.sha256(packed).hexdigest() != name:
+        return None
+    try:
+        with gzip.open(io.BytesIO(packed)) as file:
+            text = file.read(MOST_TEXT + 1)
+        if len(text) > MOST_TEXT:
+            raise ImportRefused(f"{path.name} unpacks to more than a bundle may.")
+        first, *lines = (json.loads(line) for line in text.split(b"\n"))
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError):
+        raise ImportRefused(f"{path.name} is not a bundle of Halo Weave.") from None
+    head = read_element("bundle", _Bundle, first)
+    if head.version != VERSION:
+        raise ImportRefused(f"{path.name} was written by a newer Halo Weave. Install that version here, too.")
+    found = Bundle(head.needs)
+    for line in lines:
+        if isinstance(line, dict) and "turn" in line:
+            found.turns.append(read_element("turn", SharedTurn, line["turn"]))
+        else:
+            change = read_element("change", _Change, line)
+            registers: Registers = {tuple(path): (stamp, tuple(held)) for path, stamp, held in change.set}
+            found.changes.append((change.kind, change.key, registers))
+    return found

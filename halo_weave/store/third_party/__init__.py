@@ -1,0 +1,1 @@
+"""Import conversations of other programs."""

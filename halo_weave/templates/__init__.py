@@ -1,1 +1,0 @@
-"""Chat templates: what the model reads, how it thinks aloud, and how it calls tools, as its own template says."""

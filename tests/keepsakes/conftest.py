@@ -1,9 +1,0 @@
-import pytest
-
-from halo_weave.stores.sqlite import SqliteStore
-
-
-@pytest.fixture
-def store(tmp_path):
-    with SqliteStore(tmp_path / "memory.sqlite") as store:
-        yield store
