@@ -271,3 +271,20 @@ def test_a_message_that_is_sent_before_its_window_is_loaded_goes_there_and_not_t
     settled(page, "Hello.")
     assert len(house.ask("GET", "/windows")["windows"]) == 1
     assert house.text(window).startswith("Hello.")
+
+
+def test_a_message_that_is_sent_before_the_page_knows_the_server_waits_for_it(house, tabs):
+    window = house.window(timestamps=False)
+    profile = tabs.profile()
+    held = []
+    profile.route("**/api/status", lambda route: held.append(route))
+    page = tabs.open(f"{house.address}/#/w/{window}", profile=profile)
+    box = page.get_by_label("Your message")
+    box.fill("Hello.")
+    box.press("Enter")
+    expect(page.locator(".queued")).to_be_visible()
+    for route in held:
+        route.continue_()
+    profile.unroute("**/api/status")
+    settled(page, "Hello.")
+    assert house.text(window).startswith("Hello.")

@@ -87,8 +87,8 @@ export class ComposerView {
     const { app } = this;
     const text = this.input.value;
     if (!text.trim() || this.#waiting) return;
-    if (app.store.busy || this.send.disabled || this.attachments.reading) return this.#notYet();
-    if (app.store.status?.model.state === "loading" || !this.#placed) return this.#wait(true);
+    if (app.store.busy || this.#unusable || this.attachments.reading) return this.#notYet();
+    if (this.#starting) return this.#wait(true);
     const { wish } = this.preview;
     this.set("", false);
     const window = app.store.current || ((await app.newWindow())?.id ?? "");
@@ -98,6 +98,18 @@ export class ComposerView {
     this.attachments.giveBack(window, files);
     this.#giveBack(unheard);
     if (this.unheard === unheard) this.unheard = null;
+  }
+
+  /** Nothing can be sent until the user, or the network, changes something. */
+  get #unusable() {
+    const { status, connection } = this.app.store;
+    return status?.model.state === "missing" || connection.state === "lost";
+  }
+
+  /** The page, the model or the conversation is still being loaded. */
+  get #starting() {
+    const { status, connection } = this.app.store;
+    return connection.state !== "online" || status?.model.state !== "ready" || !this.#placed;
   }
 
   /** Whether it is known where words go: to a window that is loaded, or to a new one since there is none. */
@@ -123,12 +135,10 @@ export class ComposerView {
 
   /** Sends what waited, once the model is ready and it is known in which window. */
   #sendWaiting() {
-    const { status, connection } = this.app.store;
-    const state = status?.model.state;
-    if (!this.#waiting || state === "loading") return;
-    if (state === "ready" && (connection.state !== "online" || !this.#placed)) return; // soon
+    const missing = this.app.store.status?.model.state === "missing";
+    if (!this.#waiting || (this.#starting && !missing)) return;
     this.#wait(false);
-    if (state === "ready") this.say();
+    if (!missing) this.say();
   }
 
   /** Why what was typed is not sent now. It stays in the box. */
@@ -234,10 +244,9 @@ export class ComposerView {
 
   show() {
     const { store } = this.app;
-    const missing = (store.status?.model.state ?? "missing") === "missing";
     this.stop.hidden = !store.busy || store.turn.phase === "sending";
     this.send.hidden = !this.stop.hidden;
-    this.send.disabled = store.busy || missing || this.#waiting || store.connection.state !== "online";
+    this.send.disabled = store.busy || this.#waiting || this.#unusable;
     this.form.hidden = !store.writable;
     this.closed.hidden = store.writable;
     if (!store.writable) this.closed.textContent = `${store.window?.owner} shares this window with you to read.`;
