@@ -91,20 +91,27 @@ def test_a_deletion_quotes_what_goes_and_it_can_be_undone_later(house, show):
     expect(drawer.locator(".grave")).to_have_count(1)
 
 
-def test_enter_during_a_reply_says_why_nothing_is_sent(house, show):
+def test_a_message_sent_during_a_reply_waits_for_its_end(house, show):
     window = house.window()
     page = show(window)
     house.pace = 0.02
-    house.replies.append("word " * 200)
-    say(page, "Go on.", wait=False)
-    expect(page.locator(".chunk.draft .text")).to_contain_text("word")
+    house.replies += ["word " * 20, "Then the ship sailed."]
     house.held.set()
-    page.get_by_label("Your message").fill("And then?")
-    page.get_by_label("Your message").press("Enter")
-    expect(page.locator(".status")).to_contain_text("Not sent yet: the reply is still being written.")
-    expect(page.get_by_label("Your message")).to_have_value("And then?")
+    say(page, "Go on.", wait=False)
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    box, queued = page.get_by_label("Your message"), page.locator(".queued")
+    box.fill("And then?")
+    box.press("Enter")
+    expect(queued).to_contain_text("Your message will be sent when the reply is finished.")
+    queued.get_by_role("button", name="Take back").click()
+    expect(queued).to_be_hidden()
+    box.press("Enter")
+    expect(queued).to_be_visible()
     house.pace = 0.0
     house.held.clear()
+    expect(page.locator("#context")).to_contain_text("Then the ship sailed.")
+    expect(queued).to_be_hidden()
+    expect(box).to_have_value("")
 
 
 def test_the_arrows_go_from_hit_to_hit(house, show):

@@ -19,7 +19,7 @@ export class ComposerView {
   #note = "";
   /** Whose text stands in the box. */
   #window = "";
-  /** The text in the box is sent when the model is ready. */
+  /** The text in the box is sent when the model is ready and no reply is being written. */
   #waiting = false;
 
   /** @param {import("../app.js").App} app @param {HTMLElement} place */
@@ -76,6 +76,7 @@ export class ComposerView {
     store.on("taken-back", (text) => this.input.value === text && this.set("", false));
     store.on("failed", ({ sentence }) => {
       app.toasts.show(sentence, { kind: "bad" });
+      this.#wait(false); // what waited for the reply stays in the box
       if (this.unheard?.window === store.current) this.#giveBack(this.unheard);
       this.unheard = null;
     });
@@ -87,8 +88,8 @@ export class ComposerView {
     const { app } = this;
     const text = this.input.value;
     if (!text.trim() || this.#waiting) return;
-    if (app.store.busy || this.#unusable || this.attachments.reading) return this.#notYet();
-    if (this.#starting) return this.#wait(true);
+    if (this.#unusable || this.attachments.reading) return this.#notYet();
+    if (this.#starting || app.store.busy) return this.#wait(true);
     const { wish } = this.preview;
     this.set("", false);
     const window = app.store.current || ((await app.newWindow())?.id ?? "");
@@ -118,12 +119,12 @@ export class ComposerView {
     return windowsKnown && (current ? Boolean(live) : !windows.length);
   }
 
-  /** The text stays in the box, and in the draft, until the model is ready. @param {boolean} waiting */
+  /** The text stays in the box, and in the draft, until it can be sent. @param {boolean} waiting */
   #wait(waiting) {
     this.#waiting = this.input.readOnly = waiting;
     this.queued.hidden = !waiting;
     const loading = this.app.store.status?.model.state === "loading";
-    const when = loading ? "the model is ready" : "the conversation is loaded";
+    const when = loading ? "the model is ready" : this.#starting ? "the conversation is loaded" : "the reply is finished";
     this.waits.textContent = `Your message will be sent when ${when}.`;
     this.show();
   }
@@ -133,19 +134,17 @@ export class ComposerView {
     this.input.focus();
   }
 
-  /** Sends what waited, once the model is ready and it is known in which window. */
+  /** Sends what waited, once the model is ready, the window is known and no reply is being written there. */
   #sendWaiting() {
     const missing = this.app.store.status?.model.state === "missing";
-    if (!this.#waiting || (this.#starting && !missing)) return;
+    if (!this.#waiting || ((this.#starting || this.app.store.busy) && !missing)) return;
     this.#wait(false);
     if (!missing) this.say();
   }
 
   /** Why what was typed is not sent now. It stays in the box. */
   #notYet() {
-    const { store } = this.app;
-    this.#note = store.busy ? "Not sent yet: the reply is still being written. Esc stops it; your words stay here."
-      : this.attachments.reading ? "Not sent yet: a file is still being read. Your words stay here."
+    this.#note = this.attachments.reading ? "Not sent yet: a file is still being read. Your words stay here."
       : "Not sent yet: the model is not ready. Your words stay here.";
     this.#sentence();
     setTimeout(() => {

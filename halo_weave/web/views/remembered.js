@@ -26,7 +26,7 @@ export class RememberedView {
     if (shown === this.#shown) return;
     this.#shown = shown;
     if (!remembered) fill(this.node, unknown ? h("p", { class: "quiet", text: UNKNOWN }) : null);
-    else if (!remembered.length) fill(this.node); // no memory was used: there is nothing to tell
+    else if (!remembered.some(({ share }) => share === null || share >= USED)) fill(this.node); // nothing was used
     else {
       const open = this.node.querySelector("details")?.open;
       const items = remembered.map((one) => this.#item(one, turn_id));
@@ -70,12 +70,11 @@ export class RememberedView {
 
 /** @param {Reminder[]} remembered */
 function summary(remembered) {
-  const woke = `Woke ${counted(remembered.length, "memory", "memories")}`;
-  if (remembered.some((one) => one.share === null)) return `${woke}; what was used of them is not known`;
+  if (remembered.some((one) => one.share === null)) {
+    return `Woke ${counted(remembered.length, "memory", "memories")}; what was used of them is not known`;
+  }
   const used = remembered.filter((one) => (one.share ?? 0) >= USED);
-  if (!used.length) return `${woke}, used none of them`;
   const words = used.slice(0, 2).map((one) => `“${clip(one.text, 60)}” ${percent(one.share ?? 0)}`);
   const more = used.length > 2 ? ` and ${used.length - 2} more` : "";
-  const rest = remembered.length - used.length;
-  return `Remembered ${words.join(", ")}${more}${rest ? `; ${rest} not used` : ""}`;
+  return `Remembered ${words.join(", ")}${more}`;
 }
