@@ -25,7 +25,7 @@ from halo_weave.store.records import OWNER, WindowRecord
 
 MAX_HITS = 200  # what a search gives the plan to choose from
 MAX_NEAR_MISSES = 5  # near misses that are told
-HALFWAY = 2.0  # nearness that nonsense does not reach: see docs/decisions/0017-page.md
+HALFWAY = 2.0  # nearness that nonsense does not reach: see docs/decisions/0005-recall.md
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,7 @@ NOMIC_EMBED = CatalogueEntry(
     ),
     note="English. Finds half a point to two points more than MiniLM, for twelve times the work.",
 )
-# Embedders of the hub, by what is known of them. The figures are of docs/decisions/0034-akin-words.md.
+# Embedders of the hub, by what is known of them. The figures stand in benchmarks/experiments/recall.md.
 HUB_EMBEDDERS = {
     "hf:ggml-org/gte-small-Q8_0-GGUF": "English. As good as MiniLM, a point better at 2,048 tokens, for twice the work.",
     "hf:ggml-org/embeddinggemma-300M-GGUF:Q8_0": "A hundred languages. Not measured here.",

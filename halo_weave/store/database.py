@@ -49,7 +49,7 @@ def table_of(name: str, columns: Sequence[str], key: Sequence[str]) -> Table:
 
 
 class Connection(Protocol):
-    """Statements are written for SQLite, with `?`, `?1` or `:name`; docs/decisions/0022 tells what to avoid in them."""
+    """Statements are written for SQLite, with `?`, `?1` or `:name`; docs/decisions/0013 says what to avoid in them."""
 
     def execute(self, sql: str, values: Values = (), /) -> Cursor: ...
     def executemany(self, sql: str, rows: Iterable[Values], /) -> Cursor: ...
