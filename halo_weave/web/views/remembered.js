@@ -7,7 +7,7 @@ import { Prose } from "./prose.js";
 
 const USED = 0.05;
 const MOST = 600; // characters of a memory
-const UNKNOWN = "What this answer used is not known: which parts of the model look back was not found out yet.";
+const UNKNOWN = "Still learning this model. Sources appear under later replies.";
 
 export class RememberedView {
   #shown = "";
