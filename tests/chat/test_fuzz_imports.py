@@ -23,7 +23,7 @@ from halo_weave.store.records import ExportFilter
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL, Clock, WordRecall, spoken
 from tests.fuzz import CORPUS, examples, in_time
-from tests.imports.test_files import png
+from tests.store.imports.test_files import png
 from tests.store.material import quick_folder
 
 SEEDS = sorted((CORPUS / "imports").glob("*.json*"))

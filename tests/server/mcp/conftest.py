@@ -14,7 +14,7 @@ from mcp import Client, StdioServerParameters
 
 from halo_weave.app import open_store
 from tests.fuzz import CORPUS
-from tests.imports.conftest import NOW
+from tests.store.imports.conftest import NOW
 
 ROOT = Path(__file__).parents[2]
 

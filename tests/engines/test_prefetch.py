@@ -13,9 +13,9 @@ from halo_weave.engines.flat_prompt import FlatPrompt, Observation
 from halo_weave.engines.llama.engine import LlamaEngine
 from halo_weave.engines.llama.kv_cache import PrefixContext
 from halo_weave.engines.llama.model_info import supported_capture
-from tests.contract.engines.test_ahead import WATCHED, assert_alike, sent, typed
+from tests.contract.engines.test_prefetch import WATCHED, assert_alike, sent, typed
 from tests.contract.talks import Talk
-from tests.engines.test_disk import LINES, SIX, engine_on, speak, talk_in
+from tests.engines.test_cache_files import LINES, SIX, engine_on, speak, talk_in
 from tests.engines.tiny import write
 
 

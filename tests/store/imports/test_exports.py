@@ -10,7 +10,7 @@ import pytest
 from halo_weave.chat.export import export_conversations
 from halo_weave.errors import BadInput
 from halo_weave.store.sqlite import SqliteStore
-from tests.imports.conftest import NOW, heard
+from tests.store.imports.conftest import NOW, heard
 
 
 def told(store, *more) -> str:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from halo_weave.store.third_party.conversation import ai_parts
-from tests.imports.conftest import heard
+from tests.store.imports.conftest import heard
 
 
 def lines(*values: dict) -> bytes:

@@ -8,8 +8,8 @@ import json
 
 from halo_weave.core.tokens import Role
 from halo_weave.store.records import ExportFilter
-from tests.imports.conftest import NOW, heard, sample
-from tests.imports.test_files import mapping
+from tests.store.imports.conftest import NOW, heard, sample
+from tests.store.imports.test_files import mapping
 from tests.store.material import exchange
 
 

@@ -14,7 +14,7 @@ from halo_weave.chat.events import ReplyNotStored, TurnEnded
 from halo_weave.server import service as serving_module
 from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
-from tests.contract.test_stores_fleet import until
+from tests.contract.test_stores_several_servers import until
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from halo_weave.core import placeholder_tokens
 from halo_weave.errors import ImportRefused
 from halo_weave.store.third_party import reader
-from tests.imports.conftest import NOW, heard, sample
+from tests.store.imports.conftest import NOW, heard, sample
 
 
 def zipped(compression: int = zipfile.ZIP_DEFLATED, **files: bytes) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.web.talk import keys, panel, say, shown
-from tests.web.test_memory_at_work import full_window
+from tests.web.test_pruning_and_recall import full_window
 
 pytestmark = pytest.mark.browser
 

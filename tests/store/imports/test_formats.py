@@ -10,7 +10,7 @@ import pytest
 
 from halo_weave.store.third_party.conversation import ai_parts, moment_of
 from halo_weave.store.third_party.formats import formats
-from tests.imports.conftest import NOW, heard, sample
+from tests.store.imports.conftest import NOW, heard, sample
 
 
 @pytest.fixture(autouse=True)

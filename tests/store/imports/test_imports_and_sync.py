@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from halo_weave.store.sqlite import SqliteStore
-from tests.imports.conftest import NOW, heard, sample
+from tests.store.imports.conftest import NOW, heard, sample
 
 SAMPLES = ["chatgpt.json", "claude.json", "sillytavern.jsonl", "openwebui.json", "koboldlite.json",
            "lmstudio.json", "jan.jsonl", "textgen.json", "card.json"]  # fmt: skip

@@ -10,7 +10,7 @@ from halo_weave.chat import Weave, events
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import UnknownChunk
 from tests.chat.conftest import of
-from tests.chat.test_use import opened
+from tests.chat.test_attribution import opened
 
 ROOMY = {"max_context_tokens": 0, "min_chunk_tokens": 8, "timestamps": False}
 
