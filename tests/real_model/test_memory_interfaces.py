@@ -17,10 +17,10 @@ from halo_weave.chat import Weave, events
 from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from halo_weave.settings import Settings
-from tests.store.imports.test_files import mapping
 from tests.real_model.weights import chat_model
 from tests.server.mcp.conftest import call, speaking
 from tests.server.talking import say
+from tests.store.imports.test_files import mapping
 
 pytestmark = pytest.mark.model
 
